@@ -1,0 +1,54 @@
+# Everything a developer does, by name. `make demo` and `make test` need nothing but Python 3.11+.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test test-quick lint format soak bench clean java
+
+help:
+	@echo "make demo        run the main job"
+	@echo "make test        all checks and tests (under ten minutes)"
+	@echo "make test-quick  without Spark and servers (under one minute)"
+	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
+	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
+	@echo "make bench       all benchmarks beside their peers"
+	@echo "make clean       remove .venv and everything generated"
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+	@touch $@
+
+setup: $(READY)
+
+java:
+	@sh scripts/java.sh
+
+demo: setup
+	@$(BIN)/nearcast demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: setup java lint
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+test-quick: setup
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not spark and not server" -q
+
+soak: setup java
+	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 --dist loadgroup --timeout=3600
+
+bench: setup
+	$(BIN)/nearcast bench match
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
