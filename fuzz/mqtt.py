@@ -1,0 +1,115 @@
+"""Throw damaged packets at the codec and at a broker node; only the protocol error may come out.
+
+    python fuzz/mqtt.py --seconds 60 --seed 1
+    python fuzz/mqtt.py --atheris        # coverage-guided, where atheris is installed
+
+The codec: whole and byte by byte must agree. The node: a damaged connection must not raise, and
+two healthy clients must go on talking.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+
+from nearcast.mqtt import (
+    Connect,
+    FilterRequest,
+    MqttProtocolError,
+    PacketReader,
+    PacketType,
+    Properties,
+    ProtocolVersion,
+    Publish,
+    PublishAnswer,
+    Subscribe,
+    Unsubscribe,
+    Will,
+    encode_packet,
+)
+
+VERSIONS = (ProtocolVersion.V311, ProtocolVersion.V5)
+
+
+def seeds(version: ProtocolVersion) -> list[bytes]:
+    rich = Properties() if version < 5 else Properties(user_properties=(("a", "b"),))
+    packets = [
+        Connect("fuzz", version, keep_alive_s=9, will=Will("w", b"gone", 1, True), properties=rich),
+        Publish("a/b", b"x" * 20, properties=rich),
+        Publish("a/b", b"x", 1, True, packet_id=7),
+        Publish("a/b", b"x", 2, packet_id=8),
+        Subscribe(3, (FilterRequest("a/+", 2), FilterRequest("#", 1)), rich),
+        Unsubscribe(4, ("a/+",)),
+        *(PublishAnswer(PacketType(kind), 8) for kind in (4, 5, 6, 7)),
+    ]
+    return [encode_packet(packet, version) for packet in packets]
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    raw = bytearray(data)
+    for _ in range(rng.randint(0, 4)):
+        at = rng.randrange(len(raw) + 1)
+        what = rng.randrange(4)
+        if what == 0 and at < len(raw):
+            raw[at] = rng.randrange(256)
+        elif what == 1 and at < len(raw):
+            raw[at] ^= 1 << rng.randrange(8)
+        elif what == 2:
+            raw[at:at] = rng.randbytes(rng.randint(1, 4))
+        else:
+            del raw[at : at + rng.randint(1, 4)]
+    return bytes(raw)
+
+
+def verdict(data: bytes, version: ProtocolVersion, portion: int) -> object:
+    reader = PacketReader(version)
+    try:
+        for start in range(0, len(data), portion):
+            reader.feed(data[start : start + portion])
+    except MqttProtocolError as error:
+        return error.reason
+    return None
+
+
+def check_codec(data: bytes) -> None:
+    for version in VERSIONS:
+        at_once = verdict(data, version, len(data) + 1)
+        if at_once != verdict(data, version, 1):
+            message = f"whole and byte by byte differ on {data.hex()}"
+            raise AssertionError(message)
+
+
+def run(seconds: float, seed: int) -> int:
+    rng = random.Random(seed)
+    corpus = [packet for version in VERSIONS for packet in seeds(version)]
+    rounds, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        data = b"".join(mutate(rng, rng.choice(corpus)) for _ in range(rng.randint(1, 4)))
+        check_codec(data)
+        rounds += 1
+    return rounds
+
+
+def guided() -> None:
+    import atheris
+
+    atheris.instrument_all()
+    atheris.Setup(sys.argv[:1], check_codec)
+    atheris.Fuzz()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--atheris", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.atheris:
+        guided()
+    print(f"{run(arguments.seconds, arguments.seed)} rounds, nothing but the protocol error")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Topic names and topic filters (section 4.7), shared subscriptions (4.8.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearcast.mqtt.errors import MqttProtocolError
+from nearcast.mqtt.reasons import ReasonCode
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFilter:
+    """`$share/group/filter` taken apart; the group is empty where nothing is shared."""
+
+    group: str
+    topic_filter: str
+
+
+def check_topic_name(name: str, *, max_levels: int = 0) -> None:
+    """Refuse what cannot be published to: nothing at all, wildcards, too deep a path.
+
+    >>> check_topic_name("shops/5th/bakery")
+    """
+    if not name or "+" in name or "#" in name:
+        raise MqttProtocolError(
+            repr(name),
+            reason=ReasonCode.TOPIC_NAME_INVALID,
+            where="topic name",
+            expected="at least one character, no + and no #",
+        )
+    _check_depth(name, max_levels, ReasonCode.TOPIC_NAME_INVALID)
+
+
+def check_topic_filter(text: str, *, max_levels: int = 0) -> None:
+    """Refuse a filter that breaks section 4.7.1.
+
+    >>> check_topic_filter("shops/+/bakery/#")
+    """
+    if not text:
+        raise _bad_filter(text, "at least one character")
+    levels = text.split("/")
+    for place, level in enumerate(levels):
+        if "#" in level and (level != "#" or place != len(levels) - 1):
+            raise _bad_filter(text, "# alone, and as the last level")
+        if "+" in level and level != "+":
+            raise _bad_filter(text, "+ as a level of its own")
+    _check_depth(text, max_levels, ReasonCode.TOPIC_FILTER_INVALID)
+
+
+def split_shared(text: str) -> SharedFilter:
+    """Take a share group off a filter; check the group's name, not the filter.
+
+    >>> split_shared("$share/g/a/+")
+    SharedFilter(group='g', topic_filter='a/+')
+    """
+    if text != "$share" and not text.startswith("$share/"):
+        return SharedFilter("", text)
+    parts = text.split("/", 2)
+    if len(parts) != 3 or not parts[1] or not parts[2] or "+" in parts[1] or "#" in parts[1]:
+        raise _bad_filter(text, "$share/<group without wildcards>/<filter>")
+    return SharedFilter(parts[1], parts[2])
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """Tell whether a checked filter can match more than one topic."""
+    return "+" in topic_filter or "#" in topic_filter
+
+
+def _bad_filter(text: str, expected: str) -> MqttProtocolError:
+    return MqttProtocolError(
+        repr(text),
+        reason=ReasonCode.TOPIC_FILTER_INVALID,
+        where="topic filter",
+        expected=expected,
+    )
+
+
+def _check_depth(text: str, max_levels: int, reason: ReasonCode) -> None:
+    if max_levels and text.count("/") >= max_levels:
+        raise MqttProtocolError(
+            f"{text.count('/') + 1} levels",
+            reason=reason,
+            where="topic",
+            expected=f"at most {max_levels}",
+        )
