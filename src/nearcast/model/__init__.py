@@ -1,1 +1,111 @@
-"""The vocabulary."""
+"""The vocabulary of Nearcast: spaces, events, subscriptions, the `where` language and shapes.
+
+    text ──parse_where──► Expression ──Space.boxes──► union of Box ──► index, matcher
+    text ──parse_shape──► BoundingBox, Circle, Polygon ──boxes()──►    (cover)
+                                                       ──contains──►   (exact)
+
+Everything here is a value: frozen, comparable, safe to pickle. It will not read files, clocks or
+sockets, will not judge topic filters, and holds no index: a Box knows whether it contains a
+point, not which of a million boxes do (`nearcast.index`). Importing it imports neither NumPy nor
+Shapely; the methods that need them do.
+
+Read `errors`, then `attribute` and `box`; `expression` is the tree that `grammar` reads,
+`printing` writes and `union` turns into boxes; `shapes` and `polygon` are the areas; `space`,
+`event` and `subscription` bring it all together.
+"""
+
+from nearcast.model.attribute import Attribute
+from nearcast.model.box import ACCURACY_FLOOR, EVERYTHING, MISSING, Box, Interval, bounds_of
+from nearcast.model.errors import (
+    ConfigurationError,
+    EnvironmentProblem,
+    ExpressionError,
+    FileFormatError,
+    KeyInUseError,
+    KeyMissingError,
+    LimitError,
+    MisuseError,
+    NearcastError,
+    OutOfRangeError,
+    PeerProtocolError,
+    ShapeError,
+    UnknownNameError,
+)
+from nearcast.model.event import Event
+from nearcast.model.expression import (
+    NESTING_LIMIT,
+    And,
+    Between,
+    Compare,
+    Expression,
+    Member,
+    Not,
+    Or,
+    Span,
+    names_in,
+)
+from nearcast.model.grammar import parse_where
+from nearcast.model.levels import decode_level, encode_level
+from nearcast.model.polygon import Polygon
+from nearcast.model.printing import where_level, where_text
+from nearcast.model.quantities import parse_duration, parse_length
+from nearcast.model.shape_text import Shape, parse_shape, polygon_of
+from nearcast.model.shapes import BoundingBox, Circle
+from nearcast.model.space import Space
+from nearcast.model.sphere import EARTH_RADIUS_M, distance_m
+from nearcast.model.subscription import Subscription
+from nearcast.model.tokens import LENGTH_LIMIT
+from nearcast.model.union import BOX_LIMIT
+
+__all__ = [
+    "ACCURACY_FLOOR",
+    "BOX_LIMIT",
+    "EARTH_RADIUS_M",
+    "EVERYTHING",
+    "LENGTH_LIMIT",
+    "MISSING",
+    "NESTING_LIMIT",
+    "And",
+    "Attribute",
+    "Between",
+    "BoundingBox",
+    "Box",
+    "Circle",
+    "Compare",
+    "ConfigurationError",
+    "EnvironmentProblem",
+    "Event",
+    "Expression",
+    "ExpressionError",
+    "FileFormatError",
+    "Interval",
+    "KeyInUseError",
+    "KeyMissingError",
+    "LimitError",
+    "Member",
+    "MisuseError",
+    "NearcastError",
+    "Not",
+    "Or",
+    "OutOfRangeError",
+    "PeerProtocolError",
+    "Polygon",
+    "Shape",
+    "ShapeError",
+    "Space",
+    "Span",
+    "Subscription",
+    "UnknownNameError",
+    "bounds_of",
+    "decode_level",
+    "distance_m",
+    "encode_level",
+    "names_in",
+    "parse_duration",
+    "parse_length",
+    "parse_shape",
+    "parse_where",
+    "polygon_of",
+    "where_level",
+    "where_text",
+]

@@ -1,0 +1,105 @@
+"""A subscription: a topic filter, and what of it is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nearcast.model.box import Box
+from nearcast.model.errors import LimitError, MisuseError
+from nearcast.model.event import Event, area_boxes
+from nearcast.model.expression import Expression
+from nearcast.model.printing import where_level
+from nearcast.model.quantities import number_text
+from nearcast.model.shape_text import Shape
+from nearcast.model.shapes import Circle
+from nearcast.model.space import Space
+from nearcast.model.union import BOX_LIMIT
+
+Position = tuple[float, float]  # longitude, latitude
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Conditions (`where`), a fixed area, a radius around the subscriber; each may be left out.
+
+    >>> from nearcast.model import parse_where
+    >>> Subscription(topic_filter="shops/#", where=parse_where("price < 100"), near_m=500).identity
+    '$where/price<100/$near/500m/shops/#'
+    """
+
+    topic_filter: str
+    where: Expression | None = None
+    area: Shape | None = None
+    near_m: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.near_m is not None:
+            circle = Circle(0.0, 0.0, self.near_m)  # it knows what a radius may be
+            object.__setattr__(self, "near_m", circle.radius_m)
+
+    @property
+    def identity(self) -> str:
+        """Return the filter with its selections as prefixes, in canonical form."""
+        levels: list[str] = []
+        if self.where is not None:
+            levels += ["$where", where_level(self.where)]
+        if self.area is not None:
+            levels += ["$area", self.area.level()]
+        if self.near_m is not None:
+            levels += ["$near", f"{number_text(self.near_m)}m"]
+        return "/".join([*levels, self.topic_filter])
+
+    def shapes(self, position: Position | None = None) -> tuple[Shape, ...] | None:
+        """Return the shapes an event must meet; None if it is to be near an unknown place."""
+        shapes: list[Shape] = [] if self.area is None else [self.area]
+        if self.near_m is not None:
+            if position is None:
+                return None
+            shapes.append(Circle(*position, self.near_m))
+        return tuple(shapes)
+
+    def boxes(
+        self, space: Space, position: Position | None = None, limit: int = BOX_LIMIT
+    ) -> tuple[Box, ...]:
+        """Return boxes that cover what is wanted in the space; exact but for round shapes.
+
+        No box means that nothing can match, for one because the position is unknown.
+        """
+        shapes = self.shapes(position)
+        if shapes is None:
+            return ()
+        if shapes and space.coordinates is None:
+            raise MisuseError(
+                "an area", where=f"space {space.name}", expected="a space with coordinates"
+            )
+        boxes = space.boxes(self.where, limit)
+        for shape in shapes:
+            boxes = tuple(cut for box in boxes for cut in area_boxes(space, shape, box))
+        if len(boxes) > limit:
+            raise LimitError(
+                f"conditions and areas of {len(boxes)} boxes", expected=f"at most {limit}"
+            )
+        return boxes
+
+    def covers(self, event: Event, position: Position | None = None) -> bool:
+        """Say whether the event is wanted: the definition, which the matcher does faster.
+
+        Topics aside: true if the conditions are true for some point of the event, and each of the
+        shapes touches its place. (An event that is one point has to be in all of them at once;
+        one with an extent is compared with the conditions and with each shape by itself.)
+        """
+        shapes = self.shapes(position)
+        if shapes is None:
+            return False
+        boxes = self.boxes(event.space, position)
+        extent = event.boxes()
+        if not any(box.intersects(other) for box in boxes for other in extent):
+            return False
+        return all(_meets(shape, event) for shape in shapes)
+
+
+def _meets(shape: Shape, event: Event) -> bool:
+    if event.area is not None:
+        return shape.touches(event.area)
+    # Without a place the boxes have decided: a missing value meets any area, or none.
+    return event.position is None or shape.contains(*event.position)
