@@ -1,0 +1,45 @@
+"""Δ-causal delivery: causes before effects, and nothing after its lifetime.
+
+`DeltaCausal` is what Nearcast uses. `RaynalSchiperToueg`, `PrakashRaynalSinghal` and
+`KshemkalyaniSinghal` are the algorithms it is compared with; all four have the same calls,
+the same encoding and the same rule of expiry.
+
+It does not send, retransmit, read a clock or measure one, and it does not protect against a
+process that lies about its past in a way that could be true.
+
+Read next: delta_causal.py for the algorithm, process.py for waiting and releasing,
+message.py and wire.py for the bytes; docs/delta-causal.md for the idea.
+"""
+
+from nearcast.ordering.delta_causal import DeltaCausal
+from nearcast.ordering.message import (
+    Algorithm,
+    Deliver,
+    Discard,
+    Message,
+    Output,
+    ProcessId,
+    Reason,
+)
+from nearcast.ordering.peers import (
+    KshemkalyaniSinghal,
+    PrakashRaynalSinghal,
+    RaynalSchiperToueg,
+)
+from nearcast.ordering.process import CausalProcess, Counters
+
+__all__ = [
+    "Algorithm",
+    "CausalProcess",
+    "Counters",
+    "Deliver",
+    "DeltaCausal",
+    "Discard",
+    "KshemkalyaniSinghal",
+    "Message",
+    "Output",
+    "PrakashRaynalSinghal",
+    "ProcessId",
+    "RaynalSchiperToueg",
+    "Reason",
+]
