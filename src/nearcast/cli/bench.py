@@ -1,0 +1,99 @@
+"""`nearcast bench …`: ours and peers side by side in one run.
+
+The benchmarks live in `benchmarks/` of a checkout, outside the installed package: they need peers
+that a user of the broker does not. Each module there has `run(quick) -> {"rows": [...]}`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nearcast.cli.terminal import console
+
+app = typer.Typer(help="Measure ours and peers side by side.", no_args_is_help=True)
+
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, for everyday use.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the figures to FILE.")]
+
+_PACKAGES = ("numpy", "numba", "shapely", "rtree", "superintervals", "intervaltree", "pyspark")
+
+
+@app.command()
+def match(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Indexes and matcher: exact and ranked matching at up to ten million subscriptions.
+
+    Example: nearcast bench match --quick --json match.json
+    """
+    _run("match", ("intervals", "boxes", "matcher"), json, quick=quick)
+
+
+def _run(name: str, modules: tuple[str, ...], path: Path | None, *, quick: bool) -> None:
+    """Run benchmark modules one after the other, print their rows and keep them."""
+    rows: list[dict[str, Any]] = []
+    for module in modules:
+        result = _module(module).run(quick=quick)
+        print_rows(module, result["rows"])
+        rows += [{"benchmark": module, **row} for row in result["rows"]]
+    losses = [row["name"] for row in rows if row.get("holds") is False]
+    typer.echo(f"Where we lose or miss a target: {'; '.join(losses) or 'nowhere in this run'}")
+    if path is not None:
+        import json
+
+        figures = {"bench": name, "quick": quick, "machine": machine(), "rows": rows}
+        path.write_text(json.dumps(figures, indent=2, default=str), encoding="utf-8")
+        typer.echo(f"Wrote {path}")
+
+
+def _module(name: str) -> Any:
+    """Import a module of the checkout's `benchmarks/`."""
+    root = Path(__file__).parents[3]
+    if not (root / "benchmarks" / f"{name}.py").exists():
+        from nearcast.model.errors import EnvironmentProblem
+
+        raise EnvironmentProblem(
+            "the benchmarks are not part of the installed package",
+            where=f"benchmarks/{name}.py",
+            todo="Run from a checkout: make bench",
+        )
+    sys.path.insert(0, str(root))
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def machine() -> dict[str, str]:
+    """Return what the figures were measured on and with."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return {"machine": platform.machine(), "system": platform.system(), **versions}
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print a benchmark's rows as a table: our figure, the peer's, the ratio, the target."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for heading in ("what", "ours", "peer", "ratio", "target", "holds"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    for row in rows:
+        holds = {True: "yes", False: "NO", None: ""}[row.get("holds")]
+        cells = (row["name"], row.get("ours"), row.get("peer"), row.get("ratio"), row.get("target"))
+        table.add_row(*(_cell(cell) for cell in cells), holds)
+    console().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)

@@ -1,0 +1,64 @@
+"""`nearcast init` and `nearcast config check`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearcast.cli.terminal import JSON, as_fields, print_json
+
+app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
+
+DEFAULT = Path("nearcast.toml")
+ConfigFile = Annotated[Path, typer.Argument(help="The configuration file.", show_default=True)]
+
+
+def init(
+    path: ConfigFile = DEFAULT,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a commented example configuration.
+
+    Example: nearcast init fleet.toml
+    """
+    from nearcast.config import EXAMPLE
+    from nearcast.model.errors import EnvironmentProblem, MisuseError
+
+    if path.exists() and not force:
+        todo = "Choose another name, or overwrite it with --force"
+        raise MisuseError("the file is there already", where=str(path), todo=todo)
+    try:
+        path.write_text(EXAMPLE, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write ({error.strerror})", where=str(path)) from None
+    typer.echo(f"Wrote {path}. Next: nearcast config check {path}")
+
+
+@app.command()
+def check(path: ConfigFile = DEFAULT, *, json: bool = JSON) -> None:
+    """Say whether a configuration is right, and what is wrong with which key and line.
+
+    Environment variables (NEARCAST_SECTION__KEY) are taken into account.
+
+    Example: nearcast config check fleet.toml
+    """
+    from nearcast.config import read_file
+
+    reading = read_file(path, os.environ)
+    if json:
+        problems = [as_fields(problem) for problem in reading.problems]
+        print_json({"file": str(path), "ok": not problems, "problems": problems})
+    elif reading.configuration is not None:
+        spaces, listeners = reading.configuration.space, reading.configuration.listener
+        doors = ", ".join(f"{door.kind} {door.host}:{door.port}" for door in listeners)
+        typer.echo(f"{path} is right: listening on {doors}; {len(spaces)} space(s).")
+    else:
+        for problem in reading.problems:
+            typer.echo(str(problem))
+        typer.echo(f"{len(reading.problems)} problem(s) in {path}.")
+    if reading.problems:
+        raise typer.Exit(1)

@@ -1,0 +1,92 @@
+"""How commands speak: tables and lines for people, JSON for machines, exit codes for scripts.
+
+| code | meaning |
+|------|---------|
+| 0    | done |
+| 1    | done, and the answer is no (problems found, a target missed) |
+| 2    | the caller's mistake: arguments, expression, configuration |
+| 3    | the other end of a connection did something wrong |
+| 4    | a file is damaged or of another version |
+| 5    | the machine lacks something: Java, a free port, disk space |
+| 130  | interrupted |
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+from nearcast.model.errors import (
+    EnvironmentProblem,
+    FileFormatError,
+    NearcastError,
+    PeerProtocolError,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Item = TypeVar("Item")
+
+JSON = typer.Option(False, "--json", help="Print JSON for machines instead of text.")
+
+_CODES: tuple[tuple[type[NearcastError], int], ...] = (
+    (PeerProtocolError, 3),
+    (FileFormatError, 4),
+    (EnvironmentProblem, 5),
+)
+
+
+def exit_code(error: NearcastError) -> int:
+    """Return the process's exit code for an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), 2)
+
+
+def as_fields(error: NearcastError) -> dict[str, object]:
+    """Return an error as machines want it."""
+    return {
+        "error": type(error).__name__,
+        "message": str(error),
+        **{key: value for key, value in vars(error).items() if value not in {"", None}},
+    }
+
+
+def report_error(error: NearcastError, *, as_json: bool) -> None:
+    """Print an error to standard error."""
+    if as_json:
+        typer.echo(json.dumps(as_fields(error)), err=True)
+    else:
+        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        typer.echo(str(error), err=True)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def console() -> Console:
+    """Return the console for tables and colours."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+@contextmanager
+def progress(
+    items: Iterable[Item], description: str, total: int | None = None
+) -> Iterator[Iterable[Item]]:
+    """Show how far a loop has come, on a terminal; elsewhere stay silent."""
+    if not sys.stderr.isatty():
+        yield items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        yield bar.track(items, description=description, total=total)

@@ -1,0 +1,257 @@
+"""Every section and key of `nearcast.toml`, with its meaning and default.
+
+Lengths of time are written `"250ms"`, `"30s"`, `"2h"`; sizes `"256KiB"`, `"1MiB"` or plain bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from nearcast.model import Attribute, Space, parse_duration
+
+_SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|MB|GB)?")
+_UNITS = {
+    "B": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str):
+        return parse_duration(value)
+    return value
+
+
+def _bytes(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if not match:
+        msg = "expected a size such as '256KiB', '1MiB' or a whole number of bytes"
+        raise ValueError(msg)
+    return int(match[1]) * _UNITS[match[2] or "B"]
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
+
+
+class Section(BaseModel):
+    """One section: unknown keys are mistakes, and nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class NodeSection(Section):
+    """The node itself."""
+
+    name: str = Field("nearcast", min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    data: Annotated[Path, Field(strict=False)] = Path("nearcast-data")
+
+
+class ListenerSection(Section):
+    """A door for clients; with `client_ca` they must show a certificate signed by it."""
+
+    kind: Literal["tcp", "tls", "ws", "wss"] = "tcp"
+    host: str = Field("127.0.0.1", min_length=1)
+    port: int = Field(1883, ge=0, le=65535)
+    path: str = "/mqtt"
+    certificate: Annotated[Path | None, Field(strict=False)] = None
+    key: Annotated[Path | None, Field(strict=False)] = None
+    client_ca: Annotated[Path | None, Field(strict=False)] = None
+
+    @model_validator(mode="after")
+    def _encrypted_listeners_have_a_certificate(self) -> Self:
+        encrypted = self.kind in {"tls", "wss"}
+        if encrypted and not (self.certificate and self.key):
+            msg = f"a listener of kind '{self.kind}' needs both 'certificate' and 'key'"
+            raise ValueError(msg)
+        if not encrypted and (self.certificate or self.key or self.client_ca):
+            msg = f"a listener of kind '{self.kind}' is not encrypted; use 'tls' or 'wss'"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class RuleSection(Section):
+    """What someone may do: the first rule that fits decides; without rules everything is allowed.
+
+    In `topic`, `%u` stands for the user's name and `%c` for the client identifier.
+    """
+
+    user: str = "*"
+    client: str = "*"
+    action: Literal["publish", "subscribe", "both"] = "both"
+    topic: str = Field("#", min_length=1)
+    allow: bool = True
+
+
+class AuthSection(Section):
+    """Who may connect. `users` is a file that `nearcast passwd` writes."""
+
+    anonymous: Literal["loopback", "always", "never"] = "loopback"
+    users: Annotated[Path | None, Field(strict=False)] = None
+    rules: list[RuleSection] = []
+
+
+class LimitsSection(Section):
+    """What one client, and all together, may cost."""
+
+    connections: int = Field(20_000, ge=1)
+    packet: Bytes = 1 << 20
+    inflight: int = Field(65_535, ge=1, le=65_535)
+    topic_levels: int = Field(128, ge=1)
+    queue: Bytes = 16 << 20
+    total_queue: Bytes = 1 << 30
+    session_expiry: Seconds = 7 * 86_400.0
+    connect_timeout: Seconds = 10.0
+    keep_alive: Seconds = 3_600.0
+
+
+class DurabilitySection(Section):
+    """What survives: nothing (`off`), `kill -9` (`process`), loss of power (`power`)."""
+
+    mode: Literal["off", "process", "power"] = "process"
+
+
+class LogSection(Section):
+    """The event log that the pipeline learns from, and the log for people."""
+
+    events: Literal["off", "sampled", "full"] = "off"
+    sample: float = Field(0.01, gt=0, le=1)
+    segment: Seconds = 300.0
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    metrics_port: int | None = Field(None, ge=0, le=65_535)
+
+
+class AttributeSection(Section):
+    """An attribute: either a number from `low` to `high`, or one of `categories`."""
+
+    low: float | None = Field(None, allow_inf_nan=False)
+    high: float | None = Field(None, allow_inf_nan=False)
+    categories: list[str] | None = None
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _number_or_category(self) -> Self:
+        is_number = self.low is not None and self.high is not None
+        if (self.categories is None) != is_number:
+            msg = "an attribute has either 'low' and 'high', or 'categories'"
+            raise ValueError(msg)
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            msg = f"'low' ({self.low:g}) must lie below 'high' ({self.high:g})"
+            raise ValueError(msg)
+        if self.categories is not None:
+            _check_categories(self.categories)
+        return self
+
+    def to_attribute(self, name: str) -> Attribute:
+        """Return what the matcher works with."""
+        if self.categories is not None:
+            return Attribute.category(name, self.categories)
+        assert self.low is not None
+        assert self.high is not None
+        return Attribute.number(name, self.low, self.high)
+
+
+def _check_categories(names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        msg = f"categories stand twice: {', '.join(twice)}" if twice else "no categories given"
+        raise ValueError(msg)
+
+
+class SpaceSection(Section):
+    """Topics whose events carry attributes that subscriptions put conditions on."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    topics: str = Field(min_length=1)
+    values: Literal["json", "properties"] = "json"
+    missing: Literal["all", "none"] = "none"
+    longitude: str | None = None
+    latitude: str | None = None
+    required: list[str] = []
+    attributes: dict[str, AttributeSection] = Field(min_length=1)
+
+    @field_validator("attributes")
+    @classmethod
+    def _names_are_identifiers(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if not name.isidentifier():
+                msg = f"'{name}' is no attribute name: letters, digits and _ only, no digit first"
+                raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _coordinates_are_attributes(self) -> Self:
+        if (self.longitude is None) != (self.latitude is None):
+            msg = "'longitude' and 'latitude' come together"
+            raise ValueError(msg)
+        roles = [("longitude", self.longitude), ("latitude", self.latitude)]
+        for role, name in [*roles, *(("required", name) for name in self.required)]:
+            if name is not None and name not in self.attributes:
+                known = ", ".join(self.attributes)
+                msg = f"{role}: '{name}' is none of the attributes ({known})"
+                raise ValueError(msg)
+        self.to_space()  # the vocabulary's own checks: ranges of coordinates, names
+        return self
+
+    def to_space(self) -> Space:
+        """Return the space that the matcher works with."""
+        return Space(
+            name=self.name,
+            topic_filter=self.topics,
+            attributes=tuple(section.to_attribute(n) for n, section in self.attributes.items()),
+            longitude=self.longitude,
+            latitude=self.latitude,
+            missing=self.missing,
+            required=frozenset(self.required) if self.required else None,
+        )
+
+
+class Configuration(Section):
+    """All of `nearcast.toml`."""
+
+    node: NodeSection = NodeSection()
+    listener: list[ListenerSection] = [ListenerSection()]
+    auth: AuthSection = AuthSection()
+    limits: LimitsSection = LimitsSection()
+    durability: DurabilitySection = DurabilitySection()
+    log: LogSection = LogSection()
+    space: list[SpaceSection] = []
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [space.name for space in self.space]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            msg = f"two spaces are called '{twice[0]}'"
+            raise ValueError(msg)
+        return self

@@ -1,0 +1,153 @@
+"""`regions`: positions become time and speed per cell and hour, and these slow moving regions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nearcast.eventlog import CELLS, REGIONS
+from nearcast.locality.slow_regions import (
+    Cell,
+    CellGrid,
+    CellUse,
+    RegionRules,
+    SlowRegion,
+    slow_regions,
+)
+from nearcast.model.errors import LimitError, MisuseError
+from nearcast.pipeline.tables import conform, read_table, write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOST_CELLS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsFound:
+    """What the job found."""
+
+    grid: CellGrid
+    regions: list[SlowRegion]
+    slow_cells: dict[Cell, CellUse]
+
+
+def find_regions(
+    positions: DataFrame, output: str, cell_m: float, rules: RegionRules
+) -> RegionsFound:
+    """Write the tables `cells` and `regions` under `output`, and a GeoJSON file beside them."""
+    spark = positions.sparkSession
+    grid = CellGrid(cell_m, _middle_latitude(positions))
+    write_table(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
+    chosen = slow_and_dense(read_table(spark, f"{output}/cells"), rules)
+    found = slow_regions(chosen, rules, grid)
+    table = pa.Table.from_pylist([_row(i, region) for i, region in enumerate(found)], REGIONS)
+    write_table(spark.createDataFrame(table), f"{output}/regions", REGIONS)
+    return RegionsFound(grid, found, chosen)
+
+
+def cells_by_hour(positions: DataFrame, grid: CellGrid, rules: RegionRules) -> DataFrame:
+    """Return one row per cell and hour of day (UTC); the schema is CELLS.
+
+    A step counts where and when it ends. Sums are of whole milliseconds and millimetres, so that
+    they are the same under any partitioning of `positions`. One shuffle, of partial sums.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    is_slow = F.col("step_m") <= F.col("step_s") * F.lit(float(rules.slow_mps))
+    step_ms = F.round(F.col("step_s") * 1e3).cast("bigint")
+    step_mm = F.round(F.col("step_m") * 1e3).cast("bigint")
+    cells = positions.select(
+        F.floor(F.col("lon") / F.lit(grid.lon_step)).cast("int").alias("column"),
+        F.floor(F.col("lat") / F.lit(grid.lat_step)).cast("int").alias("row"),
+        F.hour("t").alias("hour"),
+        step_ms.alias("step_ms"),
+        F.when(is_slow, step_ms).otherwise(F.lit(0)).alias("slow_ms"),
+        step_mm.alias("step_mm"),
+    )
+    sums = cells.groupBy("column", "row", "hour").agg(
+        F.count(F.lit(1)).alias("fixes"),
+        F.sum("step_ms").alias("dwell_ms"),
+        F.sum("slow_ms").alias("slow_ms"),
+        F.sum("step_mm").alias("distance_mm"),
+    )
+    return conform(sums, CELLS)
+
+
+def slow_and_dense(cells: DataFrame, rules: RegionRules) -> dict[Cell, CellUse]:
+    """Collect the slow and dense cells; their number depends on the area, not on the data."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    total = cells.groupBy("column", "row").agg(
+        F.sum("dwell_ms").alias("dwell_ms"),
+        F.sum("slow_ms").alias("slow_ms"),
+        F.sum("distance_mm").alias("distance_mm"),
+    )
+    mean = total.agg(F.avg("dwell_ms")).first()
+    if mean is None or not mean[0]:
+        return {}
+    chosen = total.where(
+        (F.col("dwell_ms") >= F.lit(rules.density * mean[0]))
+        & (F.col("slow_ms") >= F.col("dwell_ms") * F.lit(rules.slow_share))
+    )
+    rows = chosen.limit(MOST_CELLS + 1).collect()
+    if len(rows) > MOST_CELLS:
+        raise LimitError(
+            f"more than {MOST_CELLS:,} slow cells",
+            todo="Take larger cells (--cell) or more density",
+        )
+    return {
+        (row["column"], row["row"]): CellUse(
+            row["dwell_ms"] / 1e3, row["slow_ms"] / 1e3, row["distance_mm"] / 1e3
+        )
+        for row in rows
+    }
+
+
+def _middle_latitude(positions: DataFrame) -> float:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    row = positions.agg(F.min("lat"), F.max("lat")).first()
+    if row is None or row[0] is None:
+        raise MisuseError("no positions: the table is empty", todo="Give another --input")
+    return float(
+        round((row[0] + row[1]) / 2, 1)
+    )  # coarse, so that a day more of data keeps the cells
+
+
+def _row(region_id: int, region: SlowRegion) -> dict[str, Any]:
+    west, south, east, north = region.bounds
+    use = region.use
+    return {
+        "region_id": region_id,
+        "west": west,
+        "south": south,
+        "east": east,
+        "north": north,
+        "cells": region.cells,
+        "dwell_s": use.dwell_s,
+        "slow_share": use.slow_s / use.dwell_s,
+        "mean_speed_mps": use.distance_m / use.dwell_s,
+    }
+
+
+def write_geojson(found: RegionsFound, path: Path) -> None:
+    """Write the regions for a map."""
+    features = []
+    for i, region in enumerate(found.regions):
+        west, south, east, north = region.bounds
+        ring = [[west, south], [east, south], [east, north], [west, north], [west, south]]
+        properties = _row(i, region)
+        features.append(
+            {
+                "type": "Feature",
+                "properties": properties,
+                "geometry": {"type": "Polygon", "coordinates": [ring]},
+            }
+        )
+    collection = {"type": "FeatureCollection", "features": features}
+    path.write_text(json.dumps(collection), encoding="utf-8")

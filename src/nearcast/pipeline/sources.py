@@ -1,0 +1,110 @@
+"""Reading what users bring: CSV, JSON lines, Parquet, GeoParquet, or one of our own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nearcast.eventlog import VersionedTable
+from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".geoparquet": "parquet",
+}
+
+
+def read_source(spark: SparkSession, path: str, columns: Mapping[str, str]) -> DataFrame:
+    """Return the rows at `path` with the columns that `columns` asks for, renamed.
+
+    `columns` maps the name we want to the name in the file. The format is told by the ending; a
+    directory is one of our tables, or a folder of Parquet files. A GeoParquet point column
+    `geometry` gives `lon` and `lat` where the file has none.
+    """
+    from pyspark.errors import AnalysisException, PySparkException
+
+    try:
+        frame = _open(spark, path)
+        frame = _with_coordinates(frame, columns)
+        return _renamed(frame, path, columns)
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" in str(error):
+            raise MisuseError("there is no such file", where=path) from None
+        if "UNABLE_TO_INFER_SCHEMA" in str(error):
+            raise MisuseError("no rows: the input is empty", where=path) from None
+        raise
+    except PySparkException as error:
+        raise _unreadable(path, error) from None
+
+
+def _open(spark: SparkSession, path: str) -> DataFrame:
+    kind = _FORMATS.get(PurePosixPath(path).suffix.lower())
+    if kind == "csv":
+        separator = "\t" if path.lower().endswith(".tsv") else ","
+        return spark.read.csv(path, header=True, sep=separator)
+    if kind == "json":
+        return spark.read.json(path)
+    if kind is None and VersionedTable(path).current() is not None:
+        return spark.read.parquet(VersionedTable(path).current_path())
+    return spark.read.parquet(path)
+
+
+def _renamed(frame: DataFrame, path: str, columns: Mapping[str, str]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    there = {name.lower(): name for name in frame.columns}
+    missing = [source for source in columns.values() if source.lower() not in there]
+    if missing:
+        raise MisuseError(
+            f"no column '{missing[0]}'",
+            where=path,
+            expected=f"one of its columns: {', '.join(frame.columns)}",
+            todo=f"Say which is which: --columns {','.join(f'{c}=NAME' for c in columns)}",
+        )
+    return frame.select([F.col(f"`{there[s.lower()]}`").alias(want) for want, s in columns.items()])
+
+
+def _with_coordinates(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """Add `lon` and `lat` from a GeoParquet geometry, where they are asked for and not there."""
+    asked = {columns.get("lon"), columns.get("lat")}
+    has_geometry = dict(frame.dtypes).get("geometry") == "binary"
+    if not has_geometry or asked <= set(frame.columns) or asked != {"lon", "lat"}:
+        return frame
+    kept = frame.drop("lon", "lat")
+    schema = f"{kept.schema.simpleString()[7:-1]},lon:double,lat:double"
+    return kept.mapInArrow(_decode_points, schema.replace(":", " "))
+
+
+def _decode_points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import shapely
+
+    for batch in batches:
+        points = shapely.from_wkb(batch.column("geometry").to_numpy(zero_copy_only=False))
+        lon, lat = pa.array(shapely.get_x(points)), pa.array(shapely.get_y(points))
+        names = [*batch.schema.names, "lon", "lat"]
+        yield pa.RecordBatch.from_arrays([*batch.columns, lon, lat], names=names)
+
+
+def _unreadable(path: str, error: Exception) -> Exception:
+    text = str(error)
+    if "No space left" in text:
+        return EnvironmentProblem(
+            "the disk is full", where=path, todo="Free some space; nothing was changed"
+        )
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return FileFormatError(
+        f"it cannot be read ({first[:200]})",
+        where=path,
+        todo="Is the file complete and of this format?",
+    )

@@ -1,0 +1,101 @@
+"""The command line, run as people run it: as a process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nearcast import __version__
+
+
+def nearcast(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from nearcast.cli import main; main()", *arguments]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("NEARCAST_")} | environ
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_lists_the_commands(tmp_path: Path):
+    run = nearcast("--help", cwd=tmp_path)
+    assert run.returncode == 0
+    for command in ("init", "config", "demo", "bench"):
+        assert command in run.stdout
+
+
+@pytest.mark.parametrize("command", [["init"], ["config", "check"], ["demo"], ["bench", "match"]])
+def test_every_command_explains_itself_with_an_example(command: list[str], tmp_path: Path):
+    run = nearcast(*command, "--help", cwd=tmp_path)
+    assert run.returncode == 0
+    assert "Example: nearcast" in run.stdout
+
+
+def test_help_needs_neither_spark_nor_a_compiler(tmp_path: Path):
+    code = (
+        "import sys; from nearcast.cli import app; "
+        "heavy = {'pyspark', 'numba', 'shapely', 'pandas', 'pyarrow', 'numpy'}; "
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_version(tmp_path: Path):
+    assert nearcast("--version", cwd=tmp_path).stdout == f"nearcast {__version__}\n"
+
+
+def test_init_writes_a_file_that_check_finds_right(tmp_path: Path):
+    assert nearcast("init", cwd=tmp_path).returncode == 0
+    run = nearcast("config", "check", cwd=tmp_path)
+    assert run.returncode == 0
+    assert "nearcast.toml is right: listening on tcp 127.0.0.1:1883; 1 space(s)." in run.stdout
+
+
+def test_init_does_not_overwrite_unless_told(tmp_path: Path):
+    (tmp_path / "nearcast.toml").write_text("# mine\n")
+    run = nearcast("init", cwd=tmp_path)
+    assert run.returncode == 2
+    assert "error: nearcast.toml: the file is there already" in run.stderr
+    assert (tmp_path / "nearcast.toml").read_text() == "# mine\n"
+    assert nearcast("init", "--force", cwd=tmp_path).returncode == 0
+
+
+def test_check_names_file_line_and_key(tmp_path: Path):
+    (tmp_path / "bad.toml").write_text("[limits]\nconections = 5\n")
+    run = nearcast("config", "check", "bad.toml", cwd=tmp_path)
+    assert run.returncode == 1
+    assert "bad.toml:2: limits.conections" in run.stdout
+    assert "Did you mean 'connections'?" in run.stdout
+
+
+def test_check_takes_the_environment_into_account(tmp_path: Path):
+    nearcast("init", cwd=tmp_path)
+    run = nearcast("config", "check", cwd=tmp_path, NEARCAST_LIMITS__CONNECTIONS="no")
+    assert run.returncode == 1
+    assert "environment NEARCAST_LIMITS__CONNECTIONS" in run.stdout
+
+
+def test_check_speaks_json(tmp_path: Path):
+    (tmp_path / "bad.toml").write_text("[limits]\nconnections = 0\n")
+    run = nearcast("config", "check", "bad.toml", "--json", cwd=tmp_path)
+    answer = json.loads(run.stdout)
+    assert (run.returncode, answer["ok"], answer["problems"][0]["line"]) == (1, False, 2)
+
+
+def test_a_mistake_with_json_is_answered_in_json(tmp_path: Path):
+    run = nearcast("config", "check", "missing.toml", "--json", cwd=tmp_path)
+    assert "no such file" in json.loads(run.stdout)["problems"][0]["message"]
+
+
+def test_an_unknown_command_is_the_callers_mistake(tmp_path: Path):
+    run = nearcast("fly", cwd=tmp_path)
+    assert run.returncode == 2
+    assert "No such command 'fly'" in run.stderr
+
+
+def test_shell_completion_is_offered(tmp_path: Path):
+    run = nearcast("--show-completion", "bash", cwd=tmp_path)
+    assert "_NEARCAST_COMPLETE" in run.stdout or run.returncode == 0
