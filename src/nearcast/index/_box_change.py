@@ -1,0 +1,172 @@
+"""What `BoxIndex` calls to change itself: one compiled function for each of its verbs.
+
+A verb answers OK, or why it did nothing, or which subtree (0 and up) has grown too high and
+wants to be built again. Room in the pools is the caller's affair.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from nearcast.index._box_build import HIGHEST, build
+from nearcast.index._box_pools import (
+    L_HEIGHT,
+    LEAF,
+    M_BUILT,
+    M_COUNT,
+    M_DIMS,
+    M_LEAVES,
+    M_LEVELS,
+    M_NEXT_AGE,
+    pools_at,
+)
+from nearcast.index._box_tree import (
+    TAKEN,
+    _clear,
+    _forget,
+    _insert,
+    _relocate,
+    _slots_of_all,
+    _take_out,
+    collected,
+    enter_all,
+    narrowness,
+    reenter_all,
+    size_of,
+    slot_of,
+)
+
+OK, KEY_IN_USE, KEY_MISSING, BAD_BOX = -1, -2, -3, -4
+
+
+@njit(cache=True)
+def is_box(box: Any) -> bool:
+    """Say whether low <= high for all attributes, with no NaN, nor +inf low, nor -inf high."""
+    for i in range(box.size // 2):
+        low, high = box[2 * i], box[2 * i + 1]
+        if not low <= high or low > HIGHEST or high < -HIGHEST:
+            return False
+    return True
+
+
+@njit(cache=True)
+def first_bad_box(box: Any, dims: int) -> int:
+    """Return the first row that is no box, or -1."""
+    for row in range(box.size // (2 * dims)):
+        if not is_box(box[row * 2 * dims : (row + 1) * 2 * dims]):
+            return row
+    return -1
+
+
+@njit(cache=True)
+def add(table: Any, key: int, box: Any, weight: float) -> int:
+    """Add a box under a new key."""
+    s = pools_at(table)
+    if not is_box(box):
+        return BAD_BOX
+    slot = slot_of(s, key)
+    if slot >= 0:
+        return KEY_IN_USE
+    slot = -1 - slot
+    s.slots[slot] = TAKEN
+    narrow = narrowness(box, 0, s.meta[M_DIMS], s.extent)
+    status = _insert(s, box, key, s.meta[M_NEXT_AGE], narrow, weight, slot)
+    s.meta[M_NEXT_AGE] += 1
+    s.meta[M_COUNT] += 1
+    return status
+
+
+@njit(cache=True)
+def move(table: Any, key: int, box: Any) -> int:
+    """Give a key another box; age and weight stay."""
+    s = pools_at(table)
+    if not is_box(box):
+        return BAD_BOX
+    slot = slot_of(s, key)
+    if slot < 0:
+        return KEY_MISSING
+    position = s.slots[slot]
+    age = np.int64(s.ages[position])
+    weight = s.weights[position] if s.weights.size else 1.0
+    s.slots[slot] = TAKEN
+    _take_out(s, position)
+    narrow = narrowness(box, 0, s.meta[M_DIMS], s.extent)
+    return _insert(s, box, key, age, narrow, weight, slot)
+
+
+@njit(cache=True)
+def remove(table: Any, key: int) -> int:
+    """Remove a key and its box."""
+    s = pools_at(table)
+    slot = slot_of(s, key)
+    if slot < 0:
+        return KEY_MISSING
+    position = s.slots[slot]
+    s.slots[slot] = TAKEN
+    _take_out(s, position)
+    _forget(s, slot)
+    s.meta[M_COUNT] -= 1
+    return OK
+
+
+@njit(cache=True)
+def find(table: Any, key: int) -> int:
+    """Return a key's position, or -1."""
+    s = pools_at(table)
+    slot = slot_of(s, key)
+    return np.int64(s.slots[slot]) if slot >= 0 else np.int64(-1)
+
+
+@njit(cache=True)
+def size(table: Any, node: int) -> int:
+    """Return how many boxes a subtree holds."""
+    return size_of(pools_at(table), node)
+
+
+@njit(cache=True)
+def rebuild(table: Any, node: int, count: int) -> None:
+    """Build a subtree of `count` boxes again, in place; its bounds do not change."""
+    s = pools_at(table)
+    boxes, keys, ages, narrows, weights = collected(s, node, count, 0)
+    slots = _slots_of_all(s, keys)
+    _clear(s, node)
+    _relocate(s, node, boxes, keys, ages, narrows, weights, slots)
+
+
+@njit(cache=True)
+def everything(table: Any) -> Any:
+    """Return copies of all boxes, keys, ages, narrownesses and weights, in leaf order."""
+    s = pools_at(table)
+    return collected(s, 0, s.meta[M_COUNT], 0)
+
+
+@njit(cache=True)
+def build_all(table: Any, boxes: Any, keys: Any, ages: Any, narrow: Any, weights: Any) -> int:
+    """Fill empty pools; return OK, the row of a repeated key, or BAD_BOX if there is no room."""
+    s = pools_at(table)
+    placed = np.empty(keys.size, dtype=np.int32)
+    s.meta[M_LEAVES] = 0
+    if not build(s, 0, boxes, keys, ages, narrow, weights, placed):
+        return BAD_BOX
+    s.meta[M_COUNT] = keys.size
+    s.meta[M_BUILT] = keys.size
+    s.meta[M_LEVELS] = s.links[L_HEIGHT] + 1
+    return enter_all(s, keys, placed)
+
+
+@njit(cache=True)
+def move_slots(table: Any, old: Any) -> None:
+    """Fill a larger hash table from the one before."""
+    reenter_all(pools_at(table), old)
+
+
+@njit(cache=True)
+def box_at(table: Any, position: int, out: Any) -> None:
+    """Write the box at a position."""
+    s = pools_at(table)
+    base = position // LEAF * LEAF * 2 * s.meta[M_DIMS] + position % LEAF
+    for c in range(out.size):
+        out[c] = s.coords[base + c * LEAF]

@@ -1,0 +1,195 @@
+"""The memory of a `BoxIndex`: flat arrays, and one table of their addresses.
+
+    meta      counters: see the `M_…` numbers below
+    extent    low and high of each attribute's range, then the floor of narrowness
+    coords    per leaf: low of attribute 0 (LEAF numbers), its high, low of attribute 1 …
+    keys, ages, narrow, weights      LEAF of each per leaf, at the same positions
+    leaf_node, leaf_dims             per leaf: its node; which attributes its boxes constrain
+    planes    per node: the hull, in one attribute, of its left and its right child
+    links     per node: see the `L_…` numbers
+    routes    per node: the value (and age) at which an arriving box turns right
+    bounds    per node: least and greatest low and high per attribute, least narrowness,
+              least age, greatest weight
+    slots     hash table from key to position; -1 is free
+
+A *position* is leaf * LEAF + place in the leaf. Places beyond a leaf's count hold the
+box [+inf, -inf], which nothing matches, so that kernels may always test whole leaves.
+
+A compiled function costs Python about 100 ns for each array it is handed. So kernels take
+the table of addresses, one array, and make the views themselves (`pools_at`).
+Read `_box_build.py` next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+LEAF = 32  # boxes a leaf can hold; at most 64, since hits are the bits of one word
+FILL = 26  # boxes a leaf holds after a build
+MOST_AGES = 2**32 - 1  # ages are uint32; before they run out they are renumbered
+
+M_DIMS, M_COUNT, M_NEXT_AGE, M_LEAVES, M_LEAF_FREE, M_NODES, M_NODE_FREE, M_BUILT = range(8)
+M_LEVELS = 8  # no leaf is deeper
+M_SIZE = 16
+
+# One node's links. L_CHILD is the left child (the right one is next to it) or -1 in a leaf.
+L_CHILD, L_DIM, L_LEAF, L_COUNT, L_ROUTE, L_PARENT, L_HEIGHT, L_SPARE = range(8)
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+
+
+class Pools(NamedTuple):
+    """All arrays of one index, in the order of the address table."""
+
+    meta: Ints
+    extent: Floats
+    coords: Floats
+    keys: Ints
+    ages: npt.NDArray[np.uint32]
+    narrow: Floats
+    weights: Floats
+    leaf_node: Int32s
+    leaf_dims: npt.NDArray[np.uint64]
+    planes: Floats
+    links: Int32s
+    routes: Floats
+    bounds: Floats
+    slots: Int32s
+
+
+DTYPES: dict[str, str] = {
+    "meta": "<i8",
+    "extent": "<f8",
+    "coords": "<f8",
+    "keys": "<i8",
+    "ages": "<u4",
+    "narrow": "<f8",
+    "weights": "<f8",
+    "leaf_node": "<i4",
+    "leaf_dims": "<u8",
+    "planes": "<f8",
+    "links": "<i4",
+    "routes": "<f8",
+    "bounds": "<f8",
+    "slots": "<i4",
+}
+
+
+@intrinsic
+def _pointer(_context: Any, _address: Any) -> Any:
+    """Take an int64 for the address it is."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+@njit(cache=True)
+def pools_at(table: Any) -> Any:
+    """Return the pools whose addresses and lengths the table holds."""
+    return Pools(
+        carray(_pointer(table[0]), (table[1],), np.int64),
+        carray(_pointer(table[2]), (table[3],), np.float64),
+        carray(_pointer(table[4]), (table[5],), np.float64),
+        carray(_pointer(table[6]), (table[7],), np.int64),
+        carray(_pointer(table[8]), (table[9],), np.uint32),
+        carray(_pointer(table[10]), (table[11],), np.float64),
+        carray(_pointer(table[12]), (table[13],), np.float64),
+        carray(_pointer(table[14]), (table[15],), np.int32),
+        carray(_pointer(table[16]), (table[17],), np.uint64),
+        carray(_pointer(table[18]), (table[19],), np.float64),
+        carray(_pointer(table[20]), (table[21],), np.int32),
+        carray(_pointer(table[22]), (table[23],), np.float64),
+        carray(_pointer(table[24]), (table[25],), np.float64),
+        carray(_pointer(table[26]), (table[27],), np.int32),
+    )
+
+
+def address_table(pools: Pools) -> Ints:
+    """Return address and length of every pool; valid while `pools` lives."""
+    return np.array([n for a in pools for n in (a.ctypes.data, a.size)], dtype=np.int64)
+
+
+def bounds_size(dims: int) -> int:
+    """Return how many numbers of `bounds` belong to one node."""
+    return 4 * dims + 3
+
+
+def _sizes(dims: int, leaves: int, nodes: int) -> dict[str, int]:
+    return {
+        "coords": leaves * LEAF * 2 * dims,
+        "keys": leaves * LEAF,
+        "ages": leaves * LEAF,
+        "narrow": leaves * LEAF,
+        "leaf_node": leaves,
+        "leaf_dims": leaves,
+        "planes": nodes * 4,
+        "links": nodes * 8,
+        "routes": nodes * 2,
+        "bounds": nodes * bounds_size(dims),
+    }
+
+
+def empty_pools(dims: int, extent: Floats, boxes: int, *, weighed: bool = False) -> Pools:
+    """Return pools with room for so many boxes, holding one empty leaf as root."""
+    leaves = boxes // FILL * 5 // 4 + 4
+    arrays: dict[str, Any] = {
+        name: np.empty(size, dtype=DTYPES[name])
+        for name, size in _sizes(dims, leaves, 2 * leaves + 2).items()
+    }
+    arrays["meta"] = np.zeros(M_SIZE, dtype=np.int64)
+    arrays["extent"] = extent
+    arrays["weights"] = np.ones(leaves * LEAF if weighed else 0, dtype=np.float64)
+    arrays["slots"] = np.full(slots_for(boxes), -1, dtype=np.int32)
+    pools = Pools(**arrays)
+    pools.meta[[M_DIMS, M_LEAF_FREE, M_NODE_FREE]] = dims, -1, -1
+    _plant_root(pools)
+    return pools
+
+
+def _plant_root(pools: Pools) -> None:
+    """Make node 0 an empty leaf, as a split leaf or a freed one would be."""
+    dims = int(pools.meta[M_DIMS])
+    pools.meta[[M_NODES, M_LEAVES, M_LEVELS]] = 2, 1, 1
+    pools.links[:16] = [-1, 0, 0, 0, 0, -1, 0, 0] * 2
+    pools.leaf_node[0] = 0
+    pools.leaf_dims[0] = 0
+    edges = pools.coords[: LEAF * 2 * dims].reshape(2 * dims, LEAF)
+    edges[0::2], edges[1::2] = np.inf, -np.inf
+    clear = [np.inf, -np.inf, np.inf, -np.inf] * dims + [np.inf, np.inf, -np.inf]
+    pools.bounds[: bounds_size(dims)] = clear
+
+
+def slots_for(boxes: int) -> int:
+    """Return the hash table's size for so many boxes: a power of two, at most 70 % used."""
+    size = 64
+    while size * 7 < boxes * 10:
+        size *= 2
+    return size
+
+
+def grown(pools: Pools, leaves: int, nodes: int) -> Pools:
+    """Return pools with room for at least so many leaves and nodes, contents kept."""
+    dims = int(pools.meta[M_DIMS])
+    leaves = max(leaves, pools.leaf_node.size)
+    nodes = max(nodes, pools.planes.size // 4)
+    sizes = _sizes(dims, leaves, nodes)
+    if pools.weights.size:
+        sizes["weights"] = leaves * LEAF
+    return pools._replace(**{name: _longer(getattr(pools, name), n) for name, n in sizes.items()})
+
+
+def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    if old.size >= size:
+        return old
+    new = np.empty(size, dtype=old.dtype)
+    new[: old.size] = old
+    return new

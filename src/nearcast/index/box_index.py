@@ -1,0 +1,433 @@
+"""Boxes in several attributes: which of them does an event meet, and which fit best.
+
+`BoxIndex` is a binary tree over flat arrays, compiled with Numba. Reading path: this file
+(what users see), `_box_pools.py` (memory), `_box_build.py` (the shape of the tree),
+`_box_tree.py` and `_box_change.py` (changes), `_box_match.py`, `_box_top.py` (questions),
+`_box_file.py` (files), `_box_check.py` (what must hold). `docs/box-index.md` has a drawing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nearcast.index import _box_change as change
+from nearcast.index import _box_check as box_check
+from nearcast.index import _box_file as box_file
+from nearcast.index import _box_input as given
+from nearcast.index import _box_match as matching
+from nearcast.index import _box_top as ranking
+from nearcast.index._box_build import LEAST
+from nearcast.index._box_input import Bounds, Rank, rows_of
+from nearcast.index._box_pools import (
+    FILL,
+    LEAF,
+    M_BUILT,
+    M_COUNT,
+    M_DIMS,
+    M_LEAVES,
+    M_NEXT_AGE,
+    M_NODES,
+    MOST_AGES,
+    Floats,
+    Ints,
+    Pools,
+    address_table,
+    empty_pools,
+    grown,
+    slots_for,
+)
+from nearcast.index._box_tree import narrowness_of_all
+from nearcast.model.errors import LimitError, MisuseError
+
+ROOM = 8  # leaves that one change may need, and half as many as it may need of nodes
+PAIRS_AT_ONCE = 1 << 19  # (event, key) pairs that `match_many` aims at before it sorts them
+EVENTS_AT_ONCE = 1 << 14
+
+
+class BoxIndex:
+    """Boxes under int64 keys; finds those that contain a point or meet a box, or the k best.
+
+    Bounds are closed and exact float64. An infinite bound leaves its side open, so a box may
+    leave attributes out; the tree keeps boxes that constrain different attributes apart.
+
+    Ranks, less is better, ties go to the older box (`move` keeps the age):
+
+    - `narrowest`: the sum over the attributes of log2(width / range), rounded to 2^-24. The
+      range comes from `extent`, and the width is what lies in it, so that an attribute left
+      out counts 0; a share below 2^-32 counts -32. Where an attribute's extent is not given
+      (or infinite) its range is 1, an open side counts 1024, and the floor is -1074.
+    - `centre`: the root mean square, over the attributes, of the distance from the box's
+      centre as a share of half its width: 0 at the centre, 1 in the corners. An attribute
+      with an open side counts 0, since it has no centre.
+    - `weight`: the greater `weight` (1 unless given) first.
+    - a blend such as {"narrowest": 1, "weight": 0.5}: the weighted sum of the three, with
+      `weight` counting negatively.
+
+    Complexity, for n boxes and m matches: `match` O(log n + m) where boxes overlap little,
+    O(n) at worst; `add`, `remove` and `move` O(log n), amortised over rebuilds; `top` visits
+    what its bounds cannot rule out. Order among matches is not specified.
+
+    >>> boxes = BoxIndex(dimensions=2)
+    >>> boxes.add(7, (0, 0), (10, 10))
+    >>> boxes.add(8, (5, 5), (6, float("inf")))
+    >>> sorted(boxes.match((5.5, 6)).tolist())
+    [7, 8]
+    >>> boxes.move(7, (20, 20), (30, 30))
+    >>> boxes.match((5.5, 6)).tolist()
+    [8]
+    """
+
+    __slots__ = (
+        "_box",
+        "_dims",
+        "_found",
+        "_highs",
+        "_lows",
+        "_mapped",
+        "_point",
+        "_pools",
+        "_room",
+        "_table",
+    )
+
+    def __init__(self, dimensions: int, *, extent: tuple[Bounds, Bounds] | None = None) -> None:
+        dims = given.dimensions_of(dimensions)
+        self._dims = dims
+        self._box: Floats = np.empty(2 * dims)
+        self._lows, self._highs = self._box[0::2], self._box[1::2]
+        self._point: Floats = np.empty(dims)
+        self._found: Ints = np.empty(256, dtype=np.int64)
+        self._mapped = False
+        self._install(empty_pools(dims, given.extent_of(extent, dims), 0))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        keys: npt.ArrayLike,
+        lows: npt.ArrayLike,
+        highs: npt.ArrayLike,
+        *,
+        weights: npt.ArrayLike | None = None,
+        extent: tuple[Bounds, Bounds] | None = None,
+    ) -> BoxIndex:
+        """Build an index of n boxes at once; row order is age order. O(n log n)."""
+        low_rows, high_rows = rows_of(lows, None, "lows"), rows_of(highs, None, "highs")
+        index = cls(low_rows.shape[1], extent=extent)
+        boxes = given.boxes_of(low_rows, high_rows)
+        count = len(low_rows)
+        if count > given.MOST_BOXES:
+            raise LimitError(str(count), where="boxes", expected=f"at most {given.MOST_BOXES}")
+        key_row, weight_row = given.keys_of(keys, count), given.weights_of(weights, count)
+        index._fill(boxes, key_row, np.arange(count, dtype=np.uint32), weight_row)
+        return index
+
+    @property
+    def dimensions(self) -> int:
+        """The number of attributes."""
+        return self._dims
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays, room for growth included."""
+        return sum(int(pool.nbytes) for pool in self._pools) + int(self._table.nbytes)
+
+    def __len__(self) -> int:
+        return int(self._pools.meta[M_COUNT])
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, int | np.integer) or not -(2**63) <= key < 2**63:
+            return False
+        return bool(change.find(self._table, int(key)) >= 0)
+
+    # Changes
+
+    def add(self, key: int, lows: Bounds, highs: Bounds, *, weight: float = 1.0) -> None:
+        """Add a box under a new key; it is younger than all others. O(log n) amortised."""
+        key = given.key_of(key)
+        self._take_box(lows, highs)
+        if weight != 1.0:
+            weight = given.weight_of(weight)
+            self._want_weights()
+        if self._room < 1:
+            self._make_room()
+        self._room -= 1
+        status = change.add(self._table, key, self._box, weight)
+        if status != change.OK:
+            self._settle(status, key)
+
+    def move(self, key: int, lows: Bounds, highs: Bounds) -> None:
+        """Give a key another box; its age and weight stay. O(log n) amortised."""
+        key = given.key_of(key)
+        self._take_box(lows, highs)
+        if self._room < 1:
+            self._make_room()
+        self._room -= 1
+        status = change.move(self._table, key, self._box)
+        if status != change.OK:
+            self._settle(status, key)
+
+    def remove(self, key: int) -> None:
+        """Remove a key and its box. O(log n)."""
+        key = given.key_of(key)
+        if self._mapped:
+            self._make_room()
+        status = change.remove(self._table, key)
+        if status != change.OK:
+            self._settle(status, key)
+
+    def rebuild(self) -> None:
+        """Build the tree anew, as `from_arrays` would; never needed, O(n log n).
+
+        The index does this itself when it has grown fourfold. After most boxes have changed
+        their nature (other attributes, other sizes), a quiet moment is well spent on it.
+        """
+        boxes, keys, ages, _, weights = change.everything(self._table)
+        order = np.argsort(ages)
+        boxes = boxes.reshape(-1, 2 * self._dims)[order].ravel()
+        weights = weights[order] if weights.size else weights
+        self._fill(boxes, keys[order], np.arange(keys.size, dtype=np.uint32), weights)
+
+    # Questions
+
+    def match(self, point: Bounds) -> Ints:
+        """Return the keys of the boxes that contain a point, in no particular order."""
+        self._take_point(point)
+        return self._match_one(self._point, self._point, finite=True)
+
+    def match_box(self, lows: Bounds, highs: Bounds) -> Ints:
+        """Return the keys of the boxes that meet a box; infinite bounds are open."""
+        self._take_box(lows, highs)
+        if not change.is_box(self._box):
+            raise given.bad_box(self._lows, self._highs)
+        return self._match_one(self._lows.copy(), self._highs.copy(), finite=False)
+
+    def match_many(self, points: npt.ArrayLike) -> tuple[Ints, Ints]:
+        """Match n points: the keys for point e are keys[offsets[e]:offsets[e + 1]]."""
+        rows = rows_of(points, self._dims, "points")
+        if not matching.is_finite(rows.ravel()):
+            raise given.not_finite("match_many")
+        return self._match_rows(rows, rows)
+
+    def match_boxes(self, lows: npt.ArrayLike, highs: npt.ArrayLike) -> tuple[Ints, Ints]:
+        """Match n events with extents; the answer is as in `match_many`."""
+        low_rows = rows_of(lows, self._dims, "lows")
+        high_rows = rows_of(highs, self._dims, "highs")
+        given.boxes_of(low_rows, high_rows)
+        return self._match_rows(low_rows, high_rows)
+
+    def top(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
+        """Return the keys of the k best boxes that contain a point, best first."""
+        self._take_point(point)
+        return self._top_one(self._point, k, rank, finite=True)
+
+    def top_many(self, points: npt.ArrayLike, k: int, rank: Rank = "narrowest") -> Ints:
+        """Return an (n, k) array: the keys of the best boxes, -1 where fewer match."""
+        return self._top_rows(rows_of(points, self._dims, "points"), k, rank, finite=True)
+
+    def box(self, key: int) -> tuple[Floats, Floats]:
+        """Return the lows and highs stored under a key."""
+        position = change.find(self._table, given.key_of(key))
+        if position < 0:
+            raise given.key_missing(key)
+        box = np.empty(2 * self._dims)
+        change.box_at(self._table, position, box)
+        return box[0::2].copy(), box[1::2].copy()
+
+    # For the matcher: a partial event has +inf where it leaves an attribute out, and meets only
+    # boxes that are open upwards there. Nothing is checked but the shape.
+
+    def match_partial(self, point: Bounds) -> Ints:
+        """Match a point in which +inf stands for a value that is missing."""
+        self._take_point(point)
+        return self._match_one(self._point, self._point, finite=False)
+
+    def match_partial_many(self, points: npt.ArrayLike) -> tuple[Ints, Ints]:
+        """Match points in which +inf stands for a value that is missing."""
+        rows = rows_of(points, self._dims, "points")
+        return self._match_rows(rows, rows)
+
+    def top_partial(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
+        """Rank for a point in which +inf stands for a value that is missing."""
+        self._take_point(point)
+        return self._top_one(self._point, k, rank, finite=False)
+
+    def top_partial_many(self, points: npt.ArrayLike, k: int, rank: Rank = "narrowest") -> Ints:
+        """Rank for points in which +inf stands for a value that is missing."""
+        return self._top_rows(rows_of(points, self._dims, "points"), k, rank, finite=False)
+
+    # Files and checks
+
+    def save(self, path: str | Path) -> None:
+        """Write the index to a new or empty directory, for `open`. See `_box_file.py`."""
+        box_file.save(self._pools, Path(path))
+
+    @classmethod
+    def open(cls, path: str | Path) -> BoxIndex:
+        """Open a saved index, memory-mapped; the first change copies it into memory."""
+        pools = box_file.load(Path(path))
+        index = cls(int(pools.meta[M_DIMS]))
+        index._mapped = True
+        index._install(pools)
+        return index
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the structure is not what it must be; O(n), slow."""
+        box_check.check(self._pools)
+
+    # What callers hand in
+
+    def _take_box(self, lows: Bounds, highs: Bounds) -> None:
+        try:
+            if len(lows) != self._dims or len(highs) != self._dims:
+                raise given.wrong_length((lows, highs), self._dims, "lows and highs")
+            self._lows[:] = lows
+            self._highs[:] = highs
+        except (TypeError, ValueError) as error:
+            if isinstance(error, MisuseError):
+                raise
+            raise given.wrong_length((lows, highs), self._dims, "lows and highs") from None
+
+    def _take_point(self, point: Bounds) -> None:
+        try:
+            if len(point) != self._dims:
+                raise given.wrong_length(point, self._dims, "point")
+            self._point[:] = point
+        except (TypeError, ValueError) as error:
+            if isinstance(error, MisuseError):
+                raise
+            raise given.wrong_length(point, self._dims, "point") from None
+
+    # What computes the answers
+
+    def _match_one(self, low: Floats, high: Floats, *, finite: bool) -> Ints:
+        found = self._found
+        count = matching.match_one(self._table, low, high, found, finite)
+        if count > found.size:
+            found = self._found = np.empty(2 * count, dtype=np.int64)
+            matching.match_one(self._table, low, high, found, finite)
+        elif count == matching.NOT_FINITE:
+            raise given.not_finite("match")
+        return found[:count].copy()
+
+    def _match_rows(self, lows: Floats, highs: Floats) -> tuple[Ints, Ints]:
+        """Match in chunks, sized so that a chunk's pairs stay near the cache."""
+        offsets = np.zeros(len(lows) + 1, dtype=np.int64)
+        pieces: list[Ints] = []
+        pair_events = np.empty(PAIRS_AT_ONCE, dtype=np.int32)
+        pair_keys = np.empty(PAIRS_AT_ONCE, dtype=np.int64)
+        start, chunk = 0, 1024
+        while start < len(lows):
+            end = min(start + chunk, len(lows))
+            low = np.ascontiguousarray(lows[start:end].T).ravel()
+            high = low if highs is lows else np.ascontiguousarray(highs[start:end].T).ravel()
+            count = matching.match_chunk(
+                self._table, low, high, end - start, pair_events, pair_keys
+            )
+            if count > pair_keys.size - LEAF:
+                pair_events = np.empty(count * 5 // 4 + LEAF, dtype=np.int32)
+                pair_keys = np.empty(count * 5 // 4 + LEAF, dtype=np.int64)
+                continue
+            part = offsets[start : end + 1]
+            piece = np.empty(count, dtype=np.int64)
+            matching.sort_pairs(pair_events, pair_keys, count, part, piece)
+            pieces.append(piece)
+            start = end
+            chunk = min(EVENTS_AT_ONCE, max(64, PAIRS_AT_ONCE * chunk // (2 * count + 1)))
+        keys = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+        return offsets, keys
+
+    def _top_one(self, point: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
+        out = np.full((1, min(given.whole(k, "k"), max(1, len(self)))), -1, dtype=np.int64)
+        count = ranking.top_points(self._table, point, given.blend_of(rank), out, finite)
+        if count == matching.NOT_FINITE:
+            raise given.not_finite("top")
+        return out[0, :count]
+
+    def _top_rows(self, rows: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
+        out = np.full((len(rows), given.whole(k, "k")), -1, dtype=np.int64)
+        count = ranking.top_points(self._table, rows.ravel(), given.blend_of(rank), out, finite)
+        if count == matching.NOT_FINITE:
+            raise given.not_finite("top_many")
+        return out
+
+    # What keeps the memory
+
+    def _install(self, pools: Pools) -> None:
+        """Take these pools; `_room` is how many changes they surely have room for."""
+        self._pools = pools
+        self._table = address_table(pools)
+        leaves = pools.leaf_node.size - 1 - int(pools.meta[M_LEAVES])
+        nodes = pools.planes.size // 4 - int(pools.meta[M_NODES])
+        slots = pools.slots.size * 7 // 10 - int(pools.meta[M_COUNT])
+        ages = MOST_AGES - int(pools.meta[M_NEXT_AGE])
+        grow = 4 * int(pools.meta[M_BUILT]) + 256 - int(pools.meta[M_COUNT])
+        room = min(leaves // ROOM, nodes // (2 * ROOM), slots, ages, grow)
+        self._room = 0 if self._mapped else room
+
+    def _make_room(self) -> None:
+        """Have room for one change at least: copy, renumber, rebuild or grow as needed."""
+        if self._mapped:
+            self._mapped = False
+            self._install(Pools(*(np.array(pool) for pool in self._pools)))
+        meta = self._pools.meta
+        if meta[M_NEXT_AGE] >= MOST_AGES or meta[M_COUNT] >= 4 * meta[M_BUILT] + 256:
+            self.rebuild()
+        if len(self) >= self._pools.slots.size * 7 // 10:
+            self._grow_slots()
+        self._install(self._pools)
+        if self._room < 1:
+            leaves, nodes = int(meta[M_LEAVES]), int(meta[M_NODES])
+            leaves += leaves // 8 + 4 * ROOM
+            nodes += nodes // 8 + 8 * ROOM
+            self._install(grown(self._pools, leaves, nodes))
+
+    def _grow_slots(self) -> None:
+        old = self._pools.slots
+        slots = np.full(slots_for(len(self) * 3 // 2), -1, dtype=np.int32)
+        self._install(self._pools._replace(slots=slots))
+        change.move_slots(self._table, old)
+
+    def _want_weights(self) -> None:
+        """Give every box a weight of its own; until then all weigh 1."""
+        if not self._pools.weights.size:
+            weights = np.ones(self._pools.keys.size)
+            self._install(self._pools._replace(weights=weights))
+
+    def _fill(
+        self, boxes: Floats, keys: Ints, ages: npt.NDArray[np.uint32], weights: Floats
+    ) -> None:
+        """Replace everything by these boxes; if a key is there twice, raise and change nothing."""
+        narrow = np.empty(keys.size)
+        narrowness_of_all(boxes, self._dims, self._pools.extent, narrow)
+        for room in (keys.size, keys.size * (FILL // LEAST + 1)):
+            pools = empty_pools(self._dims, self._pools.extent, room, weighed=weights.size > 0)
+            table = address_table(pools)
+            status = change.build_all(table, boxes, keys, ages, narrow, weights)
+            if status >= 0:
+                raise given.key_in_use(int(keys[status]))
+            if status == change.OK:
+                break
+        pools.meta[M_NEXT_AGE] = keys.size
+        self._install(pools)
+
+    def _settle(self, status: int, key: int) -> None:
+        """Do or say what the status of a change asks for."""
+        if status >= 0:
+            self._rebuild_subtree(status)
+        elif status == change.KEY_IN_USE:
+            raise given.key_in_use(key)
+        elif status == change.KEY_MISSING:
+            raise given.key_missing(key)
+        else:
+            raise given.bad_box(self._lows, self._highs)
+
+    def _rebuild_subtree(self, node: int) -> None:
+        count = change.size(self._table, node)
+        leaves = int(self._pools.meta[M_LEAVES]) + count // LEAST + 2 * ROOM
+        nodes = int(self._pools.meta[M_NODES]) + 2 * (count // LEAST) + 4 * ROOM
+        self._install(grown(self._pools, leaves, nodes))
+        change.rebuild(self._table, node, count)
+        self._install(self._pools)
