@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,11 +39,11 @@ class Space:
 
     name: str
     topic_filter: str
-    attributes: tuple[Attribute, ...]
+    attributes: Sequence[Attribute]  # kept as a tuple
     longitude: str | None = None
     latitude: str | None = None
     missing: Missing = "all"
-    required: frozenset[str] | None = None
+    required: Collection[str] | None = None  # kept as a frozenset
     _places: dict[str, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
