@@ -1,0 +1,76 @@
+"""Routing finds what the lookup finds, and its steps are those the paper promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearcast.locality import Counts, Plan, Rect, Router
+from nearcast.model.errors import OutOfRangeError
+
+SPACE = Rect(0.0, 0.0, 8.0, 8.0)
+MARKS = st.integers(0, 16).map(lambda half: half / 2)
+
+
+@st.composite
+def rects(draw: st.DrawFn) -> Rect:
+    x, y = sorted(draw(st.tuples(MARKS, MARKS))), sorted(draw(st.tuples(MARKS, MARKS)))
+    return Rect(x[0], y[0], x[1], y[1])
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    regions = draw(st.lists(rects(), max_size=7))
+    points = draw(st.lists(st.tuples(MARKS, MARKS), max_size=20))
+    xs, ys = [p[0] for p in points], [p[1] for p in points]
+    counts = Counts.from_positions(SPACE, regions, xs, ys, depth=3)
+    return Plan.build(SPACE, regions, counts, capacity=draw(st.integers(1, 3)), fanout=2)
+
+
+@given(plans(), rects())
+def test_both_ways_of_routing_find_the_leaves_that_the_plan_gives(plan: Plan, area: Rect) -> None:
+    router = Router(plan)
+
+    assert router.from_q(area).leaves == plan.leaves_for_event(area)
+    assert router.from_r(area).leaves == plan.leaves_for_event(area)
+
+
+@given(plans(), MARKS, MARKS)
+def test_a_point_takes_no_more_steps_than_the_height_of_the_q_part_allows(
+    plan: Plan, x: float, y: float
+) -> None:
+    route = Router(plan).from_q((x, y))
+    in_regions = sum(leaf < plan.r_count for leaf in route.leaves)
+
+    assert route.depth <= plan.height + 1 + bool(in_regions)
+    assert route.nodes <= plan.height + 1 + in_regions
+    assert route.messages == route.nodes - 1
+
+
+@given(plans(), MARKS, MARKS)
+def test_starting_in_the_r_part_visits_both_parts_for_a_point_outside_all_regions(
+    plan: Plan, x: float, y: float
+) -> None:
+    router = Router(plan)
+    if plan.leaf_at(x, y).kind == "q":
+        assert router.from_r((x, y)).nodes > router.from_q((x, y)).nodes
+
+
+def test_an_event_in_a_region_leaves_the_q_part_early() -> None:
+    crowd = np.linspace(4.01, 4.9, 40)
+    counts = Counts.from_positions(SPACE, [(1, 1, 2, 2)], crowd, crowd, depth=8)
+    plan = Plan.build(SPACE, [(1, 1, 2, 2)], counts, capacity=1)
+    route = Router(plan).from_q((1.5, 1.5))
+
+    assert plan.height >= 5
+    assert route.leaves == (0,)
+    assert route.depth <= 3
+
+
+def test_an_event_outside_the_space_is_a_clear_error() -> None:
+    router = Router(Plan.build(SPACE, [], Counts.empty(2)))
+    for start in (router.from_q, router.from_r):
+        with pytest.raises(OutOfRangeError):
+            start((9.0, 9.0))
