@@ -1,0 +1,248 @@
+"""Beats, and what happens when they stop (trap T3.1): crashes, silent leaves, partitions.
+
+A member that falls silent is dropped. A parent that falls silent is replaced by the member that its
+group elects: all members know their siblings, so all elect the same one; it adopts the others and
+joins the rest of the tree through a grandparent or an aunt. Who is not adopted in time joins alone.
+Two trees that find each other become one: the lower joins the higher.
+
+Read next: `routing.py`.
+"""
+
+from __future__ import annotations
+
+from nearcast.overlay.election import Method
+from nearcast.overlay.joining import begin_join, decide
+from nearcast.overlay.messages import Address, Entry, Grant, Greet, Instant, Meet, Relocate
+from nearcast.overlay.seat import Seat
+from nearcast.overlay.structure import (
+    LEAST_SAMPLE,
+    adopt,
+    choose_host,
+    report,
+    settle,
+    take_over,
+)
+from nearcast.overlay.upkeep import become_root_of_fragment
+
+
+def beat(seat: Seat, now: Instant) -> None:
+    """Do what is due: say who is whose, forget who is silent, look for what is missing."""
+    settings = seat.settings
+    seat.beats += 1
+    _measure(seat, now)
+    _forget_silent(seat, now)
+    if seat.parent is not None and now - seat.parent_heard > settings.patience_ms:
+        _parent_lost(seat, now)
+    if seat.parent is None:
+        _seek_parent(seat, now)
+    elif seat.joining is not None and seat.joining.deadline <= now:
+        _ask_again(seat, now)
+    _shrink(seat, now)
+    if settings.method in (Method.MEASURED, Method.BALANCED):
+        _reconsider(seat, now)
+    report(seat, always=True)
+    for group in seat.groups:
+        for member in group.members:
+            if member != seat.address:
+                adopt(seat, member, group.level)
+    _greet_lost(seat, now)
+    for nonce in [n for n, choice in seat.choices.items() if choice.deadline <= now]:
+        decide(seat, nonce, now)
+    seat.next_beat = now + settings.beat_ms
+
+
+def _forget_silent(seat: Seat, now: Instant) -> None:
+    limit = now - seat.settings.patience_ms
+    touched = []
+    for group in seat.groups:
+        silent = [a for a, at in group.heard.items() if at < limit and a != seat.address]
+        for member in silent:
+            group.drop(member)
+            seat.remember_lost(member, now)
+        if silent:
+            touched.append(group.level)
+    if touched:
+        settle(seat, touched[0], now, until=touched[-1])
+
+
+def _parent_lost(seat: Seat, now: Instant) -> None:
+    """Elect another parent among the siblings; be it, or wait for it."""
+    gone = seat.parent
+    assert gone is not None
+    level, siblings = seat.top + 1, seat.siblings
+    seat.remember_lost(gone, now)
+    left = {e.address: e for e in siblings if e.address not in (gone, seat.address)}
+    follower = seat.top < 0
+    own = seat.entry(seat.top)
+    become_root_of_fragment(seat, now)
+    if not left:
+        return
+    left[seat.address] = own
+    ordered = {a: left[a] for a in _in_order(siblings, left)}
+    chosen = next(iter(ordered)) if follower else _chosen(seat, level, ordered)
+    if chosen != seat.address:
+        seat.awaiting = now + 2 * seat.settings.beat_ms
+        if follower:
+            seat.groups = []
+            seat.branches = None
+        return
+    if follower:
+        seat.groups = []
+    seat.clock = max(seat.clock, seat.parent_term) + 1
+    take_over(seat, [Grant(level, tuple(ordered.values()))], seat.clock, now)
+
+
+def _in_order(siblings: tuple[Entry, ...], left: dict[Address, Entry]) -> list[Address]:
+    """Return who is left in the order in which all siblings know them."""
+    known = [e.address for e in siblings if e.address in left]
+    return known + sorted(a for a in left if a not in known)
+
+
+def _chosen(seat: Seat, level: int, left: dict[Address, Entry]) -> Address:
+    """Return the election that every sibling arrives at: nobody is the incumbent, no dice."""
+    if seat.settings.method is Method.RANDOM:
+        return min(left)
+    listed = {address: left[address] for address in sorted(left)}
+    return choose_host(seat, level, listed, impartial=True)
+
+
+def _seek_parent(seat: Seat, now: Instant) -> None:
+    """Ask one refuge after the other; a root asks its contacts now and then, for other trees."""
+    if seat.awaiting is not None:
+        if now < seat.awaiting:
+            return
+        seat.awaiting = None
+        if seat.top < 0:
+            become_root_of_fragment(seat, now)
+    if seat.joining is not None and now < seat.joining.deadline:
+        return
+    fresh = seat.joining.fresh if seat.joining is not None else False
+    settled = seat.tries >= 2 * len(seat.refuges)
+    if settled:
+        rounds = max(1, seat.settings.probe_ms // seat.settings.beat_ms)
+        if seat.beats % rounds or fresh:
+            if fresh:
+                _ask_again(seat, now)
+            return
+        seat.refuges = [a for a in (*seat.contacts, *seat.lost) if a.peer != seat.address.peer]
+        if not seat.refuges:
+            return
+        contact = seat.refuges[seat.beats // rounds % len(seat.refuges)]
+    else:
+        contact = seat.refuges[seat.tries % len(seat.refuges)]
+        seat.tries += 1
+    _ask_again(seat, now, contact)
+
+
+def _ask_again(seat: Seat, now: Instant, contact: Address | None = None) -> None:
+    joining = seat.joining
+    if joining is not None and joining.fresh:
+        begin_join(seat, now, height=0, box=joining.box, fresh=True, contact=contact)
+    elif seat.parent is None:
+        box = seat.entry(seat.top).box
+        begin_join(seat, now, height=seat.top, box=box, fresh=False, contact=contact)
+    else:
+        seat.joining = None  # a relocation that found no place; asked for again if still needed
+
+
+def _shrink(seat: Seat, now: Instant) -> None:
+    """Give up the highest group that has too few members, one at a time (trap T3.2)."""
+    for level in range(seat.top, 0, -1):
+        group = seat.groups[level]
+        is_root = level == seat.top and seat.parent is None
+        if is_root or len(group.members) >= seat.settings.least:
+            continue
+        if not _is_smallest(seat, level, len(group.members)):
+            continue
+        for member in group.members:
+            if member != seat.address:
+                seat.send(member, Relocate(level))
+        if seat.joining is None:
+            begin_join(
+                seat,
+                now,
+                height=level - 1,
+                box=seat.entry(level - 1).box,
+                fresh=False,
+                avoid=seat.address,
+            )
+        return
+
+
+def _is_smallest(seat: Seat, level: int, size: int) -> bool:
+    """Of several small groups side by side only one dissolves, or they would swap members."""
+    if level < seat.top:
+        siblings = list(seat.groups[level + 1].members.values())
+    else:
+        siblings = list(seat.siblings)
+    least = seat.settings.least
+    small = [(e.size, e.address) for e in siblings if e.size < least and e.address != seat.address]
+    return all((size, seat.address) < other for other in small)
+
+
+def _measure(seat: Seat, now: Instant) -> None:
+    since, before, load = seat.window
+    if now - since >= 4 * seat.settings.beat_ms:
+        overhead = seat.overhead()
+        seat.window = (now, overhead, (overhead - before) * 1000.0 / (now - since))
+
+
+def _reconsider(seat: Seat, now: Instant) -> None:
+    """Elect again by what was measured: rates, and loads against the bound."""
+    settings = seat.settings
+    if settings.method is Method.BALANCED:
+        if seat.load > settings.load_bound and seat.top > 0 and now == seat.window[0]:
+            own = seat.groups[seat.top].members[seat.address]
+            seat.groups[seat.top].members[seat.address] = own._replace(load=seat.load)
+            settle(seat, seat.top, now)
+        return
+    for level in range(1, seat.top + 1):
+        heir = _busiest(seat, level)
+        if heir is not None:
+            settle(seat, level, now, heir=heir)
+            return
+
+
+def _busiest(seat: Seat, level: int) -> Address | None:
+    """Return the member that gets clearly more events of its own than the host, if there is one."""
+    passed = seat.groups[level].passed
+    if sum(passed.values()) < LEAST_SAMPLE:
+        return None
+    best = max(passed, key=lambda address: (passed[address], address == seat.address))
+    own = passed.get(seat.address, 0)
+    clear = passed[best] > own * (1.0 + seat.settings.hysteresis) + LEAST_SAMPLE**0.5
+    for address in passed:
+        passed[address] //= 2
+    return best if clear and best in seat.groups[level].members else None
+
+
+# --- partitions --------------------------------------------------------------------------------
+
+
+def _greet_lost(seat: Seat, now: Instant) -> None:
+    due = [address for address, at in seat.lost.items() if at <= now]
+    if due:
+        seat.lost[due[0]] = now + seat.settings.probe_ms
+        seat.send(due[0], Greet(seat.root, answer=True))
+
+
+def on_greet(seat: Seat, sender: Address, message: Greet, now: Instant) -> None:
+    """Compare roots; if they differ, two trees have found each other."""
+    seat.lost.pop(sender, None)
+    if message.answer:
+        seat.send(sender, Greet(seat.root, answer=False))
+    if message.root != seat.root:
+        on_meet(seat, sender, Meet(sender), now)
+
+
+def on_meet(seat: Seat, sender: Address, message: Meet, now: Instant) -> None:
+    """Carry the news up to the root, which asks to be taken in (or to take in)."""
+    if message.hops >= seat.settings.hop_limit or message.contact == seat.address:
+        return
+    if seat.parent is not None:
+        seat.send(seat.parent, Meet(message.contact, message.hops + 1))
+    elif seat.joining is None and seat.awaiting is None and seat.top >= 0:
+        box = seat.entry(seat.top).box
+        begin_join(
+            seat, now, height=seat.top, box=box, fresh=False, contact=message.contact
+        )

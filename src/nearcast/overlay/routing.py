@@ -1,0 +1,150 @@
+"""Events: up to the root, and down to everybody whose box they meet (paper 3, "Events").
+
+Going up only "until the MBR contains the event" misses subscriptions in sibling groups that overlap
+there (trap T3.6), so every event is offered at the root: step by step, each host on the way serving
+its other members, or straight to the root, whose address comes with the beats.
+
+In a tree at rest every seat gets an event at most once, for it has one parent. While the tree
+changes, two parents may both pass an event on; each seat remembers ids and drops the second copy
+(trap T3.4). The same memory ends any cycle.
+
+Read next: `peer.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nearcast.overlay.bounds import Bounds
+from nearcast.overlay.cache import note_barren, without_barren
+from nearcast.overlay.events import Batch, hits, stacked, together
+from nearcast.overlay.messages import Address, Events, Instant
+from nearcast.overlay.seat import Branches, Seat
+from nearcast.overlay.settings import Climb
+
+
+def publish(seat: Seat, batch: Batch, now: Instant) -> None:
+    """Send a peer's own events on their way."""
+    if seat.parent is None and seat.joining is not None and seat.refuges and seat.top == 0:
+        # Not in the tree yet: hand them to whoever was asked to take this seat in.
+        pass_on(seat, seat.refuges[0], batch, rising=True, now=now)
+    elif seat.settings.climb is Climb.DIRECT and seat.root != seat.address:
+        pass_on(seat, seat.root, batch, rising=True, now=now)
+        return
+    route(seat, seat.address, batch, rising=True, now=now)
+
+
+def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> None:
+    """Count what came, then pass it on."""
+    batch = _new_ones(seat, message.batch, now)
+    if batch is None:
+        return
+    # From somebody who is no longer the parent: this seat's groups have changed hands, and the
+    # new host has to see the events too.
+    rising = message.rising or (seat.parent is not None and sender != seat.parent)
+    wanted, barren = _route(seat, sender, batch, rising=rising, now=now)
+    if sender.peer != seat.address.peer:
+        tally = seat.tally
+        tally.received += len(batch)
+        tally.unwanted += len(batch) - wanted
+        if rising:
+            tally.climbing += len(batch) - wanted
+        else:
+            tally.barren += barren
+    if message.asks is not None and barren:
+        note_barren(seat, sender, batch, message.asks)
+
+
+def route(seat: Seat, sender: Address, batch: Batch, *, rising: bool, now: Instant) -> None:
+    """Pass a peer's own events on, as if they had just come."""
+    fresh = _new_ones(seat, batch, now)
+    if fresh is not None:
+        _route(seat, sender, fresh, rising=rising, now=now)
+
+
+def _route(
+    seat: Seat, sender: Address, batch: Batch, *, rising: bool, now: Instant
+) -> tuple[int, int]:
+    """Pass events on; return how many this seat wanted itself, and how many met nobody here."""
+    branches = seat.branches or _branches(seat)
+    starts, places, barren = hits(batch.lows, batch.highs, branches.lows, branches.highs)
+    ends = starts.tolist()
+    size, wanted = len(batch), 0
+    for row, (address, level) in enumerate(branches.rows):
+        start, end = ends[row], ends[row + 1]
+        if start == end:
+            continue
+        if level >= 0 and seat.top >= level:
+            passed = seat.groups[level].passed
+            passed[address] = passed.get(address, 0) + end - start
+        if address == seat.address:
+            if level == -1:
+                wanted = end - start
+                seat.tally.delivered += wanted
+                seat.delivered.append(batch if wanted == size else batch.take(places[start:end]))
+        elif address != sender:
+            part = batch if end - start == size else batch.take(places[start:end])
+            pass_on(seat, address, part, rising=False, now=now)
+    if rising and seat.parent is not None and seat.parent != sender:
+        seat.tally.lifted += size
+        pass_on(seat, seat.parent, batch, rising=True, now=now)
+    return wanted, barren
+
+
+def _branches(seat: Seat) -> Branches:
+    """Return everybody to pass events to; the seat itself as level -1, and in its own groups."""
+    rows = [(seat.address, -1)]
+    boxes: list[Bounds] = [seat.wanted]
+    for group in seat.groups:
+        for address, entry in group.members.items():
+            rows.append((address, group.level))
+            boxes.append(entry.box)
+    lows, highs = stacked(boxes)
+    seat.branches = Branches(rows, lows, highs)
+    return seat.branches
+
+
+def _new_ones(seat: Seat, batch: Batch, now: Instant) -> Batch | None:
+    """Return the events not seen before, and remember them."""
+    if now - seat.seen_since > seat.settings.memory_ms:
+        seat.seen_before, seat.seen, seat.seen_since = seat.seen, set(), now
+    seen, before, ids = seat.seen, seat.seen_before, batch.ids
+    if seen.isdisjoint(ids) and before.isdisjoint(ids):
+        seen.update(ids)
+        if len(ids) == 1 or len(set(ids)) == len(ids):
+            return batch
+        seen.difference_update(ids)
+    new = []
+    for place, event_id in enumerate(ids):
+        if event_id not in seen and event_id not in before:
+            seen.add(event_id)
+            new.append(place)
+    seat.tally.duplicates += len(ids) - len(new)
+    return batch.take(np.array(new, dtype=np.int64)) if new else None
+
+
+def pass_on(seat: Seat, to: Address, batch: Batch, *, rising: bool, now: Instant) -> None:
+    """Send events to another seat, now or together with others that go the same way."""
+    asks = None
+    if seat.settings.cache_size and not rising:
+        remaining, asks = without_barren(seat, to, batch)
+        if remaining is None:
+            return
+        batch = remaining
+    if to.peer != seat.address.peer:
+        seat.tally.forwarded += len(batch)
+    if not seat.settings.coalesce_ms:
+        seat.send(to, Events(batch.sent(), rising, asks))
+        return
+    seat.pending.setdefault((to, rising), []).append(batch)
+    if seat.flush_at is None:
+        seat.flush_at = now + seat.settings.coalesce_ms
+
+
+def flush(seat: Seat) -> None:
+    """Send what was held back."""
+    seat.flush_at = None
+    pending, seat.pending = seat.pending, {}
+    for (to, rising), batches in pending.items():
+        asks = seat.asks.get(to) if seat.settings.cache_size and not rising else None
+        seat.send(to, Events(together(batches).sent(), rising, asks))

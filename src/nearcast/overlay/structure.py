@@ -1,0 +1,337 @@
+"""Elections, splits and handing groups over: all decided by the host alone, from what it knows.
+
+A host has the groups of its levels 0 … top in its hands, so it can settle at one stroke whatever a
+change on one level brings about on the others: too large a group is split, each part elects its
+host, and since a host is one of the members, whoever loses a group loses those above it too. The
+outcome goes out as one `Handover` to each new host (paper 3, "Joining"; trap T3.2).
+
+Read next: `joining.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nearcast.overlay.bounds import union_of
+from nearcast.overlay.election import Method, elect
+from nearcast.overlay.messages import (
+    Address,
+    Adopt,
+    Entry,
+    Grant,
+    Handover,
+    Instant,
+    Left,
+    Replace,
+    Report,
+)
+from nearcast.overlay.seat import Group, Seat
+from nearcast.overlay.splitting import split
+
+
+@dataclass(slots=True)
+class _Part:
+    """A group as it shall be."""
+
+    level: int
+    entries: dict[Address, Entry]
+    holder: Address
+
+    def entry(self) -> Entry:
+        box = union_of([entry.box for entry in self.entries.values()])
+        load = self.entries[self.holder].load
+        return Entry(self.holder, box, len(self.entries), load)
+
+
+@dataclass(slots=True)
+class _Plan:
+    parts: list[_Part] = field(default_factory=list)
+    passed: list[Entry] = field(default_factory=list)
+    """What stands for the seat's groups one level above the last one looked at."""
+    upto: int = 0
+    """The first level that stays as it is."""
+    reaches_top: bool = False
+
+
+def settle(
+    seat: Seat,
+    start: int,
+    now: Instant,
+    *,
+    until: int | None = None,
+    newcomer: Address | None = None,
+    heir: Address | None = None,
+    leaving: bool = False,
+    nonce: int | None = None,
+) -> None:
+    """Bring the seat's groups from level `start` up into order, and tell everybody concerned.
+
+    Levels up to `until` are looked at in any case, higher ones only if something changed below.
+    `heir` is to host level `start`. With `leaving`, the seat takes its own entry out.
+    Complexity: O(levels · most² · n), without a split.
+    """
+    plan = _make_plan(seat, start, until if until is not None else start, newcomer, heir, leaving)
+    if plan.reaches_top and seat.parent is None:
+        _raise_or_lower_root(seat, plan)
+    _carry_out(seat, plan, start, now, nonce=nonce)
+
+
+def _make_plan(
+    seat: Seat,
+    start: int,
+    until: int,
+    newcomer: Address | None,
+    heir: Address | None,
+    leaving: bool,
+) -> _Plan:
+    plan = _Plan(passed=[] if leaving else [seat.entry(start - 1)])
+    for level in range(start, seat.top + 1):
+        group = seat.groups[level]
+        if level > until and plan.passed == [group.members.get(seat.address)]:
+            plan.upto = level
+            return plan
+        entries = {a: e for a, e in group.members.items() if a != seat.address}
+        entries.update({entry.address: entry for entry in plan.passed})
+        first = level == start
+        parts = [
+            _Part(
+                level,
+                part,
+                heir
+                if first and heir in part and heir is not None
+                else choose_host(seat, level, part, newcomer if first else None),
+            )
+            for part in _parts(seat, level, entries)
+        ]
+        plan.parts += parts
+        plan.passed = [part.entry() for part in parts]
+    plan.upto = seat.top + 1
+    plan.reaches_top = True
+    return plan
+
+
+def _parts(seat: Seat, level: int, entries: dict[Address, Entry]) -> list[dict[Address, Entry]]:
+    if not entries:
+        return []
+    settings = seat.settings
+    if level == 0 or len(entries) <= settings.most:
+        return [entries]
+    listed = list(entries.values())
+    halves = split([e.box for e in listed], settings.least, settings.extent, settings.split)
+    parts = []
+    for half in halves:
+        parts += _parts(seat, level, {listed[i].address: listed[i] for i in sorted(half)})
+    return parts
+
+
+def choose_host(
+    seat: Seat,
+    level: int,
+    entries: dict[Address, Entry],
+    newcomer: Address | None = None,
+    *,
+    impartial: bool = False,
+) -> Address:
+    """Return who shall host a group; on level 0 the oldest of those with the same box.
+
+    `impartial` gives the seat itself no advantage, so that others would choose the same.
+    """
+    settings, incumbent = seat.settings, None if impartial else seat.address
+    if incumbent in entries and (level == 0 or _keeps_hosts(seat)):
+        return seat.address
+    if level == 0:
+        return next(iter(entries))
+    listed = list(entries.values())
+    if settings.method is Method.BALANCED:
+        below = [entry for entry in listed if entry.load <= settings.load_bound]
+        listed = below or [min(listed, key=lambda entry: entry.load)]
+    places = {entry.address: place for place, entry in enumerate(listed)}
+    place = elect(
+        settings.method,
+        [entry.box for entry in listed],
+        expected=settings.e.expected,
+        volume=settings.extent.volume,
+        costs=settings.costs,
+        incumbent=places.get(incumbent) if incumbent is not None else None,
+        newcomer=places.get(newcomer) if newcomer is not None else None,
+        random=None if impartial else seat.random,
+    )
+    return listed[place].address
+
+
+def _keeps_hosts(seat: Seat) -> bool:
+    """By measured rates, hosts change with the beat only, once events flow (see `repair.py`)."""
+    return seat.settings.method is Method.MEASURED and seat.tally.received >= LEAST_SAMPLE
+
+
+LEAST_SAMPLE = 50
+"""Events that must have been seen before measured rates count."""
+
+
+def _raise_or_lower_root(seat: Seat, plan: _Plan) -> None:
+    """Put a new root above several parts; take roots with a single member away."""
+    while len(plan.passed) > 1:
+        level = plan.parts[-1].level + 1
+        entries = {entry.address: entry for entry in plan.passed}
+        part = _Part(level, entries, choose_host(seat, level, entries))
+        plan.parts.append(part)
+        plan.passed = [part.entry()]
+    while plan.parts and plan.parts[-1].level > 0 and len(plan.parts[-1].entries) == 1:
+        plan.passed = list(plan.parts.pop().entries.values())
+
+
+def _carry_out(
+    seat: Seat, plan: _Plan, start: int, now: Instant, *, nonce: int | None
+) -> None:
+    me, parent, level_above = seat.address, seat.parent, seat.top + 1
+    term = seat.clock + 1
+    handed = _handed(plan, me)
+    kept = [_as_group(seat, part, term, now) for part in plan.parts if part.holder == me]
+    seat.groups = seat.groups[:start] + kept + seat.groups[plan.upto :]
+    seat.branches = None
+    if handed or any(group.term == term for group in kept):
+        seat.clock = term
+    for holder, parts in handed.items():
+        above = _part_around(plan, holder, parts[-1].level + 1)
+        uplink = above.holder if above is not None else parent
+        message = Handover(
+            tuple(Grant(part.level, tuple(part.entries.values())) for part in parts),
+            uplink,
+            _term_of(seat, uplink, parts[-1].level + 1, term, handed),
+            term,
+            _sponsor(plan, me, holder) if above is None else None,
+            nonce,
+            tuple(seat.lost) if uplink is None else (),
+        )
+        seat.send(holder, message)
+    if plan.reaches_top:
+        _tell_above(seat, plan, level_above, handed)
+    _take_place_below(seat, plan, term, now)
+
+
+def _as_group(seat: Seat, part: _Part, term: int, now: Instant) -> Group:
+    if part.level > seat.top:
+        return Group.of(part.level, term, part.entries.values(), now)
+    group = seat.groups[part.level]
+    for gone in [address for address in group.members if address not in part.entries]:
+        group.drop(gone)
+    for address, entry in part.entries.items():
+        group.members[address] = entry
+        group.heard.setdefault(address, now)
+    return group
+
+
+def _handed(plan: _Plan, me: Address) -> dict[Address, list[_Part]]:
+    """Return the parts that others shall host, lowest first."""
+    handed: dict[Address, list[_Part]] = {}
+    for part in plan.parts:
+        if part.holder != me:
+            handed.setdefault(part.holder, []).append(part)
+    return handed
+
+
+def _part_around(plan: _Plan, member: Address, level: int) -> _Part | None:
+    for part in plan.parts:
+        if part.level == level and member in part.entries:
+            return part
+    return None
+
+
+def _term_of(
+    seat: Seat,
+    uplink: Address | None,
+    level: int,
+    term: int,
+    handed: dict[Address, list[_Part]],
+) -> int:
+    if uplink is None or uplink in handed:
+        return term
+    return seat.groups[level].term if uplink == seat.address else seat.parent_term
+
+
+def _sponsor(plan: _Plan, me: Address, holder: Address) -> Address:
+    """Return the member through whom the parent's group gets `holder` as a new one."""
+    first = plan.passed[0].address
+    if holder == first or any(entry.address == me for entry in plan.passed):
+        return me
+    return first
+
+
+def _tell_above(
+    seat: Seat, plan: _Plan, level: int, handed: dict[Address, list[_Part]]
+) -> None:
+    """Tell the parent, or the new root, what became of the seat's highest group."""
+    heads = [entry.address for entry in plan.passed]
+    if seat.parent is not None:
+        if not heads:
+            seat.send(seat.parent, Left(level))
+        elif seat.address in heads:
+            report(seat)
+        else:
+            seat.send(seat.parent, Replace(level, plan.passed[0]))
+    elif heads and heads[0] != seat.address and heads[0] not in handed:
+        seat.send(heads[0], Handover((), None, seat.clock, seat.clock + 1, known=tuple(seat.lost)))
+
+
+def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:
+    """If somebody else hosts the group that the seat is a member of now, that is its parent."""
+    part = _part_around(plan, seat.address, seat.top + 1)
+    if part is None or part.holder == seat.address:
+        return
+    if seat.joining is not None and not seat.joining.fresh and seat.joining.height > seat.top:
+        seat.joining = None
+    root = seat.path[:1] or (plan.passed[0].address,)
+    seat.path = root if root[0] == part.holder else (*root, part.holder)
+    set_parent(seat, part.holder, term, now)
+    seat.siblings = tuple(part.entries.values())
+
+
+def set_parent(seat: Seat, parent: Address | None, term: int, now: Instant) -> None:
+    """Have this parent from now on."""
+    seat.parent = parent
+    seat.parent_term = max(seat.parent_term, term)
+    seat.parent_heard = seat.parent_since = now
+    seat.reported = None
+    seat.awaiting = None
+    if parent is None:
+        seat.path = ()
+        seat.siblings = ()
+
+
+def report(seat: Seat, *, always: bool = False) -> None:
+    """Tell the parent about the seat's highest group, if there is something new."""
+    if seat.parent is None:
+        return
+    entry = seat.entry(seat.top)
+    if always or seat.reported is None or entry[:3] != seat.reported[:3]:
+        seat.reported = entry
+        seat.send(seat.parent, Report(seat.top + 1, entry, seat.parent_term, seat.sponsor))
+
+
+def adopt(seat: Seat, member: Address, level: int, nonce: int | None = None) -> None:
+    """Tell a member of a group who its parent and siblings are."""
+    group = seat.groups[level]
+    kin = seat.groups[level + 1].members if level < seat.top else [e.address for e in seat.siblings]
+    path = (*seat.path, seat.address)
+    siblings = tuple(group.members.values()) if level or len(group.members) <= MOST_TWINS else ()
+    seat.send(member, Adopt(level, group.term, siblings, path, tuple(kin), nonce))
+
+
+MOST_TWINS = 64
+"""Followers of one relay beyond which they are not told of each other; they re-join instead."""
+
+
+def take_over(
+    seat: Seat, grants: Sequence[Grant], term: int, now: Instant
+) -> None:
+    """Host these groups, which follow on the seat's own levels, and tell their members."""
+    for grant in grants:
+        own = seat.entry(grant.level - 1)
+        entries = [own if entry.address == seat.address else entry for entry in grant.entries]
+        seat.groups.append(Group.of(grant.level, term, entries, now))
+    seat.branches = None
+    for grant in grants:
+        for entry in grant.entries:
+            if entry.address != seat.address:
+                adopt(seat, entry.address, grant.level)

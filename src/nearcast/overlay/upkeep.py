@@ -1,0 +1,261 @@
+"""Who is whose parent: adopting, reporting, handing over; all of it repeated with every beat.
+
+Every statement about the tree is soft: it is said again each beat, and what is not said again is
+forgotten. A *term* orders statements about the same group: whoever takes a group over uses a higher
+one, so that a late word of the old host changes nothing.
+
+Read next: `repair.py`.
+"""
+
+from __future__ import annotations
+
+from nearcast.overlay.joining import begin_join, leave_groups, stand_alone
+from nearcast.overlay.messages import (
+    Address,
+    Adopt,
+    Handover,
+    Instant,
+    Left,
+    Relocate,
+    Replace,
+    Report,
+    Unknown,
+)
+from nearcast.overlay.seat import Seat
+from nearcast.overlay.structure import adopt, report, set_parent, settle, take_over
+
+
+def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
+    """Take the sender as parent, if it answers a request or its term is the newer one."""
+    if seat.address in message.path or len(message.path) > seat.settings.hop_limit:
+        _refuse_cycle(seat, sender, message, now)
+        return
+    seat.learn_term(message.term)
+    joining = seat.joining
+    if joining is not None and message.nonce == joining.nonce:
+        if _fits(seat, message.level):
+            _move_to(seat, sender, message, now)
+            return
+    elif message.level > seat.top + 1:
+        return  # a handover to this seat is still under way
+    elif message.level == seat.top + 1 and (
+        _is_parent(seat, sender, message.term) or _answers_late(seat, message)
+    ):
+        if sender != seat.parent:
+            if seat.parent is None and seat.joining is not None and not seat.joining.fresh:
+                seat.joining = None  # it asked because it had no parent
+            set_parent(seat, sender, message.term, now)
+        _heed(seat, message, now)
+        return
+    if sender != seat.parent or message.level != seat.top + 1:
+        seat.send(sender, Left(message.level))
+
+
+def _refuse_cycle(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
+    seat.tally.refused += 1
+    seat.send(sender, Left(message.level))
+    if sender == seat.parent:
+        set_parent(seat, None, seat.parent_term, now)
+        seat.refuges = [address for address in seat.contacts if address != seat.address]
+        seat.tries = 0
+
+
+def _is_parent(seat: Seat, sender: Address, term: int) -> bool:
+    if sender == seat.parent:
+        return True
+    if seat.parent is None:
+        return sender == seat.former or (term > seat.parent_term and seat.awaiting is not None)
+    return term > seat.parent_term
+
+
+def _answers_late(seat: Seat, message: Adopt) -> bool:
+    """Say whether this answers a request that was given up, while no other was answered."""
+    return seat.parent is None and seat.joining is not None and message.nonce is not None
+
+
+def _fits(seat: Seat, level: int) -> bool:
+    """Say whether a group of this level is what the seat asked for."""
+    joining = seat.joining
+    assert joining is not None
+    if level == 0:
+        return joining.height == 0
+    return level == joining.height + 1 and (joining.fresh or joining.height <= seat.top)
+
+
+def _move_to(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
+    """Leave the old place for the new one."""
+    joining, same = seat.joining, seat.parent == sender
+    assert joining is not None
+    start = 0 if joining.fresh or message.level == 0 else joining.height + 1
+    if same and start > seat.top:
+        seat.joining = None  # already there
+        _heed(seat, message, now)
+        return
+    if start <= seat.top and not _alone(seat, start):
+        leave_groups(seat, start, now)
+    elif seat.parent is not None and not same:
+        seat.send(seat.parent, Left(seat.top + 1))
+    if joining.fresh:
+        seat.box = joining.box
+        stand_alone(seat, now)
+    if message.level == 0:
+        seat.groups = []
+        seat.branches = None
+    seat.joining = None
+    seat.choices.clear()
+    set_parent(seat, sender, message.term, now)
+    _heed(seat, message, now)
+
+
+def _alone(seat: Seat, start: int) -> bool:
+    """Say whether nobody else is in the groups from `start` up."""
+    return start == 0 == seat.top and len(seat.groups[0].members) == 1
+
+
+def _heed(seat: Seat, message: Adopt, now: Instant) -> None:
+    seat.parent_term = max(seat.parent_term, message.term)
+    seat.parent_heard = now
+    seat.former = None
+    seat.awaiting = None
+    seat.sponsor = None
+    seat.siblings = message.siblings
+    seat.path = message.path
+    seat.kin = message.kin
+    seat.tries = 0
+
+
+def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> None:
+    """Note what a member says of itself; who is none is told so."""
+    level, entry = message.level, message.entry
+    if entry.address != sender or not seat.settings.extent.is_sound(entry.box):
+        seat.tally.refused += 1
+        return
+    seat.learn_term(message.term)
+    if not 0 <= level <= seat.top:
+        seat.send(sender, Unknown(level))
+        return
+    group = seat.groups[level]
+    before = group.members.get(sender)
+    if before is None:
+        if message.sponsor not in group.members or sender in seat.path:
+            seat.send(sender, Unknown(level))
+            return
+        group.members[sender] = entry
+        group.heard[sender] = now
+        adopt(seat, sender, level)
+        settle(seat, level, now, newcomer=sender)
+        return
+    group.heard[sender] = now
+    group.members[sender] = entry
+    if entry[:3] != before[:3]:
+        if level == 0 and entry.box != seat.box:
+            group.drop(sender)  # no twin any more
+        settle(seat, level, now)
+
+
+def on_replace(seat: Seat, sender: Address, message: Replace, now: Instant) -> None:
+    """Put another in the place of a member that handed its group over."""
+    level, entry = message.level, message.entry
+    known = 0 <= level <= seat.top and sender in seat.groups[level].members
+    if not known or entry.address in seat.path or not seat.settings.extent.is_sound(entry.box):
+        seat.tally.refused += 1
+        return
+    if entry.address == seat.address:
+        seat.tally.refused += 1
+        return
+    group = seat.groups[level]
+    group.drop(sender)
+    group.members[entry.address] = entry
+    group.heard[entry.address] = now
+    settle(seat, level, now)
+
+
+def on_left(seat: Seat, sender: Address, message: Left, now: Instant) -> None:
+    """Forget a member."""
+    level = message.level
+    if not 0 <= level <= seat.top or sender not in seat.groups[level].members:
+        return
+    if sender == seat.address:
+        seat.tally.refused += 1
+        return
+    seat.groups[level].drop(sender)
+    settle(seat, level, now)
+
+
+def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> None:
+    """The parent does not know this seat: look for another, unless things are still moving."""
+    if sender != seat.parent or message.level != seat.top + 1:
+        return
+    if now - seat.parent_since < 2 * seat.settings.beat_ms:
+        return
+    become_root_of_fragment(seat, now)
+
+
+def become_root_of_fragment(seat: Seat, now: Instant) -> None:
+    """Be without a parent, and know whom to ask for a new one."""
+    gone = seat.parent
+    above = [address for address in reversed(seat.path) if address != gone]
+    others = [*above, *seat.kin, *seat.contacts]
+    own = {seat.address, gone}
+    seat.refuges = list(dict.fromkeys(a for a in others if a not in own))
+    seat.former = gone
+    seat.tries = 0
+    seat.joining = None
+    set_parent(seat, None, seat.parent_term, now)
+    if seat.top < 0:
+        stand_alone(seat, now)
+
+
+def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) -> None:
+    """Host the groups that the parent hands over, and take its place."""
+    if not _is_entitled(seat, sender, message):
+        seat.tally.refused += 1
+        return
+    seat.learn_term(message.term)
+    joined = seat.joining is not None and not seat.joining.fresh
+    if joined:
+        seat.joining = None
+    path = () if message.uplink is None else seat.path[:-1]
+    if message.uplink is not None and path[-1:] != (message.uplink,):
+        path = (*path, message.uplink)
+    set_parent(seat, message.uplink, message.uplink_term, now)
+    seat.path = path
+    seat.siblings = ()
+    seat.sponsor = message.sponsor
+    seat.refuges = [address for address in seat.contacts if address != seat.address]
+    seat.tries = 2 * len(seat.refuges)
+    for address in message.known:
+        seat.remember_lost(address, now)
+    take_over(seat, message.grants, message.term, now)
+    report(seat, always=True)
+
+
+def _is_entitled(seat: Seat, sender: Address, message: Handover) -> bool:
+    """Say whether the sender may hand these groups over, and whether they fit."""
+    asked = seat.joining is not None and message.nonce == seat.joining.nonce
+    if sender != seat.parent and not asked and not (seat.parent is None and sender == seat.former):
+        return False
+    if not asked and message.term <= seat.parent_term:
+        return False
+    if message.uplink == seat.address:
+        return False
+    if asked and seat.joining is not None and seat.joining.fresh and seat.top != 0:
+        return False
+    extent = seat.settings.extent
+    for level, grant in enumerate(message.grants, start=seat.top + 1):
+        mine = any(entry.address == seat.address for entry in grant.entries)
+        if grant.level != level or not mine:
+            return False
+        if not all(extent.is_sound(entry.box) for entry in grant.entries):
+            return False
+    return True
+
+
+def on_relocate(seat: Seat, sender: Address, message: Relocate, now: Instant) -> None:
+    """The parent's group is too small: ask for another, and stay until one answers."""
+    if sender != seat.parent or message.level != seat.top + 1:
+        seat.tally.refused += 1
+        return
+    if seat.joining is None or seat.joining.deadline <= now:
+        box = seat.entry(seat.top).box
+        begin_join(seat, now, height=seat.top, box=box, fresh=False, avoid=sender)
