@@ -350,3 +350,9 @@ def test_what_does_not_fit_the_space_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(error, match=says):
         space("all").boxes(where)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, None])
+def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
+    with pytest.raises(OutOfRangeError, match="limit"):
+        space("all").boxes("x < 1", limit=limit)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from nearcast.model.errors import ExpressionError, LimitError, OutOfRangeError
 from nearcast.model.expression import (
@@ -53,15 +52,17 @@ def parse_where(text: str | bytes) -> Expression:
     return _Parser(tokens_of(checked_text(text, "an expression"))).expression()
 
 
-@dataclass(slots=True)
 class _Group:
     """What has been read of one parenthesis."""
 
-    start: Token
-    alternatives: list[Expression] = field(default_factory=list)
-    factors: list[Expression] = field(default_factory=list)
-    negations: int = 0  # the `not`s before the next factor
-    semicolon: Token | None = None
+    __slots__ = ("alternatives", "factors", "negations", "semicolon", "start")
+
+    def __init__(self, start: Token) -> None:
+        self.start = start
+        self.alternatives: list[Expression] = []
+        self.factors: list[Expression] = []
+        self.negations = 0  # the `not`s before the next factor
+        self.semicolon: Token | None = None
 
     def add(self, factor: Expression) -> None:
         for _ in range(self.negations):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nearcast.model.expression import (
     And,
@@ -69,8 +69,7 @@ def _bare(word: str) -> str:
     return word if is_bare_word(word) else quoted(word)
 
 
-@dataclass(frozen=True, slots=True)
-class _Style:
+class _Style(NamedTuple):
     """How the pieces are put together: what stands for `and`, the blank, the comma, a word."""
 
     and_sign: str

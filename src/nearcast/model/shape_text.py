@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -113,6 +112,8 @@ def _load(text: str) -> Any:
         raise LimitError(
             f"JSON nested {deepest} deep", where="geojson", expected=f"at most {_DEPTH_LIMIT}"
         )
+    import json
+
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError as problem:

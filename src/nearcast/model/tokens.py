@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from nearcast.model.errors import ExpressionError, LimitError
 from nearcast.model.names import KEYWORDS, WORD_PATTERN
@@ -27,8 +27,7 @@ class Kind(Enum):
     END = "the end"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of text: what it is, what it says, and where it stands."""
 
     kind: Kind

@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import product as choices
 from typing import TypeAlias
 
 from nearcast.model.attribute import Attribute
 from nearcast.model.box import EVERYTHING, Box, Interval
-from nearcast.model.errors import ExpressionError, LimitError, UnknownNameError
+from nearcast.model.errors import ExpressionError, LimitError, OutOfRangeError, UnknownNameError
 from nearcast.model.expression import (
     And,
     Between,
@@ -47,7 +46,7 @@ BOX_LIMIT = 64
 """How many boxes an expression may become, unless the caller says otherwise."""
 
 _ROOM = 4  # how many times the limit a result may have on the way
-_STEPS_PER_BOX = 4_000
+_STEPS_PER_BOX = 1_500
 
 Cut: TypeAlias = tuple[float, int]
 Ranges: TypeAlias = tuple[tuple[Cut, Cut], ...]  # sorted, disjoint, not touching
@@ -63,24 +62,27 @@ def boxes_of(
     than `limit` boxes are needed; the work is bounded by a multiple of `limit` and of the size.
     """
     work = _Work(limit)
-    places = {attribute.name: place for place, attribute in enumerate(attributes)}
-    products = _Resolver(attributes, places, work).products(expression, negated=False)
+    products = _Resolver(attributes, work).products(expression, negated=False)
     boxes = _cut_up(products, attributes, work)
     if len(boxes) > limit:
         raise work.too_many()
     return tuple(sorted(boxes, key=lambda box: (box.lows, box.highs)))
 
 
-@dataclass(slots=True)
 class _Work:
     """Counts steps, and refuses when there are too many."""
 
-    limit: int
-    steps: int = field(default=0)
+    __slots__ = ("limit", "steps")
+
+    def __init__(self, limit: int) -> None:
+        if not isinstance(limit, int) or limit < 1:
+            raise OutOfRangeError(shown(limit), where="limit", expected="a whole number from 1")
+        self.limit = limit
+        self.steps = 0
 
     def charge(self, steps: int) -> None:
         self.steps += steps
-        if self.steps > _STEPS_PER_BOX * max(self.limit, 1):
+        if self.steps > _STEPS_PER_BOX * self.limit:
             raise self.too_many()
 
     def check_room(self, number: int) -> None:
@@ -96,11 +98,13 @@ class _Work:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class _Resolver:
-    attributes: Sequence[Attribute]
-    places: dict[str, int]
-    work: _Work
+    __slots__ = ("attributes", "places", "work")
+
+    def __init__(self, attributes: Sequence[Attribute], work: _Work) -> None:
+        self.attributes = attributes
+        self.places = {attribute.name: place for place, attribute in enumerate(attributes)}
+        self.work = work
 
     def products(self, expression: Expression, negated: bool) -> list[Product]:
         if isinstance(expression, Not):
