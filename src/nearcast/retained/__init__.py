@@ -1,0 +1,116 @@
+"""Retained messages, sent when it pays: a newcomer gets the copy now or waits for the next publish.
+
+Paper 4. What it does:
+
+- `process.py`: the decision process, the reward's lost formula fixed and written down;
+- `exact.py`: the best policy, and what any policy is worth, exactly;
+- `qlearning.py`: the paper's Q-learning, a table for one topic;
+- `general.py`, `fitting.py`: one small function of the rates for all topics;
+- `policyfile.py`: policies as versioned files;
+- `rates.py`, `answers.py`, `delivery.py`: the core that a node calls. `RetainedDelivery` holds
+  copies back and releases them, never an older message after a newer one, never later than Dmax;
+- `environment.py` (Gymnasium), `picture.py` (matplotlib): imported only when asked for.
+
+What it will not do: keep retained messages, match filters, queue or send anything, read a clock.
+Holding back deviates from MQTT, so it is off until a topic's setting switches it on.
+
+Read next: `process.py` for the theory, `delivery.py` for the practice.
+"""
+
+from nearcast.retained.answers import (
+    SEND_NOTHING,
+    SEND_NOW,
+    Answer,
+    Evidence,
+    Handling,
+    LearningBounds,
+    Mode,
+    Reason,
+    Release,
+    RetainedCopy,
+    SendNothing,
+    SendNow,
+    TopicSetting,
+    Wait,
+)
+from nearcast.retained.delivery import RetainedDelivery
+from nearcast.retained.exact import (
+    Solution,
+    attainable_gain,
+    best_reward,
+    expected_reward,
+    mean_reward,
+    share_of_gain,
+    solve,
+    spent_on_newcomers,
+)
+from nearcast.retained.fitting import Fit, fit
+from nearcast.retained.general import GeneralPolicy, RateRange, shipped_policy
+from nearcast.retained.policyfile import (
+    Policies,
+    TopicPolicy,
+    policies_from_text,
+    policies_to_text,
+    read_policies,
+    write_policies,
+)
+from nearcast.retained.process import (
+    Caps,
+    DecisionProcess,
+    Publishing,
+    Rates,
+    Shape,
+    Timeliness,
+    Weights,
+)
+from nearcast.retained.qlearning import Learned, Learning, learn
+from nearcast.retained.rates import Estimate, RateEstimators
+
+__all__ = [
+    "SEND_NOTHING",
+    "SEND_NOW",
+    "Answer",
+    "Caps",
+    "DecisionProcess",
+    "Estimate",
+    "Evidence",
+    "Fit",
+    "GeneralPolicy",
+    "Handling",
+    "Learned",
+    "Learning",
+    "LearningBounds",
+    "Mode",
+    "Policies",
+    "Publishing",
+    "RateEstimators",
+    "RateRange",
+    "Rates",
+    "Reason",
+    "Release",
+    "RetainedCopy",
+    "RetainedDelivery",
+    "SendNothing",
+    "SendNow",
+    "Shape",
+    "Solution",
+    "Timeliness",
+    "TopicPolicy",
+    "TopicSetting",
+    "Wait",
+    "Weights",
+    "attainable_gain",
+    "best_reward",
+    "expected_reward",
+    "fit",
+    "learn",
+    "mean_reward",
+    "policies_from_text",
+    "policies_to_text",
+    "read_policies",
+    "share_of_gain",
+    "shipped_policy",
+    "solve",
+    "spent_on_newcomers",
+    "write_policies",
+]

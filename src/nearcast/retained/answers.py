@@ -1,0 +1,117 @@
+"""What goes into and comes out of `RetainedDelivery`: settings, questions, answers.
+
+Read next: `delivery.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nearcast.retained.process import Weights, require_number
+
+Subscriber = Hashable  # whatever the node tells one subscription of one client by
+
+
+class Mode(Enum):
+    """How a topic's retained message reaches newcomers."""
+
+    IMMEDIATE = "immediate"  # MQTT's way
+    LEARNED = "learned"
+    WAIT = "wait"  # hold back wherever that is allowed
+
+
+class Handling(Enum):
+    """MQTT 5 retain handling: what the subscriber asked for."""
+
+    SEND = 0
+    SEND_IF_NEW = 1
+    NEVER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """One topic's configuration; the default is plain MQTT (trap T4.4)."""
+
+    mode: Mode = Mode.IMMEDIATE
+    weights: Weights = field(default_factory=Weights)
+    hold_max_s: float = 10.0  # Dmax: nobody is without state for longer
+
+    def __post_init__(self) -> None:
+        require_number("hold_max_s", self.hold_max_s, 1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What must be known of a topic before its policy is trusted (trap T4.5)."""
+
+    memory_s: float = 600.0
+    publishes_min: float = 8.0  # in memory; below, plain MQTT
+    publishes_per_hold_min: float = 1.0  # a slower topic is quiet: nothing would come in time
+    quiet_intervals: float = 4.0  # silent for so many mean intervals: it has gone quiet
+
+    def __post_init__(self) -> None:
+        require_number("memory_s", self.memory_s, 1e-3)
+        require_number("publishes_min", self.publishes_min, 1.0)
+        require_number("publishes_per_hold_min", self.publishes_per_hold_min, 0.0)
+        require_number("quiet_intervals", self.quiet_intervals, 0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class LearningBounds:
+    """How far a broker may go in learning tables of its own; the default is not at all."""
+
+    tables_max: int = 0
+    publishes_min: float = 50.0
+    pause_s: float = 600.0  # between two tables for the same topic
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedCopy:
+    """What the node knows of the retained message of a topic."""
+
+    qos: int = 0
+    age_s: float = 0.0  # since the publisher made it; a clock that runs ahead gives 0
+    expires_in_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class SendNow:
+    """Send the retained copy at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendNothing:
+    """Send no copy for this SUBSCRIBE: there is none, or the subscriber asked for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Hold the copy back; `advance` releases it, at the latest at this instant."""
+
+    until: float
+
+
+Answer = SendNow | SendNothing | Wait
+SEND_NOW, SEND_NOTHING = SendNow(), SendNothing()
+
+
+class Reason(Enum):
+    """Why held-back copies go out."""
+
+    DEADLINE = "deadline"
+    QUIET = "quiet"
+    POLICY = "policy"
+    BEFORE_LIVE = "before live"  # the live message does not stand in for the copy
+    OFFLINE = "offline"  # into the queue of a session that outlives its connection
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Send the topic's retained copy to these subscribers now."""
+
+    topic: str
+    subscribers: tuple[Subscriber, ...]
+    reason: Reason

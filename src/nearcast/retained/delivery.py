@@ -1,0 +1,480 @@
+"""Retained delivery in the node: who gets the copy at once, who waits, and until when.
+
+Rules of this file:
+
+1. Any publish on a topic ends all waiting there. Whoever is not served by the live message as well
+   as by the copy gets the copy first, then the live message. So never an older message after a
+   newer one, and nothing is lost.
+2. Nobody waits beyond Dmax, and on a topic that has gone quiet nobody waits at all.
+3. What the subscriber asks for comes before what the policy says.
+
+The node calls `on_…` for what happens, `advance` at `wake_at()`, and sends what is released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from nearcast.model.errors import OutOfRangeError
+from nearcast.retained.answers import (
+    SEND_NOTHING,
+    SEND_NOW,
+    Answer,
+    Evidence,
+    Handling,
+    LearningBounds,
+    Mode,
+    Reason,
+    Release,
+    RetainedCopy,
+    Subscriber,
+    TopicSetting,
+    Wait,
+)
+from nearcast.retained.policyfile import Policies, TopicPolicy
+from nearcast.retained.process import DecisionProcess, Rates
+from nearcast.retained.rates import Estimate, RateEstimators
+
+
+@dataclass(slots=True)
+class _Cohort:
+    """Newcomers of one step, who wait together: a storm is one cohort, one timer."""
+
+    since: float
+    until: float  # the promise; it may come closer, never go away
+    waiters: dict[Subscriber, int] = field(default_factory=dict)  # with the copy's QoS for each
+
+
+@dataclass(slots=True)
+class _Hold:
+    """All who wait on one topic, the oldest cohort first."""
+
+    made_at: float  # when the publisher made the retained message, on our clock
+    cohorts: list[_Cohort] = field(default_factory=list)
+    due: float = math.inf  # when to ask the policy again
+
+
+class RetainedDelivery:
+    """Decide for each newcomer: the retained copy now, or wait for the next publish.
+
+    Contract:
+        - the node calls `on_publish` before it delivers the live message, and sends what that
+          releases first;
+        - it calls `advance` at `wake_at()`, or later: what is due then is released late;
+        - instants are seconds on one clock. A clock set back is taken to have gone on from where it
+          was; one set forward releases early. Neither makes anyone wait longer than Dmax.
+
+    Complexity: `on_publish`, `on_subscribe` O(1) and O(released); `advance` O(log holds) for each
+    topic that is due, each with at most one cohort per step of Dmax. Memory: see `rates.py`; topics
+    in `immediate` mode cost nothing.
+    """
+
+    def __init__(
+        self,
+        setting_of: Callable[[str], TopicSetting],
+        *,
+        policies: Policies | None = None,
+        evidence: Evidence | None = None,
+        learning: LearningBounds | None = None,
+    ) -> None:
+        self._setting_of = setting_of
+        self._policies = policies or Policies()
+        self._evidence = evidence or Evidence()
+        self._learning = learning or LearningBounds()
+        self._estimators = RateEstimators(self._evidence.memory_s)
+        self._slots: dict[str, int] = {}
+        self._holds: dict[str, _Hold] = {}
+        self._topics_of: dict[Subscriber, set[str]] = {}
+        self._alarms: list[tuple[float, int, str]] = []
+        self._alarm_count = 0
+        self._own: dict[str, tuple[float, TopicPolicy | None]] = {}
+        self._now = -math.inf
+        self._set_back_s = 0.0  # by how much the caller's clock was set back so far
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def _instant(self, now: float) -> float:
+        """Return `now` on a clock that never runs backwards, and remember it."""
+        if not math.isfinite(now):
+            raise OutOfRangeError(repr(now), where="now", expected="a finite instant in seconds")
+        instant = now + self._set_back_s
+        if instant < self._now:
+            self._set_back_s = self._now - now
+            instant = self._now
+        self._now = instant
+        return instant
+
+    def wake_at(self) -> float | None:
+        """Return the instant at which `advance` has work; None while nobody waits."""
+        while self._alarms:
+            due, _, topic = self._alarms[0]
+            hold = self._holds.get(topic)
+            if hold is not None and hold.due == due:
+                return due - self._set_back_s
+            heappop(self._alarms)
+        return None
+
+    # -- what happens ---------------------------------------------------------------------------
+
+    def on_publish(
+        self,
+        topic: str,
+        now: float,
+        *,
+        retain: bool,
+        qos: int = 0,
+        missed: Collection[Subscriber] = (),
+    ) -> list[Release]:
+        """Take note of a publish; return copies of the old message to send before the live one.
+
+        A live message stands in for the copy if it replaces the retained one (`retain`), at no
+        lower QoS, and reaches the subscriber (is not `missed`: a filter, No Local, a full queue). A
+        publish with an empty payload, which deletes the retained message, is like any other.
+        """
+        instant = self._instant(now)
+        if retain and self._setting_of(topic).mode is not Mode.IMMEDIATE:
+            self._estimators.on_publish(self._slot(topic, instant), instant)
+        hold = self._holds.pop(topic, None)
+        if hold is None:
+            return []
+        first: list[Subscriber] = []
+        for cohort in hold.cohorts:
+            for subscriber, copy_qos in cohort.waiters.items():
+                self._no_longer_waits(subscriber, topic)
+                if not retain or qos < copy_qos or subscriber in missed:
+                    first.append(subscriber)
+        return [Release(topic, tuple(first), Reason.BEFORE_LIVE)] if first else []
+
+    def on_subscribe(
+        self,
+        topic: str,
+        subscriber: Subscriber,
+        now: float,
+        *,
+        copy: RetainedCopy | None,
+        qos: int = 0,
+        handling: Handling = Handling.SEND,
+        existed: bool = False,
+        wish_now: bool = False,
+    ) -> Answer:
+        """Answer a SUBSCRIBE that matches a topic; `copy` is None where nothing is retained.
+
+        `existed`: the subscription was there before (handling 1 then sends nothing). `wish_now`:
+        the subscriber's own `$retained = now`. Someone who waits already and subscribes again
+        keeps the deadline it has.
+        """
+        instant = self._instant(now)
+        setting = self._setting_of(topic)
+        if setting.mode is not Mode.IMMEDIATE and not existed:
+            self._estimators.on_subscribe(self._slot(topic, instant), instant)
+        if copy is None or handling is Handling.NEVER:
+            return SEND_NOTHING
+        if handling is Handling.SEND_IF_NEW and existed:
+            return SEND_NOTHING
+        if setting.mode is Mode.IMMEDIATE or wish_now or handling is Handling.SEND_IF_NEW:
+            self._stop_waiting(topic, subscriber)
+            return SEND_NOW
+        return self._hold_back(topic, subscriber, instant, setting, copy, min(qos, copy.qos))
+
+    def on_unsubscribe(self, topic: str, subscriber: Subscriber, now: float) -> None:
+        """Forget a subscriber of a topic; a copy held back for it is not sent any more."""
+        instant = self._instant(now)
+        self._stop_waiting(topic, subscriber)
+        slot = self._slots.get(topic)
+        if slot is not None:
+            self._estimators.on_leave(slot, instant)
+
+    def on_disconnect(
+        self, subscriber: Subscriber, now: float, *, session_kept: bool
+    ) -> list[Release]:
+        """End a subscriber's waiting. Copies of QoS 1 and 2 go to the queue of a kept session.
+
+        For sessions that end, the node also calls `on_unsubscribe` for each of its topics.
+        """
+        self._instant(now)
+        releases = []
+        for topic in sorted(self._topics_of.get(subscriber, ())):
+            copy_qos = self._stop_waiting(topic, subscriber)
+            if session_kept and copy_qos is not None and copy_qos > 0:
+                releases.append(Release(topic, (subscriber,), Reason.OFFLINE))
+        return releases
+
+    def on_topic_deleted(self, topic: str, now: float) -> list[Subscriber]:
+        """Forget a topic whose retained message is gone without a publish (an operator's purge).
+
+        Nothing is left to send: returns those who waited and now wait no more.
+        """
+        self._instant(now)
+        slot = self._slots.pop(topic, None)
+        if slot is not None:
+            self._estimators.release(slot)
+        self._own.pop(topic, None)
+        hold = self._holds.pop(topic, None)
+        if hold is None:
+            return []
+        waited = [subscriber for cohort in hold.cohorts for subscriber in cohort.waiters]
+        for subscriber in waited:
+            self._no_longer_waits(subscriber, topic)
+        return waited
+
+    def advance(self, now: float) -> list[Release]:
+        """Return what is due: deadlines that have come, topics gone quiet, changes of mind."""
+        instant = self._instant(now)
+        releases: list[Release] = []
+        while self._alarms and self._alarms[0][0] <= instant:
+            due, _, topic = heappop(self._alarms)
+            hold = self._holds.get(topic)
+            if hold is not None and hold.due == due:
+                releases += self._review(topic, hold, instant)
+        return releases
+
+    def load(self, policies: Policies, now: float) -> list[Release]:
+        """Decide by other policies from now on; return those who need not wait any longer.
+
+        Settings are asked for anew as well. Deadlines only ever come closer.
+        """
+        instant = self._instant(now)
+        self._policies = policies
+        self._own.clear()
+        releases: list[Release] = []
+        for topic, hold in list(self._holds.items()):
+            releases += self._review(topic, hold, instant)
+        return releases
+
+    # -- learning on its own ----------------------------------------------------------------------
+
+    def to_learn(self, topic: str, now: float) -> DecisionProcess | None:
+        """Return the process to learn a table from, or None where the bounds forbid it.
+
+        The runtime runs `learn` or `solve` on it wherever it likes, and hands the table to `adopt`.
+        """
+        instant = self._instant(now)
+        setting, slot = self._setting_of(topic), self._slots.get(topic)
+        begun = self._own.get(topic)
+        if setting.mode is not Mode.LEARNED or slot is None or topic in self._policies.topics:
+            return None
+        if begun is None and len(self._own) >= self._learning.tables_max:
+            return None
+        if begun is not None and instant < begun[0] + self._learning.pause_s:
+            return None
+        estimate = self._estimators.estimate(slot, instant)
+        if estimate.publishes_seen < self._learning.publishes_min:
+            return None
+        self._own[topic] = (instant, begun[1] if begun else None)
+        return self._policies.process(self._rates(estimate, setting), setting.weights)
+
+    def adopt(self, topic: str, policy: TopicPolicy) -> bool:
+        """Decide by a table of our own; False if the topic is not to be learned (any more)."""
+        begun = self._own.get(topic)
+        if begun is None or policy.actions.shape != self._policies.caps.table_shape:
+            return False
+        self._own[topic] = (begun[0], policy)
+        return True
+
+    # -- deciding ---------------------------------------------------------------------------------
+
+    def _slot(self, topic: str, instant: float) -> int:
+        slot = self._slots.get(topic)
+        if slot is None:
+            slot = self._slots[topic] = self._estimators.allot(instant)
+        return slot
+
+    def _step_s(self, setting: TopicSetting) -> float:
+        return setting.hold_max_s / self._policies.caps.hold_max
+
+    def _rates(self, estimate: Estimate, setting: TopicSetting) -> Rates:
+        step_s = self._step_s(setting)
+        return Rates(
+            estimate.publish_per_s * step_s,
+            estimate.subscribe_per_s * step_s,
+            estimate.leave_per_s * step_s,
+        )
+
+    def _verdict(
+        self, topic: str, since: float, made_at: float, instant: float, setting: TopicSetting
+    ) -> Reason | None:
+        """Return why the copy goes out now, or None to wait; O(1)."""
+        step_s = self._step_s(setting)
+        age = 1 + int((instant - made_at) / step_s + 1e-9)
+        if age >= self._policies.caps.age_max:
+            return Reason.QUIET
+        slot = self._slots.get(topic)
+        if setting.mode is Mode.IMMEDIATE or slot is None:
+            return Reason.POLICY
+        estimate = self._estimators.estimate(slot, instant)
+        rate = estimate.publish_per_s
+        if rate > 0.0 and instant >= self._quiet_at(slot, rate):
+            return Reason.QUIET
+        if setting.mode is Mode.WAIT:
+            return None
+        held = min(int((instant - since) / step_s + 1e-9), self._policies.caps.hold_max)
+        return self._learned_verdict(topic, estimate, setting, held, age)
+
+    def _learned_verdict(
+        self, topic: str, estimate: Estimate, setting: TopicSetting, held: int, age: int
+    ) -> Reason | None:
+        known = self._evidence
+        if estimate.publishes_seen < known.publishes_min:
+            return Reason.POLICY
+        if estimate.publish_per_s * setting.hold_max_s < known.publishes_per_hold_min:
+            return Reason.QUIET
+        return None if self._policy_waits(topic, estimate, setting, held, age) else Reason.POLICY
+
+    def _quiet_at(self, slot: int, rate: float) -> float:
+        return self._estimators.published_at(slot) + self._evidence.quiet_intervals / rate
+
+    def _policy_waits(
+        self, topic: str, estimate: Estimate, setting: TopicSetting, held: int, age: int
+    ) -> bool:
+        policies = self._policies
+        table = policies.topics.get(topic) or self._own.get(topic, (0.0, None))[1]
+        if table is not None:
+            return table.flat[held * (policies.caps.age_max + 1) + age] == 1
+        if policies.general is None:
+            return False
+        step_s = setting.hold_max_s / policies.caps.hold_max
+        return policies.general.waits(
+            estimate.publish_per_s * step_s,
+            estimate.leave_per_s * step_s,
+            setting.weights.price,
+            held,
+            age,
+        )
+
+    # -- holding back -----------------------------------------------------------------------------
+
+    def _hold_back(
+        self,
+        topic: str,
+        subscriber: Subscriber,
+        instant: float,
+        setting: TopicSetting,
+        copy: RetainedCopy,
+        copy_qos: int,
+    ) -> Answer:
+        hold = self._holds.get(topic)
+        since = instant
+        cohort = None if hold is None else _cohort_of(hold, subscriber)
+        if cohort is not None:
+            since = cohort.since
+        made_at = instant - copy.age_s if copy.age_s >= 0.0 else instant  # NaN: as if new
+        reason = self._verdict(topic, since, made_at, instant, setting)
+        if reason is not None or not copy.expires_in_s > setting.hold_max_s:
+            self._stop_waiting(topic, subscriber)
+            return SEND_NOW
+        if hold is None:
+            hold = self._holds[topic] = _Hold(made_at)
+        if cohort is None:
+            cohort = self._youngest(hold, instant, setting)
+            self._topics_of.setdefault(subscriber, set()).add(topic)
+        cohort.waiters[subscriber] = copy_qos
+        self._schedule(topic, hold, instant, setting)
+        return Wait(cohort.until - self._set_back_s)
+
+    def _youngest(self, hold: _Hold, instant: float, setting: TopicSetting) -> _Cohort:
+        """Return the cohort of this step; its clock started with its first member."""
+        if not hold.cohorts or instant >= hold.cohorts[-1].since + self._step_s(setting):
+            hold.cohorts.append(_Cohort(instant, instant + setting.hold_max_s))
+        return hold.cohorts[-1]
+
+    def _schedule(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> None:
+        """Set the alarm for the next moment at which the verdict on someone may change."""
+        step_s = self._step_s(setting)
+        due = min(cohort.until for cohort in hold.cohorts)
+        slot = self._slots.get(topic)
+        if slot is not None:
+            rate = self._estimators.estimate(slot, instant).publish_per_s
+            if rate > 0.0:
+                due = min(due, self._quiet_at(slot, rate))
+        for cohort in hold.cohorts:
+            steps = int((instant - cohort.since) / step_s + 1e-9) + 1
+            due = min(due, cohort.since + steps * step_s)
+        due = max(due, instant + 1e-6 * step_s)
+        if due != hold.due:
+            hold.due = due
+            self._alarm_count += 1
+            heappush(self._alarms, (due, self._alarm_count, topic))
+
+    def _review(self, topic: str, hold: _Hold, instant: float) -> list[Release]:
+        setting = self._setting_of(topic)
+        releases = []
+        kept = []
+        for cohort in hold.cohorts:
+            cohort.until = min(cohort.until, cohort.since + setting.hold_max_s)
+            reason: Reason | None = Reason.DEADLINE
+            if instant < cohort.until:
+                reason = self._verdict(topic, cohort.since, hold.made_at, instant, setting)
+            if reason is None:
+                kept.append(cohort)
+            else:
+                releases.append(Release(topic, tuple(cohort.waiters), reason))
+        hold.cohorts = kept
+        for release in releases:
+            self._served(release.subscribers, topic)
+        if kept:
+            self._schedule(topic, hold, instant, setting)
+        else:
+            del self._holds[topic]
+        return releases
+
+    def _served(self, subscribers: Iterable[Subscriber], topic: str) -> None:
+        for subscriber in subscribers:
+            self._no_longer_waits(subscriber, topic)
+
+    def _stop_waiting(self, topic: str, subscriber: Subscriber) -> int | None:
+        """End a subscriber's waiting; return its copy's QoS, None if it did not wait."""
+        hold = self._holds.get(topic)
+        cohort = None if hold is None else _cohort_of(hold, subscriber)
+        if hold is None or cohort is None:
+            return None
+        copy_qos = cohort.waiters.pop(subscriber)
+        if not cohort.waiters:
+            hold.cohorts.remove(cohort)
+        if not hold.cohorts:
+            del self._holds[topic]
+        self._no_longer_waits(subscriber, topic)
+        return copy_qos
+
+    def _no_longer_waits(self, subscriber: Subscriber, topic: str) -> None:
+        topics = self._topics_of[subscriber]
+        topics.discard(topic)
+        if not topics:
+            del self._topics_of[subscriber]
+
+    # -- for operators and tests -------------------------------------------------------------------
+
+    def waiting(self, topic: str) -> int:
+        """Return how many wait on a topic."""
+        hold = self._holds.get(topic)
+        return 0 if hold is None else sum(len(cohort.waiters) for cohort in hold.cohorts)
+
+    def estimate(self, topic: str, now: float) -> Estimate | None:
+        """Return a topic's estimated rates; None for a topic that is not followed."""
+        instant = self._instant(now)
+        slot = self._slots.get(topic)
+        return None if slot is None else self._estimators.estimate(slot, instant)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; for tests. O(everything)."""
+        listed: dict[Subscriber, set[str]] = {}
+        for topic, hold in self._holds.items():
+            assert hold.cohorts, f"{topic} is held for nobody"
+            assert any(a[0] == hold.due and a[2] == topic for a in self._alarms), "no alarm"
+            sinces = [cohort.since for cohort in hold.cohorts]
+            assert sinces == sorted(sinces)
+            for cohort in hold.cohorts:
+                assert cohort.waiters
+                for subscriber in cohort.waiters:
+                    assert topic not in listed.setdefault(subscriber, set()), "waits twice"
+                    listed[subscriber].add(topic)
+        assert listed == self._topics_of
+
+
+def _cohort_of(hold: _Hold, subscriber: Subscriber) -> _Cohort | None:
+    for cohort in hold.cohorts:
+        if subscriber in cohort.waiters:
+            return cohort
+    return None

@@ -1,0 +1,127 @@
+"""Each topic's rates, estimated while it runs: cheap, forgetting, in flat arrays.
+
+For every topic three decaying counts (publishes, newcomers, departures) and the decaying time over
+which they were gathered; a rate is a count over that time. An event `memory_s` ago weighs 1/e. The
+estimate is unbiased from the first second, and the count of publishes says how much it is worth.
+
+40 bytes a topic. Time is an argument and must not decrease (`delivery.py` sees to that).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import NamedTuple
+
+from nearcast.retained.process import require_number
+
+
+class Estimate(NamedTuple):
+    """Rates per second, and the publishes (decayed) that they rest on."""
+
+    publish_per_s: float
+    subscribe_per_s: float
+    leave_per_s: float  # of each single subscriber
+    publishes_seen: float
+
+
+class RateEstimators:
+    """Decaying estimates for any number of topics, each known by its slot.
+
+    Every call is O(1); memory 40 bytes a slot and an eighth more for growth.
+    """
+
+    def __init__(self, memory_s: float) -> None:
+        require_number("memory_s", memory_s, 1e-6)
+        self.memory_s = memory_s
+        self._updated_at = array("d")
+        self._published_at = array("d")  # -inf: never
+        self._observed_s = array("f")
+        self._publishes = array("f")
+        self._arrivals = array("f")
+        self._departures = array("f")
+        self._subscribers = array("I")
+        self._free = array("I")
+
+    def __len__(self) -> int:
+        """Return the number of slots in use."""
+        return len(self._updated_at) - len(self._free)
+
+    def _columns(self) -> tuple[array[float], ...]:
+        return (self._observed_s, self._publishes, self._arrivals, self._departures)
+
+    def allot(self, now: float) -> int:
+        """Return a slot for a topic first seen now."""
+        if self._free:
+            slot = self._free.pop()
+            self._updated_at[slot], self._published_at[slot] = now, -math.inf
+            self._subscribers[slot] = 0
+            for column in self._columns():
+                column[slot] = 0.0
+            return slot
+        self._updated_at.append(now)
+        self._published_at.append(-math.inf)
+        self._subscribers.append(0)
+        for column in self._columns():
+            column.append(0.0)
+        return len(self._updated_at) - 1
+
+    def release(self, slot: int) -> None:
+        """Give a slot back; the next `allot` may hand it out again."""
+        self._free.append(slot)
+
+    def _decay(self, slot: int, now: float) -> None:
+        gone_s = now - self._updated_at[slot]
+        if gone_s <= 0.0:
+            return
+        keep = math.exp(-gone_s / self.memory_s)
+        self._updated_at[slot] = now
+        self._observed_s[slot] = self._observed_s[slot] * keep + self.memory_s * (1.0 - keep)
+        self._publishes[slot] *= keep
+        self._arrivals[slot] *= keep
+        self._departures[slot] *= keep
+
+    def on_publish(self, slot: int, now: float) -> None:
+        """Count a publish."""
+        self._decay(slot, now)
+        self._publishes[slot] += 1.0
+        self._published_at[slot] = now
+
+    def on_subscribe(self, slot: int, now: float) -> None:
+        """Count a newcomer."""
+        self._decay(slot, now)
+        self._arrivals[slot] += 1.0
+        self._subscribers[slot] = min(self._subscribers[slot] + 1, 2**32 - 1)
+
+    def on_leave(self, slot: int, now: float) -> None:
+        """Count a departure; one that nobody announced (a restart came between) is ignored."""
+        if self._subscribers[slot] == 0:
+            return
+        self._decay(slot, now)
+        # a rate per subscriber: each departure weighs as one among those who could have left
+        self._departures[slot] += 1.0 / self._subscribers[slot]
+        self._subscribers[slot] -= 1
+
+    def published_at(self, slot: int) -> float:
+        """Return the instant of the last publish; -inf if there was none."""
+        return self._published_at[slot]
+
+    def estimate(self, slot: int, now: float) -> Estimate:
+        """Return the rates as they stand now, silence since the last event included."""
+        keep = math.exp(-max(0.0, now - self._updated_at[slot]) / self.memory_s)
+        observed_s = self._observed_s[slot] * keep + self.memory_s * (1.0 - keep)
+        publishes = self._publishes[slot] * keep
+        if observed_s <= 0.0:
+            return Estimate(0.0, 0.0, 0.0, publishes)
+        share = keep / observed_s
+        return Estimate(
+            self._publishes[slot] * share,
+            self._arrivals[slot] * share,
+            self._departures[slot] * share,
+            publishes,
+        )
+
+    def bytes_used(self) -> int:
+        """Return the memory of the arrays, room for growth included."""
+        arrays = (self._updated_at, self._published_at, self._subscribers, self._free)
+        return sum(column.__sizeof__() for column in (*arrays, *self._columns()))
