@@ -115,6 +115,15 @@ class TopicTree(Generic[K, V]):
                 self._cache[topic] = found
         return found
 
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Yield every key with its value, in no particular order."""
+        stack = [self._root]
+        while stack:
+            level = stack.pop()
+            yield from level.here.items()
+            yield from level.below.items()
+            stack.extend(level.children.values())
+
     def check_invariants(self) -> None:
         """Assert what must hold between calls; for tests."""
         count, stack = 0, [self._root]

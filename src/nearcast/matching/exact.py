@@ -1,0 +1,67 @@
+"""From covering boxes to exact shapes: inside the circle, not only inside its box."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from nearcast.model.sphere import distance_m
+
+# The vocabulary's own formula, compiled: one definition, one answer.
+compiled_distance_m = njit(cache=True)(distance_m)
+
+
+@njit(cache=True)
+def _circles(ids: Any, lon: float, lat: float, lons: Any, lats: Any, radii: Any, keep: Any) -> int:
+    kept = 0
+    for i in range(ids.size):
+        box = ids[i]
+        radius = radii[box]
+        # A row without a circle has a radius of NaN, which no comparison holds of.
+        if not compiled_distance_m(lons[box], lats[box], lon, lat) > radius:
+            keep[kept] = box
+            kept += 1
+    return kept
+
+
+def inside_circles(
+    ids: NDArray[np.int64], rows: NDArray[np.void], lon: float, lat: float
+) -> NDArray[np.int64]:
+    """Return those boxes whose circle, if they have one, holds the place."""
+    keep = np.empty_like(ids)
+    kept = _circles(ids, lon, lat, rows["lon"], rows["lat"], rows["radius_m"], keep)
+    return keep[:kept]
+
+
+@njit(cache=True)
+def _circle_pairs(
+    events: Any,
+    ids: Any,
+    event_lons: Any,
+    event_lats: Any,
+    lons: Any,
+    lats: Any,
+    radii: Any,
+    ok: Any,
+) -> None:
+    for i in range(ids.size):
+        box, event = ids[i], events[i]
+        far = compiled_distance_m(lons[box], lats[box], event_lons[event], event_lats[event])
+        ok[i] = not far > radii[box]
+
+
+def pairs_inside_circles(
+    events: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    rows: NDArray[np.void],
+    event_lons: NDArray[np.float64],
+    event_lats: NDArray[np.float64],
+) -> NDArray[np.bool_]:
+    """Say for each pair of event and box whether the box's circle, if any, holds the event."""
+    ok = np.empty(len(ids), np.bool_)
+    places = (rows["lon"], rows["lat"], rows["radius_m"])
+    _circle_pairs(events, ids, event_lons, event_lats, *places, ok)
+    return ok

@@ -1,0 +1,117 @@
+"""A matcher in files, opened memory-mapped by many workers at once.
+
+    matcher/
+    ├── manifest.json      format, spaces, and for each shelf: its filter and its exact shapes
+    ├── 0.rows.npy         who, how old, how wide, where
+    ├── 0.boxes/           the shelf's BoxIndex
+    └── …
+
+What is opened can be asked and not changed: a worker matches, the owner of the matcher changes it
+and saves it anew.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearcast.index.box_index import BoxIndex
+from nearcast.matching.rows import ROW, Rows
+from nearcast.matching.shelf import Shelf
+from nearcast.matching.view import MatcherView
+from nearcast.model import (
+    Attribute,
+    FileFormatError,
+    MisuseError,
+    NearcastError,
+    Space,
+    parse_shape,
+)
+
+FORMAT = 1
+
+
+def save_matcher(matcher: MatcherView, path: str | Path) -> None:
+    """Write the matcher to a new or empty directory; the manifest comes last."""
+    root = Path(path)
+    if root.exists() and any(root.iterdir()):
+        raise MisuseError("the directory is not empty", where=str(root), expected="a new one")
+    root.mkdir(parents=True, exist_ok=True)
+    shelves = []
+    for number, (space, topic_filter, shelf) in enumerate(matcher.shelves()):
+        rows, index, shapes = shelf.contents()
+        np.save(root / f"{number}.rows.npy", rows)
+        index.save(root / f"{number}.boxes")
+        shelves.append({"space": space.name, "filter": topic_filter, "shapes": shapes})
+    spaces = [_space_fields(space) for space in matcher.spaces.values()]
+    manifest = {"format": FORMAT, "spaces": spaces, "shelves": shelves}
+    (root / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def open_matcher(path: str | Path) -> MatcherView:
+    """Open what `save_matcher` wrote; the arrays stay in the files until they are needed."""
+    root = Path(path)
+    manifest = _manifest(root)
+    try:
+        view = MatcherView([_space(fields) for fields in manifest["spaces"]])
+        for number, fields in enumerate(manifest["shelves"]):
+            space = view.spaces[fields["space"]]
+            table = np.load(root / f"{number}.rows.npy", mmap_mode="r")
+            if table.dtype != ROW:
+                raise FileFormatError("rows of another form", where=str(root), todo="Save it anew")
+            shelf = Shelf.of(
+                space,
+                Rows(table),
+                BoxIndex.open(root / f"{number}.boxes"),
+                {int(i): tuple(map(parse_shape, texts)) for i, texts in fields["shapes"].items()},
+            )
+            view.put_shelf(space, fields["filter"], shelf)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, NearcastError):
+            raise
+        raise FileFormatError(f"damaged ({error})", where=str(root), todo="Save it anew") from None
+    return view
+
+
+def _manifest(root: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((root / "manifest.json").read_text(encoding="utf-8"))
+        found = manifest["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FileFormatError(
+            "no readable manifest", where=str(root), expected="a saved matcher", todo="Save it anew"
+        ) from None
+    if found != FORMAT:
+        raise FileFormatError(f"format {found}", where=str(root), expected=f"format {FORMAT}")
+    return manifest  # type: ignore[no-any-return]
+
+
+def _space_fields(space: Space) -> dict[str, Any]:
+    return {
+        "name": space.name,
+        "topic_filter": space.topic_filter,
+        "attributes": [
+            {"name": a.name, "categories": list(a.categories)}
+            if a.is_category
+            else {"name": a.name, "low": a.low, "high": a.high}
+            for a in space.attributes
+        ],
+        "longitude": space.longitude,
+        "latitude": space.latitude,
+        "missing": space.missing,
+        "required": sorted(space.required or ()),
+    }
+
+
+def _space(fields: dict[str, Any]) -> Space:
+    attributes = tuple(
+        Attribute.category(each["name"], each["categories"])
+        if "categories" in each
+        else Attribute.number(each["name"], each["low"], each["high"])
+        for each in fields["attributes"]
+    )
+    required = frozenset(fields["required"])
+    return Space(**{**fields, "attributes": attributes, "required": required})

@@ -1,0 +1,180 @@
+"""One matcher over topics, boxes, exact shapes and rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nearcast.matching.placing import Position, placed_in, spaces_for
+from nearcast.matching.shelf import Shelf
+from nearcast.matching.view import MatcherView
+from nearcast.model import (
+    KeyInUseError,
+    KeyMissingError,
+    OutOfRangeError,
+    Space,
+    Subscription,
+)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A subscription, and where its boxes stand."""
+
+    subscription: Subscription
+    age: int
+    weight: float
+    position: Position | None
+    boxes: list[tuple[Shelf, list[int]]]
+
+
+class Matcher(MatcherView):
+    """Subscriptions under int64 keys; finds who wants an event, or wants it most precisely.
+
+    Subscriptions stand on shelves, one for each topic filter and space. An event asks the shelves
+    of its space whose filter its topic fits. A `$near` subscription follows its owner (`move`);
+    while the owner's position is unknown it matches nothing.
+
+    Ranks: `narrowest`, `nearest` (metres from the event to the subscriber, or to the middle of the
+    area; those without a place come last), `centre`, `weight`, or a blend of all but `nearest`.
+    Ties go to the older subscription; moving does not change age, replacing begins anew.
+
+    Contract: a call that raises has changed nothing. Complexity: `match` as `BoxIndex.match` per
+    shelf asked; `top` likewise, except `nearest` and events with an extent, which look at all
+    matches.
+
+    >>> from nearcast.model import Attribute, Event, parse_where
+    >>> age = Attribute.number("age", 0, 99)
+    >>> jobs = Space(name="jobs", topic_filter="jobs/#", attributes=(age,))
+    >>> matcher = Matcher([jobs])
+    >>> matcher.add(1, Subscription(topic_filter="jobs/#", where=parse_where("20 <= age <= 60")))
+    >>> matcher.add(2, Subscription(topic_filter="jobs/#", where=parse_where("20 <= age <= 25")))
+    >>> candidate = Event.of(jobs, "jobs/berlin", {"age": 24})
+    >>> sorted(matcher.match(candidate)), [match.key for match in matcher.top(candidate, 1)]
+    ([1, 2], [2])
+    """
+
+    def __init__(self, spaces: Iterable[Space]) -> None:
+        super().__init__(spaces)
+        self._entries: dict[int, _Entry] = {}
+        self._next_age = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    # Changes
+
+    def add(
+        self,
+        key: int,
+        subscription: Subscription,
+        *,
+        weight: float = 1.0,
+        position: Position | None = None,
+    ) -> None:
+        """Add a subscription under a new key; `position` is where its owner is now."""
+        if key in self._entries:
+            raise KeyInUseError(f"the key {key}", todo="Remove or replace it")
+        self._place(key, subscription, _checked_weight(weight), position)
+
+    def replace(
+        self,
+        key: int,
+        subscription: Subscription,
+        *,
+        weight: float = 1.0,
+        position: Position | None = None,
+    ) -> None:
+        """Put another subscription in a key's place; it is younger than all others."""
+        old = self._entry(key)
+        self._place(key, subscription, _checked_weight(weight), position)
+        self._clear(old)
+
+    def remove(self, key: int) -> None:
+        """Remove a subscription."""
+        self._clear(self._entry(key))
+        del self._entries[key]
+
+    def move(self, key: int, position: Position | None) -> None:
+        """Say where a subscription's owner is now; None: nobody knows."""
+        entry = self._entry(key)
+        if entry.subscription.near_m is None or position == entry.position:
+            entry.position = position
+            return
+        spaces = spaces_for(entry.subscription, self.spaces.values())
+        placed = [
+            placed_in(space, entry.subscription, key, entry.age, entry.weight, position)
+            for space in spaces
+        ]
+        for (shelf, ids), new in zip(entry.boxes, placed, strict=True):
+            if len(ids) == len(new.boxes) and new.place is not None:
+                for box_id, box in zip(ids, new.boxes, strict=True):
+                    accuracy = box.accuracy(shelf.space.extent)
+                    shelf.move(box_id, (box.lows, box.highs), new.place, accuracy)
+            else:
+                shelf.take(ids)
+                ids[:] = shelf.put(new)
+        entry.position = position
+
+    def _place(
+        self, key: int, subscription: Subscription, weight: float, position: Position | None
+    ) -> None:
+        spaces = spaces_for(subscription, self.spaces.values())
+        age = self._next_age
+        placed = [placed_in(s, subscription, key, age, weight, position) for s in spaces]
+        entry = _Entry(subscription, age, weight, position, [])
+        for space, each in zip(spaces, placed, strict=True):
+            shelf = self._shelf(space, subscription.topic_filter)
+            entry.boxes.append((shelf, shelf.put(each)))
+            shelf.owners += 1
+        self._entries[key] = entry
+        self._next_age += 1
+
+    def _clear(self, entry: _Entry) -> None:
+        for shelf, ids in entry.boxes:
+            shelf.take(ids)
+            shelf.owners -= 1
+            if not shelf.owners:
+                topic_filter = entry.subscription.topic_filter
+                self._trees[shelf.space.name].discard(topic_filter, topic_filter)
+
+    def _shelf(self, space: Space, topic_filter: str) -> Shelf:
+        tree = self._trees[space.name]
+        shelf = tree.get(topic_filter, topic_filter)
+        if shelf is None:
+            shelf = Shelf(space)
+            self.put_shelf(space, topic_filter, shelf)
+        return shelf
+
+    def _entry(self, key: int) -> _Entry:
+        entry = self._entries.get(key)
+        if entry is None:
+            raise KeyMissingError(f"the key {key}", expected="the key of a subscription")
+        return entry
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between calls; for tests."""
+        for name, tree in self._trees.items():
+            tree.check_invariants()
+            count = sum(
+                len(ids)
+                for entry in self._entries.values()
+                for shelf, ids in entry.boxes
+                if shelf.space.name == name
+            )
+            shelves = {id(s): s for e in self._entries.values() for s, _ in e.boxes}
+            ours = [shelf for shelf in shelves.values() if shelf.space.name == name]
+            assert len(tree) == len(ours)
+            assert sum(len(shelf) for shelf in ours) == count
+            for shelf in ours:
+                shelf.check_invariants()
+
+
+def _checked_weight(weight: float) -> float:
+    if isinstance(weight, bool) or not math.isfinite(weight):
+        raise OutOfRangeError(repr(weight), where="weight", expected="a finite number")
+    return float(weight)

@@ -1,0 +1,133 @@
+"""The questions that a matcher answers; `matcher.py` adds the changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from nearcast.index.topic_tree import TopicTree
+from nearcast.matching.query import Query
+from nearcast.matching.ranking import Match, Rank, checked_k, checked_rank, distance_of
+from nearcast.matching.shelf import Ids, Shelf
+from nearcast.model import Event, MisuseError, OutOfRangeError, Space
+
+
+class MatcherView:
+    """Shelves of subscriptions, one for each topic filter and space, that can only be asked.
+
+    `nearcast.matching.open_matcher` returns one from files; a `Matcher` is one that changes too.
+    """
+
+    def __init__(self, spaces: Iterable[Space]) -> None:
+        self.spaces = {space.name: space for space in spaces}
+        self._trees: dict[str, TopicTree[str, Shelf]] = {name: TopicTree() for name in self.spaces}
+
+    def match(self, event: Event) -> list[int]:
+        """Return the keys of all subscriptions that want the event, each once."""
+        shelves = self._shelves(event.space.name, event.topic)
+        if not shelves:
+            return []
+        query = Query.of(event)
+        if len(shelves) == 1:
+            return shelves[0].match(query)
+        return [key for shelf in shelves for key in shelf.match(query)]
+
+    def top(self, event: Event, k: int, rank: Rank = "narrowest") -> list[Match]:
+        """Return the k subscriptions that fit best, best first."""
+        checked_k(k)
+        rank = checked_rank(rank)
+        query = Query.of(event)
+        found = [
+            (*each, shelf)
+            for shelf in self._shelves(event.space.name, event.topic)
+            for each in shelf.top(query, k, rank)
+        ]
+        found.sort(key=lambda each: each[:2])
+        return [_match(shelf.row(box_id), query) for _, _, box_id, shelf in found[:k]]
+
+    def match_points(self, space: str, topic: str, points: npt.ArrayLike) -> tuple[Ids, Ids]:
+        """Match many events of one topic: event e wants keys[offsets[e]:offsets[e + 1]].
+
+        A row holds the coordinates in the order of the space's attributes; +inf stands for a
+        value that is missing where the space says "none".
+        """
+        rows = self._checked_points(space, points)
+        parts = [shelf.match_points(rows) for shelf in self._shelves(space, topic)]
+        return joined(parts, len(rows))
+
+    def top_points(
+        self, space: str, topic: str, points: npt.ArrayLike, k: int, rank: Rank = "narrowest"
+    ) -> Ids:
+        """Rank for many events of one topic: an (events, k) array of keys, -1 where fewer match."""
+        checked_k(k)
+        rank = checked_rank(rank)
+        rows = self._checked_points(space, points)
+        shelves = self._shelves(space, topic)
+        if len(shelves) == 1 and (answer := shelves[0].top_points(rows, k, rank)) is not None:
+            return answer
+        keys = np.full((len(rows), k), -1, np.int64)
+        for i, row in enumerate(rows.tolist()):
+            event = self._event(space, topic, row)
+            best = [match.key for match in self.top(event, k, rank)]
+            keys[i, : len(best)] = best
+        return keys
+
+    def _event(self, space: str, topic: str, row: list[float]) -> Event:
+        values = tuple(None if math.isinf(value) else value for value in row)
+        return Event(topic, self.spaces[space], values)
+
+    def shelves(self) -> Iterable[tuple[Space, str, Shelf]]:
+        """Yield every shelf with its space and topic filter."""
+        for name, tree in self._trees.items():
+            for topic_filter, shelf in tree.items():
+                yield self.spaces[name], topic_filter, shelf
+
+    def put_shelf(self, space: Space, topic_filter: str, shelf: Shelf) -> None:
+        """Place a shelf under its filter."""
+        self._trees[space.name].put(topic_filter, topic_filter, shelf)
+
+    def _shelves(self, space: str, topic: str) -> tuple[Shelf, ...]:
+        tree = self._trees.get(space)
+        if tree is None:
+            known = ", ".join(self.spaces)
+            raise MisuseError(f"the space {space!r}", expected=f"one of {known}")
+        return tree.match(topic)
+
+    def _checked_points(self, space: str, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        if space not in self.spaces:
+            self._shelves(space, "")
+        dimensions = self.spaces[space].dimensions
+        rows = np.ascontiguousarray(points, np.float64)
+        if rows.ndim != 2 or rows.shape[1] != dimensions:
+            expected = f"an array of (events, {dimensions})"
+            raise MisuseError(f"an array of shape {rows.shape}", where="points", expected=expected)
+        if np.isnan(rows).any() or np.isneginf(rows).any():
+            raise OutOfRangeError("NaN or -infinity", where="points", expected="numbers")
+        if np.isposinf(rows).any() and self.spaces[space].missing == "all":
+            raise OutOfRangeError(
+                "infinity",
+                where="points",
+                expected="numbers: this space's missing values are boxes",
+            )
+        return rows
+
+
+def joined(parts: list[tuple[Ids, Ids]], events: int) -> tuple[Ids, Ids]:
+    """Put the answers of several shelves behind one another, event by event."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return np.zeros(events + 1, np.int64), np.empty(0, np.int64)
+    counts = sum(np.diff(offsets) for offsets, _ in parts)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    event_of = np.concatenate([np.repeat(np.arange(events), np.diff(o)) for o, _ in parts])
+    keys = np.concatenate([k for _, k in parts])
+    return offsets, keys[np.argsort(event_of, kind="stable")]
+
+
+def _match(row: np.void, query: Query) -> Match:
+    far = distance_of(row, query)
+    return Match(int(row["key"]), float(row["accuracy"]), far if math.isfinite(far) else None)
