@@ -45,9 +45,11 @@ def begin_join(
 ) -> None:
     """Ask to be taken in, through `contact`, or else through the parent."""
     wait = int(seat.settings.retry_ms * (1.0 + seat.random.random()))
-    seat.joining = Joining(seat.random.getrandbits(48), height, box, fresh, now + wait)
+    moving = fresh or height < seat.top
+    seat.joining = Joining(seat.random.getrandbits(48), height, box, fresh, moving, now + wait)
     entry = Entry(seat.address, box) if fresh else seat.entry(height)
     join = Join(seat.address, entry, height, seat.joining.nonce, seat.parent_term, avoid)
+    join = replace(join, moving=moving)
     to = contact if contact is not None else seat.parent
     if to is not None:
         seat.send(to, join)
@@ -65,6 +67,8 @@ def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
         seat.tally.refused += 1
         return
     join = replace(join, hops=join.hops + 1)
+    if seat.top < 0 and seat.parent is None:
+        return  # a follower that has just lost its relay; the origin asks again
     if join.twin:
         _join_twin(seat, join, now)
     elif join.descend is not None and join.descend <= seat.top:
@@ -90,7 +94,7 @@ def _at_root(seat: Seat, join: Join, now: Instant) -> None:
         seat.tally.refused += 1  # asked for before it handed its groups over
     elif join.height == seat.top and seat.address > join.origin:
         _accept_as_equal(seat, join, now)
-    elif seat.joining is None:
+    elif not seat.is_asking(now):
         # The other tree is the higher one: it takes this one in, not the other way round.
         begin_join(
             seat,
@@ -242,7 +246,7 @@ def _accept(seat: Seat, join: Join, level: int, now: Instant) -> None:
     if origin == seat.address:
         _own_request_arrived(seat, now)
         return
-    if origin in seat.path:
+    if origin in seat.path and not join.moving:
         seat.tally.refused += 1  # a child cannot take its ancestor in
         return
     if level == 1:
@@ -272,17 +276,31 @@ def _own_request_arrived(seat: Seat, now: Instant) -> None:
         begin_join(seat, now, height=0, box=seat.box, fresh=False, contact=seat.former)
 
 
+def change_box(seat: Seat, now: Instant) -> None:
+    """Move to where the wanted box belongs; where nobody else depends on the seat, at once."""
+    if seat.parent is None and seat.top == 0 and len(seat.groups[0].members) == 1:
+        seat.box = seat.wanted
+        settle(seat, 0, now)
+    else:
+        begin_join(seat, now, height=0, box=seat.wanted, fresh=True)
+
+
 def stand_alone(seat: Seat, now: Instant) -> None:
     """Be a tree of one's own, of height 0."""
     seat.groups = [Group.of(0, seat.clock + 1, [Entry(seat.address, seat.box)], now)]
     seat.branches = None
 
 
-def leave_groups(seat: Seat, start: int, now: Instant) -> None:
-    """Hand the groups from `start` up to their other members; be without a parent afterwards."""
+def leave_groups(
+    seat: Seat, start: int, now: Instant, known: tuple[Address, ...] = ()
+) -> None:
+    """Hand the groups from `start` up to their other members; be without a parent afterwards.
+
+    `known` tells a new root of others that may belong to another tree.
+    """
     heads = [a for g in seat.groups[start:] for a in g.members if a != seat.address]
     seat.former = seat.parent or (heads[-1] if heads else None)
-    settle(seat, start, now, leaving=True)
+    settle(seat, start, now, leaving=True, known=known)
     set_parent(seat, None, seat.parent_term, now)
 
 

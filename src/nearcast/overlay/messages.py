@@ -67,6 +67,8 @@ class Join:
     avoid: Address | None = None
     descend: int | None = None
     """None while climbing; then the level of the receiver's group that is to take it further."""
+    moving: bool = False
+    """The origin gives up all it hosts above `height` once it is taken in."""
     twin: bool = False
     """Sent to the relay of the very same box."""
     hops: int = 0

@@ -145,11 +145,8 @@ class Peer:
         box = self.settings.extent.checked(lows, highs, where=f"subscription {key!r}")
         seat.wanted = box
         seat.branches = None
-        if box != seat.box or seat.joining is not None:
-            contact = None
-            if seat.parent is None and seat.top <= 0 and seat.refuges:
-                contact = seat.refuges[0]
-            joining.begin_join(seat, now, height=0, box=box, fresh=True, contact=contact)
+        if box != seat.box or seat.is_asking(now):
+            joining.change_box(seat, now)
         return self._turn(now)
 
     def unsubscribe(self, key: Hashable, now: Instant) -> list[Output]:

@@ -11,7 +11,7 @@ Read next: `routing.py`.
 from __future__ import annotations
 
 from nearcast.overlay.election import Method
-from nearcast.overlay.joining import begin_join, decide
+from nearcast.overlay.joining import begin_join, change_box, decide
 from nearcast.overlay.messages import Address, Entry, Grant, Greet, Instant, Meet, Relocate
 from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import (
@@ -35,8 +35,7 @@ def beat(seat: Seat, now: Instant) -> None:
         _parent_lost(seat, now)
     if seat.parent is None:
         _seek_parent(seat, now)
-    elif seat.joining is not None and seat.joining.deadline <= now:
-        _ask_again(seat, now)
+    _ask_again(seat, now)
     _shrink(seat, now)
     if settings.method in (Method.MEASURED, Method.BALANCED):
         _reconsider(seat, now)
@@ -107,42 +106,41 @@ def _chosen(seat: Seat, level: int, left: dict[Address, Entry]) -> Address:
 
 
 def _seek_parent(seat: Seat, now: Instant) -> None:
-    """Ask one refuge after the other; a root asks its contacts now and then, for other trees."""
+    """Ask one refuge after the other; a root asks somebody now and then, for other trees."""
     if seat.awaiting is not None:
         if now < seat.awaiting:
             return
         seat.awaiting = None
         if seat.top < 0:
             become_root_of_fragment(seat, now)
-    if seat.joining is not None and now < seat.joining.deadline:
+    if seat.is_asking(now):
         return
-    fresh = seat.joining.fresh if seat.joining is not None else False
-    settled = seat.tries >= 2 * len(seat.refuges)
-    if settled:
-        rounds = max(1, seat.settings.probe_ms // seat.settings.beat_ms)
-        if seat.beats % rounds or fresh:
-            if fresh:
-                _ask_again(seat, now)
-            return
-        seat.refuges = [a for a in (*seat.contacts, *seat.lost) if a.peer != seat.address.peer]
-        if not seat.refuges:
-            return
-        contact = seat.refuges[seat.beats // rounds % len(seat.refuges)]
-    else:
+    if seat.tries < 2 * len(seat.refuges):
         contact = seat.refuges[seat.tries % len(seat.refuges)]
         seat.tries += 1
-    _ask_again(seat, now, contact)
-
-
-def _ask_again(seat: Seat, now: Instant, contact: Address | None = None) -> None:
-    joining = seat.joining
-    if joining is not None and joining.fresh:
-        begin_join(seat, now, height=0, box=joining.box, fresh=True, contact=contact)
-    elif seat.parent is None:
-        box = seat.entry(seat.top).box
-        begin_join(seat, now, height=seat.top, box=box, fresh=False, contact=contact)
     else:
-        seat.joining = None  # a relocation that found no place; asked for again if still needed
+        rounds = max(1, seat.settings.probe_ms // seat.settings.beat_ms)
+        others = [a for a in (*seat.contacts, *seat.lost) if a.peer != seat.address.peer]
+        if seat.beats % rounds or not others:
+            return
+        contact = others[seat.beats // rounds % len(others)]
+    ask_to_join(seat, now, contact)
+
+
+def ask_to_join(seat: Seat, now: Instant, contact: Address) -> None:
+    """Ask that the whole tree below this root be taken in."""
+    box = seat.entry(seat.top).box
+    begin_join(seat, now, height=seat.top, box=box, fresh=False, contact=contact)
+
+
+def _ask_again(seat: Seat, now: Instant) -> None:
+    """Give a request up that nobody answered; a change of box is asked for again."""
+    if seat.is_asking(now):
+        return
+    seat.joining = None
+    is_placed = seat.parent is not None or seat.tries >= 2 * len(seat.refuges)
+    if seat.wanted != seat.box and is_placed:
+        change_box(seat, now)
 
 
 def _shrink(seat: Seat, now: Instant) -> None:
@@ -157,7 +155,7 @@ def _shrink(seat: Seat, now: Instant) -> None:
         for member in group.members:
             if member != seat.address:
                 seat.send(member, Relocate(level))
-        if seat.joining is None:
+        if not seat.is_asking(now):
             begin_join(
                 seat,
                 now,
@@ -220,10 +218,15 @@ def _busiest(seat: Seat, level: int) -> Address | None:
 
 
 def _greet_lost(seat: Seat, now: Instant) -> None:
+    """Compare roots with who fell silent, and now and then with somebody known from the start."""
     due = [address for address, at in seat.lost.items() if at <= now]
     if due:
         seat.lost[due[0]] = now + seat.settings.probe_ms
         seat.send(due[0], Greet(seat.root, answer=True))
+    rounds = max(1, seat.settings.probe_ms // seat.settings.beat_ms)
+    if seat.contacts and seat.beats % rounds == rounds - 1:
+        contact = seat.contacts[int(seat.random.random() * len(seat.contacts))]
+        seat.send(contact, Greet(seat.root, answer=True))
 
 
 def on_greet(seat: Seat, sender: Address, message: Greet, now: Instant) -> None:
@@ -241,8 +244,5 @@ def on_meet(seat: Seat, sender: Address, message: Meet, now: Instant) -> None:
         return
     if seat.parent is not None:
         seat.send(seat.parent, Meet(message.contact, message.hops + 1))
-    elif seat.joining is None and seat.awaiting is None and seat.top >= 0:
-        box = seat.entry(seat.top).box
-        begin_join(
-            seat, now, height=seat.top, box=box, fresh=False, contact=message.contact
-        )
+    elif not seat.is_asking(now) and seat.awaiting is None and seat.top >= 0:
+        ask_to_join(seat, now, message.contact)

@@ -29,9 +29,11 @@ def publish(seat: Seat, batch: Batch, now: Instant) -> None:
         # Not in the tree yet: hand them to whoever was asked to take this seat in.
         pass_on(seat, seat.refuges[0], batch, rising=True, now=now)
     elif seat.settings.climb is Climb.DIRECT and seat.root != seat.address:
-        pass_on(seat, seat.root, batch, rising=True, now=now)
+        pass_on(seat, seat.root, batch, rising=False, now=now)
         return
-    route(seat, seat.address, batch, rising=True, now=now)
+    fresh = _new_ones(seat, batch, now)
+    if fresh is not None:
+        _route(seat, None, fresh, rising=True, now=now)
 
 
 def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> None:
@@ -42,7 +44,8 @@ def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> Non
     # From somebody who is no longer the parent: this seat's groups have changed hands, and the
     # new host has to see the events too.
     rising = message.rising or (seat.parent is not None and sender != seat.parent)
-    wanted, barren = _route(seat, sender, batch, rising=rising, now=now)
+    served = sender if message.rising else None
+    wanted, barren = _route(seat, served, batch, rising=rising, now=now)
     if sender.peer != seat.address.peer:
         tally = seat.tally
         tally.received += len(batch)
@@ -55,17 +58,13 @@ def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> Non
         note_barren(seat, sender, batch, message.asks)
 
 
-def route(seat: Seat, sender: Address, batch: Batch, *, rising: bool, now: Instant) -> None:
-    """Pass a peer's own events on, as if they had just come."""
-    fresh = _new_ones(seat, batch, now)
-    if fresh is not None:
-        _route(seat, sender, fresh, rising=rising, now=now)
-
-
 def _route(
-    seat: Seat, sender: Address, batch: Batch, *, rising: bool, now: Instant
+    seat: Seat, served: Address | None, batch: Batch, *, rising: bool, now: Instant
 ) -> tuple[int, int]:
-    """Pass events on; return how many this seat wanted itself, and how many met nobody here."""
+    """Pass events on; return how many this seat wanted itself, and how many met nobody here.
+
+    `served` has had them: they came up from there.
+    """
     branches = seat.branches or _branches(seat)
     starts, places, barren = hits(batch.lows, batch.highs, branches.lows, branches.highs)
     ends = starts.tolist()
@@ -82,10 +81,10 @@ def _route(
                 wanted = end - start
                 seat.tally.delivered += wanted
                 seat.delivered.append(batch if wanted == size else batch.take(places[start:end]))
-        elif address != sender:
+        elif address != served:
             part = batch if end - start == size else batch.take(places[start:end])
             pass_on(seat, address, part, rising=False, now=now)
-    if rising and seat.parent is not None and seat.parent != sender:
+    if rising and seat.parent is not None and seat.parent != served:
         seat.tally.lifted += size
         pass_on(seat, seat.parent, batch, rising=True, now=now)
     return wanted, barren

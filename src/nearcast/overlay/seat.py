@@ -63,6 +63,8 @@ class Joining:
     box: Bounds
     fresh: bool
     """A new subscription or a changed box: what is placed is not yet in the seat's groups."""
+    moving: bool
+    """What is hosted above `height` is given up once somebody takes the seat in."""
     deadline: Instant
 
 
@@ -122,6 +124,7 @@ class Seat:
         "box",
         "branches",
         "choices",
+        "circles",
         "clock",
         "contacts",
         "delivered",
@@ -191,6 +194,8 @@ class Seat:
         self.choices: dict[int, Choice] = {}
         self.refuges: list[Address] = []
         self.tries = 0
+        self.circles = 0
+        """How often in a row the parent claimed to be below this seat."""
         self.awaiting: Instant | None = None
         """Until when an orphan waits for the sibling that was elected."""
         self.lost: dict[Address, Instant] = {}
@@ -241,6 +246,10 @@ class Seat:
     def send(self, to: Address, body: Body) -> None:
         """Put a message into the outbox."""
         self.out.append(Envelope(to, self.address, body))
+
+    def is_asking(self, now: Instant) -> bool:
+        """Say whether an answer to a request may still come."""
+        return self.joining is not None and now < self.joining.deadline
 
     def learn_term(self, term: int) -> None:
         """Keep the clock at the highest term seen."""

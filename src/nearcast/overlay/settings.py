@@ -68,11 +68,11 @@ class Settings:
     e: Density = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least or self.most < 2 or self.most + 1 < 2 * self.least:
+        if self.least < 2 or self.most + 1 < 2 * self.least:
             raise OutOfRangeError(
                 f"fan-out {self.least} to {self.most}",
                 where="Settings",
-                expected="most ≥ 2, and most + 1 members enough for two groups of `least`",
+                expected="least ≥ 2, and most + 1 members enough for two groups of `least`",
             )
         if not 0 < self.beat_ms < self.patience_ms or self.retry_ms <= 0 or self.coalesce_ms < 0:
             raise OutOfRangeError(

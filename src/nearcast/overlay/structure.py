@@ -26,7 +26,7 @@ from nearcast.overlay.messages import (
     Replace,
     Report,
 )
-from nearcast.overlay.seat import Group, Seat
+from nearcast.overlay.seat import MOST_LOST, Group, Seat
 from nearcast.overlay.splitting import split
 
 
@@ -64,6 +64,7 @@ def settle(
     heir: Address | None = None,
     leaving: bool = False,
     nonce: int | None = None,
+    known: tuple[Address, ...] = (),
 ) -> None:
     """Bring the seat's groups from level `start` up into order, and tell everybody concerned.
 
@@ -74,7 +75,8 @@ def settle(
     plan = _make_plan(seat, start, until if until is not None else start, newcomer, heir, leaving)
     if plan.reaches_top and seat.parent is None:
         _raise_or_lower_root(seat, plan)
-    _carry_out(seat, plan, start, now, nonce=nonce)
+    acquaintances = tuple(dict.fromkeys((*known, *seat.lost, *seat.contacts)))[:MOST_LOST]
+    _carry_out(seat, plan, start, now, nonce=nonce, known=acquaintances)
 
 
 def _make_plan(
@@ -182,7 +184,13 @@ def _raise_or_lower_root(seat: Seat, plan: _Plan) -> None:
 
 
 def _carry_out(
-    seat: Seat, plan: _Plan, start: int, now: Instant, *, nonce: int | None
+    seat: Seat,
+    plan: _Plan,
+    start: int,
+    now: Instant,
+    *,
+    nonce: int | None,
+    known: tuple[Address, ...],
 ) -> None:
     me, parent, level_above = seat.address, seat.parent, seat.top + 1
     term = seat.clock + 1
@@ -202,11 +210,11 @@ def _carry_out(
             term,
             _sponsor(plan, me, holder) if above is None else None,
             nonce,
-            tuple(seat.lost) if uplink is None else (),
+            known if uplink is None else (),
         )
         seat.send(holder, message)
     if plan.reaches_top:
-        _tell_above(seat, plan, level_above, handed)
+        _tell_above(seat, plan, level_above, handed, known)
     _take_place_below(seat, plan, term, now)
 
 
@@ -259,7 +267,11 @@ def _sponsor(plan: _Plan, me: Address, holder: Address) -> Address:
 
 
 def _tell_above(
-    seat: Seat, plan: _Plan, level: int, handed: dict[Address, list[_Part]]
+    seat: Seat,
+    plan: _Plan,
+    level: int,
+    handed: dict[Address, list[_Part]],
+    known: tuple[Address, ...],
 ) -> None:
     """Tell the parent, or the new root, what became of the seat's highest group."""
     heads = [entry.address for entry in plan.passed]
@@ -271,7 +283,7 @@ def _tell_above(
         else:
             seat.send(seat.parent, Replace(level, plan.passed[0]))
     elif heads and heads[0] != seat.address and heads[0] not in handed:
-        seat.send(heads[0], Handover((), None, seat.clock, seat.clock + 1, known=tuple(seat.lost)))
+        seat.send(heads[0], Handover((), None, seat.clock, seat.clock + 1, known=known))
 
 
 def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:

@@ -27,12 +27,14 @@ from nearcast.overlay.structure import adopt, report, set_parent, settle, take_o
 
 def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
     """Take the sender as parent, if it answers a request or its term is the newer one."""
-    if seat.address in message.path or len(message.path) > seat.settings.hop_limit:
-        _refuse_cycle(seat, sender, message, now)
+    joining = seat.joining
+    answers = joining is not None and message.nonce == joining.nonce
+    moving = answers and joining is not None and joining.moving
+    circular = seat.address in message.path and not moving
+    if circular and _is_cycle(seat, sender, message, now):
         return
     seat.learn_term(message.term)
-    joining = seat.joining
-    if joining is not None and message.nonce == joining.nonce:
+    if answers:
         if _fits(seat, message.level):
             _move_to(seat, sender, message, now)
             return
@@ -51,13 +53,19 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
         seat.send(sender, Left(message.level))
 
 
-def _refuse_cycle(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
+def _is_cycle(seat: Seat, sender: Address, message: Adopt, now: Instant) -> bool:
+    """Refuse a parent that claims to be below this seat; do so at once if it is a new one.
+
+    The word of the present parent may be out of date: news of who is above takes a beat per level.
+    """
     seat.tally.refused += 1
+    seat.circles += 1
+    if sender == seat.parent and seat.circles <= 3 + len(message.path):
+        return False
     seat.send(sender, Left(message.level))
     if sender == seat.parent:
-        set_parent(seat, None, seat.parent_term, now)
-        seat.refuges = [address for address in seat.contacts if address != seat.address]
-        seat.tries = 0
+        become_root_of_fragment(seat, now)
+    return True
 
 
 def _is_parent(seat: Seat, sender: Address, term: int) -> bool:
@@ -79,7 +87,9 @@ def _fits(seat: Seat, level: int) -> bool:
     assert joining is not None
     if level == 0:
         return joining.height == 0
-    return level == joining.height + 1 and (joining.fresh or joining.height <= seat.top)
+    if joining.moving:
+        return level == joining.height + 1 and (joining.fresh or joining.height <= seat.top)
+    return level == joining.height + 1 == seat.top + 1
 
 
 def _move_to(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
@@ -87,13 +97,13 @@ def _move_to(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
     joining, same = seat.joining, seat.parent == sender
     assert joining is not None
     start = 0 if joining.fresh or message.level == 0 else joining.height + 1
-    if same and start > seat.top:
+    if same and not joining.fresh and message.level == seat.top + 1:
         seat.joining = None  # already there
         _heed(seat, message, now)
         return
     if start <= seat.top and not _alone(seat, start):
-        leave_groups(seat, start, now)
-    elif seat.parent is not None and not same:
+        leave_groups(seat, start, now, known=(sender,))
+    elif seat.parent is not None and not (same and message.level == seat.top + 1):
         seat.send(seat.parent, Left(seat.top + 1))
     if joining.fresh:
         seat.box = joining.box
@@ -119,9 +129,11 @@ def _heed(seat: Seat, message: Adopt, now: Instant) -> None:
     seat.awaiting = None
     seat.sponsor = None
     seat.siblings = message.siblings
-    seat.path = message.path
+    seat.path = tuple(address for address in message.path if address != seat.address)
     seat.kin = message.kin
     seat.tries = 0
+    if seat.address not in message.path:
+        seat.circles = 0
 
 
 def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> None:
@@ -256,6 +268,6 @@ def on_relocate(seat: Seat, sender: Address, message: Relocate, now: Instant) ->
     if sender != seat.parent or message.level != seat.top + 1:
         seat.tally.refused += 1
         return
-    if seat.joining is None or seat.joining.deadline <= now:
+    if not seat.is_asking(now):
         box = seat.entry(seat.top).box
         begin_join(seat, now, height=seat.top, box=box, fresh=False, avoid=sender)
