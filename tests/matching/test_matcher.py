@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nearcast.matching import Matcher, open_matcher, save_matcher, shelf, topic_matches
+from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher, shelf, topic_matches
 from nearcast.model import (
     Attribute,
     BoundingBox,
+    Box,
     Circle,
     Event,
     FileFormatError,
@@ -25,6 +26,7 @@ from nearcast.model import (
     Space,
     Subscription,
     UnknownNameError,
+    bounds_of,
     distance_m,
     parse_where,
 )
@@ -337,6 +339,21 @@ def test_what_is_saved_and_opened_answers_alike(wishes, several, k):
             for event in (Event.of(city(), topic, each) for each in several):
                 assert sorted(view.match(event)) == sorted(matcher.match(event))
                 assert view.top(event, k) == matcher.top(event, k)
+
+
+@given(st.lists(st.sampled_from([w for w in WHERES if w and "or" not in w and "in" not in w])))
+def test_boxes_given_at_once_answer_as_subscriptions_given_one_by_one(wheres):
+    space = city()
+    matcher = Matcher([space])
+    boxes: list[Box] = []
+    for key, where in enumerate(where for where in wheres if "not" not in where):
+        matcher.add(key, Subscription(topic_filter="city/#", where=parse_where(where)))
+        boxes += space.boxes(where)
+    view = MatcherView.of_boxes(space, range(len(boxes)), *bounds_of(boxes)) if boxes else matcher
+    for price in (0, 3, 4.5, 10):
+        event = Event.of(space, "city/x", {"price": price, "kind": "a", "lon": 0, "lat": 0})
+        assert sorted(view.match(event)) == sorted(matcher.match(event))
+        assert view.top(event, 3) == matcher.top(event, 3)
 
 
 @pytest.mark.parametrize("damage", ["cut", "format", "missing", "text", "rows"])

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from nearcast.model import distance_m
+from nearcast.model import ACCURACY_FLOOR, Box, distance_m
 from nearcast.model.errors import MisuseError, OutOfRangeError, UnknownNameError
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
     from nearcast.matching.query import Query
 
@@ -49,6 +50,17 @@ def checked_k(k: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise OutOfRangeError(repr(k), where="k", expected="a whole number from 1")
     return k
+
+
+def accuracies(lows: npt.ArrayLike, highs: npt.ArrayLike, extent: Box) -> npt.NDArray[np.float64]:
+    """Return `Box.accuracy` for many closed boxes at once."""
+    import numpy as np
+
+    widths = np.asarray(highs, np.float64) - np.asarray(lows, np.float64)
+    ranges = np.array([side.width for side in extent.sides])
+    shares = np.where(np.isfinite(widths), widths / ranges, 1.0)
+    bits: npt.NDArray[np.float64] = np.log2(np.clip(shares, ACCURACY_FLOOR, 1.0)).sum(axis=1)
+    return bits
 
 
 def centre_score(lows: Sequence[float], highs: Sequence[float], point: Sequence[float]) -> float:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from nearcast.index.box_index import BoxIndex
 from nearcast.matching.exact import inside_circles, pairs_inside_circles
 from nearcast.matching.query import Query
-from nearcast.matching.ranking import Rank, centre_score, distance_of
-from nearcast.matching.rows import Rows
+from nearcast.matching.ranking import Rank, accuracies, centre_score, distance_of
+from nearcast.matching.rows import ROW, Rows
 from nearcast.model import Box, Circle, Space
 from nearcast.model.shape_text import Shape
 
@@ -89,6 +90,28 @@ class Shelf:
         shelf._has_circles = bool(np.isfinite(table["radius_m"]).any())
         shelf._several = len(table) - len(np.unique(table["key"]))
         return shelf
+
+    @classmethod
+    def of_boxes(
+        cls,
+        space: Space,
+        keys: npt.ArrayLike,
+        lows: npt.ArrayLike,
+        highs: npt.ArrayLike,
+        weights: npt.ArrayLike | None = None,
+    ) -> Shelf:
+        """Return a shelf of plain boxes, one for each key; row order is age order."""
+        extent = (space.extent.lows, space.extent.highs)
+        owners = np.asarray(keys, np.int64)
+        ids = np.arange(len(owners))
+        index = BoxIndex.from_arrays(ids, lows, highs, weights=weights, extent=extent)
+        table = np.zeros(len(owners), ROW)
+        table["key"], table["age"] = owners, ids
+        table["weight"] = 1.0 if weights is None else weights
+        table["accuracy"] = accuracies(lows, highs, space.extent)
+        for name in ("lon", "lat", "radius_m"):
+            table[name] = math.nan
+        return cls.of(space, Rows(table), index, {})
 
     def contents(self) -> tuple[NDArray[np.void], BoxIndex, dict[int, list[str]]]:
         """Return rows, index and exact shapes for a file: box ids counted from 0, oldest first."""

@@ -25,6 +25,24 @@ class MatcherView:
         self.spaces = {space.name: space for space in spaces}
         self._trees: dict[str, TopicTree[str, Shelf]] = {name: TopicTree() for name in self.spaces}
 
+    @classmethod
+    def of_boxes(
+        cls,
+        space: Space,
+        keys: npt.ArrayLike,
+        lows: npt.ArrayLike,
+        highs: npt.ArrayLike,
+        *,
+        weights: npt.ArrayLike | None = None,
+    ) -> MatcherView:
+        """Return a view of plain boxes on all of a space's topics, built at once.
+
+        A box has closed bounds, infinite where it leaves an attribute out; row order is age order.
+        """
+        view = cls([space])
+        view.put_shelf(space, space.topic_filter, Shelf.of_boxes(space, keys, lows, highs, weights))
+        return view
+
     def match(self, event: Event) -> list[int]:
         """Return the keys of all subscriptions that want the event, each once."""
         shelves = self._shelves(event.space.name, event.topic)
