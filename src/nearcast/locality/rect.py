@@ -121,7 +121,11 @@ def checked_rect(area: Area, where: str) -> Rect:
 
     NaN, infinity and swapped bounds are errors.
     """
-    numbers = area.bounds if isinstance(area, Bounded) else area
+    numbers: Sequence[float]
+    if isinstance(area, (tuple, list)):  # the usual case; a protocol's check is slow
+        numbers = area
+    else:
+        numbers = area.bounds if isinstance(area, Bounded) else area
     try:
         values = tuple(float(value) for value in numbers)
     except (TypeError, ValueError):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
 from nearcast.simulator.network import ActorId, Instant, Link, Network
 
-__all__ = ["Actor", "ActorId", "Instant", "Observer", "Send", "World"]
+__all__ = ["Actor", "ActorId", "DropObserver", "Instant", "Observer", "Send", "World"]
 
 
 class Send(NamedTuple):
@@ -54,6 +54,9 @@ class Actor(Protocol):
 
 Observer: TypeAlias = Callable[[Instant, ActorId, Any], None]
 """Sees each output that is not a `Send`: (now, actor, output)."""
+
+DropObserver: TypeAlias = Callable[[Instant, ActorId, ActorId, Any], None]
+"""Sees each message that is lost, cut off or finds nobody: (now, sender, receiver, message)."""
 
 A = TypeVar("A", bound=Actor)
 _DIGEST_BATCH = 512
@@ -97,6 +100,7 @@ class World:
         *,
         link: Link | None = None,
         observer: Observer | None = None,
+        drop_observer: DropObserver | None = None,
         keep_digest: bool = True,
     ) -> None:
         self.seed = seed
@@ -105,6 +109,7 @@ class World:
         self.random = Random(seed)
         self.counts: Counter[str] = Counter()
         self._observer = observer
+        self._drop_observer = drop_observer
         self._actors: dict[ActorId, Actor] = {}
         self._down: dict[ActorId, Actor] = {}
         self._wakes: dict[ActorId, Instant] = {}
@@ -233,7 +238,7 @@ class World:
         else:
             self.now = at
             if actor is None or not (kind == _POST or self.network.connected(sender, target)):
-                self.counts["dropped"] += 1
+                self._dropped(sender, target, message)
                 return 0
             self.counts["delivered"] += 1
             self._note(at, target, message)
@@ -247,10 +252,18 @@ class World:
             if type(output) is Send:
                 self.counts["sent"] += 1
                 to, message = output
-                for at in self.network.arrivals(actor_id, to, now, self.random):
+                arrivals = self.network.arrivals(actor_id, to, now, self.random)
+                if not arrivals:
+                    self._dropped(actor_id, to, message)
+                for at in arrivals:
                     self._push(at, _MESSAGE, to, actor_id, message)
             elif self._observer is not None:
                 self._observer(now, actor_id, output)
+
+    def _dropped(self, sender: ActorId, to: ActorId, message: Any) -> None:
+        self.counts["dropped"] += 1
+        if self._drop_observer is not None:
+            self._drop_observer(self.now, sender, to, message)
 
     def _push(self, at: Instant, kind: int, target: Any, sender: Any, message: Any) -> None:
         self._order += 1

@@ -1,0 +1,289 @@
+"""The gateway: the authority on its clients' subscriptions (design, What moves in a handover).
+
+A client stays with its gateway; what moves as it travels is its registration. The life of one
+stretch of a registration at one holder:
+
+      opened ──Register──► told ──Known──► held ──client moves on──► ended ──horizon──► gone
+         ▲                  │ ▲                │                       │
+         └── new plan       └─┘ no answer      └── holder forgot: told again (so is an ended one)
+
+The holders of the new place are told at once, and so are the old ones, but with the instant at
+which the stretch ended: an event published before it still finds the subscription there, however
+late it comes. So nothing is lost between the old table and the new one (trap T0.6). The gateway
+itself checks each match against where the client was when the event was published, and remembers
+what it has delivered until the event's deadline: so nothing is delivered in error, or twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from nearcast.locality.messages import (
+    Deliver,
+    Event,
+    EventId,
+    Instant,
+    Match,
+    Matched,
+    NodeId,
+    Outgoing,
+    Register,
+    Span,
+    SubscriptionId,
+    Timing,
+)
+from nearcast.locality.pursuit import Pursuit
+from nearcast.locality.rect import Area, Rect, checked_rect
+from nearcast.locality.view import PlanView
+from nearcast.model.errors import KeyInUseError, KeyMissingError
+
+FOREVER: Instant = 1 << 62
+_MOST_SPANS = 8
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A time in which the subscription's area lay inside `cover`; None: it still does."""
+
+    cover: Rect
+    since: Instant
+    until: Instant | None
+
+
+@dataclass(slots=True)
+class _Subscription:
+    stretches: list[_Stretch]
+    history: list[tuple[Instant, Rect | None]]  # from then on this area; None: unsubscribed
+    revision: int = 0
+    legacy: list[tuple[NodeId, Span]] = field(default_factory=list)  # ended by a change of plan
+    told: dict[NodeId, tuple[Span, ...]] = field(default_factory=dict)
+    delivered: dict[EventId, Instant] = field(default_factory=dict)
+
+    @property
+    def area(self) -> Rect | None:
+        return self.history[-1][1]
+
+    def area_at(self, at: Instant) -> Rect | None:
+        for since, area in reversed(self.history):
+            if since <= at:
+                return area
+        return None
+
+
+class Gateway:
+    """The subscriptions of one node's clients, and where they are registered.
+
+    Contract: an event is delivered to a subscription exactly when the subscription's area at
+    the instant of publication meets the event's, once, and before the event's deadline. This object
+    is what a node must keep over a crash.
+
+    Complexity: `move` costs two comparisons per side while the client stays in its cover, else one
+    lookup in the plan and one message to each holder that is concerned.
+    """
+
+    def __init__(self, node: NodeId, view: PlanView, pursuit: Pursuit, timing: Timing) -> None:
+        self._node = node
+        self._view = view
+        self._pursuit = pursuit
+        self._timing = timing
+        self._subscriptions: dict[SubscriptionId, _Subscription] = {}
+        self._sweep_at: Instant | None = None
+
+    def subscribe(self, subscription: SubscriptionId, area: Area, now: Instant) -> list[Outgoing]:
+        """Begin a subscription."""
+        known = self._subscriptions.get(subscription)
+        if known is not None and known.area is not None:
+            raise KeyInUseError(subscription, where="Gateway.subscribe")
+        rect = checked_rect(area, "area of a subscription")
+        if known is None:
+            known = self._subscriptions[subscription] = _Subscription([], [])
+            known.revision = now << 8  # higher than in an earlier life under the same name
+        known.history.append((now, rect))
+        known.stretches.append(_Stretch(rect.grown(self._timing.slack), now, None))
+        if self._sweep_at is None:
+            self._sweep_at = now + self._timing.horizon_ms
+        return self._tell_holders(subscription, known, now)
+
+    def move(self, subscription: SubscriptionId, area: Area, now: Instant) -> list[Outgoing]:
+        """Follow a client: hand its registration over if it has left what its holders know."""
+        known = self._known(subscription)
+        rect = checked_rect(area, "area of a subscription")
+        known.history.append((now, rect))
+        while known.history[1][0] <= now - self._timing.horizon_ms:
+            del known.history[0]
+        if known.stretches[-1].cover.covers(rect):
+            return []
+        known.stretches[-1].until = now
+        known.stretches.append(_Stretch(rect.grown(self._timing.slack), now, None))
+        return self._tell_holders(subscription, known, now)
+
+    def unsubscribe(self, subscription: SubscriptionId, now: Instant) -> list[Outgoing]:
+        """End a subscription; events published before now are still delivered."""
+        known = self._known(subscription)
+        known.history.append((now, None))
+        known.stretches[-1].until = now
+        return self._tell_holders(subscription, known, now)
+
+    def plans_changed(self, now: Instant) -> list[Outgoing]:
+        """Register everything where the view's plans want it now."""
+        out = []
+        for name, known in self._subscriptions.items():
+            self._keep_legacy(known, now)
+            out += self._tell_holders(name, known, now)
+        return out
+
+    def restarted(self, pursuit: Pursuit, now: Instant) -> list[Outgoing]:
+        """Come back after a crash: register everything once more."""
+        self._pursuit = pursuit
+        out = []
+        for name, known in self._subscriptions.items():
+            known.told = {}
+            out += self._tell_holders(name, known, now)
+        return out
+
+    def matched(self, message: Match, now: Instant) -> list[Outgoing | Deliver]:
+        """Deliver a match to the subscriptions that it is due to, and acknowledge it."""
+        event = message.event
+        out: list[Outgoing | Deliver] = [
+            Deliver(name, event)
+            for name in message.subscriptions
+            if now < event.deadline and self._is_due(name, event)
+        ]
+        if event.qos > 0:
+            answer = Matched(self._node, event.event_id, message.revision)
+            out.append(Outgoing(message.holder, answer))
+        return out
+
+    def advance(self, now: Instant) -> list[Outgoing]:
+        """Forget what can no longer matter."""
+        if self._sweep_at is not None and self._sweep_at <= now:
+            self._sweep(now)
+        return []
+
+    def wake_at(self) -> Instant | None:
+        """Say when something can be forgotten."""
+        return self._sweep_at
+
+    def leaves_of(self, subscription: SubscriptionId) -> dict[NodeId, tuple[str, ...]]:
+        """Return the leaves where a subscription is registered now, by holder."""
+        told = self._known(subscription).told
+        return {
+            holder: tuple(leaf for span in spans if span.until is None for leaf in span.leaves)
+            for holder, spans in told.items()
+            if any(span.until is None for span in spans)
+        }
+
+    def _known(self, subscription: SubscriptionId) -> _Subscription:
+        known = self._subscriptions.get(subscription)
+        if known is None or known.area is None:
+            raise KeyMissingError(subscription, where="Gateway")
+        return known
+
+    def _is_due(self, name: SubscriptionId, event: Event) -> bool:
+        """Tell whether to deliver; if so, remember it."""
+        known = self._subscriptions.get(name)
+        if known is None or event.event_id in known.delivered:
+            return False
+        area = known.area_at(event.published_at)
+        if area is None or not area.intersects(event.area):
+            return False
+        known.delivered[event.event_id] = event.deadline
+        return True
+
+    def _tell_holders(
+        self, name: SubscriptionId, known: _Subscription, now: Instant
+    ) -> list[Outgoing]:
+        known.stretches = _fewer([s for s in known.stretches if self._matters(s, now)])
+        wanted = self._wanted(known)
+        for holder, span in known.legacy:
+            wanted[holder] = (*wanted.get(holder, ()), span)
+        out = []
+        for holder, spans in wanted.items():
+            if known.told.get(holder) != spans:
+                out += self._tell(name, known, holder, spans, now)
+        return out
+
+    def _wanted(self, known: _Subscription) -> dict[NodeId, tuple[Span, ...]]:
+        """Return what each holder should know, by the plans in use."""
+        wanted: dict[NodeId, tuple[Span, ...]] = {}
+        for stretch in known.stretches:
+            for holder, leaves in self._view.holders(stretch.cover).items():
+                span = Span(leaves, stretch.cover, stretch.since, stretch.until)
+                wanted[holder] = (*wanted.get(holder, ()), span)
+        return wanted
+
+    def _keep_legacy(self, known: _Subscription, now: Instant) -> None:
+        """Keep what no plan in use asks for any more: events under way may still come there."""
+        horizon = self._timing.horizon_ms
+        known.legacy = [(h, s) for h, s in known.legacy if (s.until or now) + horizon > now]
+        wanted = self._wanted(known)
+        kept = {(holder, span.leaves, span.since) for holder, span in known.legacy}
+        for holder, spans in known.told.items():
+            for span in spans:
+                if (holder, span.leaves, span.since) in kept or _asked_for(
+                    span, wanted.get(holder)
+                ):
+                    continue
+                ended = span if span.until is not None else replace(span, until=now)
+                known.legacy.append((holder, ended))
+
+    def _tell(
+        self,
+        name: SubscriptionId,
+        known: _Subscription,
+        holder: NodeId,
+        spans: tuple[Span, ...],
+        now: Instant,
+    ) -> list[Outgoing]:
+        known.revision += 1
+        known.told[holder] = spans
+        message = Register(self._node, name, known.revision, spans)
+        ends = [FOREVER if s.until is None else s.until + self._timing.horizon_ms for s in spans]
+        give_up_at = max(ends, default=now)
+        return self._pursuit.tell(holder, ("s", name), known.revision, message, now, give_up_at)
+
+    def _matters(self, stretch: _Stretch, now: Instant) -> bool:
+        return stretch.until is None or stretch.until + self._timing.horizon_ms > now
+
+    def _sweep(self, now: Instant) -> None:
+        horizon = self._timing.horizon_ms
+        for name, known in list(self._subscriptions.items()):
+            known.delivered = {e: end for e, end in known.delivered.items() if end > now}
+            known.stretches = [s for s in known.stretches if self._matters(s, now)]
+            known.legacy = [(h, s) for h, s in known.legacy if (s.until or now) + horizon > now]
+            known.history = _recent(known.history, now - horizon)
+            for holder, spans in list(known.told.items()):
+                if all(s.until is not None and s.until + horizon <= now for s in spans):
+                    del known.told[holder]
+                    self._pursuit.drop(holder, ("s", name))
+            if known.area is None and not known.stretches and not known.told:
+                del self._subscriptions[name]
+        self._sweep_at = now + horizon if self._subscriptions else None
+
+
+def _asked_for(span: Span, wanted: tuple[Span, ...] | None) -> bool:
+    return any(
+        set(span.leaves) <= set(other.leaves)
+        and other.cover.covers(span.cover)
+        and other.since <= span.since
+        for other in wanted or ()
+    )
+
+
+def _fewer(stretches: list[_Stretch]) -> list[_Stretch]:
+    """Join the oldest stretches when there are many: a holder may know too much, not too little."""
+    while len(stretches) > _MOST_SPANS:
+        first, second, *rest = stretches
+        joined = _Stretch(first.cover.joined(second.cover), first.since, second.until)
+        stretches = [joined, *rest]
+    return stretches
+
+
+def _recent(
+    history: list[tuple[Instant, Rect | None]], before: Instant
+) -> list[tuple[Instant, Rect | None]]:
+    """Drop areas that were replaced at or before an instant."""
+    first = 0
+    while first + 1 < len(history) and history[first + 1][0] <= before:
+        first += 1
+    return history[first:]

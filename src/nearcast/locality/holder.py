@@ -1,0 +1,245 @@
+"""The holder: keeps copies of subscriptions and events for its leaves, and finds who matches whom.
+
+Nothing here is the only copy. Subscriptions belong to their gateways, events to the nodes where
+they were published; both tell the holder what they have until it says that it knows, and again when
+it has forgotten. So a crash of the holder costs time and loses nothing, and an event and a
+subscription match whichever comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from nearcast.locality.messages import (
+    Event,
+    EventId,
+    Instant,
+    Known,
+    Match,
+    Matched,
+    NodeId,
+    Offer,
+    Outgoing,
+    Probe,
+    Register,
+    Span,
+    SubscriptionId,
+    TableId,
+    Timing,
+)
+from nearcast.locality.pursuit import Pursuit
+
+_Place = tuple[NodeId, SubscriptionId]
+
+
+@dataclass(slots=True)
+class _Table:
+    table: TableId
+    heard_at: Instant
+
+
+@dataclass(slots=True)
+class _Held:
+    revision: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(slots=True)
+class _Known:
+    event: Event
+    revision: int
+    leaves: tuple[str, ...]
+    matched: dict[NodeId, dict[SubscriptionId, None]]
+
+
+class Holder:
+    """The tables of the leaves that one node serves.
+
+    Contract: as long as a subscription is registered here for a leaf and an event is offered here
+    for the same leaf, in whatever order they come, the subscription's gateway is told, until it
+    says that it knows (QoS 1 and 2) or once (QoS 0). Memory is given back at the event's deadline,
+    one horizon after a span has ended, and one lease after an authority was last heard.
+
+    Complexity: O(subscriptions at the event's leaves) per event; O(events alive at its leaves) per
+    registration.
+    """
+
+    def __init__(self, node: NodeId, incarnation: int, timing: Timing) -> None:
+        self._node = node
+        self._incarnation = incarnation
+        self._timing = timing
+        self._serial = 0
+        self._tables: dict[NodeId, _Table] = {}
+        self._held: dict[_Place, _Held] = {}
+        self._leaves: dict[str, dict[_Place, None]] = {}
+        self._events: dict[EventId, _Known] = {}
+        self._events_at: dict[str, dict[EventId, None]] = {}
+        self._pursuit = Pursuit(node, timing, probes=False)
+        self._expiries: list[tuple[Instant, EventId]] = []
+        self._sweep_at: Instant | None = None
+
+    def receive(self, message: Any, now: Instant) -> list[Outgoing]:
+        """Take in a Register, an Offer, a Probe or a Matched."""
+        out: list[Outgoing] = _HANDLERS[type(message)](self, message, now)
+        return out
+
+    def advance(self, now: Instant) -> list[Outgoing]:
+        """Repeat what was not acknowledged, and forget what is over."""
+        while self._expiries and self._expiries[0][0] <= now:
+            self._forget_event(heappop(self._expiries)[1])
+        if self._sweep_at is not None and self._sweep_at <= now:
+            self._sweep(now)
+        return self._pursuit.advance(now)
+
+    def wake_at(self) -> Instant | None:
+        """Say when something is due."""
+        times = (
+            self._expiries[0][0] if self._expiries else None,
+            self._sweep_at,
+            self._pursuit.wake_at(),
+        )
+        return min((at for at in times if at is not None), default=None)
+
+    def loads(self) -> dict[str, int]:
+        """Return how many subscriptions each leaf holds here, for splitting and merging."""
+        return {leaf: len(table) for leaf, table in self._leaves.items()}
+
+    def _register(self, message: Register, now: Instant) -> list[Outgoing]:
+        place = (message.gateway, message.subscription)
+        known = self._known(message.gateway, ("s", message.subscription), message.revision, now)
+        held = self._held.get(place)
+        if held is not None and held.revision >= message.revision:
+            return [known]
+        self._unlist(place)
+        self._held[place] = _Held(message.revision, message.spans)
+        for leaf in _leaves(message.spans):
+            self._leaves.setdefault(leaf, {})[place] = None
+        if self._sweep_at is None:
+            self._sweep_at = now + self._timing.lease_ms
+        return [known, *self._match_registration(place, now)]
+
+    def _offer(self, message: Offer, now: Instant) -> list[Outgoing]:
+        event = message.event
+        known = self._known(message.publisher, ("e", event.event_id), message.revision, now)
+        before = self._events.get(event.event_id)
+        if now >= event.deadline or (before is not None and before.revision >= message.revision):
+            return [known]
+        leaves = message.leaves
+        if before is not None:
+            leaves = tuple(dict.fromkeys((*before.leaves, *leaves)))
+        matched = before.matched if before is not None else {}
+        entry = _Known(event, message.revision, leaves, matched)
+        self._events[event.event_id] = entry
+        for leaf in leaves:
+            self._events_at.setdefault(leaf, {})[event.event_id] = None
+        if before is None:
+            heappush(self._expiries, (event.deadline, event.event_id))
+        places = {place: None for leaf in leaves for place in self._leaves.get(leaf, ())}
+        return [known, *self._tell_gateways(entry, places, now)]
+
+    def _probe(self, message: Probe, now: Instant) -> list[Outgoing]:
+        return [self._known(message.authority, None, 0, now)]
+
+    def _matched(self, message: Matched, _now: Instant) -> list[Outgoing]:
+        self._pursuit.acknowledged(message.gateway, message.event_id, message.revision)
+        return []
+
+    def _known(self, authority: NodeId, key: Any, revision: int, now: Instant) -> Outgoing:
+        table = self._tables.get(authority)
+        if table is None:
+            self._serial += 1
+            table = self._tables[authority] = _Table((self._incarnation, self._serial), now)
+            if self._sweep_at is None:
+                self._sweep_at = now + self._timing.lease_ms
+        table.heard_at = now
+        return Outgoing(authority, Known(self._node, table.table, key, revision))
+
+    def _match_registration(self, place: _Place, now: Instant) -> list[Outgoing]:
+        out: list[Outgoing] = []
+        events = {
+            event_id: None
+            for leaf in _leaves(self._held[place].spans)
+            for event_id in self._events_at.get(leaf, ())
+        }
+        for event_id in events:
+            out += self._tell_gateways(self._events[event_id], [place], now)
+        return out
+
+    def _tell_gateways(
+        self, entry: _Known, places: Iterable[_Place], now: Instant
+    ) -> list[Outgoing]:
+        if now >= entry.event.deadline:
+            return []
+        fresh: dict[NodeId, None] = {}
+        for gateway, subscription in places:
+            told = entry.matched.setdefault(gateway, {})
+            spans = self._held[gateway, subscription].spans
+            if subscription not in told and _covers(spans, entry.event):
+                told[subscription] = None
+                fresh[gateway] = None
+        return [out for gateway in fresh for out in self._tell(entry, gateway, now)]
+
+    def _tell(self, entry: _Known, gateway: NodeId, now: Instant) -> list[Outgoing]:
+        told = tuple(entry.matched[gateway])
+        message = Match(self._node, entry.event, len(told), told)
+        if entry.event.qos == 0:
+            return [Outgoing(gateway, message)]
+        event_id, deadline = entry.event.event_id, entry.event.deadline
+        return self._pursuit.tell(gateway, event_id, len(told), message, now, deadline)
+
+    def _forget_event(self, event_id: EventId) -> None:
+        entry = self._events.pop(event_id, None)
+        if entry is None:
+            return
+        for gateway in entry.matched:
+            self._pursuit.drop(gateway, event_id)
+        for leaf in entry.leaves:
+            table = self._events_at.get(leaf, {})
+            table.pop(event_id, None)
+            if not table:
+                self._events_at.pop(leaf, None)
+
+    def _sweep(self, now: Instant) -> None:
+        """Forget authorities that have been silent for a lease, and spans that ended long ago."""
+        lease, horizon = self._timing.lease_ms, self._timing.horizon_ms
+        silent = {node for node, table in self._tables.items() if table.heard_at + lease <= now}
+        for node in silent:
+            del self._tables[node]
+        for place, held in list(self._held.items()):
+            ended = all(s.until is not None and s.until + horizon <= now for s in held.spans)
+            if ended or place[0] in silent:
+                self._unlist(place)
+                del self._held[place]
+        self._sweep_at = now + lease if self._tables else None
+
+    def _unlist(self, place: _Place) -> None:
+        held = self._held.get(place)
+        for leaf in _leaves(held.spans) if held else ():
+            table = self._leaves[leaf]
+            table.pop(place, None)
+            if not table:
+                del self._leaves[leaf]
+
+
+_HANDLERS: dict[type, Any] = {
+    Register: Holder._register,
+    Offer: Holder._offer,
+    Probe: Holder._probe,
+    Matched: Holder._matched,
+}
+
+
+def _leaves(spans: tuple[Span, ...]) -> dict[str, None]:
+    return {leaf: None for span in spans for leaf in span.leaves}
+
+
+def _covers(spans: tuple[Span, ...], event: Event) -> bool:
+    at = event.published_at
+    return any(
+        span.since <= at and (span.until is None or at < span.until)
+        and span.cover.intersects(event.area)
+        for span in spans
+    )  # fmt: skip

@@ -1,0 +1,182 @@
+"""Telling peers what they should know, again and again until each has acknowledged it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from nearcast.locality.messages import Instant, NodeId, Outgoing, Probe, TableId, Timing
+
+
+@dataclass(slots=True)
+class _Item:
+    message: Any
+    revision: int
+    give_up_at: Instant
+    next_try: Instant | None  # None: acknowledged
+    wait_ms: int
+
+
+@dataclass(slots=True)
+class _Peer:
+    items: dict[Hashable, _Item]
+    table: TableId | None = None
+    probe_at: Instant | None = None
+    heard_at: Instant = 0
+
+
+class Pursuit:
+    """What one node wants its peers to know.
+
+    Contract: each item is sent until the peer acknowledges its revision or `give_up_at` has passed.
+    A peer that answers with another table than before has forgotten everything: all its items are
+    sent again. With `probes`, a peer that has acknowledged items is asked every `probe_ms` which
+    table it keeps, so that its forgetting is noticed.
+
+    Complexity: O(log n) per message for n items under way; resending to a peer that forgot is O(its
+    items). An item that is not acknowledged is sent at intervals that double up to `most_retry_ms`.
+    """
+
+    def __init__(self, node: NodeId, timing: Timing, *, probes: bool) -> None:
+        self._node = node
+        self._timing = timing
+        self._probes = probes
+        self._peers: dict[NodeId, _Peer] = {}
+        self._due: list[tuple[Instant, int, NodeId, Hashable]] = []
+        self._order = 0
+
+    def tell(
+        self,
+        peer: NodeId,
+        key: Hashable,
+        revision: int,
+        message: Any,
+        now: Instant,
+        give_up_at: Instant,
+    ) -> list[Outgoing]:
+        """Begin to pursue an item, in place of an earlier one with the same key."""
+        state = self._peers.setdefault(peer, _Peer({}))
+        wait_ms = self._timing.retry_ms
+        state.items[key] = _Item(message, revision, give_up_at, now + wait_ms, wait_ms)
+        self._push(now + wait_ms, peer, key)
+        return [Outgoing(peer, message)]
+
+    def drop(self, peer: NodeId, key: Hashable) -> None:
+        """Stop pursuing an item; no effect if there is none."""
+        if peer in self._peers:
+            self._peers[peer].items.pop(key, None)
+
+    def message(self, peer: NodeId, key: Hashable) -> Any:
+        """Return what a peer is being told under a key, or None."""
+        state = self._peers.get(peer)
+        item = state.items.get(key) if state else None
+        return item.message if item else None
+
+    def acknowledged(self, peer: NodeId, key: Hashable, revision: int) -> None:
+        """Note that a peer has taken a revision in; an older one than the last told is ignored."""
+        state = self._peers.get(peer)
+        item = state.items.get(key) if state else None
+        if item is not None and item.revision == revision:
+            item.next_try = None
+
+    def heard(self, peer: NodeId, table: TableId, now: Instant) -> list[Outgoing]:
+        """Note which table a peer keeps; tell everything again if it is another than before.
+
+        An older incarnation's late answer is ignored: tables only ever grow newer.
+        """
+        state = self._peers.get(peer)
+        if state is None or (state.table is not None and table < state.table):
+            return []
+        if self._probes and state.probe_at is None:
+            state.probe_at = now + self._timing.probe_ms
+            self._push(state.probe_at, peer, None)
+        state.heard_at = now
+        if state.table == table:
+            return []
+        first_contact = state.table is None
+        state.table = table
+        return [] if first_contact else self._tell_all(peer, state, now)
+
+    def is_known_table(self, peer: NodeId, table: TableId) -> bool:
+        """Tell whether this is the table that the peer last named."""
+        state = self._peers.get(peer)
+        return state is not None and state.table == table
+
+    def advance(self, now: Instant) -> list[Outgoing]:
+        """Send what is due again."""
+        out: list[Outgoing] = []
+        while self._due and self._due[0][0] <= now:
+            at, _, peer, key = heappop(self._due)
+            state = self._peers.get(peer)
+            if state is None:
+                continue
+            if key is None:
+                out += self._probe(peer, state, at, now)
+            else:
+                out += self._try_again(peer, state, key, at, now)
+        return out
+
+    def wake_at(self) -> Instant | None:
+        """Say when something is due."""
+        while self._due and not self._is_wanted(*self._due[0]):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def pending(self) -> int:
+        """Return how many items wait for an acknowledgement."""
+        return sum(i.next_try is not None for p in self._peers.values() for i in p.items.values())
+
+    def __len__(self) -> int:
+        return sum(len(peer.items) for peer in self._peers.values())
+
+    def _is_wanted(self, at: Instant, _order: int, peer: NodeId, key: Hashable) -> bool:
+        state = self._peers[peer]
+        if key is None:
+            return state.probe_at == at
+        item = state.items.get(key)
+        return item is not None and item.next_try == at
+
+    def _try_again(
+        self, peer: NodeId, state: _Peer, key: Hashable, at: Instant, now: Instant
+    ) -> list[Outgoing]:
+        item = state.items.get(key)
+        if item is None or item.next_try != at:
+            return []
+        if now >= item.give_up_at:
+            del state.items[key]
+            return []
+        item.wait_ms = min(2 * item.wait_ms, self._timing.most_retry_ms)
+        item.next_try = now + item.wait_ms
+        self._push(item.next_try, peer, key)
+        return [Outgoing(peer, item.message)]
+
+    def _probe(self, peer: NodeId, state: _Peer, at: Instant, now: Instant) -> list[Outgoing]:
+        if state.probe_at != at:
+            return []
+        if (again := state.heard_at + self._timing.probe_ms) > now:
+            state.probe_at = again  # heard since: no need to ask yet
+            self._push(again, peer, None)
+            return []
+        state.items = {k: i for k, i in state.items.items() if i.give_up_at > now}
+        if not state.items:
+            state.probe_at = None
+            return []
+        state.probe_at = now + self._timing.probe_ms
+        self._push(state.probe_at, peer, None)
+        return [Outgoing(peer, Probe(self._node))]
+
+    def _tell_all(self, peer: NodeId, state: _Peer, now: Instant) -> list[Outgoing]:
+        out = []
+        for key, item in state.items.items():
+            if item.give_up_at > now:
+                item.wait_ms = self._timing.retry_ms
+                item.next_try = now + item.wait_ms
+                self._push(item.next_try, peer, key)
+                out.append(Outgoing(peer, item.message))
+        return out
+
+    def _push(self, at: Instant, peer: NodeId, key: Hashable) -> None:
+        self._order += 1
+        heappush(self._due, (at, self._order, peer, key))
