@@ -190,6 +190,20 @@ def test_an_event_may_have_an_extent() -> None:
     assert not Subscription(topic_filter="#", where=parse_where("price > 9")).covers(event)
 
 
+def test_an_extent_counts_where_it_touches_not_where_its_box_does() -> None:
+    space = city()
+    corner = BoundingBox(0.95, 0.95, 0.99, 0.99)
+    event = Event.of(space, "t", {"lon": 50, "lat": 50}, area=corner)
+    degree_m = distance_m(0, 0, 1, 0)
+
+    assert event.position == (50.0, 50.0), "the place of the publisher"
+    assert not Subscription(topic_filter="#", area=Circle(0, 0, degree_m)).covers(event)
+    assert Subscription(topic_filter="#", area=Circle(0, 0, 1.35 * degree_m)).covers(event)
+    assert not Subscription(topic_filter="#", area=BoundingBox(49, 49, 51, 51)).covers(event)
+    assert Subscription(topic_filter="#", where=parse_where("lon < 1")).covers(event)
+    assert not Subscription(topic_filter="#", where=parse_where("lon > 1")).covers(event)
+
+
 def test_an_extent_outside_the_space_is_refused() -> None:
     paris = Space(
         name="paris",

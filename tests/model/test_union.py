@@ -133,7 +133,8 @@ def ranges(draw: st.DrawFn) -> Spoken:
 def memberships(draw: st.DrawFn) -> Spoken:
     name, sign = draw(st.sampled_from("xy")), draw(st.sampled_from(["in", "not in", "NOT  IN"]))
     singles = draw(st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=3))
-    spans = [(n, n + 1) for n in draw(st.lists(st.sampled_from([0, 1, 2]), max_size=1))]
+    ends = st.tuples(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS)).map(sorted)
+    spans = draw(st.lists(ends, max_size=2))
     items = ",".join([*map(str, singles), *(f"{low}..{high}" for low, high in spans)])
     inside = about(name, lambda v: v in singles or any(lo <= v <= hi for lo, hi in spans))
     return f"{name} {sign} ({items})", inside if sign == "in" else negation(inside)
@@ -263,6 +264,10 @@ def shown_boxes(where: str) -> list[str]:
         ("x < 1 and x > 2", []),
         ("x > 3", []),
         ("x != 1", ["[0, 1) × [-inf, inf] × [-inf, inf]", "(1, 3] × [-inf, inf] × [-inf, inf]"]),
+        ("x = 0..3 or x = 1..2", ["[0, 3] × [-inf, inf] × [-inf, inf]"]),
+        ("kind != '25'", ["[-inf, inf] × [-0.5, 2.5] × [-inf, inf]"]),
+        ("kind != food", ["[-inf, inf] × [0.5, 3.5] × [-inf, inf]"]),
+        ("not kind in (food, tools, 'two words', '25')", []),
         ("kind in (food, tools)", ["[-inf, inf] × [-0.5, 1.5] × [-inf, inf]"]),
         ("kind = food or kind = food and x < 1", ["[-inf, inf] × [-0.5, 0.5] × [-inf, inf]"]),
         (

@@ -282,6 +282,17 @@ def test_a_tree_made_by_hand_cannot_be_too_deep_either() -> None:
     assert parse_where(str(expression)) == expression
 
 
+def test_parentheses_count_in_a_tree_made_by_hand() -> None:
+    atom: Expression = Compare("a", "=", 1)
+    expression = atom
+    for _ in range(NESTING_LIMIT):
+        expression = And((atom, Or((atom, expression))))
+    assert parse_where(str(expression)) == expression
+    assert parse_where(decode_level(where_level(expression))) == expression
+    with pytest.raises(LimitError):
+        And((atom, Or((atom, expression))))
+
+
 @pytest.mark.parametrize(
     "make",
     [
