@@ -10,10 +10,20 @@ know everything up to here", which lets the merge recognise what the other side 
 A marker goes when it expires (trap T2.5). Entries are kept for lifetime plus skew, because a
 slower clock elsewhere may still accept the message.
 
+Two things go beyond the paper; both only leave rows out of a copy:
+
+    1. What the last message to the same destination carried, and has not changed since, is not
+       repeated. No FIFO channel is needed: the copy is delivered after that last message, or
+       after its expiry, and then all it carried has expired too. (Expired for every clock: so
+       only rows older than that message by at least the skew are left out.)
+    2. Rows that are markers and nothing else stay at home: they save others less than they cost.
+
 Read next: peers.py.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from nearcast.ordering.message import (
     TIME_BYTES,
@@ -21,10 +31,11 @@ from nearcast.ordering.message import (
     Body,
     Cast,
     Message,
+    ProcessId,
     Wait,
     read_body,
 )
-from nearcast.ordering.process import CausalProcess
+from nearcast.ordering.process import DEFAULT_SKEW_S, CausalProcess
 from nearcast.ordering.wire import Entries, Entry, Reader, Row, wrong
 
 
@@ -46,67 +57,114 @@ class DeltaCausal(CausalProcess):
 
     algorithm = Algorithm.DELTA_CAUSAL
 
+    def __init__(
+        self,
+        process: ProcessId,
+        lifetime: float,
+        *,
+        skew: float = DEFAULT_SKEW_S,
+        processes: Iterable[ProcessId] | None = None,
+    ) -> None:
+        super().__init__(process, lifetime, skew=skew, processes=processes)
+        self._changed: dict[int, int] = {}  # row → our last send before it changed
+        self._told: dict[int, int] = {}  # destination → our last message to it
+
     def _compose(self, cast: Cast, numbers: list[int], now_us: int) -> list[Message]:
         """Take sending steps 1 to 5 of the paper."""
         waits = self._stand_in(cast.destinations, now_us)
-        rows = self._rows
-        body = Body(rows.copy(), self._clock_us, self._width)
-        self._enter(self._me, cast.sent_us, cast.destinations)
-        if not waits:
-            return [Message(cast, number, body) for number in numbers]
-        return [Message(cast, number, body, tuple(waits.get(number, ()))) for number in numbers]
+        told = self._told
+        bodies: dict[int, Body] = {}
+        copies = []
+        for number in numbers:
+            since_us = told.get(number, -1)
+            body = bodies.get(since_us)
+            if body is None:
+                body = bodies[since_us] = self._news(since_us)
+            copies.append(Message(cast, number, body, tuple(waits.get(number, ()))))
+            told[number] = cast.sent_us
+        self._enter(cast)
+        return copies
+
+    def _news(self, since_us: int) -> Body:
+        """Return what a destination has to be told that we last told at `since_us`. O(n)."""
+        changed, settled_us = self._changed, since_us - self._skew_us
+        rows = {
+            number: row
+            for number, row in self._rows.items()
+            if row.union and (changed[number] >= since_us or row.last_us > settled_us)
+        }
+        return Body(rows, self._clock_us, self._width)
+
+    def _put(self, number: int, row: Row) -> None:
+        self._rows[number] = row
+        self._changed[number] = self._last_sent_us
 
     def _stand_in(self, destinations: int, now_us: int) -> dict[int, list[Wait]]:
         """Take `destinations` out of all rows; return who of them waits for what. O(n e)."""
         dead_us = now_us - self._keep_us
         waits: dict[int, list[Wait]] = {}
-        changed: list[tuple[int, Row | None]] = []
-        for number, row in self._rows.items():
-            if row.union & destinations or row.entries[0][0] < dead_us:
-                changed.append((number, _without(number, row, destinations, dead_us, waits)))
-        for number, rest in changed:
+        touched = [
+            (number, row)
+            for number, row in self._rows.items()
+            if row.union & destinations or row.first_us < dead_us
+        ]
+        for number, row in touched:
+            rest = _without(number, row, destinations, dead_us, waits)
             if rest is None:
                 del self._rows[number]
             else:
-                self._rows[number] = rest
+                self._put(number, rest)
         return waits
 
-    def _enter(self, sender: int, sent_us: int, destinations: int) -> None:
-        """Add the newest entry of a sender; an empty marker before it has served."""
-        row = self._rows.get(sender)
-        entry = ((sent_us, destinations),)
-        if row is None:
-            self._rows[sender] = Row(entry)
-        elif row.entries[-1][1]:
-            self._rows[sender] = Row(row.entries + entry)
-        else:
-            self._rows[sender] = Row(row.entries[:-1] + entry)
+    def _enter(self, cast: Cast) -> None:
+        """Note our own send; an empty marker before it has served."""
+        row = self._rows.get(self._me)
+        entries: Entries = ((cast.sent_us, cast.destinations),)
+        if row is not None:
+            entries = (row.entries if row.entries[-1][1] else row.entries[:-1]) + entries
+        self._rows[self._me] = Row(entries)
+        self._changed[self._me] = cast.sent_us
 
     def _absorb(self, message: Message) -> None:
         """Take receiving steps 4 to 6, the message itself entered first (trap T2.1)."""
-        cast = message.cast
+        cast, theirs_of = message.cast, message.body.rows
         rows, sender = self._rows, cast.sender
-        for number, theirs in message.body.rows.items():
+        for number, theirs in theirs_of.items():
             if number != sender:
                 mine = rows.get(number)
                 if mine is None:
-                    rows[number] = theirs
+                    self._put(number, theirs)
                 elif mine is not theirs and mine.entries != theirs.entries:
-                    rows[number] = merged(mine, theirs)
-        own = message.body.rows.get(sender)
+                    both = merged(mine, theirs)
+                    if both is not mine:
+                        self._put(number, both)
         entries: Entries = ((cast.sent_us, cast.destinations & ~self._my_bit),)
+        own = theirs_of.get(sender)
         if own is not None:
-            entries = tuple([e for e in own.entries if e[1]]) + entries
+            entries = (own.entries if own.entries[-1][1] else own.entries[:-1]) + entries
         mine = rows.get(sender)
-        rows[sender] = Row(entries) if mine is None else merged(mine, Row(entries))
-        self._arrived(sender, cast.sent_us)
+        self._put(sender, Row(entries) if mine is None else merged(mine, Row(entries)))
+        if rows[sender].union & self._my_bit:
+            self._arrived(sender, cast.sent_us)
 
     def _arrived(self, sender: int, sent_us: int) -> None:
         """Note that we ourselves are served; only an adopted past can name us (trap T2.2)."""
         row = self._rows[sender]
-        if row.union & self._my_bit:
-            kept = [(t, bits & ~self._my_bit if t <= sent_us else bits) for t, bits in row.entries]
-            self._rows[sender] = Row(_without_empty(kept))
+        kept = [(t, bits & ~self._my_bit if t <= sent_us else bits) for t, bits in row.entries]
+        self._put(sender, Row(_without_empty(kept)))
+
+    def forget(self, process: ProcessId) -> None:
+        """Take a process that has left out of all destination sets; see `CausalProcess`."""
+        number = self._names.known(process)
+        super().forget(process)
+        if number is not None:
+            self._told.pop(number, None)
+
+    def _sweep(self, now_us: int) -> None:
+        super()._sweep(now_us)
+        dead_us = now_us - self._keep_us
+        self._told = {number: at for number, at in self._told.items() if at >= dead_us}
+        self._changed = {number: self._changed[number] for number in self._rows}
 
     # -- a client that moves (trap T2.8) ---------------------------------------------------
 
@@ -137,7 +195,7 @@ class DeltaCausal(CausalProcess):
         self._clock_us = max(self._clock_us, body.newest_us)
         for number, theirs in body.rows.items():
             mine = self._rows.get(number)
-            self._rows[number] = theirs if mine is None else merged(mine, theirs)
+            self._put(number, theirs if mine is None else merged(mine, theirs))
             self._arrived(number, self._delivered.get(number, -1))
 
 
@@ -158,7 +216,7 @@ def _without(
 ) -> Row | None:
     """Return the row without the dead and without `destinations`, who now wait for it."""
     kept: list[Entry] = []
-    last_us = row.entries[-1][0]
+    last_us = row.last_us
     for entry in row.entries:
         sent_us, bits = entry
         if sent_us < dead_us:
@@ -186,9 +244,11 @@ def merged(mine: Row, theirs: Row) -> Row:
     Whoever knows the sender's later message has had its say on the earlier ones: what it no
     longer lists is settled. What both list keeps the destinations open to both. O(entries).
     """
-    newer, older = (theirs, mine) if mine.entries[-1][0] < theirs.entries[-1][0] else (mine, theirs)
-    latest_of_older = older.entries[-1][0]
-    last_us = newer.entries[-1][0]
+    newer, older = (theirs, mine) if mine.last_us < theirs.last_us else (mine, theirs)
+    latest_of_older = older.last_us
+    if newer.first_us > latest_of_older:
+        return newer
+    last_us = newer.last_us
     known = dict(older.entries)
     kept: list[Entry] = []
     for entry in newer.entries:
@@ -200,6 +260,4 @@ def merged(mine: Row, theirs: Row) -> Row:
         else:
             kept.append(entry)
     entries = tuple(kept)
-    if entries == newer.entries:
-        return newer
-    return Row(entries)
+    return newer if entries == newer.entries else Row(entries)

@@ -50,13 +50,22 @@ class Body:
     is not below the time of any entry.
     """
 
-    __slots__ = ("_wire", "newest_us", "rows", "width")
+    __slots__ = ("_places", "_wire", "newest_us", "rows", "width")
 
     def __init__(self, rows: dict[int, Row], newest_us: int, width: int, wire: bytes = b"") -> None:
         self.rows = rows
         self.newest_us = newest_us
         self.width = width
         self._wire = wire
+        self._places: dict[Wait, int] | None = None
+
+    def places(self) -> dict[Wait, int]:
+        """Return the position of each entry among all entries. O(entries) once, then O(1)."""
+        if self._places is None:
+            rows = self.rows
+            entries = [(k, at) for k in sorted(rows) for at, _ in rows[k].entries]
+            self._places = {entry: place for place, entry in enumerate(entries)}
+        return self._places
 
     def wire(self) -> bytes:
         """Return the set of senders and their rows. O(rows) once, then O(1)."""
@@ -83,7 +92,7 @@ def read_body(reader: Reader, width: int, sent_us: int) -> Body:
     start = reader.at
     senders = numbers_in(reader.set())
     rows = {number: reader.row(width, sent_us) for number in senders}
-    newest_us = max((row.entries[-1][0] for row in rows.values()), default=-1)
+    newest_us = max((row.last_us for row in rows.values()), default=-1)
     return Body(rows, newest_us, width, reader.data[start : reader.at])
 
 
@@ -176,17 +185,17 @@ class Message(NamedTuple):
         """Point at entries of the body where possible: a bit or a byte instead of four."""
         if not self.waits:
             return b"\0\0"
-        wanted, body = set(self.waits), self.body
-        place = positions = 0
-        for number in sorted(body.rows):
-            for sent_us, _ in body.rows[number].entries:
-                if (number, sent_us) in wanted:
-                    positions |= 1 << place
-                    wanted.discard((number, sent_us))
-                place += 1
+        body, places = self.body, self.body.places()
+        positions, rest = 0, []
+        for wait in self.waits:
+            place = places.get(wait)
+            if place is None:
+                rest.append(wait)
+            else:
+                positions |= 1 << place
         window = (1 << 8 * body.width) - 1
-        out = [set_bytes(positions), varint(len(wanted))]
-        for number, sent_us in sorted(wanted):
+        out = [set_bytes(positions), varint(len(rest))]
+        for number, sent_us in rest:
             out += varint(number), (sent_us & window).to_bytes(body.width, "little")
         return b"".join(out)
 
@@ -218,7 +227,7 @@ def _names_bytes(names: tuple[str, ...]) -> bytes:
 
 
 def _read_names(reader: Reader) -> tuple[str, ...]:
-    count = reader.number() + 0
+    count = reader.number()
     try:
         names = tuple(str(reader.take(reader.varint()), "utf-8") for _ in range(count))
     except UnicodeDecodeError as error:
@@ -248,7 +257,7 @@ def _read_waits(reader: Reader, body: Body, sent_us: int) -> tuple[Wait, ...]:
     positions = numbers_in(reader.set())
     waits: list[Wait] = []
     if positions:
-        entries = [(k, at) for k in sorted(body.rows) for at, _ in body.rows[k].entries]
+        entries = list(body.places())
         if positions[-1] >= len(entries):
             raise wrong(f"position {positions[-1]}", expected=f"below {len(entries)}")
         waits = [entries[place] for place in positions]

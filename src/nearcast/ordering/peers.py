@@ -41,7 +41,7 @@ class _ByColumn(CausalProcess):
         dead_us = now_us - self._keep_us
         rows = self._rows
         for number, row in list(rows.items()):
-            if row.entries[0][0] < dead_us:
+            if row.first_us < dead_us:
                 alive = tuple([entry for entry in row.entries if entry[0] >= dead_us])
                 if alive:
                     rows[number] = Row(alive)
@@ -167,7 +167,7 @@ def _pruned(row: Row, destinations: int) -> Row:
     """Return the row without `destinations` and without empty entries except the last."""
     if not row.union & destinations:
         return row
-    last_us = row.entries[-1][0]
+    last_us = row.last_us
     kept = [(sent_us, bits & ~destinations) for sent_us, bits in row.entries]
     return Row(tuple([entry for entry in kept if entry[1] or entry[0] == last_us]))
 
@@ -192,9 +192,9 @@ def _latest(mine: Row, theirs: Row) -> Row:
                 kept.append((sent_us, new))
     kept.reverse()
     entries = tuple(kept)
-    return (
-        mine if entries == mine.entries else theirs if entries == theirs.entries else Row(entries)
-    )
+    if not entries or entries == mine.entries:
+        return mine
+    return theirs if entries == theirs.entries else Row(entries)
 
 
 def _direct(mine: Row | None, theirs: Row, served: int) -> Entries:

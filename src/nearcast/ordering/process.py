@@ -247,7 +247,7 @@ class CausalProcess(ABC):
             if wait_us >= sent_us or number == me:
                 return Reason.CONTRADICTION
         mine = message.body.rows.get(me)
-        if mine and mine.entries[-1][0] > max(self._last_sent_us, self._since_us):
+        if mine and mine.last_us > max(self._last_sent_us, self._since_us):
             return Reason.CONTRADICTION
         return None
 
@@ -425,7 +425,7 @@ class CausalProcess(ABC):
         dead_us = now_us - self._keep_us
         self._delivered = {k: at for k, at in self._delivered.items() if at >= dead_us}
         for number, row in list(self._rows.items()):
-            if row.entries[0][0] < dead_us:
+            if row.first_us < dead_us:
                 alive = tuple([entry for entry in row.entries if entry[0] >= dead_us])
                 if alive:
                     self._rows[number] = Row(alive)

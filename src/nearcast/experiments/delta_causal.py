@@ -1,0 +1,381 @@
+"""Paper 2: how much control information Δ-causal order costs, and how much time.
+
+One point is one run of a simulated group: n processes, each sending at exponential intervals,
+over a channel with exponential delay and loss. Everything but the measured computation follows
+from the seed. What the paper leaves open is stated here:
+
+    delay        0.01 s plus an exponential part of mean 0.04 s; 1 % of copies are lost
+    lifetime     0.25 s, the paper's video conference
+    destinations `subsets`: each time a random set of 1 to n-1 others
+                 `groups`: each process belongs to two of n/4 fixed groups of eight or fewer
+                 members and sends to one of them
+    expiry       all four algorithms: a predecessor counts as settled when its lifetime is
+                 over, and nothing older than lifetime plus skew is kept or carried
+    message      one multicast send; bytes are those of one copy, everything but the payload
+
+Read next: claims in `claims`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from heapq import heappop, heappush
+from random import Random
+from typing import Final
+
+from nearcast.model.errors import UnknownNameError
+from nearcast.ordering import (
+    CausalProcess,
+    DeltaCausal,
+    KshemkalyaniSinghal,
+    Message,
+    Output,
+    PrakashRaynalSinghal,
+    RaynalSchiperToueg,
+)
+from nearcast.ordering.message import Deliver
+
+ALGORITHMS: Final[dict[str, type[CausalProcess]]] = {
+    "ours": DeltaCausal,
+    "KS": KshemkalyaniSinghal,
+    "PRS": PrakashRaynalSinghal,
+    "RST": RaynalSchiperToueg,
+}
+PATTERNS: Final = ("subsets", "groups")
+PAYLOAD: Final = bytes(1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run. `warm_up` sends are thrown away, `sends` are measured."""
+
+    algorithm: str = "ours"
+    processes: int = 20
+    pattern: str = "subsets"
+    lifetime_s: float = 0.25
+    mean_gap_s: float = 0.1
+    least_delay_s: float = 0.01
+    mean_extra_delay_s: float = 0.04
+    loss: float = 0.01
+    warm_up: int = 10_000
+    sends: int = 50_000
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one run measured; the last four columns depend on the machine."""
+
+    algorithm: str
+    processes: int
+    pattern: str
+    lifetime_s: float
+    seed: int
+    sends: int
+    copies: int
+    delivered: int
+    discarded: int
+    held: int
+    control_bytes: float
+    transit_ms: float
+    send_us: float
+    encode_us: float
+    decode_us: float
+    receive_us: float
+
+    @property
+    def computation_us(self) -> float:
+        """Computation on a message's way to one destination."""
+        return self.send_us + self.encode_us + self.decode_us + self.receive_us
+
+    @property
+    def delivery_ms(self) -> float:
+        """Mean time from send to delivery: network, waiting and computation."""
+        return self.transit_ms + self.computation_us / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Disorder:
+    """The same traffic without ordering: how many deliveries come after an effect of theirs."""
+
+    processes: int
+    pattern: str
+    seed: int
+    delivered: int
+    wrong: int
+
+
+def destinations(point: Point, random: Random) -> Callable[[int], set[int]]:
+    """Return who gets a message of a process, chosen anew each time."""
+    everyone = list(range(point.processes))
+    if point.pattern == "subsets":
+
+        def subset(sender: int) -> set[int]:
+            others = everyone[:sender] + everyone[sender + 1 :]
+            return set(random.sample(others, random.randint(1, len(others))))
+
+        return subset
+    if point.pattern != "groups":
+        raise UnknownNameError(point.pattern, where="pattern", expected=" or ".join(PATTERNS))
+    groups_of = _groups(point.processes, random)
+    return lambda sender: random.choice(groups_of[sender]) - {sender}
+
+
+def _groups(processes: int, random: Random) -> list[list[set[int]]]:
+    """Deal every process twice over n/4 groups, so that groups overlap."""
+    count = max(2, processes // 4)
+    groups: list[set[int]] = [set() for _ in range(count)]
+    for deal in range(2):
+        order = random.sample(range(processes), processes)
+        for place, process in enumerate(order):
+            groups[(place + deal) % count].add(process)
+    of = [[group for group in groups if p in group and len(group) > 1] for p in range(processes)]
+    return [mine or [{p, (p + 1) % processes}] for p, mine in enumerate(of)]
+
+
+@dataclass(slots=True)
+class _Copy:
+    to: int
+    number: int
+    message: Message | bytes
+    sent_s: float
+
+
+class _Traffic:
+    """Sends and arrivals in order of time; the same for every algorithm with the same seed."""
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+        self.random = Random(point.seed)
+        self.choose = destinations(point, Random(point.seed + 1))
+        self._network = Random(point.seed + 2)
+        self._queue: list[tuple[float, int, _Copy | int]] = []
+        self._serial = 0
+        for process in range(point.processes):
+            self._put(self.random.expovariate(1 / point.mean_gap_s), process)
+
+    def _put(self, at_s: float, what: _Copy | int) -> None:
+        self._serial += 1
+        heappush(self._queue, (at_s, self._serial, what))
+
+    def events(self) -> Iterator[tuple[float, _Copy | int]]:
+        """Yield (time, sender) and (time, copy); ends after the last send that counts."""
+        left = self.point.warm_up + self.point.sends
+        while left:
+            at_s, _, what = heappop(self._queue)
+            if isinstance(what, int):
+                left -= 1
+                self._put(at_s + self.random.expovariate(1 / self.point.mean_gap_s), what)
+            yield at_s, what
+
+    def travels(self, copy: _Copy) -> None:
+        """Lose the copy, or let it arrive later. The draws do not depend on the algorithm."""
+        point = self.point
+        lost = self._network.random() < point.loss
+        extra_s = self._network.expovariate(1 / point.mean_extra_delay_s)
+        if not lost:
+            self._put(copy.sent_s + point.least_delay_s + extra_s, copy)
+
+
+class _Run:
+    """One point being run."""
+
+    def __init__(self, point: Point, clock: Callable[[], float]) -> None:
+        self.point, self.clock = point, clock
+        kind = ALGORITHMS[point.algorithm]
+        self.group = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
+        self.traffic = _Traffic(point)
+        self.wakes: list[tuple[float, int]] = []
+        self.began: list[float] = []
+        self.measuring = False
+        self.sends = self.copies = self.delivered = self.discarded = self.held = 0
+        self.bytes = 0
+        self.transit_s = self.send_s = self.encode_s = self.decode_s = self.receive_s = 0.0
+
+    def run(self) -> Row:
+        for now_s, what in self.traffic.events():
+            while self.wakes and self.wakes[0][0] <= now_s:
+                self._wake(*heappop(self.wakes))
+            if isinstance(what, int):
+                self.measuring = len(self.began) >= self.point.warm_up
+                self._send(what, now_s)
+            else:
+                self._receive(what, now_s)
+        return self._row()
+
+    def _send(self, sender: int, now_s: float) -> None:
+        wanted = self.traffic.choose(sender)
+        start = self.clock()
+        copies = self.group[sender].send(wanted, PAYLOAD, now_s)
+        sent = self.clock()
+        encoded = [(to, message.encode()) for to, message in copies.items()]
+        end = self.clock()
+        if self.measuring:
+            self.sends += 1
+            self.copies += len(encoded)
+            self.send_s += sent - start
+            self.encode_s += end - sent
+            self.bytes += sum(len(data) for _, data in encoded) - len(PAYLOAD) * len(encoded)
+        number = len(self.began)
+        self.began.append(now_s)
+        for to, data in encoded:
+            self.traffic.travels(_Copy(int(to), number, data, now_s))
+
+    def _receive(self, copy: _Copy, now_s: float) -> None:
+        process = self.group[copy.to]
+        assert isinstance(copy.message, bytes)
+        start = self.clock()
+        message = Message.decode(copy.message)
+        read = self.clock()
+        outputs = process.receive(message, now_s)
+        end = self.clock()
+        self._note(outputs, now_s)
+        if self.measuring:
+            self.decode_s += read - start
+            self.receive_s += end - read
+            self.held += not outputs
+        wake_s = process.wake_at()
+        if wake_s is not None:
+            heappush(self.wakes, (wake_s, copy.to))
+
+    def _wake(self, at_s: float, number: int) -> None:
+        self._note(self.group[number].advance(max(at_s, 0.0)), at_s)
+        wake_s = self.group[number].wake_at()
+        if wake_s is not None and wake_s > at_s:
+            heappush(self.wakes, (wake_s, number))
+
+    def _note(self, outputs: list[Output], now_s: float) -> None:
+        if self.measuring:
+            for output in outputs:
+                if isinstance(output, Deliver):
+                    self.delivered += 1
+                    self.transit_s += now_s - output.message.sent
+                else:
+                    self.discarded += 1
+
+    def _row(self) -> Row:
+        point, copies = self.point, max(1, self.copies)
+        arrived = max(1, self.delivered + self.discarded)
+        return Row(
+            algorithm=point.algorithm,
+            processes=point.processes,
+            pattern=point.pattern,
+            lifetime_s=point.lifetime_s,
+            seed=point.seed,
+            sends=self.sends,
+            copies=self.copies,
+            delivered=self.delivered,
+            discarded=self.discarded,
+            held=self.held,
+            control_bytes=self.bytes / copies,
+            transit_ms=1e3 * self.transit_s / max(1, self.delivered),
+            send_us=1e6 * self.send_s / max(1, self.sends),
+            encode_us=1e6 * self.encode_s / copies,
+            decode_us=1e6 * self.decode_s / arrived,
+            receive_us=1e6 * self.receive_s / arrived,
+        )
+
+
+def run_point(point: Point, *, clock: Callable[[], float] = time.perf_counter) -> Row:
+    """Run one point. Deterministic but for the four columns of measured computation."""
+    if point.algorithm not in ALGORITHMS:
+        raise UnknownNameError(point.algorithm, where="algorithm", expected=", ".join(ALGORITHMS))
+    return _Run(point, clock).run()
+
+
+def sweep(
+    sizes: Iterable[int] = (5, 10, 20, 30, 40, 50),
+    *,
+    sizes_of_ours: Iterable[int] = (100, 200),
+    patterns: Iterable[str] = PATTERNS,
+    warm_up: int = 10_000,
+    sends: int = 50_000,
+    seed: int = 1,
+) -> list[Point]:
+    """Return the points of the paper's figures 4 and 5; any of them can run anywhere."""
+    sizes, patterns = list(sizes), list(patterns)
+    points = [
+        Point(algorithm=name, processes=n, pattern=p, warm_up=warm_up, sends=sends, seed=seed)
+        for p in patterns
+        for n in sizes
+        for name in ALGORITHMS
+    ]
+    points += [
+        Point(processes=n, pattern=p, warm_up=warm_up, sends=sends, seed=seed)
+        for p in patterns
+        for n in sizes_of_ours
+    ]
+    return points
+
+
+def run_without_order(point: Point) -> Disorder:
+    """Deliver the same traffic as it arrives, in time, and count what comes in the wrong order.
+
+    A delivery is wrong if something that happened after its send was delivered there before.
+    Vector clocks tell: O(n) per delivery.
+    """
+    traffic, n = _Traffic(point), point.processes
+    knows = [[0] * n for _ in range(n)]
+    effects = [[0] * n for _ in range(n)]
+    stamps: list[tuple[int, int, list[int]]] = []
+    delivered = wrong = 0
+    for now_s, what in traffic.events():
+        if isinstance(what, int):
+            before = knows[what].copy()
+            knows[what][what] += 1
+            stamps.append((what, knows[what][what], before))
+            for to in traffic.choose(what):
+                traffic.travels(_Copy(to, len(stamps) - 1, b"", now_s))
+        elif now_s <= what.sent_s + point.lifetime_s:
+            sender, count, before = stamps[what.number]
+            delivered += 1
+            wrong += effects[what.to][sender] >= count
+            effects[what.to] = list(map(max, effects[what.to], before))
+            knows[what.to] = list(map(max, knows[what.to], before))
+            knows[what.to][sender] = max(knows[what.to][sender], count)
+    return Disorder(n, point.pattern, point.seed, delivered, wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the paper says, and what was measured."""
+
+    claim: str
+    says: str
+    measured: str
+    holds: bool
+
+
+def claims(rows: Iterable[Row], pattern: str = "subsets") -> list[Claim]:
+    """Judge claims C2.1 and C2.2 by the rows of one pattern; C2.3 is the tests' oracle."""
+    of = {(r.algorithm, r.processes): r for r in rows if r.pattern == pattern}
+    sizes = sorted({n for name, n in of if all((a, n) in of for a in ALGORITHMS)})
+    small, large = sizes[0], sizes[-1]
+    at = {name: of[name, large] for name in ALGORITHMS}
+    gap = [of["RST", n].control_bytes - of["ours", n].control_bytes for n in (small, large)]
+    ours, computing = at["ours"], {name: at[name].computation_us for name in ALGORITHMS}
+    sized = {name: round(at[name].control_bytes) for name in ALGORITHMS}
+    return [
+        Claim(
+            "C2.1",
+            "far smaller than RST and PRS, close to KS; the distance widens with n",
+            f"bytes at n = {large}: {sized}; distance to RST {gap[0]:.0f} → {gap[1]:.0f}",
+            2 * ours.control_bytes <= min(at["RST"].control_bytes, at["PRS"].control_bytes)
+            and ours.control_bytes <= 1.1 * at["KS"].control_bytes
+            and gap[1] > gap[0],
+        ),
+        Claim(
+            "C2.2",
+            "delivery slightly quicker than RST and PRS, far quicker than KS",
+            f"computation in µs at n = {large}: { {k: round(v) for k, v in computing.items()} }",
+            computing["ours"] <= min(computing["RST"], computing["PRS"])
+            and 3 * computing["ours"] <= computing["KS"],
+        ),
+    ]
+
+
+def as_record(row: Row) -> dict[str, object]:
+    """Return a row with its derived columns, for a table."""
+    return {**asdict(row), "delivery_ms": row.delivery_ms, "computation_us": row.computation_us}
