@@ -383,16 +383,17 @@ class RetainedDelivery:
     def _schedule(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> None:
         """Set the alarm for the next moment at which the verdict on someone may change."""
         step_s = self._step_s(setting)
-        due = min(cohort.until for cohort in hold.cohorts)
-        slot = self._slots.get(topic)
-        if slot is not None:
-            rate = self._estimators.estimate(slot, instant).publish_per_s
-            if rate > 0.0:
-                due = min(due, self._quiet_at(slot, rate))
+        asked_again = math.inf
         for cohort in hold.cohorts:
             steps = int((instant - cohort.since) / step_s + 1e-9) + 1
-            due = min(due, cohort.since + steps * step_s)
-        due = max(due, instant + 1e-6 * step_s)
+            asked_again = min(asked_again, cohort.since + steps * step_s)
+        slot = self._slots.get(topic)
+        rate = 0.0 if slot is None else self._estimators.estimate(slot, instant).publish_per_s
+        if slot is not None and rate > 0.0:
+            asked_again = min(asked_again, self._quiet_at(slot, rate))
+        # later than now, or rounding could ask for ever; never later than what was promised
+        asked_again = max(asked_again, instant + 1e-6 * step_s)
+        due = min(asked_again, min(cohort.until for cohort in hold.cohorts))
         if due != hold.due:
             hold.due = due
             self._alarm_count += 1

@@ -44,11 +44,17 @@ class Fit:
             require_number(name, getattr(self, name), 1)
 
 
-def sample_rates(random: Generator, trained: RateRange) -> Rates:
-    """Draw rates: publishing evenly in its logarithm, leaving evenly in its square root."""
-    publish = np.exp(random.uniform(*np.log(trained.publish)))
-    leave = random.uniform(*np.sqrt(trained.leave)) ** 2
-    return Rates(float(publish), Rates().subscribe, float(leave))
+def sample_rates(random: Generator, trained: RateRange, *, edges: float = 0.0) -> Rates:
+    """Draw rates: publishing evenly in its logarithm, leaving evenly in its square root.
+
+    A share `edges` of the width is drawn beyond either end and moved to that end: a fit is worst at
+    its edges, where it has neighbours on one side only.
+    """
+    scaled = []
+    for low, high in (np.log(trained.publish), np.sqrt(trained.leave)):
+        beyond = edges * (high - low)
+        scaled.append(float(np.clip(random.uniform(low - beyond, high + beyond), low, high)))
+    return Rates(float(np.exp(scaled[0])), Rates().subscribe, scaled[1] ** 2)
 
 
 def critical_log_prices(process: DecisionProcess) -> Floats:
@@ -156,7 +162,7 @@ def fit(
     random = np.random.default_rng(seed)
     rows = [
         _rows_of_topic(
-            base.varied(rates=sample_rates(random, settings.trained)),
+            base.varied(rates=sample_rates(random, settings.trained, edges=0.08)),
             settings.states_per_topic,
             random,
         )

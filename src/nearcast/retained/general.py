@@ -2,9 +2,9 @@
 
 The paper's future work. The best policy depends on ω and Cp only through the steps of fresh
 knowledge that one message is worth (`Weights.price`), and not on λS: newcomers do not touch each
-other. In each state there is a *critical price*; the best policy waits where the topic's price lies above it. Its
-logarithm is a smooth function of the rates and the state, so one small network (one hidden layer,
-fitted by `fitting.py` on exact solutions) gives it for every topic:
+other. In each state there is a *critical price*; the best policy waits where the topic's price lies
+above it. Its logarithm is a smooth function of the rates and the state, so one small network (one
+hidden layer, fitted by `fitting.py` on exact solutions) gives it for every topic:
 
     wait  ⇔  price > critical_price(λP, λU; d, t) · (1 + caution)
 
@@ -34,6 +34,7 @@ from nearcast.retained.process import (
     Rates,
     Timeliness,
     Weights,
+    require_number,
 )
 
 INPUTS = 4
@@ -45,6 +46,12 @@ class RateRange:
 
     publish: tuple[float, float] = (0.02, 3.0)
     leave: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        require_number("publish", self.publish[0], 1e-9)  # its logarithm is taken
+        require_number("publish", self.publish[1], self.publish[0])
+        require_number("leave", self.leave[0], 0.0)
+        require_number("leave", self.leave[1], self.leave[0])
 
 
 @njit(cache=True)
@@ -110,6 +117,7 @@ class GeneralPolicy:
                 where="network",
                 expected=f"finite numbers, one and {INPUTS + 2} for each hidden unit",
             )
+        require_number("caution", self.caution, 0.0)
         object.__setattr__(self, "layout", self._layout())
 
     def _layout(self) -> Floats:

@@ -95,7 +95,7 @@ def draw_general(
         _paint(axes, regions, (float(np.log10(low)), float(np.log10(high)), 0.02, 0.98))
         ticks = [0.02, 0.1, 0.5, 2.0]
         axes.set_xticks([float(np.log10(tick)) for tick in ticks], [f"{t:g}" for t in ticks])
-        axes.set_title(f"message {age} steps old", fontsize=10)
+        axes.set_title(f"message {age} step{'' if age == 1 else 's'} old", fontsize=10)
         axes.set_xlabel("publishes per step (λP)")
     panels[0].set_ylabel("weight of timeliness (ω)")
     _legend(figure)

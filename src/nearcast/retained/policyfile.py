@@ -170,7 +170,7 @@ def policies_from_text(text: str, where: str = "policies") -> Policies:
         general = None if found is None else _general_from_json(found, bare)
     topics = {}
     with _reading(where, "topics"):
-        for topic, entry in dict(document["topics"]).items():
+        for topic, entry in document["topics"].items():
             topics[topic] = _topic_from_json(entry, caps, topic, where)
     return Policies(caps, timeliness, bare.discount, general, topics)
 

@@ -13,7 +13,8 @@ it leaves. State `(u, d, t, n, w)`, one step apart:
 
 One step: decide; then each subscriber leaves with probability `1 - exp(-leave)`,
 `Poisson(subscribe)` others come (each an episode of its own), and with probability
-`1 - exp(-publish)` a message arrives. At `d = hold_max` and at `t = age_max` the copy is sent, whatever is decided.
+`1 - exp(-publish)` a message arrives. At `d = hold_max` and at `t = age_max` the copy is sent,
+whatever is decided.
 
 Reward, with `value` falling from 1 (fresh) to a floor above 0 (old), and 0 for knowing nothing:
 
