@@ -190,6 +190,17 @@ def test_an_event_may_have_an_extent() -> None:
     assert not Subscription(topic_filter="#", where=parse_where("price > 9")).covers(event)
 
 
+def test_a_place_in_the_corner_of_a_circles_box_is_not_in_the_circle() -> None:
+    event = Event.of(city(), "t", {"lon": 0.9, "lat": 0.9})
+    degree_m = distance_m(0, 0, 1, 0)
+    assert event.point is None
+    for radius_m, wanted in ((degree_m, False), (1.3 * degree_m, True)):
+        fixed = Subscription(topic_filter="#", area=Circle(0, 0, radius_m))
+        around = Subscription(topic_filter="#", near_m=radius_m)
+        assert fixed.covers(event) is wanted
+        assert around.covers(event, position=(0, 0)) is wanted
+
+
 def test_an_extent_counts_where_it_touches_not_where_its_box_does() -> None:
     space = city()
     corner = BoundingBox(0.95, 0.95, 0.99, 0.99)

@@ -45,7 +45,8 @@ class Event:
         encoded = tuple(_value(space, place, values) for place in range(space.dimensions))
         event = cls(topic, space, encoded, area)
         event._check_required()
-        event.boxes()
+        if area is not None:
+            event.boxes()  # refuses an area outside the space
         return event
 
     def _check_required(self) -> None:
@@ -80,9 +81,12 @@ class Event:
         A missing value lies at MISSING (+inf) when the space says "none": in no side but the one
         of an attribute that was left out.
         """
-        boxes = self.boxes()
-        lows = boxes[0].lows
-        return lows if len(boxes) == 1 and lows == boxes[0].highs else None
+        if self.area is not None:
+            return None
+        missing = MISSING if self.space.missing == "none" else None
+        values = (missing if value is None else value for value in self.values)
+        point = tuple(value for value in values if isinstance(value, float))
+        return point if len(point) == len(self.values) else None
 
     def boxes(self) -> tuple[Box, ...]:
         """Return the boxes that hold everything the event stands for; O(attributes).

@@ -16,7 +16,7 @@ from nearcast.model.box import Box
 from nearcast.model.errors import LimitError, ShapeError
 from nearcast.model.levels import encode_level
 from nearcast.model.quantities import number_text
-from nearcast.model.sphere import Bounds, checked_place, checked_places, seamless_boxes
+from nearcast.model.sphere import Bounds, checked_place, checked_places, flat_boxes, seamless_bounds
 from nearcast.model.wording import shown
 
 if TYPE_CHECKING:
@@ -64,10 +64,14 @@ class Polygon:
 
         Where a part touches the antimeridian or a pole, one more for the other spellings.
         """
+        return flat_boxes(self.bounds())
+
+    def bounds(self) -> tuple[Bounds, ...]:
+        """Return (west, south, east, north) of these boxes."""
         import shapely
 
         bounds = sorted(tuple(shapely.bounds(part).tolist()) for part in self.geometry.geoms)
-        return tuple(box for group in _grouped(bounds) for box in seamless_boxes(*_around(group)))
+        return tuple(box for group in _grouped(bounds) for box in seamless_bounds(*_around(group)))
 
     def contains(self, lon: float, lat: float) -> bool:
         """Say whether the place lies in the polygon or on an edge; O(log vertices) or so."""

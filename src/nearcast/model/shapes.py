@@ -5,6 +5,7 @@ Every shape answers the same questions:
 | method | answer |
 |---|---|
 | `boxes()` | flat (longitude, latitude) boxes that cover it, for an index |
+| `bounds()` | the same as bare (west, south, east, north) |
 | `contains(lon, lat)`, `contains_many(lons, lats)` | is the place in it? Edges are |
 | `touches(other)` | do the two shapes share a place? |
 | `str(shape)`, `shape.level()` | canonical text, and the text for a `$area/…/` level |
@@ -23,11 +24,13 @@ from nearcast.model.quantities import as_number, number_text
 from nearcast.model.sphere import (
     EARTH_RADIUS_M,
     HALF_TURN_M,
+    Bounds,
     checked_place,
     checked_places,
     distance_m,
     distances_m,
-    seamless_boxes,
+    flat_boxes,
+    seamless_bounds,
 )
 
 if TYPE_CHECKING:
@@ -66,14 +69,18 @@ class BoundingBox:
         for name, value in (("west", west), ("south", south), ("east", east), ("north", north)):
             object.__setattr__(self, name, value)
 
+    def bounds(self) -> tuple[Bounds, ...]:
+        """Return (west, south, east, north) of the flat boxes that are exactly this area."""
+        return seamless_bounds(self.west, self.south, self.east, self.north)
+
     def boxes(self) -> tuple[Box, ...]:
         """Return the boxes that are exactly this area."""
-        return seamless_boxes(self.west, self.south, self.east, self.north)
+        return flat_boxes(self.bounds())
 
     def contains(self, lon: float, lat: float) -> bool:
         """Say whether the place lies in the area; O(1)."""
-        place = checked_place(lon, lat, "a place")
-        return any(box.contains(place) for box in self.boxes())
+        lon, lat = checked_place(lon, lat, "a place")
+        return any(w <= lon <= e and s <= lat <= n for w, s, e, n in self.bounds())
 
     def contains_many(self, lons: ArrayLike, lats: ArrayLike) -> NDArray[np.bool_]:
         """Say for each place whether it lies in the area; O(places)."""
@@ -129,7 +136,11 @@ class Circle:
             object.__setattr__(self, name, value)
 
     def boxes(self) -> tuple[Box, ...]:
-        """Return the smallest boxes that cover the circle, a millimetre wider; O(1).
+        """Return the smallest boxes that cover the circle, a millimetre wider; O(1)."""
+        return flat_boxes(self.bounds())
+
+    def bounds(self) -> tuple[Bounds, ...]:
+        """Return (west, south, east, north) of these boxes, for those in a hurry; O(1).
 
         A circle that holds a pole spans all longitudes. Otherwise its meridians of tangency are
         asin(sin(r/R) / cos(lat)) away.
@@ -137,12 +148,12 @@ class Circle:
         angle = (self.radius_m + _MARGIN_M) / EARTH_RADIUS_M
         south, north = self.lat - math.degrees(angle), self.lat + math.degrees(angle)
         if south <= -90 or north >= 90:
-            return seamless_boxes(-180.0, max(south, -90.0), 180.0, min(north, 90.0))
+            return seamless_bounds(-180.0, max(south, -90.0), 180.0, min(north, 90.0))
         ratio = math.sin(angle) / math.cos(math.radians(self.lat))
         width = math.degrees(math.asin(min(1.0, ratio)))
         west, east = self.lon - width, self.lon + width
         west, east = west + 360 * (west < -180), east - 360 * (east > 180)
-        return seamless_boxes(west, south, east, north)
+        return seamless_bounds(west, south, east, north)
 
     def contains(self, lon: float, lat: float) -> bool:
         """Say whether the place lies in the circle; O(1)."""

@@ -44,6 +44,8 @@ class Space:
     latitude: str | None = None
     missing: Missing = "all"
     required: Collection[str] | None = None  # kept as a frozenset
+    extent: Box = field(init=False, repr=False, compare=False, hash=False)
+    """The attributes' own ranges as a box."""
     _places: dict[str, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Space:
         if not attributes or not all(isinstance(each, Attribute) for each in attributes):
             raise MisuseError(shown(attributes), where=self.name, expected="one Attribute or more")
         self._set("attributes", attributes)
+        ranges = tuple(Interval(each.low, each.high) for each in attributes)
+        self._set("extent", Box(ranges))
         self._set("_places", {each.name: place for place, each in enumerate(attributes)})
         if len(self._places) < len(attributes):
             raise MisuseError("two attributes of one name", where=self.name, expected="other names")
@@ -106,11 +110,6 @@ class Space:
         if self.longitude is None or self.latitude is None:
             return None
         return self._places[self.longitude], self._places[self.latitude]
-
-    @property
-    def extent(self) -> Box:
-        """Return the attributes' own ranges as a box."""
-        return Box(tuple(Interval(each.low, each.high) for each in self.attributes))
 
     def place_of(self, name: str) -> int:
         """Return an attribute's place, or raise UnknownNameError with a guess; O(1)."""

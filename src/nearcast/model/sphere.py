@@ -1,13 +1,14 @@
 """Places and distances on the sphere of WGS84's mean radius, in degrees and metres.
 
 Longitude 180 and -180 are one meridian, and at latitude 90 or -90 every longitude is one place.
-A flat index does not know this, so `seamless_boxes` says it again where a box touches the seam
+A flat index does not know this, so `seamless_bounds` says it again where a box touches the seam
 or a pole, with boxes of no width or height.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from nearcast.model.box import Box
@@ -118,21 +119,27 @@ def checked_places(
     return east, north
 
 
-def seamless_boxes(west: float, south: float, east: float, north: float) -> tuple[Box, ...]:
-    """Return flat boxes (longitude, latitude) that hold every way to write a place of the box.
+def seamless_bounds(west: float, south: float, east: float, north: float) -> tuple[Bounds, ...]:
+    """Return flat bounds that hold every way to write a place of the box; O(1).
 
-    `west > east` means that it crosses the antimeridian. At most two boxes, one for the seam and
+    `west > east` means that it crosses the antimeridian. At most two, one more for the seam and
     two for the poles.
 
-    >>> [str(box) for box in seamless_boxes(170, 0, 180, 10)]
-    ['[170, 180] × [0, 10]', '[-180, -180] × [0, 10]']
+    >>> seamless_bounds(170, 0, 180, 10)
+    ((170, 0, 180, 10), (-180.0, 0, -180.0, 10))
     """
-    spans = [(west, east)] if west <= east else [(west, 180.0), (-180.0, east)]
-    whole = spans == [(-180.0, 180.0)]
-    if west <= east and not whole:
+    if west > east:
+        spans = [(west, 180.0), (-180.0, east)]
+    elif west == -180 and east == 180:
+        return ((west, south, east, north),)
+    else:
+        spans = [(west, east)]
         spans += [(-edge, -edge) for edge in (180.0, -180.0) if edge in (west, east)]
-    boxes = [Box.of((start, south), (end, north)) for start, end in spans]
-    if not whole:
-        poles = [pole for pole in (-90.0, 90.0) if pole in (south, north)]
-        boxes += [Box.of((-180.0, pole), (180.0, pole)) for pole in poles]
-    return tuple(boxes)
+    bounds = [(start, south, end, north) for start, end in spans]
+    bounds += [(-180.0, pole, 180.0, pole) for pole in (-90.0, 90.0) if pole in (south, north)]
+    return tuple(bounds)
+
+
+def flat_boxes(bounds: Iterable[Bounds]) -> tuple[Box, ...]:
+    """Return the bounds as boxes of longitude and latitude."""
+    return tuple(Box.of((west, south), (east, north)) for west, south, east, north in bounds)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from nearcast.model.box import Box
 from nearcast.model.errors import MisuseError
 from nearcast.model.polygon import Polygon
 from nearcast.model.shape_text import Shape
 from nearcast.model.shapes import BoundingBox, Circle
-from nearcast.model.sphere import HALF_TURN_M, distance_m, distance_to_box_m
+from nearcast.model.sphere import HALF_TURN_M, Bounds, distance_m, distance_to_box_m
 from nearcast.model.wording import shown
 
 _NEAR_ENOUGH_M = 1e-3
@@ -47,27 +46,23 @@ def _circle_touches(circle: Circle, other: Shape) -> bool:
     if isinstance(other, Circle):
         reach_m = min(circle.radius_m + other.radius_m, HALF_TURN_M)
         return distance_m(circle.lon, circle.lat, other.lon, other.lat) <= reach_m
-    return any(_box_distance_m(circle, box) <= circle.radius_m for box in other.boxes())
-
-
-def _box_distance_m(circle: Circle, box: Box) -> float:
-    (west, south), (east, north) = box.lows, box.highs
-    return distance_to_box_m(circle.lon, circle.lat, (west, south, east, north))
+    lon, lat, radius_m = circle.lon, circle.lat, circle.radius_m
+    return any(distance_to_box_m(lon, lat, bounds) <= radius_m for bounds in other.bounds())
 
 
 def _polygon_touches(polygon: Polygon, other: Shape) -> bool:
     if isinstance(other, BoundingBox):
-        return any(polygon.geometry.intersects(_flat(box)) for box in other.boxes())
+        return any(polygon.geometry.intersects(_flat(bounds)) for bounds in other.bounds())
     if isinstance(other, Circle):
         return _polygon_meets_circle(polygon, other)
     return _polygons_touch(polygon, other)
 
 
-def _flat(box: Box) -> Any:
-    """Return a box as Shapely has it, also when it has no width or no height."""
+def _flat(bounds: Bounds) -> Any:
+    """Return bounds as Shapely has it, also where they have no width or no height."""
     import shapely
 
-    (west, south), (east, north) = box.lows, box.highs
+    west, south, east, north = bounds
     if west == east and south == north:
         return shapely.Point(west, south)
     if west == east or south == north:
