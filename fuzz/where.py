@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 from nearcast.model import (
@@ -116,23 +117,29 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return data[:5000]
 
 
-def run(seconds: float, seed: int) -> int:
-    """Return how many inputs were tried."""
+def inputs(seed: int) -> Iterator[bytes]:
+    """Yield mutants of a corpus that grows, without end; the same ones for the same seed."""
     chance = random.Random(seed)
     corpus = list(SEEDS)
-    until = time.monotonic() + seconds
-    tried = 0
-    while time.monotonic() < until:
+    while True:
         data = mutated(chance.choice(corpus), chance)
+        yield data
+        if chance.random() < 0.05 and len(corpus) < 2000:
+            corpus.append(data)
+
+
+def run(seconds: float, seed: int) -> int:
+    """Return how many inputs were tried."""
+    until = time.monotonic() + seconds
+    for tried, data in enumerate(inputs(seed)):
+        if time.monotonic() >= until:
+            return tried
         try:
             check(data)
         except BaseException:
             print(f"seed {seed}, input {tried}: {data!r}", file=sys.stderr)
             raise
-        tried += 1
-        if chance.random() < 0.05 and len(corpus) < 2000:
-            corpus.append(data)
-    return tried
+    return 0
 
 
 def run_atheris(arguments: list[str]) -> None:

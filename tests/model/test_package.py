@@ -1,7 +1,9 @@
 """The package as a whole: its names, its errors, what importing it costs, its documents."""
 
 import doctest
+import itertools
 import pickle
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,12 @@ def test_the_documents_tell_the_truth(page: str) -> None:
     )
     assert results.attempted > 10
     assert results.failed == 0
+
+
+def test_a_sample_of_the_fuzzer_finds_nothing_but_our_own_errors() -> None:
+    fuzz = runpy.run_path(str(ROOT / "fuzz" / "where.py"))
+    for data in itertools.islice(fuzz["inputs"](seed=7), 1_000):
+        fuzz["check"](data)
 
 
 def test_all_names_are_there_once() -> None:
