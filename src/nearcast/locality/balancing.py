@@ -1,0 +1,200 @@
+"""Many leaves, few brokers: share leaves out by load, cutting few of the paths people take.
+
+The paper names a limited number of brokers as future work; this is our reading. Leaves are the
+nodes of a graph. An edge's weight is how often users went from one leaf to the other; cutting it
+means that each of them changes broker. Wanted: N parts of about equal load, little weight cut.
+
+The method is a usual one: begin with runs of leaves that lie together in space (Z order), each of
+about equal load, then move single leaves to the neighbouring part with the greatest gain as long as
+the balance allows, and give each pass a chance to leave a poor place (Fiduccia and Mattheyses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from nearcast.locality.plan import Plan
+from nearcast.model.errors import MisuseError, OutOfRangeError
+
+Flows = Mapping[tuple[int, int], int]
+"""How often users went between two leaves, either way; the smaller number first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which broker serves each leaf, and what that costs.
+
+    `cut` is the weight of movement between leaves of different brokers, `flow` all movement
+    between leaves; `imbalance` the heaviest broker's load over the average.
+    """
+
+    brokers: tuple[int, ...]
+    cut: int
+    flow: int
+    imbalance: float
+
+    @property
+    def cut_share(self) -> float:
+        """Return the share of movements between leaves that also change broker."""
+        return self.cut / self.flow if self.flow else 0.0
+
+
+def movement_flows(users: ArrayLike, leaves: ArrayLike) -> dict[tuple[int, int], int]:
+    """Count movements between leaves in fixes that are sorted by user and time.
+
+    `leaves` comes from `Plan.leaf_numbers_at`; -1 (no leaf) is no movement. O(n log n).
+    """
+    who, where = np.asarray(users), np.asarray(leaves, np.int64)
+    before, after = where[:-1], where[1:]
+    moved = (who[1:] == who[:-1]) & (before != after) & (before >= 0) & (after >= 0)
+    low, high = np.minimum(before, after)[moved], np.maximum(before, after)[moved]
+    pairs, counts = np.unique(np.stack([low, high], axis=1), axis=0, return_counts=True)
+    return {(int(a), int(b)): int(n) for (a, b), n in zip(pairs, counts, strict=True)}
+
+
+def naive_assignment(plan: Plan, flows: Flows, brokers: int, loads: Sequence[int]) -> Assignment:
+    """Deal the leaves out in turn, the heaviest first, each to the lightest broker.
+
+    That is the usual way to balance load, and blind to movement.
+    """
+    _check(plan, brokers, loads)
+    total = [0] * brokers
+    chosen = [0] * len(loads)
+    for leaf in sorted(range(len(loads)), key=lambda n: (-loads[n], n)):
+        chosen[leaf] = total.index(min(total))
+        total[chosen[leaf]] += loads[leaf]
+    return _judged(chosen, flows, brokers, loads)
+
+
+def assign_leaves(
+    plan: Plan,
+    flows: Flows,
+    brokers: int,
+    loads: Sequence[int] | None = None,
+    *,
+    tolerance: float = 0.1,
+    passes: int = 8,
+) -> Assignment:
+    """Share the leaves out over `brokers` brokers: balanced by load, cutting few paths.
+
+    No broker gets more than (1 + `tolerance`) times the average load, unless a single leaf is
+    heavier than that. Deterministic. Complexity: O(passes · leaves · (brokers + edges per leaf)).
+    """
+    loads = [leaf.load for leaf in plan.leaves] if loads is None else loads
+    _check(plan, brokers, loads)
+    chosen = _along_z_order(plan, brokers, loads)
+    most = max(max(loads, default=0), (1 + tolerance) * sum(loads) / brokers)
+    parts = _Parts(chosen, flows, brokers, loads, most)
+    for _ in range(passes):
+        if not parts.improve():
+            break
+    return _judged(parts.chosen, flows, brokers, loads)
+
+
+class _Parts:
+    """The parts while they are improved."""
+
+    def __init__(
+        self, chosen: list[int], flows: Flows, brokers: int, loads: Sequence[int], most: float
+    ) -> None:
+        self.chosen = chosen
+        self.loads = loads
+        self.most = most
+        self.near: list[dict[int, int]] = [{} for _ in loads]
+        for (a, b), weight in flows.items():
+            self.near[a][b] = self.near[b][a] = weight
+        self.total = [0] * brokers
+        for leaf, part in enumerate(chosen):
+            self.total[part] += loads[leaf]
+
+    def improve(self) -> bool:
+        """Move each leaf once at most, best first, and keep the best state on the way."""
+        gain = best = 0
+        moves: list[tuple[int, int]] = []
+        kept = 0
+        free = set(range(len(self.loads)))
+        while (move := self._best_move(free)) is not None:
+            value, leaf, part = move
+            moves.append((leaf, self.chosen[leaf]))
+            self._move(leaf, part)
+            free.discard(leaf)
+            gain += value
+            if gain > best:
+                best, kept = gain, len(moves)
+            elif len(moves) - kept > _PATIENCE:
+                break
+        for leaf, before in reversed(moves[kept:]):
+            self._move(leaf, before)
+        return best > 0
+
+    def _best_move(self, free: set[int]) -> tuple[int, int, int] | None:
+        found: tuple[int, int, int] | None = None
+        for leaf in sorted(free):
+            for part, value in self._gains(leaf).items():
+                fits = self.total[part] + self.loads[leaf] <= self.most
+                if fits and (found is None or value > found[0]):
+                    found = (value, leaf, part)
+        return found
+
+    def _gains(self, leaf: int) -> dict[int, int]:
+        here = self.chosen[leaf]
+        pull: dict[int, int] = {}
+        for other, weight in self.near[leaf].items():
+            part = self.chosen[other]
+            pull[part] = pull.get(part, 0) + weight
+        home = pull.pop(here, 0)
+        return {part: weight - home for part, weight in pull.items()}
+
+    def _move(self, leaf: int, part: int) -> None:
+        self.total[self.chosen[leaf]] -= self.loads[leaf]
+        self.total[part] += self.loads[leaf]
+        self.chosen[leaf] = part
+
+
+_PATIENCE = 30
+
+
+def _along_z_order(plan: Plan, brokers: int, loads: Sequence[int]) -> list[int]:
+    """Cut the leaves, in the order of a Z-shaped curve through the space, into even runs."""
+    order = sorted(range(len(loads)), key=lambda n: _z_place(plan, n))
+    chosen = [0] * len(loads)
+    total = sum(loads)
+    done, part = 0.0, 0
+    for leaf in order:
+        middle = done + loads[leaf] / 2
+        part = min(brokers - 1, max(part, int(middle * brokers / total) if total else 0))
+        chosen[leaf] = part
+        done += loads[leaf]
+    return chosen
+
+
+def _z_place(plan: Plan, leaf: int) -> int:
+    rect = plan.leaves[leaf].rect
+    column, row = plan.grid.cell((rect.west + rect.east) / 2, (rect.south + rect.north) / 2)
+    place = 0
+    for bit in range(plan.grid.depth):
+        place |= (column >> bit & 1) << (2 * bit) | (row >> bit & 1) << (2 * bit + 1)
+    return place
+
+
+def _judged(chosen: list[int], flows: Flows, brokers: int, loads: Sequence[int]) -> Assignment:
+    cut = sum(n for (a, b), n in flows.items() if chosen[a] != chosen[b])
+    total = [0] * brokers
+    for leaf, part in enumerate(chosen):
+        total[part] += loads[leaf]
+    average = sum(loads) / brokers
+    imbalance = max(total) / average if average else 1.0
+    return Assignment(tuple(chosen), cut, sum(flows.values()), imbalance)
+
+
+def _check(plan: Plan, brokers: int, loads: Sequence[int]) -> None:
+    if brokers < 1:
+        raise OutOfRangeError(str(brokers), where="brokers", expected="1 or more")
+    if len(loads) != len(plan.leaves):
+        raise MisuseError(
+            f"{len(loads)} loads", where="loads", expected=f"{len(plan.leaves)}, one per leaf"
+        )
