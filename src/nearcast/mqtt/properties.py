@@ -33,7 +33,7 @@ class PacketType(IntEnum):
     AUTH = 15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Properties:
     """All properties that any packet may carry; what was not sent is None or empty."""
 
@@ -64,6 +64,19 @@ class Properties:
     wildcard_subscription_available: int | None = None
     subscription_identifier_available: int | None = None
     shared_subscription_available: int | None = None
+
+    def __repr__(self) -> str:
+        """Show only what was sent.
+
+        >>> Properties(topic_alias=3)
+        Properties(topic_alias=3)
+        """
+        sent = [
+            f"{one.name}={getattr(self, one.name)!r}"
+            for one in fields(self)
+            if getattr(self, one.name) not in (None, ())
+        ]
+        return f"Properties({', '.join(sent)})"
 
 
 NO_PROPERTIES = Properties()

@@ -1,0 +1,30 @@
+"""One broker node, without input or output: bytes in, outboxes out.
+
+Does: sessions, subscriptions, delivery at QoS 0, 1 and 2, retained messages, wills, expiry,
+quotas; and tells a journal what must survive. Time and randomness come in as arguments.
+
+Will not: open sockets, read a clock, check passwords or write files (`nearcast.server` does);
+talk to other nodes.
+
+Read next: `node` (the calls), `intake` (the hot path), `delivery` (who gets what, and when),
+then `handshake`, `lifecycle`, `subscribing`; `journal` and `replay` are about survival.
+"""
+
+from nearcast.node.access import Access, OpenAccess, Verdict
+from nearcast.node.connection import Connection
+from nearcast.node.counters import Counters
+from nearcast.node.node import Node
+from nearcast.node.session import Session, Subscription
+from nearcast.node.settings import NodeSettings
+
+__all__ = [
+    "Access",
+    "Connection",
+    "Counters",
+    "Node",
+    "NodeSettings",
+    "OpenAccess",
+    "Session",
+    "Subscription",
+    "Verdict",
+]

@@ -1,0 +1,75 @@
+"""One network connection as the node sees it: bytes in, an outbox of bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearcast.mqtt import Connect
+
+if TYPE_CHECKING:
+    from nearcast.node.session import Session
+
+
+class Connection:
+    """The state that dies with the connection.
+
+    The server gives it to `Node.open`, feeds `Node.receive`, takes the `outbox` of every
+    connection in `Node.grown`, and closes it once `is_closing` is set and the outbox is written.
+    `is_paused` is the server's: the other end does not read. `peer` and `listener` are for logs
+    and access rules only.
+    """
+
+    __slots__ = (
+        "alias_limit",
+        "aliases_in",
+        "aliases_out",
+        "certificate_name",
+        "connect",
+        "has_grown",
+        "is_closing",
+        "is_open",
+        "is_paused",
+        "is_plain",
+        "keep_alive_ms",
+        "last_seen_ms",
+        "listener",
+        "max_packet_bytes",
+        "outbox",
+        "outbox_bytes",
+        "peer",
+        "pending",
+        "pending_bytes",
+        "permits",
+        "session",
+        "tells_problems",
+        "transport",
+        "version",
+        "wanted_bytes",
+    )
+
+    def __init__(self, peer: str = "", listener: str = "") -> None:
+        self.peer = peer
+        self.listener = listener
+        self.certificate_name: str | None = None
+        self.transport: object = None
+        self.outbox: list[bytes] = []
+        self.outbox_bytes = 0
+        self.has_grown = False
+        self.is_paused = False
+        self.is_open = True
+        self.is_closing = False
+        self.session: Session | None = None
+        self.connect: Connect | None = None  # while the answer about the password is awaited
+        self.version = 4
+        self.pending: list[bytes] = []
+        self.pending_bytes = 0
+        self.wanted_bytes = 2
+        self.last_seen_ms = 0
+        self.keep_alive_ms = 0
+        self.max_packet_bytes = 0  # 0: the client set no limit
+        self.alias_limit = 0
+        self.aliases_in: dict[int, bytes] | None = None
+        self.aliases_out: dict[bytes, int] | None = None
+        self.is_plain = True  # neither a packet limit nor aliases on the way out
+        self.tells_problems = True
+        self.permits: dict[bytes, bool] | None = None  # topics, where rules apply at all

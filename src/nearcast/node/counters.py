@@ -1,0 +1,41 @@
+"""What a node counts; nothing is dropped without adding one here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the node was made."""
+
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    messages_sent: int = 0
+    publish_received: int = 0
+    publish_sent: int = 0
+    publish_bytes_received: int = 0
+    publish_bytes_sent: int = 0
+    connects: int = 0
+    connects_refused: int = 0
+    protocol_errors: int = 0
+    sessions_expired: int = 0
+    dropped_slow: int = 0  # QoS 0 for a client whose outbox is full
+    dropped_quota: int = 0  # QoS 1/2 over a session's or the node's quota
+    dropped_expired: int = 0  # the message's own lifetime was over
+    dropped_too_large: int = 0  # above the receiver's maximum packet size
+    dropped_forbidden: int = 0  # the publisher may not
+    dropped_ended: int = 0  # held for a session that ended
+
+    @property
+    def publish_dropped(self) -> int:
+        """All deliveries that did not happen."""
+        return (
+            self.dropped_slow
+            + self.dropped_quota
+            + self.dropped_expired
+            + self.dropped_too_large
+            + self.dropped_forbidden
+            + self.dropped_ended
+        )

@@ -1,0 +1,379 @@
+"""From routes to outboxes, in-flight windows and queues: delivery is decided here alone.
+
+At QoS 0 whole runs of packets are passed on as bytes. At QoS 1 and 2 a run of messages is handed
+to each receiver at once; what cannot go out now waits in the session's queue, within its quota.
+"""
+
+from __future__ import annotations
+
+from nearcast.mqtt.wire import TWO_BYTES, encode_variable_integer
+from nearcast.node.connection import Connection
+from nearcast.node.message import Message, aliased
+from nearcast.node.routes import Route
+from nearcast.node.session import RETAINED, Session, Subscription
+from nearcast.node.state import NodeState
+
+
+def recode_run(chunk: bytes, size: int, head_size: int, topic: bytes, version: int) -> bytes:
+    """Return a run of QoS 0 packets of one shape, without properties, for `version`. O(chunk)."""
+    middle = b"\0" if version >= 5 else b""
+    length = len(topic) + len(middle) + size - head_size
+    head = b"\x30" + encode_variable_integer(length) + topic + middle
+    return b"".join([head + chunk[at + head_size : at + size] for at in range(0, len(chunk), size)])
+
+
+class Delivery:
+    """Hand messages to sessions, and take their answers."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._outbox_limit = state.settings.session_queue_bytes
+        self._session_limit = state.settings.session_queue_bytes
+        self._total_limit = state.settings.total_queue_bytes
+        self._window_bytes = state.settings.outbox_window_bytes
+
+    # --- QoS 0 ----------------------------------------------------------------------------
+
+    def append_to_all(self, sessions: list[Session], chunk: bytes, count: int) -> None:
+        """Put `count` packets, `chunk`, into the outboxes of all who are there and have room."""
+        state, size, limit = self._state, len(chunk), self._outbox_limit
+        grown = state.grown
+        sent = 0
+        for session in sessions:
+            link = session.link
+            if link is None:
+                continue
+            total = link.outbox_bytes + size
+            if total > limit and link.outbox_bytes:
+                session.dropped += count
+                state.counters.dropped_slow += count
+                continue
+            link.outbox_bytes = total
+            link.outbox.append(chunk)
+            sent += 1
+            if not link.has_grown:
+                link.has_grown = True
+                grown.append(link)
+        counters = state.counters
+        counters.messages_sent += sent * count
+        counters.publish_sent += sent * count
+        counters.publish_bytes_sent += sent * size
+
+    def _send_lossy(self, session: Session, messages: list[Message]) -> None:
+        """Send at QoS 0 to one session, with whatever its connection wants."""
+        link = session.link
+        if link is None:
+            return
+        now_ms, version = self._state.now_ms, session.version
+        if link.is_plain:
+            chunk = b"".join([one.wire(version, 0, 0, now_ms=now_ms) for one in messages])
+            self.append_to_all([session], chunk, len(messages))
+            return
+        for message in messages:
+            packet = self._fitted(link, message, 0, 0, duplicate=False)
+            if packet is not None:
+                self.append_to_all([session], packet, 1)
+
+    def _fitted(
+        self, link: Connection, message: Message, qos: int, packet_id: int, *, duplicate: bool
+    ) -> bytes | None:
+        """Return the packet for one connection: aliased if it wants that, None if too large."""
+        state = self._state
+        packet = message.wire(
+            link.version, qos, packet_id, now_ms=state.now_ms, duplicate=duplicate
+        )
+        if link.aliases_out is not None:
+            packet = _with_alias(link, message.head.topic, packet, qos)
+        if link.max_packet_bytes and len(packet) > link.max_packet_bytes:
+            state.counters.dropped_too_large += 1
+            return None
+        return packet
+
+    # --- all receivers of a route ---------------------------------------------------------
+
+    def spread(
+        self, route: Route, messages: list[Message], publisher: Session | None, *, retain: bool
+    ) -> None:
+        """Deliver messages of one head to all receivers; those without room mark the messages.
+
+        `retain` is the flag that the publisher set; the messages themselves carry none.
+        """
+        qos = messages[0].head.qos
+        for session, limit in route.plain:
+            if qos and limit:
+                self.hand_over(session, messages, min(qos, limit))
+            else:
+                self._send_lossy(session, messages)
+        self.spread_special(route, messages, publisher, retain=retain)
+
+    def spread_special(
+        self, route: Route, messages: list[Message], publisher: Session | None, *, retain: bool
+    ) -> None:
+        """Deliver to those whose options matter, and to share groups."""
+        variants: dict[tuple[bool, tuple[int, ...]], list[Message]] = {
+            (False, ()): messages,
+        }
+        for session, subscriptions in route.special:
+            wanted = [one for one in subscriptions if not (one.no_local and session is publisher)]
+            if wanted:
+                self._deliver_as(session, wanted, messages, variants, retain)
+        for group in route.shared:
+            for message in messages:
+                member = group.pick(message.head.qos)
+                if member is not None:
+                    self._deliver_as(member.session, [member], [message], {}, retain)
+
+    def _deliver_as(
+        self,
+        session: Session,
+        subscriptions: list[Subscription],
+        messages: list[Message],
+        variants: dict[tuple[bool, tuple[int, ...]], list[Message]],
+        retain: bool,
+    ) -> None:
+        keeps = retain and any(one.retain_as_published for one in subscriptions)
+        numbers = tuple(sorted(one.identifier for one in subscriptions if one.identifier))
+        key = (keeps, numbers)
+        dressed = variants.get(key)
+        if dressed is None:
+            dressed = messages
+            if keeps or numbers:
+                dressed = [one.variant(retain=keeps, identifiers=numbers) for one in messages]
+            variants[key] = dressed
+        qos = min(messages[0].head.qos, max(one.qos for one in subscriptions))
+        if qos:
+            self.hand_over(session, dressed, qos)
+            for plain, variant in zip(messages, dressed, strict=True):
+                plain.was_refused |= variant.was_refused
+        else:
+            self._send_lossy(session, dressed)
+
+    # --- QoS 1 and 2 ----------------------------------------------------------------------
+
+    def hand_over(self, session: Session, messages: list[Message], qos: int) -> None:
+        """Send what the window allows and queue the rest, within the quotas."""
+        link = session.link
+        if (
+            link is not None
+            and link.is_plain
+            and not link.is_paused
+            and not session.queue
+            and not messages[0].expires_at_ms
+            and session.room >= len(messages)
+            and self._has_room(session, messages[0].size * len(messages))
+        ):
+            self._send_run(session, link, messages, qos)
+            return
+        for message in messages:
+            self._enqueue(session, message, qos)
+        if link is not None:
+            self.pump(session)
+
+    def _has_room(self, session: Session, size: int) -> bool:
+        return (
+            session.held_bytes + size <= self._session_limit
+            and self._state.held_bytes + size <= self._total_limit
+        )
+
+    def _send_run(
+        self, session: Session, link: Connection, messages: list[Message], qos: int
+    ) -> None:
+        """Give identifiers to messages of one head and append them to the outbox: the hot path."""
+        before, middle = messages[0].head.form(session.version, qos)
+        in_flight, released, last = session.in_flight, session.released, session.last_packet_id
+        parts: list[bytes] = []
+        identifiers: list[int] = []
+        size = messages[0].size
+        fresh = 0
+        for message in messages:
+            last = last % 65_535 + 1
+            while last in in_flight or last in released:
+                last = last % 65_535 + 1
+            in_flight[last] = message
+            identifiers.append(last)
+            parts += (before, TWO_BYTES[last], middle, message.payload)
+            if not message.holders:
+                fresh += size
+            message.holders += 1
+        session.last_packet_id = last
+        if qos == 2:
+            session.exact.update(identifiers)
+        session.held_bytes += size * len(messages)
+        state = self._state
+        state.held_bytes += fresh
+        if state.journal is not None and session.is_durable:
+            state.journal.sent(session.number, messages, identifiers, qos)
+        self._count_and_append(link, b"".join(parts), len(messages))
+
+    def _count_and_append(self, link: Connection, data: bytes, count: int) -> None:
+        state = self._state
+        link.outbox.append(data)
+        link.outbox_bytes += len(data)
+        if not link.has_grown:
+            link.has_grown = True
+            state.grown.append(link)
+        counters = state.counters
+        counters.messages_sent += count
+        counters.publish_sent += count
+        counters.publish_bytes_sent += len(data)
+
+    def _enqueue(self, session: Session, message: Message, qos: int) -> None:
+        size = message.size
+        if not self._has_room(session, size):
+            session.dropped += 1
+            self._state.counters.dropped_quota += 1
+            message.was_refused = True
+            return
+        self._hold(session, message, size)
+        session.queue.append((message, qos))
+        journal = self._state.journal
+        if journal is not None and session.is_durable:
+            journal.queued(session.number, message, qos)
+
+    def enqueue_retained(self, session: Session, message: Message, qos: int) -> None:
+        """Let a retained message wait for a newcomer; not subject to the quota."""
+        self._hold(session, message, message.size)
+        session.queue.append((message, qos | RETAINED))
+
+    def _hold(self, session: Session, message: Message, size: int) -> None:
+        session.held_bytes += size
+        if not message.holders:
+            self._state.held_bytes += size
+        message.holders += 1
+
+    def _let_go(self, session: Session, message: Message) -> None:
+        size = message.size
+        session.held_bytes -= size
+        message.holders -= 1
+        if not message.holders:
+            self._state.held_bytes -= size
+
+    def pump(self, session: Session) -> None:
+        """Send from the queue while the window, the outbox and the client allow."""
+        link, queue = session.link, session.queue
+        if link is None:
+            return
+        while queue and not link.is_paused and link.outbox_bytes < self._window_bytes:
+            message, mark = queue[0]
+            qos = mark & 3
+            if qos and session.room < 1:
+                return
+            queue.popleft()
+            if self._is_stale(message, mark):
+                self._discard_queued(session, message, qos)
+            else:
+                self._send_from_queue(session, link, message, qos, mark)
+
+    def _is_stale(self, message: Message, mark: int) -> bool:
+        state = self._state
+        if message.expires_at_ms and message.expires_at_ms <= state.now_ms:
+            state.counters.dropped_expired += 1
+            return True
+        if not mark & RETAINED:
+            return False
+        # A newcomer has had the newer message live: the older one must not follow it.
+        current = state.retained.get(message.topic_text())
+        return current is None or current.payload is not message.payload
+
+    def _discard_queued(self, session: Session, message: Message, qos: int) -> None:
+        journal = self._state.journal
+        if journal is not None and session.is_durable and qos:
+            journal.unqueued(session.number, message)
+        self._let_go(session, message)
+
+    def _send_from_queue(
+        self, session: Session, link: Connection, message: Message, qos: int, mark: int
+    ) -> None:
+        packet_id = session.next_packet_id() if qos else 0
+        packet = self._fitted(link, message, qos, packet_id, duplicate=False)
+        if packet is None:
+            self._discard_queued(session, message, 0 if mark & RETAINED else qos)
+            return
+        if not qos:
+            self._let_go(session, message)
+        else:
+            session.in_flight[packet_id] = message
+            if qos == 2:
+                session.exact.add(packet_id)
+            journal = self._state.journal
+            if journal is not None and session.is_durable:
+                journal.sent(session.number, [message], [packet_id], qos)
+        self._count_and_append(link, packet, 1)
+
+    def resume(self, session: Session) -> None:
+        """Send again, in the order first sent, what the client has not answered (4.4)."""
+        link = session.link
+        assert link is not None
+        for packet_id in session.released:
+            self._state.send(link, b"\x62\x02" + TWO_BYTES[packet_id])
+        for packet_id, message in list(session.in_flight.items()):
+            qos = 2 if packet_id in session.exact else 1
+            packet = self._fitted(link, message, qos, packet_id, duplicate=True)
+            if packet is None:
+                self.settle(session, packet_id)
+            else:
+                self._count_and_append(link, packet, 1)
+        self.pump(session)
+
+    # --- answers --------------------------------------------------------------------------
+
+    def settle(self, session: Session, packet_id: int) -> bool:
+        """End the delivery of an in-flight message; tell whether there was one."""
+        message = session.in_flight.pop(packet_id, None)
+        if message is None:
+            return False
+        session.exact.discard(packet_id)
+        self._let_go(session, message)
+        journal = self._state.journal
+        if journal is not None and session.is_durable:
+            journal.settled(session.number, packet_id)
+        return True
+
+    def record(self, session: Session, packet_id: int) -> bool:
+        """Take a PUBREC: the message is the client's now, only its identifier is still ours."""
+        if packet_id not in session.exact:
+            return packet_id in session.released
+        message = session.in_flight.pop(packet_id)
+        session.exact.discard(packet_id)
+        session.released[packet_id] = None
+        self._let_go(session, message)
+        journal = self._state.journal
+        if journal is not None and session.is_durable:
+            journal.recorded(session.number, packet_id)
+        return True
+
+    def complete(self, session: Session, packet_id: int) -> bool:
+        """Take a PUBCOMP; tell whether it was awaited."""
+        if packet_id not in session.released:
+            return False
+        del session.released[packet_id]
+        journal = self._state.journal
+        if journal is not None and session.is_durable:
+            journal.settled(session.number, packet_id)
+        return True
+
+    def drop_all(self, session: Session) -> None:
+        """Let go of everything that a session holds, because it ends."""
+        held = [message for message, _ in session.queue]
+        held += session.in_flight.values()
+        self._state.counters.dropped_ended += len(session.queue)
+        for message in held:
+            self._let_go(session, message)
+        session.queue.clear()
+        session.in_flight.clear()
+        session.exact.clear()
+        session.released.clear()
+        session.incoming.clear()
+
+
+def _with_alias(link: Connection, topic: bytes, packet: bytes, qos: int) -> bytes:
+    """Use or introduce an alias, first come, first served; with all taken, none."""
+    aliases = link.aliases_out
+    assert aliases is not None
+    alias = aliases.get(topic)
+    if alias is not None:
+        return aliased(topic, packet, alias, known=True, qos=qos)
+    if len(aliases) >= link.alias_limit:
+        return packet
+    aliases[topic] = len(aliases) + 1
+    return aliased(topic, packet, len(aliases), known=False, qos=qos)

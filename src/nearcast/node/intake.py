@@ -1,0 +1,496 @@
+"""PUBLISH and the publish answers, read straight from the buffer: the hot path.
+
+Packets of one publisher mostly repeat themselves: same first byte, same size, same topic. Such a
+run is found with one comparison a packet, looked up once, and passed on at once. Everything
+unusual (a retain or duplicate flag, properties) goes packet by packet through `_publish_one`.
+Both accept and refuse what `nearcast.mqtt.decode` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nearcast.mqtt import MqttProtocolError, PublishAnswer, ReasonCode
+from nearcast.mqtt.decode import decode_packet
+from nearcast.mqtt.errors import MalformedPacketError
+from nearcast.mqtt.packets import ProtocolVersion
+from nearcast.mqtt.properties import check_topic_alias
+from nearcast.mqtt.wire import TWO_BYTES
+from nearcast.node.connection import Connection
+from nearcast.node.delivery import Delivery, recode_run
+from nearcast.node.message import Head, Message
+from nearcast.node.publish_properties import PropertyReader, PublishProperties
+from nearcast.node.routes import Route
+from nearcast.node.session import Session
+from nearcast.node.state import NodeState
+
+_NOTHING = PublishProperties()
+_EMPTY = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
+_QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
+_FORBIDDEN = int(ReasonCode.NOT_AUTHORIZED)
+
+
+class Intake:
+    """Takes publications and answers of connected clients.
+
+    Every method gets the buffer and where a whole packet lies in it, and returns the position
+    behind what it took: one packet or a run of them.
+    """
+
+    def __init__(self, state: NodeState, delivery: Delivery) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._routes = state.router.routes
+        self._properties = PropertyReader()
+        self._receive_maximum = state.settings.receive_maximum
+        self._alias_maximum = state.settings.topic_alias_maximum
+
+    # --- QoS 0, no flags ------------------------------------------------------------------
+
+    def lossy_run(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int
+    ) -> int:
+        """Take a run of QoS 0 packets of one size and topic."""
+        topic_end = _topic_end(data, body, stop)
+        head_end = topic_end
+        if connection.version >= 5:
+            if topic_end >= stop or data[topic_end]:
+                return self.publish_one(connection, data, position, body, stop)
+            head_end += 1
+        topic = data[body:topic_end]
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._state.router.find(topic)
+        size = stop - position
+        head = data[position:head_end]
+        last = len(data) - size
+        while stop <= last and data.startswith(head, stop):
+            stop += size
+        count = (stop - position) // size
+        counters = self._state.counters
+        counters.publish_received += count
+        counters.messages_received += count
+        counters.publish_bytes_received += stop - position
+        is_guarded = route.is_forbidden or connection.permits is not None
+        if is_guarded and not self._is_permitted(connection, route, topic):
+            counters.dropped_forbidden += count
+            return stop
+        if not route.is_empty:
+            chunk = data[position:stop]
+            self._spread_bytes(connection, route, chunk, size, count, head_end - position, topic)
+        return stop
+
+    def _spread_bytes(
+        self,
+        connection: Connection,
+        route: Route,
+        chunk: bytes,
+        size: int,
+        count: int,
+        head_size: int,
+        topic: bytes,
+    ) -> None:
+        delivery = self._delivery
+        same, other = route.lossy_311, route.lossy_5
+        if connection.version >= 5:
+            same, other = other, same
+        if same:
+            delivery.append_to_all(same, chunk, count)
+        if other:
+            version = 4 if connection.version >= 5 else 5
+            recoded = recode_run(chunk, size, head_size, topic, version)
+            delivery.append_to_all(other, recoded, count)
+        if route.special or route.shared:
+            head = Head(topic, size - head_size, 0)
+            messages = [
+                Message(head, chunk[at + head_size : at + size])
+                for at in range(0, len(chunk), size)
+            ]
+            delivery.spread_special(route, messages, connection.session, retain=False)
+
+    # --- QoS 1 and 2, no flags ------------------------------------------------------------
+
+    def sure_run(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int
+    ) -> int:
+        """Take a run of QoS 1 or QoS 2 packets of one size and topic."""
+        topic_end = _topic_end(data, body, stop)
+        payload_at = topic_end + 2
+        has_properties = connection.version >= 5
+        if payload_at + has_properties > stop or (has_properties and data[payload_at]):
+            return self.publish_one(connection, data, position, body, stop)
+        topic = data[body:topic_end]
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._state.router.find(topic)
+        is_guarded = route.is_forbidden or connection.permits is not None
+        if is_guarded and not self._is_permitted(connection, route, topic):
+            return self.publish_one(connection, data, position, body, stop)
+        size, start = stop - position, position
+        head = data[position:topic_end]
+        last, at = len(data) - size, payload_at - position
+        while stop <= last and data.startswith(head, stop):
+            if has_properties and data[stop + at]:
+                break
+            stop += size
+        counters = self._state.counters
+        counters.publish_bytes_received += stop - start
+        identifiers = [data[one + at - 2 : one + at] for one in range(start, stop, size)]
+        if b"\0\0" in identifiers:
+            raise _zero_identifier()
+        at += has_properties
+        payloads = [data[one + at : one + size] for one in range(start, stop, size)]
+        counters.publish_received += len(payloads)
+        counters.messages_received += len(payloads)
+        if data[start] == 0x32:
+            self._take_once(connection, route, topic, payloads, identifiers)
+        else:
+            self._take_exactly(connection, route, topic, payloads, identifiers)
+        return stop
+
+    def _take_once(
+        self,
+        connection: Connection,
+        route: Route,
+        topic: bytes,
+        payloads: list[bytes],
+        identifiers: list[bytes],
+    ) -> None:
+        reason = 0
+        if route.is_empty:
+            reason = _EMPTY
+        else:
+            head = Head(topic, len(payloads[0]), 1)
+            messages = [Message(head, payload) for payload in payloads]
+            self._delivery.spread(route, messages, connection.session, retain=False)
+            if connection.version >= 5 and any(one.was_refused for one in messages):
+                self._answer_each(connection, 0x40, messages, identifiers)
+                return
+        self._answer_all(connection, 0x40, identifiers, reason)
+
+    def _take_exactly(
+        self,
+        connection: Connection,
+        route: Route,
+        topic: bytes,
+        payloads: list[bytes],
+        identifiers: list[bytes],
+    ) -> None:
+        session = connection.session
+        assert session is not None
+        fresh: dict[bytes, bytes] = {}
+        incoming = session.incoming
+        for payload, raw in zip(payloads, identifiers, strict=True):
+            if raw not in fresh and (raw[0] << 8 | raw[1]) not in incoming:
+                fresh[raw] = payload
+        self._remember_incoming(connection, session, [raw[0] << 8 | raw[1] for raw in fresh])
+        messages: list[Message] = []
+        if fresh and not route.is_empty:
+            head = Head(topic, len(payloads[0]), 2)
+            messages = [Message(head, payload) for payload in fresh.values()]
+            self._delivery.spread(route, messages, session, retain=False)
+        if connection.version >= 5 and any(one.was_refused for one in messages):
+            self._refuse_some(connection, session, messages, list(fresh), identifiers)
+            return
+        reason = _EMPTY if route.is_empty and len(fresh) == len(payloads) else 0
+        self._answer_all(connection, 0x50, identifiers, reason)
+
+    def _remember_incoming(
+        self, connection: Connection, session: Session, numbers: list[int]
+    ) -> None:
+        total = len(session.incoming) + len(numbers)
+        if connection.version >= 5 and total > self._receive_maximum:
+            raise MqttProtocolError(
+                f"{total} QoS 2 messages at once",
+                reason=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+                expected=f"at most {self._receive_maximum}",
+            )
+        session.incoming.update(numbers)
+        journal = self._state.journal
+        if journal is not None and session.is_durable:
+            for number in numbers:
+                journal.incoming(session.number, number)
+
+    def _forget_incoming(self, session: Session, number: int) -> None:
+        session.incoming.discard(number)
+        journal = self._state.journal
+        if journal is not None and session.is_durable:
+            journal.released(session.number, number)
+
+    # --- answers to publishers ------------------------------------------------------------
+
+    def _answer_all(
+        self, connection: Connection, first: int, identifiers: list[bytes], reason: int
+    ) -> None:
+        """Answer a run with one reason; success is the short form of both versions."""
+        if reason and connection.version >= 5:
+            start, end = bytes((first, 3)), bytes((reason,))
+            data = b"".join([start + one + end for one in identifiers])
+        else:
+            start = bytes((first, 2))
+            data = start + start.join(identifiers)
+        state = self._state
+        state.send(connection, data)
+        state.counters.messages_sent += len(identifiers) - 1
+
+    def _answer_each(
+        self,
+        connection: Connection,
+        first: int,
+        messages: list[Message],
+        identifiers: list[bytes],
+    ) -> None:
+        for message, one in zip(messages, identifiers, strict=True):
+            self._answer_all(connection, first, [one], _QUOTA if message.was_refused else 0)
+
+    def _refuse_some(
+        self,
+        connection: Connection,
+        session: Session,
+        messages: list[Message],
+        new: list[bytes],
+        identifiers: list[bytes],
+    ) -> None:
+        """Answer a QoS 2 run of which some had no room: their exchange ends here."""
+        refused = {raw for message, raw in zip(messages, new, strict=True) if message.was_refused}
+        for one in identifiers:
+            if one in refused:
+                self._forget_incoming(session, one[0] << 8 | one[1])
+            self._answer_all(connection, 0x50, [one], _QUOTA if one in refused else 0)
+
+    # --- everything unusual ---------------------------------------------------------------
+
+    def publish_one(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int
+    ) -> int:
+        """Take one PUBLISH with whatever flags and properties."""
+        first = data[position]
+        qos = first >> 1 & 3
+        if qos == 3 or (first & 8 and not qos):
+            raise MalformedPacketError(f"flags {first & 0x0F:04b}", where="PUBLISH")
+        at = _topic_end(data, body, stop)
+        topic = data[body:at]
+        packet_id = 0
+        if qos:
+            packet_id = _packet_id(data, at, stop)
+            at += 2
+        properties = _NOTHING
+        if connection.version >= 5:
+            properties, at = self._properties.read(data, at, stop)
+        if properties.alias is not None:
+            topic = _resolve(connection, topic, properties.alias, self._alias_maximum)
+        route = self._state.router.find(topic)
+        counters = self._state.counters
+        counters.publish_received += 1
+        counters.messages_received += 1
+        counters.publish_bytes_received += stop - position
+        head = Head(topic, stop - at, qos, properties.forward)
+        message = Message(head, data[at:stop], self._expiry(properties))
+        self._accept(connection, route, message, packet_id, retain=bool(first & 1))
+        return stop
+
+    def _expiry(self, properties: PublishProperties) -> int:
+        if properties.expiry_s is None:
+            return 0
+        return self._state.now_ms + max(1, properties.expiry_s * 1000)
+
+    def _accept(
+        self,
+        connection: Connection,
+        route: Route,
+        message: Message,
+        packet_id: int,
+        *,
+        retain: bool,
+    ) -> None:
+        session = connection.session
+        assert session is not None
+        qos = message.head.qos
+        reason = 0
+        is_repeated = qos == 2 and packet_id in session.incoming
+        if not is_repeated:
+            if not self._is_permitted(connection, route, message.head.topic):
+                self._state.counters.dropped_forbidden += 1
+                reason = _FORBIDDEN
+            else:
+                if qos == 2:
+                    self._remember_incoming(connection, session, [packet_id])
+                reason = self.publish(route, message, session, retain=retain)
+        if not qos:
+            return
+        if qos == 2 and reason >= 0x80 and connection.version >= 5:
+            self._forget_incoming(session, packet_id)
+        answer = 0x40 if qos == 1 else 0x50
+        self._answer_all(connection, answer, [TWO_BYTES[packet_id]], reason)
+
+    def publish(
+        self, route: Route, message: Message, publisher: Session | None, *, retain: bool
+    ) -> int:
+        """Retain and deliver one message; return the reason code for its publisher."""
+        if retain:
+            self._retain(message)
+        if route.is_empty:
+            return _EMPTY
+        self._delivery.spread(route, [message], publisher, retain=retain)
+        return _QUOTA if message.was_refused else 0
+
+    def _retain(self, message: Message) -> None:
+        state = self._state
+        topic = message.topic_text()
+        kept = message.variant(retain=True)
+        if state.journal is not None and not topic.startswith("$SYS/"):
+            if message.payload:
+                state.journal.retained(kept)
+            elif state.retained.get(topic) is not None:
+                state.journal.forgotten(message.head.topic)
+        state.retained.put(topic, kept)
+
+    def _is_permitted(self, connection: Connection, route: Route, topic: bytes) -> bool:
+        if route.is_forbidden:
+            return False
+        permits = connection.permits
+        if permits is None:
+            return True
+        known = permits.get(topic)
+        if known is None:
+            session = connection.session
+            assert session is not None
+            known = self._state.access.may_publish(
+                session.user_name, session.client_id, topic[2:].decode()
+            )
+            if len(permits) >= 1_000:
+                permits.clear()
+            permits[topic] = known
+        return known
+
+    # --- answers of subscribers -----------------------------------------------------------
+
+    def answers(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int
+    ) -> int:
+        """Take a PUBACK, PUBREC, PUBREL or PUBCOMP and those of the same kind behind it."""
+        session = connection.session
+        assert session is not None
+        first = data[position]
+        take = self._takers[first]
+        if stop - body != 2:
+            packet = decode_packet(first, data[body:stop], ProtocolVersion(connection.version))
+            assert isinstance(packet, PublishAnswer)
+            take(self, connection, session, [packet.packet_id], packet.reason)
+            return stop
+        start = data[position:body]
+        last = len(data) - 4
+        numbers = [_packet_id(data, body, stop)]
+        while stop <= last and data.startswith(start, stop):
+            numbers.append(_packet_id(data, stop + 2, stop + 4))
+            stop += 4
+        take(self, connection, session, numbers, 0)
+        return stop
+
+    def _take_pubacks(
+        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        """End QoS 1 deliveries; a PUBACK for a QoS 2 message breaks the protocol."""
+        self._state.counters.messages_received += len(numbers)
+        if session.exact and any(number in session.exact for number in numbers):
+            raise MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")
+        settle = self._delivery.settle
+        for number in numbers:
+            settle(session, number)
+        if session.queue:
+            self._delivery.pump(session)
+
+    def _take_pubrecs(
+        self, connection: Connection, session: Session, numbers: list[int], reason: int
+    ) -> None:
+        self._state.counters.messages_received += len(numbers)
+        delivery = self._delivery
+        if reason >= 0x80:
+            for number in numbers:
+                delivery.settle(session, number)
+            delivery.pump(session)
+            return
+        known = [TWO_BYTES[number] for number in numbers if delivery.record(session, number)]
+        if known:
+            self._answer_all(connection, 0x62, known, 0)
+        if len(known) < len(numbers):
+            self._tell_unknown(connection, 0x62, numbers, known)
+
+    def _take_pubrels(
+        self, connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        self._state.counters.messages_received += len(numbers)
+        known: list[bytes] = []
+        for number in numbers:
+            if number in session.incoming:
+                self._forget_incoming(session, number)
+                known.append(TWO_BYTES[number])
+        if known:
+            self._answer_all(connection, 0x70, known, 0)
+        if len(known) < len(numbers):
+            self._tell_unknown(connection, 0x70, numbers, known)
+
+    def _take_pubcomps(
+        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        self._state.counters.messages_received += len(numbers)
+        complete = self._delivery.complete
+        for number in numbers:
+            complete(session, number)
+        if session.queue:
+            self._delivery.pump(session)
+
+    def _tell_unknown(
+        self, connection: Connection, first: int, numbers: list[int], known: list[bytes]
+    ) -> None:
+        reason = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+        answered = set(known)
+        unknown = [TWO_BYTES[one] for one in numbers if TWO_BYTES[one] not in answered]
+        if unknown:
+            self._answer_all(connection, first, unknown, reason)
+
+    _takers: dict[int, Callable[[Intake, Connection, Session, list[int], int], None]] = {  # noqa: RUF012 - a table
+        0x40: _take_pubacks,
+        0x50: _take_pubrecs,
+        0x62: _take_pubrels,
+        0x70: _take_pubcomps,
+    }
+
+
+def _topic_end(data: bytes, body: int, stop: int) -> int:
+    """Return where the topic ends; it must end within the packet."""
+    end = stop + 1
+    if body + 2 <= stop:
+        end = body + 2 + (data[body] << 8 | data[body + 1])
+    if end > stop:
+        raise MalformedPacketError("the end of the packet", where="PUBLISH", expected="a topic")
+    return end
+
+
+def _packet_id(data: bytes, at: int, stop: int) -> int:
+    if at + 2 > stop:
+        raise MalformedPacketError("the end of the packet", expected="a packet identifier")
+    number = data[at] << 8 | data[at + 1]
+    if not number:
+        raise _zero_identifier()
+    return number
+
+
+def _zero_identifier() -> MqttProtocolError:
+    return MqttProtocolError("packet identifier 0", expected="1 … 65,535")
+
+
+def _resolve(connection: Connection, topic: bytes, alias: int, maximum: int) -> bytes:
+    """Return the topic that an alias stands for, or let it stand for one from now on."""
+    check_topic_alias(alias, maximum)
+    if connection.aliases_in is None:
+        connection.aliases_in = {}
+    if topic != b"\0\0":
+        connection.aliases_in[alias] = topic
+        return topic
+    known = connection.aliases_in.get(alias)
+    if known is None:
+        raise MqttProtocolError(
+            f"topic alias {alias}", expected="one that was introduced with a topic"
+        )
+    return known

@@ -1,0 +1,217 @@
+"""What must survive, as records: made here, replayed by `replay`, stored by the server.
+
+A record is a kind (one byte), a length (four), and a body. The server writes whole batches of
+them (`take`) before it lets the answers of the same turn out, and brings back what it wrote.
+Everything is about sessions that outlive their connection, retained messages and wills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+
+from nearcast.model.errors import FileFormatError
+from nearcast.mqtt.packets import ProtocolVersion
+from nearcast.node.message import Head, Message
+from nearcast.node.session import Session, Subscription, WillMessage
+
+
+class Kind(IntEnum):
+    """What a record tells."""
+
+    MESSAGE = 1
+    SENT = 2
+    QUEUED = 3
+    UNQUEUED = 4
+    SETTLED = 5
+    RECORDED = 6
+    INCOMING = 7
+    RELEASED = 8
+    SESSION = 9
+    ENDED = 10
+    SUBSCRIBED = 11
+    UNSUBSCRIBED = 12
+    RETAINED = 13
+    FORGOTTEN = 14
+    WILL = 15
+    NO_WILL = 16
+
+
+HEADER = Struct("<BI")
+MESSAGE = Struct("<QBQHI")  # number, QoS and retain, expiry, topic size, property size
+SENT = Struct("<IB")
+SENT_ONE = Struct("<QH")
+QUEUED = Struct("<IQB")
+PACKET = Struct("<IH")
+SESSION = Struct("<IBIQ")  # number, version, expiry in s, ends at ms (0: connected)
+SUBSCRIBED = Struct("<IBI")
+WILL = Struct("<IIqQ")
+
+_SETTLED = Struct("<BIIH")
+
+
+class Journal:
+    """Turns changes into records. `take` gives what was collected since the last call."""
+
+    __slots__ = ("_next_message", "_parts")
+
+    def __init__(self, next_message: int = 1) -> None:
+        self._parts: list[bytes] = []
+        self._next_message = next_message
+
+    def take(self) -> bytes:
+        """Return the records since the last call, joined."""
+        parts = self._parts
+        if not parts:
+            return b""
+        self._parts = []
+        return b"".join(parts)
+
+    def _add(self, kind: int, body: bytes) -> None:
+        self._parts.append(HEADER.pack(kind, len(body)) + body)
+
+    def _named(self, message: Message) -> int:
+        """Return the message's number; the first time, tell what it is."""
+        if not message.number:
+            self.message(message)
+        return message.number
+
+    def message(self, message: Message) -> None:
+        """Give the message a number if it has none, and tell all about it."""
+        if not message.number:
+            message.number = self._next_message
+            self._next_message += 1
+        self._add(Kind.MESSAGE, encode_message(message))
+
+    # --- deliveries -----------------------------------------------------------------------
+
+    def sent(self, session: int, messages: list[Message], packet_ids: list[int], qos: int) -> None:
+        """Tell that messages have got identifiers and are on their way."""
+        pack = SENT_ONE.pack
+        pairs = [
+            pack(one.number or self._named(one), packet_id)
+            for one, packet_id in zip(messages, packet_ids, strict=True)
+        ]
+        self._add(Kind.SENT, SENT.pack(session, qos) + b"".join(pairs))
+
+    def queued(self, session: int, message: Message, qos: int) -> None:
+        """Tell that a message waits for a session."""
+        self._add(Kind.QUEUED, QUEUED.pack(session, self._named(message), qos))
+
+    def unqueued(self, session: int, message: Message) -> None:
+        """Tell that a waiting message was dropped."""
+        self._add(Kind.UNQUEUED, QUEUED.pack(session, message.number, 0))
+
+    def settled(self, session: int, packet_id: int) -> None:
+        """Tell that the client has answered for good."""
+        self._parts.append(_SETTLED.pack(Kind.SETTLED, 6, session, packet_id))
+
+    def recorded(self, session: int, packet_id: int) -> None:
+        """Tell that PUBREC has come: the message is the client's."""
+        self._parts.append(_SETTLED.pack(Kind.RECORDED, 6, session, packet_id))
+
+    def incoming(self, session: int, packet_id: int) -> None:
+        """Tell that a QoS 2 identifier from the client is in use."""
+        self._parts.append(_SETTLED.pack(Kind.INCOMING, 6, session, packet_id))
+
+    def released(self, session: int, packet_id: int) -> None:
+        """Tell that the client has released a QoS 2 identifier."""
+        self._parts.append(_SETTLED.pack(Kind.RELEASED, 6, session, packet_id))
+
+    # --- sessions -------------------------------------------------------------------------
+
+    def session(self, session: Session) -> None:
+        """Tell that a session is there, in this state; a later record replaces an earlier one."""
+        body = SESSION.pack(session.number, session.version, session.expiry_s, session.ends_at_ms)
+        user = b"" if session.user_name is None else b"\1" + session.user_name.encode()
+        client_id = session.client_id.encode()
+        self._add(Kind.SESSION, body + len(client_id).to_bytes(2, "big") + client_id + user)
+
+    def ended(self, session: int) -> None:
+        """Tell that a session is gone with all it held."""
+        self._add(Kind.ENDED, session.to_bytes(4, "little"))
+
+    def subscribed(self, subscription: Subscription) -> None:
+        """Tell that a filter was added or replaced."""
+        one = subscription
+        options = one.qos | one.no_local << 2 | one.retain_as_published << 3
+        body = SUBSCRIBED.pack(one.session.number, options, one.identifier)
+        self._add(Kind.SUBSCRIBED, body + one.text.encode())
+
+    def unsubscribed(self, session: int, text: str) -> None:
+        """Tell that a filter was removed."""
+        self._add(Kind.UNSUBSCRIBED, session.to_bytes(4, "little") + text.encode())
+
+    def will(self, session: Session, will: WillMessage) -> None:
+        """Tell that a will stands, whatever the session's expiry."""
+        body = WILL.pack(session.number, will.delay_s, will.expiry_s, session.will_at_ms)
+        self._add(Kind.WILL, body + encode_message(will.message))
+
+    def no_will(self, session: int) -> None:
+        """Tell that the will was published or withdrawn."""
+        self._add(Kind.NO_WILL, session.to_bytes(4, "little"))
+
+    # --- retained -------------------------------------------------------------------------
+
+    def retained(self, message: Message) -> None:
+        """Tell that a message is now its topic's last."""
+        self._add(Kind.RETAINED, encode_message(message))
+
+    def forgotten(self, topic: bytes) -> None:
+        """Tell that a topic has no last message any longer."""
+        self._add(Kind.FORGOTTEN, topic)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return a message with its number, as bytes."""
+    head = message.head
+    fixed = MESSAGE.pack(
+        message.number,
+        head.qos | head.retain << 2,
+        message.expires_at_ms,
+        len(head.topic),
+        len(head.properties),
+    )
+    return b"".join((fixed, head.topic, head.properties, message.payload))
+
+
+def decode_message(body: bytes, start: int = 0) -> Message:
+    """Return the message that `encode_message` wrote, alone from `start` on."""
+    number, flags, expires_at_ms, topic_size, property_size = MESSAGE.unpack_from(body, start)
+    at = start + MESSAGE.size
+    topic = body[at : at + topic_size]
+    properties = body[at + topic_size : at + topic_size + property_size]
+    payload = body[at + topic_size + property_size :]
+    head = Head(topic, len(payload), flags & 3, properties, bool(flags & 4))
+    message = Message(head, payload, expires_at_ms)
+    message.number = number
+    return message
+
+
+def split_records(data: bytes) -> Iterator[tuple[Kind, bytes]]:
+    """Yield the records of joined batches; damage is a `FileFormatError`."""
+    position = 0
+    while position < len(data):
+        if position + HEADER.size > len(data):
+            raise FileFormatError("a record cut short", where=f"byte {position}")
+        kind, size = HEADER.unpack_from(data, position)
+        start = position + HEADER.size
+        if start + size > len(data) or kind not in Kind._value2member_map_:
+            raise FileFormatError(f"record kind {kind} of {size} bytes", where=f"byte {position}")
+        yield Kind(kind), data[start : start + size]
+        position = start + size
+
+
+def session_of(body: bytes) -> tuple[Session, bool]:
+    """Return a session as its record tells it, and whether it was connected."""
+    number, version, expiry_s, ends_at_ms = SESSION.unpack_from(body)
+    size = int.from_bytes(body[SESSION.size : SESSION.size + 2], "big")
+    start = SESSION.size + 2
+    session = Session(body[start : start + size].decode(), number)
+    session.version = ProtocolVersion(version)
+    session.expiry_s = expiry_s
+    session.ends_at_ms = ends_at_ms
+    rest = body[start + size :]
+    session.user_name = rest[1:].decode() if rest else None
+    return session, not ends_at_ms

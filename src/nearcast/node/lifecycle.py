@@ -1,0 +1,156 @@
+"""The end of connections and sessions: disconnects, wills, expiry, keep-alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nearcast.mqtt import Disconnect, ReasonCode, encode_packet
+from nearcast.mqtt.packets import ProtocolVersion
+from nearcast.mqtt.properties import NO_PROPERTIES, Properties
+from nearcast.node.connection import Connection
+from nearcast.node.delivery import Delivery
+from nearcast.node.message import Message
+from nearcast.node.session import Session, WillMessage
+from nearcast.node.state import NodeState
+
+Publisher = Callable[[Session, Message, bool], None]
+
+
+class Lifecycle:
+    """Closes what has to be closed, and publishes the wills that are due.
+
+    `publish_will` is given in after construction: publishing stands above this class.
+    """
+
+    def __init__(self, state: NodeState, delivery: Delivery) -> None:
+        self._state = state
+        self._delivery = delivery
+        self.publish_will: Publisher = lambda _session, _message, _retain: None
+
+    # --- connections ----------------------------------------------------------------------
+
+    def watch(self, connection: Connection) -> None:
+        """Look after the keep-alive of a connection from now on."""
+        self._state.timers.at(
+            connection.last_seen_ms + connection.keep_alive_ms, self._check_alive, connection
+        )
+
+    def _check_alive(self, connection: Connection) -> None:
+        if not connection.is_open or connection.is_closing:
+            return
+        if connection.last_seen_ms + connection.keep_alive_ms > self._state.now_ms:
+            self.watch(connection)
+        else:
+            self.disconnect(connection, ReasonCode.KEEP_ALIVE_TIMEOUT)
+
+    def expect_connect(self, connection: Connection) -> None:
+        """Close a newcomer that has not said CONNECT in time."""
+        timeout_ms = self._state.settings.connect_timeout_ms
+        self._state.timers.at(self._state.now_ms + timeout_ms, self._check_connected, connection)
+
+    def _check_connected(self, connection: Connection) -> None:
+        if connection.is_open and connection.session is None:
+            self._state.close(connection)
+
+    def disconnect(self, connection: Connection, reason: ReasonCode, text: str = "") -> None:
+        """Close from our side; MQTT 5 clients hear why. The will is published."""
+        if connection.session is not None and connection.version >= ProtocolVersion.V5:
+            tells = text and connection.tells_problems
+            properties = Properties(reason_string=text) if tells else NO_PROPERTIES
+            packet = encode_packet(Disconnect(reason, properties))
+            if connection.max_packet_bytes and len(packet) > connection.max_packet_bytes:
+                packet = encode_packet(Disconnect(reason))
+            self._state.send(connection, packet)
+        self._state.close(connection)
+        self.detach(connection, with_will=True)
+
+    def detach(self, connection: Connection, *, with_will: bool, is_takeover: bool = False) -> None:
+        """Part a connection from its session; the session lives on for its expiry."""
+        session = connection.session
+        connection.is_open = False
+        if session is None or session.link is not connection:
+            return
+        session.link = None
+        self._state.connected -= 1
+        will = session.will
+        if not with_will:
+            will = session.will = None
+        if not session.expiry_s and not is_takeover:
+            self.end(session)
+            return
+        delay_s = 0
+        if will is not None:
+            delay_s = will.delay_s if is_takeover else min(will.delay_s, session.expiry_s)
+        self._leave(session, will, delay_s)
+
+    def _leave(self, session: Session, will: WillMessage | None, delay_s: int) -> None:
+        state = self._state
+        session.ends_at_ms = state.now_ms + session.expiry_s * 1000
+        if session.expiry_s:
+            state.timers.at(session.ends_at_ms, self._check_expired, session)
+        if will is not None:
+            session.will_at_ms = state.now_ms + delay_s * 1000
+            if session.will_at_ms <= state.now_ms:
+                self._execute_will(session)
+            else:
+                state.timers.at(session.will_at_ms, self._check_will, session)
+        journal = state.journal
+        if journal is not None and (session.is_durable or session.will is not None):
+            journal.session(session)
+            if session.will is None:
+                journal.no_will(session.number)
+            else:
+                journal.will(session, session.will)
+
+    # --- sessions -------------------------------------------------------------------------
+
+    def _check_expired(self, session: Session) -> None:
+        is_current = self._state.sessions.get(session.client_id) is session
+        if is_current and session.link is None and session.ends_at_ms <= self._state.now_ms:
+            self._state.counters.sessions_expired += 1
+            self.end(session)
+
+    def _check_will(self, session: Session) -> None:
+        if session.link is None and 0 < session.will_at_ms <= self._state.now_ms:
+            self._execute_will(session)
+
+    def _execute_will(self, session: Session) -> None:
+        will = session.will
+        session.will = None
+        session.will_at_ms = 0
+        if will is None:
+            return
+        message, retain = will.message.variant(retain=False), will.message.head.retain
+        if will.expiry_s >= 0:
+            message.expires_at_ms = self._state.now_ms + max(1, will.expiry_s * 1000)
+        if self._state.journal is not None:
+            self._state.journal.no_will(session.number)
+        self.publish_will(session, message, retain)
+
+    def end(self, session: Session) -> None:
+        """End a session: its will is due at the latest now, then nothing of it remains."""
+        self._execute_will(session)
+        state = self._state
+        if state.sessions.get(session.client_id) is session:
+            del state.sessions[session.client_id]
+        for subscription in session.subscriptions.values():
+            state.router.remove(subscription)
+        session.subscriptions.clear()
+        self._delivery.drop_all(session)
+        if state.journal is not None:
+            state.journal.ended(session.number)
+
+    def restore(self, session: Session, *, was_connected: bool) -> None:
+        """Set the clocks of a session that came back from the journal."""
+        state = self._state
+        if was_connected:
+            if not session.expiry_s:
+                self.end(session)
+            else:
+                will = session.will
+                delay_s = 0 if will is None else min(will.delay_s, session.expiry_s)
+                self._leave(session, will, delay_s)
+            return
+        state.timers.at(session.ends_at_ms, self._check_expired, session)
+        if session.will is not None:
+            state.timers.at(max(1, session.will_at_ms), self._check_will, session)

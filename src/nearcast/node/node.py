@@ -1,0 +1,316 @@
+"""One broker node: connections and bytes in, outboxes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+
+from nearcast.mqtt import (
+    Connect,
+    Disconnect,
+    MqttProtocolError,
+    ProtocolVersion,
+    ReasonCode,
+    Subscribe,
+    Unsubscribe,
+    decode_packet,
+)
+from nearcast.mqtt.framing import long_length, too_large
+from nearcast.mqtt.wire import encode_string
+from nearcast.node.access import Access, OpenAccess, Verdict
+from nearcast.node.connection import Connection
+from nearcast.node.counters import Counters
+from nearcast.node.delivery import Delivery
+from nearcast.node.handshake import Handshake
+from nearcast.node.intake import Intake
+from nearcast.node.journal import Journal
+from nearcast.node.lifecycle import Lifecycle
+from nearcast.node.message import Head, Message
+from nearcast.node.replay import Replay, snapshot
+from nearcast.node.routes import Router
+from nearcast.node.session import Session
+from nearcast.node.settings import NodeSettings
+from nearcast.node.state import NodeState
+from nearcast.node.subscribing import Subscribing
+
+Handler = Callable[[Connection, bytes, int, int, int], int]
+
+
+class Node:
+    """A broker without input or output.
+
+    Contract:
+        - `now_ms` never decreases from one call to the next;
+        - after every call the server takes the outboxes of `take_grown()`, in that order, and
+          writes them once `take_journal()` is safe;
+        - it calls `wake(now_ms)` at `wake_at()`, and `drained` when a paused client reads again;
+        - nothing that a client sends raises: it is answered, or its connection closes.
+
+    Complexity: `receive` O(bytes + deliveries); see the parts for more.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings | None = None,
+        *,
+        access: Access | None = None,
+        rng: Random | None = None,
+        with_journal: bool = False,
+    ) -> None:
+        settings = settings or NodeSettings()
+        self.state = NodeState(
+            settings,
+            access or OpenAccess(),
+            rng or Random(0),
+            Journal() if with_journal else None,
+            Router(max_levels=settings.max_topic_levels, cache_topics=settings.route_cache_topics),
+        )
+        self._delivery = Delivery(self.state)
+        self._intake = Intake(self.state, self._delivery)
+        self._lifecycle = Lifecycle(self.state, self._delivery)
+        self._lifecycle.publish_will = self._publish_will
+        self._handshake = Handshake(self.state, self._delivery, self._lifecycle)
+        self._subscribing = Subscribing(self.state, self._delivery)
+        self._limit = settings.max_packet_bytes
+        self._handlers = self._table()
+
+    @property
+    def counters(self) -> Counters:
+        """What was received, sent and dropped."""
+        return self.state.counters
+
+    def _table(self) -> dict[int, Handler]:
+        """Return who takes a packet with a given first byte; what is missing is malformed."""
+        intake = self._intake
+        table: dict[int, Handler] = dict.fromkeys(range(0x30, 0x40), intake.publish_one)
+        table |= {0x30: intake.lossy_run, 0x32: intake.sure_run, 0x34: intake.sure_run}
+        table |= dict.fromkeys((0x40, 0x50, 0x62, 0x70), intake.answers)
+        table[0xC0] = self._take_ping
+        return table
+
+    # --- what the server calls ------------------------------------------------------------
+
+    def open(self, connection: Connection, now_ms: int) -> None:
+        """Take a new connection."""
+        self.state.now_ms = connection.last_seen_ms = now_ms
+        self.state.connections.add(connection)
+        if len(self.state.connections) > self.state.settings.max_open_connections:
+            self.state.counters.connects_refused += 1
+            self.state.close(connection)
+        else:
+            self._lifecycle.expect_connect(connection)
+
+    def receive(self, connection: Connection, data: bytes, now_ms: int) -> None:
+        """Take bytes that have arrived, in any portions."""
+        state = self.state
+        state.now_ms = now_ms
+        state.counters.bytes_received += len(data)
+        if connection.is_closing:
+            return
+        if connection.pending:
+            connection.pending.append(data)
+            connection.pending_bytes += len(data)
+            if connection.pending_bytes < connection.wanted_bytes:
+                return
+            data = b"".join(connection.pending)
+            connection.pending = []
+        try:
+            consumed = self._take(connection, data)
+        except MqttProtocolError as error:
+            self._refuse(connection, error)
+            return
+        if consumed:  # whole packets count as a sign of life, dribbled bytes do not
+            connection.last_seen_ms = now_ms
+        if consumed < len(data) and not connection.is_closing:
+            connection.pending = [data[consumed:]]
+            connection.pending_bytes = len(data) - consumed
+
+    def lost(self, connection: Connection, now_ms: int) -> None:
+        """Note that the connection is gone, for whatever reason."""
+        self.state.now_ms = now_ms
+        self.state.connections.discard(connection)
+        connection.is_closing = True
+        connection.pending = []
+        self._lifecycle.detach(connection, with_will=True)
+
+    def authenticated(self, connection: Connection, verdict: Verdict, now_ms: int) -> None:
+        """Bring the answer to a question of `take_questions()`."""
+        self.state.now_ms = now_ms
+        if not connection.is_open or connection.is_closing or connection.connect is None:
+            return
+        try:
+            self._handshake.decide(connection, verdict)
+        except MqttProtocolError as error:
+            self._refuse(connection, error)
+            return
+        pending, connection.pending = connection.pending, []
+        connection.wanted_bytes = 2
+        if pending:
+            self.receive(connection, b"".join(pending), now_ms)
+
+    def drained(self, connection: Connection, now_ms: int) -> None:
+        """Go on with a client whose outbox was written; the server calls it after every write."""
+        self.state.now_ms = now_ms
+        session = connection.session
+        if session is not None and session.queue and session.link is connection:
+            self._delivery.pump(session)
+
+    def publish(self, topic: str, payload: bytes, *, now_ms: int, retain: bool = False) -> None:
+        """Publish as the node itself, at QoS 0."""
+        self.state.now_ms = now_ms
+        message = Message(Head(encode_string(topic), len(payload), 0), payload)
+        route = self.state.router.find(message.head.topic)
+        self._intake.publish(route, message, None, retain=retain)
+
+    def disconnect(
+        self, connection: Connection, reason: ReasonCode, now_ms: int, text: str = ""
+    ) -> None:
+        """Close a connection from our side."""
+        self.state.now_ms = now_ms
+        self._lifecycle.disconnect(connection, reason, text)
+
+    def wake_at(self) -> int | None:
+        """Return when `wake` is to be called, or None."""
+        return self.state.timers.wake_at()
+
+    def wake(self, now_ms: int) -> None:
+        """Do what is due: keep-alive, wills, expiry."""
+        self.state.now_ms = now_ms
+        self.state.timers.run_due(now_ms)
+
+    def take_grown(self) -> list[Connection]:
+        """Return the connections with something to write or to close, each once."""
+        grown, self.state.grown = self.state.grown, []
+        return grown
+
+    def take_questions(self) -> list[Connection]:
+        """Return the connections whose `connect` waits for a verdict."""
+        questions, self.state.questions = self.state.questions, []
+        return questions
+
+    # --- what survives --------------------------------------------------------------------
+
+    def take_journal(self) -> bytes:
+        """Return what has to be stored before the outboxes are written."""
+        return b"" if self.state.journal is None else self.state.journal.take()
+
+    def restore(self, batches: Iterable[bytes], now_ms: int) -> None:
+        """Bring back what an earlier node with a journal stored; this node must be new."""
+        state = self.state
+        state.now_ms = now_ms
+        replay = Replay(state)
+        for batch in batches:
+            replay.apply(batch)
+        connected = {one.number for one in replay.finish()}
+        if state.journal is not None:
+            state.journal = Journal(replay.next_message)
+        for session in list(state.sessions.values()):
+            self._lifecycle.restore(session, was_connected=session.number in connected)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Yield all that must survive, as records for a fresh journal file."""
+        assert self.state.journal is not None
+        return snapshot(self.state, self.state.journal)
+
+    # --- packets --------------------------------------------------------------------------
+
+    def _take(self, connection: Connection, data: bytes) -> int:
+        """Take all whole packets; return how far that was."""
+        position, end, limit = 0, len(data), self._limit
+        handlers = self._handlers
+        while end - position >= 2:
+            first = data[position]
+            length = data[position + 1]
+            body = position + 2
+            if length > 127:
+                length, body = long_length(data, position + 1, end)
+                if body < 0:
+                    connection.wanted_bytes = end - position + 1
+                    return position
+            stop = body + length
+            if stop - position > limit:
+                raise too_large(stop - position, limit)
+            if stop > end:
+                connection.wanted_bytes = stop - position
+                return position
+            handler = handlers.get(first)
+            if handler is None or connection.session is None:
+                if connection.connect is not None:
+                    connection.wanted_bytes = 1 << 62
+                    return position
+                self._take_other(connection, first, data[body:stop])
+                position = stop
+            else:
+                position = handler(connection, data, position, body, stop)
+            if connection.is_closing:
+                return end
+        connection.wanted_bytes = 2
+        return position
+
+    def _take_ping(
+        self, connection: Connection, _data: bytes, _position: int, body: int, stop: int
+    ) -> int:
+        if stop != body:
+            decode_packet(0xC0, b"x")
+        self.state.counters.messages_received += 1
+        self.state.send(connection, b"\xd0\x00")
+        return stop
+
+    def _take_other(self, connection: Connection, first: int, body: bytes) -> None:
+        self.state.counters.messages_received += 1
+        if connection.session is None:
+            self._take_first(connection, first, body)
+            return
+        packet = decode_packet(first, body, ProtocolVersion(connection.version))
+        if isinstance(packet, Subscribe):
+            self._subscribing.subscribe(connection, packet)
+        elif isinstance(packet, Unsubscribe):
+            self._subscribing.unsubscribe(connection, packet)
+        elif isinstance(packet, Disconnect):
+            self._take_disconnect(connection, packet)
+        else:
+            raise MqttProtocolError(type(packet).__name__.upper(), where="packet from a client")
+
+    def _take_first(self, connection: Connection, first: int, body: bytes) -> None:
+        """Take the first packet, which must be CONNECT (3.1.0-1)."""
+        if first != 0x10:
+            self.state.counters.protocol_errors += 1
+            self.state.close(connection)
+            return
+        if body[:6] == b"\0\4MQTT" and len(body) > 6:
+            connection.version = 5 if body[6] >= 5 else 4
+        packet = decode_packet(first, body)
+        assert isinstance(packet, Connect)
+        self._handshake.begin(connection, packet)
+
+    def _take_disconnect(self, connection: Connection, packet: Disconnect) -> None:
+        session = connection.session
+        assert session is not None
+        expiry_s = packet.properties.session_expiry_interval
+        if expiry_s is not None:
+            if expiry_s and not session.expiry_s:
+                raise MqttProtocolError(
+                    f"session expiry {expiry_s}", where="DISCONNECT", expected="0, as in CONNECT"
+                )
+            session.expiry_s = min(expiry_s, self.state.settings.session_expiry_s)
+        with_will = packet.reason == ReasonCode.DISCONNECT_WITH_WILL
+        self.state.close(connection)
+        self._lifecycle.detach(connection, with_will=with_will)
+
+    def _refuse(self, connection: Connection, error: MqttProtocolError) -> None:
+        """Answer a breach as the specification says: CONNACK, DISCONNECT, or just close."""
+        self.state.counters.protocol_errors += 1
+        connection.pending = []
+        if connection.session is None:
+            self._handshake.refuse(connection, error.reason, str(error))
+        else:
+            self._lifecycle.disconnect(connection, error.reason, str(error))
+
+    def _publish_will(self, session: Session, message: Message, retain: bool) -> None:
+        topic = message.topic_text()
+        state = self.state
+        if not state.access.may_publish(session.user_name, session.client_id, topic):
+            state.counters.dropped_forbidden += 1
+            return
+        route = state.router.find(message.head.topic)
+        self._intake.publish(route, message, session, retain=retain)

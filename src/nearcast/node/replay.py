@@ -1,0 +1,243 @@
+"""Back from records to a node's memory, and from memory to the fewest records that tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from nearcast.mqtt.topics import split_shared
+from nearcast.node import journal as records
+from nearcast.node.journal import Journal, Kind
+from nearcast.node.message import Message
+from nearcast.node.session import RETAINED, Session, Subscription, WillMessage
+from nearcast.node.state import NodeState
+
+
+class Replay:
+    """Applies records in order to an empty `NodeState`.
+
+    Contract: the records are those of one journal, from its beginning or its last snapshot.
+    A record about a session that is not there is passed over: its session ended in the batch
+    before. Complexity: O(records), but O(queue) for a queued message that was dropped.
+    """
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._sessions: dict[int, Session] = {}
+        self._messages: dict[int, Message] = {}
+        self._was_connected: set[int] = set()
+        self.next_message = 1
+        self._steps: dict[Kind, Callable[[bytes], None]] = {
+            Kind.MESSAGE: self._message,
+            Kind.SENT: self._sent,
+            Kind.QUEUED: self._queued,
+            Kind.UNQUEUED: self._unqueued,
+            Kind.SETTLED: self._settled,
+            Kind.RECORDED: self._recorded,
+            Kind.INCOMING: self._incoming,
+            Kind.RELEASED: self._released,
+            Kind.SESSION: self._session,
+            Kind.ENDED: self._ended,
+            Kind.SUBSCRIBED: self._subscribed,
+            Kind.UNSUBSCRIBED: self._unsubscribed,
+            Kind.RETAINED: self._retained,
+            Kind.FORGOTTEN: self._forgotten,
+            Kind.WILL: self._will,
+            Kind.NO_WILL: self._no_will,
+        }
+
+    def apply(self, data: bytes) -> None:
+        """Apply joined records."""
+        for kind, body in records.split_records(data):
+            self._steps[kind](body)
+
+    def finish(self) -> list[Session]:
+        """Put the memory in order; return the sessions that were connected when it stopped."""
+        state = self._state
+        for session in self._sessions.values():
+            state.sessions[session.client_id] = session
+            state.next_session = max(state.next_session, session.number + 1)
+            for subscription in session.subscriptions.values():
+                state.router.add(subscription)
+            held = [message for message, _ in session.queue]
+            held += session.in_flight.values()
+            for message in held:
+                session.held_bytes += message.size
+                state.held_bytes += 0 if message.holders else message.size
+                message.holders += 1
+        self._messages.clear()
+        return [one for one in self._sessions.values() if one.number in self._was_connected]
+
+    # --- deliveries -----------------------------------------------------------------------
+
+    def _message(self, body: bytes) -> None:
+        message = records.decode_message(body)
+        self._messages[message.number] = message
+        self.next_message = max(self.next_message, message.number + 1)
+
+    def _sent(self, body: bytes) -> None:
+        number, qos = records.SENT.unpack_from(body)
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        pairs = records.SENT_ONE.iter_unpack(body[records.SENT.size :])
+        for message_number, packet_id in pairs:
+            message = self._messages[message_number]
+            if session.queue and session.queue[0][0] is message:
+                session.queue.popleft()
+            session.in_flight[packet_id] = message
+            session.last_packet_id = packet_id
+            if qos == 2:
+                session.exact.add(packet_id)
+
+    def _queued(self, body: bytes) -> None:
+        number, message_number, qos = records.QUEUED.unpack(body)
+        session = self._sessions.get(number)
+        if session is not None:
+            session.queue.append((self._messages[message_number], qos))
+
+    def _unqueued(self, body: bytes) -> None:
+        number, message_number, _ = records.QUEUED.unpack(body)
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        for place, (message, _) in enumerate(session.queue):
+            if message.number == message_number:
+                del session.queue[place]
+                return
+
+    def _packet(self, body: bytes) -> tuple[Session | None, int]:
+        number, packet_id = records.PACKET.unpack(body)
+        return self._sessions.get(number), packet_id
+
+    def _settled(self, body: bytes) -> None:
+        session, packet_id = self._packet(body)
+        if session is not None:
+            session.in_flight.pop(packet_id, None)
+            session.exact.discard(packet_id)
+            session.released.pop(packet_id, None)
+
+    def _recorded(self, body: bytes) -> None:
+        session, packet_id = self._packet(body)
+        if session is not None:
+            session.in_flight.pop(packet_id, None)
+            session.exact.discard(packet_id)
+            session.released[packet_id] = None
+            session.last_packet_id = max(session.last_packet_id, packet_id)
+
+    def _incoming(self, body: bytes) -> None:
+        session, packet_id = self._packet(body)
+        if session is not None:
+            session.incoming.add(packet_id)
+
+    def _released(self, body: bytes) -> None:
+        session, packet_id = self._packet(body)
+        if session is not None:
+            session.incoming.discard(packet_id)
+
+    # --- sessions -------------------------------------------------------------------------
+
+    def _session(self, body: bytes) -> None:
+        told, was_connected = records.session_of(body)
+        session = self._sessions.setdefault(told.number, told)
+        session.version = told.version
+        session.expiry_s = told.expiry_s
+        session.ends_at_ms = told.ends_at_ms
+        session.user_name = told.user_name
+        session.is_durable = told.expiry_s > 0
+        (self._was_connected.add if was_connected else self._was_connected.discard)(told.number)
+
+    def _ended(self, body: bytes) -> None:
+        number = int.from_bytes(body, "little")
+        self._sessions.pop(number, None)
+        self._was_connected.discard(number)
+
+    def _subscribed(self, body: bytes) -> None:
+        number, options, identifier = records.SUBSCRIBED.unpack_from(body)
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        text = body[records.SUBSCRIBED.size :].decode()
+        shared = split_shared(text)
+        session.subscriptions[text] = Subscription(
+            session,
+            text,
+            shared.group,
+            shared.topic_filter,
+            options & 3,
+            no_local=bool(options & 4),
+            retain_as_published=bool(options & 8),
+            identifier=identifier,
+        )
+
+    def _unsubscribed(self, body: bytes) -> None:
+        session = self._sessions.get(int.from_bytes(body[:4], "little"))
+        if session is not None:
+            session.subscriptions.pop(body[4:].decode(), None)
+
+    def _will(self, body: bytes) -> None:
+        number, delay_s, expiry_s, will_at_ms = records.WILL.unpack_from(body)
+        session = self._sessions.get(number)
+        if session is not None:
+            message = records.decode_message(body, records.WILL.size)
+            session.will = WillMessage(message, delay_s, expiry_s)
+            session.will_at_ms = will_at_ms
+
+    def _no_will(self, body: bytes) -> None:
+        session = self._sessions.get(int.from_bytes(body, "little"))
+        if session is not None:
+            session.will = None
+            session.will_at_ms = 0
+
+    # --- retained -------------------------------------------------------------------------
+
+    def _retained(self, body: bytes) -> None:
+        message = records.decode_message(body)
+        message.number = 0
+        self._state.retained.put(message.topic_text(), message)
+
+    def _forgotten(self, body: bytes) -> None:
+        self._state.retained.forget(body[2:].decode())
+
+
+def snapshot(state: NodeState, journal: Journal) -> Iterator[bytes]:
+    """Yield the fewest records that tell all that must survive; `journal` gives the numbers.
+
+    Complexity: O(what is held); one session at a time.
+    """
+    for message in state.retained.all():
+        journal.retained(message)
+    yield journal.take()
+    told: set[int] = set()
+    for session in state.sessions.values():
+        if session.is_durable or session.will is not None:
+            tell_session(session, journal, told)
+            yield journal.take()
+
+
+def tell_session(session: Session, journal: Journal, told: set[int]) -> None:
+    """Tell all about one session, and about messages whose numbers are not in `told`."""
+    journal.session(session)
+    if session.will is not None:
+        journal.will(session, session.will)
+    if not session.is_durable:
+        return
+    for subscription in session.subscriptions.values():
+        journal.subscribed(subscription)
+    waiting = [(one, mark) for one, mark in session.queue if mark and not mark & RETAINED]
+    _tell_messages([*session.in_flight.values(), *(one for one, _ in waiting)], journal, told)
+    for packet_id, message in session.in_flight.items():
+        qos = 2 if packet_id in session.exact else 1
+        journal.sent(session.number, [message], [packet_id], qos)
+    for packet_id in session.released:
+        journal.recorded(session.number, packet_id)
+    for message, qos in waiting:
+        journal.queued(session.number, message, qos)
+    for packet_id in session.incoming:
+        journal.incoming(session.number, packet_id)
+
+
+def _tell_messages(messages: Iterable[Message], journal: Journal, told: set[int]) -> None:
+    for message in messages:
+        if not message.number or message.number not in told:
+            journal.message(message)
+            told.add(message.number)

@@ -1,0 +1,150 @@
+"""From a topic to its receivers, compiled once and kept until subscriptions change."""
+
+from __future__ import annotations
+
+from nearcast.index.topic_tree import TopicTree
+from nearcast.mqtt.topics import check_topic_name, has_wildcard
+from nearcast.mqtt.wire import decode_text
+from nearcast.node.session import Session, Subscription
+
+
+class ShareGroup:
+    """The members of one share group on one filter; messages go round (section 4.8.2)."""
+
+    __slots__ = ("_turn", "members")
+
+    def __init__(self) -> None:
+        self.members: dict[str, Subscription] = {}
+        self._turn = 0
+
+    def pick(self, qos: int) -> Subscription | None:
+        """Return whose turn it is: someone connected and reading, else someone who has a queue.
+
+        O(members) at worst, O(1) while all are connected.
+        """
+        members = list(self.members.values())
+        waiting: Subscription | None = None
+        for step in range(len(members)):
+            place = (self._turn + step) % len(members)
+            link = members[place].session.link
+            if link is not None and not link.is_paused:
+                self._turn = place + 1
+                return members[place]
+            if waiting is None and min(qos, members[place].qos):
+                waiting = members[place]
+        self._turn += 1
+        return waiting
+
+
+class Route:
+    """Who gets what is published to one topic.
+
+    `plain` lists sessions with the highest QoS they asked for; `lossy_311` and `lossy_5` are the
+    same sessions by version, for QoS 0. `special` has those whose options need a look at every
+    message. A forbidden topic belongs to the broker (`$SYS`).
+    """
+
+    __slots__ = ("is_empty", "is_forbidden", "lossy_5", "lossy_311", "plain", "shared", "special")
+
+    def __init__(self) -> None:
+        self.plain: list[tuple[Session, int]] = []
+        self.lossy_311: list[Session] = []
+        self.lossy_5: list[Session] = []
+        self.special: list[tuple[Session, list[Subscription]]] = []
+        self.shared: list[ShareGroup] = []
+        self.is_empty = True
+        self.is_forbidden = False
+
+
+class Router:
+    """All subscriptions of a node, and the routes compiled from them.
+
+    Complexity: `find` O(1) for a topic seen since the last change, else as `TopicTree.match`.
+    """
+
+    def __init__(self, *, max_levels: int, cache_topics: int) -> None:
+        self.routes: dict[bytes, Route] = {}
+        self.subscription_count = 0
+        self.shared_count = 0
+        self._tree: TopicTree[tuple[str, str], Subscription | ShareGroup] = TopicTree(cache_size=0)
+        self._max_levels = max_levels
+        self._cache_topics = cache_topics
+
+    def find(self, topic: bytes) -> Route:
+        """Return the route of a topic given with its two length bytes; refuse a bad name."""
+        route = self.routes.get(topic)
+        if route is None:
+            text = decode_text(topic[2:])
+            check_topic_name(text, max_levels=self._max_levels)
+            route = self._compile(text)
+            if len(self.routes) >= self._cache_topics:
+                self.routes.clear()
+            self.routes[topic] = route
+        return route
+
+    def add(self, subscription: Subscription) -> None:
+        """Let a subscription take effect, in place of the session's same filter."""
+        client_id = subscription.session.client_id
+        if subscription.group:
+            key = ("share", subscription.group)
+            group = self._tree.get(subscription.topic_filter, key)
+            if not isinstance(group, ShareGroup):
+                group = ShareGroup()
+                self._tree.put(subscription.topic_filter, key, group)
+            self.shared_count += client_id not in group.members
+            group.members[client_id] = subscription
+        else:
+            key = ("client", client_id)
+            self.subscription_count += self._tree.get(subscription.topic_filter, key) is None
+            self._tree.put(subscription.topic_filter, key, subscription)
+        self._forget(subscription.topic_filter)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Let a subscription that was added end."""
+        client_id = subscription.session.client_id
+        key = ("share", subscription.group) if subscription.group else ("client", client_id)
+        entry = self._tree.get(subscription.topic_filter, key)
+        if isinstance(entry, ShareGroup):
+            del entry.members[client_id]
+            self.shared_count -= 1
+            if not entry.members:
+                self._tree.discard(subscription.topic_filter, key)
+        else:
+            self._tree.discard(subscription.topic_filter, key)
+            self.subscription_count -= 1
+        self._forget(subscription.topic_filter)
+
+    def forget_session(self, session: Session) -> None:
+        """Compile anew whatever concerns a session whose connection became another."""
+        for subscription in session.subscriptions.values():
+            self._forget(subscription.topic_filter)
+
+    def _forget(self, topic_filter: str) -> None:
+        if has_wildcard(topic_filter):
+            self.routes.clear()
+        else:
+            raw = topic_filter.encode()
+            self.routes.pop(len(raw).to_bytes(2, "big") + raw, None)
+
+    def _compile(self, topic: str) -> Route:
+        route = Route()
+        route.is_forbidden = topic == "$SYS" or topic.startswith("$SYS/")
+        by_session: dict[Session, list[Subscription]] = {}
+        for entry in self._tree.match(topic):
+            if isinstance(entry, ShareGroup):
+                route.shared.append(entry)
+            else:
+                by_session.setdefault(entry.session, []).append(entry)
+        for session, subscriptions in by_session.items():
+            _place(route, session, subscriptions)
+        route.is_empty = not (route.plain or route.special or route.shared)
+        return route
+
+
+def _place(route: Route, session: Session, subscriptions: list[Subscription]) -> None:
+    link = session.link
+    if any(not one.is_plain for one in subscriptions) or (link is not None and not link.is_plain):
+        route.special.append((session, subscriptions))
+        return
+    route.plain.append((session, max(one.qos for one in subscriptions)))
+    (route.lossy_5 if session.version >= 5 else route.lossy_311).append(session)

@@ -1,0 +1,25 @@
+"""What one node allows; the server fills this from `nearcast.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Limits of one node. Bytes of a session count what it holds, shared payloads included."""
+
+    max_connections: int = 20_000
+    max_open_connections: int = 21_000  # with those that have not said CONNECT yet
+    max_packet_bytes: int = 1 << 20
+    max_inflight: int = 65_535
+    receive_maximum: int = 65_535
+    max_topic_levels: int = 128
+    session_queue_bytes: int = 16 << 20
+    total_queue_bytes: int = 1 << 30
+    session_expiry_s: int = 7 * 86_400
+    connect_timeout_ms: int = 10_000
+    keep_alive_s: int = 3_600
+    topic_alias_maximum: int = 64
+    outbox_window_bytes: int = 1 << 18
+    route_cache_topics: int = 100_000

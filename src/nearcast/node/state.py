@@ -1,0 +1,58 @@
+"""What the parts of a node share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from nearcast.node.access import Access
+from nearcast.node.connection import Connection
+from nearcast.node.counters import Counters
+from nearcast.node.journal import Journal
+from nearcast.node.retained import RetainedStore
+from nearcast.node.routes import Router
+from nearcast.node.session import Session
+from nearcast.node.settings import NodeSettings
+from nearcast.node.timers import Timers
+
+
+@dataclass(slots=True)
+class NodeState:
+    """The memory of a node: sessions, routes, retained messages, timers, and the outboxes grown.
+
+    `now_ms` is the instant of the call being served. `journal` is None where nothing has to
+    survive.
+    """
+
+    settings: NodeSettings
+    access: Access
+    rng: Random
+    journal: Journal | None
+    router: Router
+    counters: Counters = field(default_factory=Counters)
+    retained: RetainedStore = field(default_factory=RetainedStore)
+    timers: Timers = field(default_factory=Timers)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    connections: set[Connection] = field(default_factory=set)
+    connected: int = 0
+    grown: list[Connection] = field(default_factory=list)
+    questions: list[Connection] = field(default_factory=list)
+    now_ms: int = 0
+    held_bytes: int = 0
+    next_session: int = 1
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Append to a connection's outbox."""
+        connection.outbox.append(data)
+        connection.outbox_bytes += len(data)
+        self.counters.messages_sent += 1
+        if not connection.has_grown:
+            connection.has_grown = True
+            self.grown.append(connection)
+
+    def close(self, connection: Connection) -> None:
+        """Ask the server to close once the outbox is written."""
+        connection.is_closing = True
+        if not connection.has_grown:
+            connection.has_grown = True
+            self.grown.append(connection)
