@@ -12,6 +12,7 @@ Read next: `upkeep.py`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from nearcast.overlay.bounds import Bounds
@@ -29,6 +30,8 @@ from nearcast.overlay.seat import Choice, Group, Joining, Seat
 from nearcast.overlay.settings import Placement
 from nearcast.overlay.structure import adopt, set_parent, settle
 
+_MOST_DETOURS = 8
+"""How often a request is passed on by seats that are not in the tree themselves."""
 _SAME = 1e-12
 """Enlargements that differ by less are equal."""
 
@@ -44,12 +47,12 @@ def begin_join(
     avoid: Address | None = None,
 ) -> None:
     """Ask to be taken in, through `contact`, or else through the parent."""
-    wait = int(seat.settings.retry_ms * (1.0 + seat.random.random()))
+    wait = int(seat.settings.retry_ms * (1.0 + seat.random.random()) * 2 ** min(seat.tries // 4, 4))
     moving = fresh or height < seat.top
     seat.joining = Joining(seat.random.getrandbits(48), height, box, fresh, moving, now + wait)
     entry = Entry(seat.address, box) if fresh else seat.entry(height)
     join = Join(seat.address, entry, height, seat.joining.nonce, seat.parent_term, avoid)
-    join = replace(join, moving=moving)
+    join = replace(join, moving=moving, settled=seat.settled)
     to = contact if contact is not None else seat.parent
     if to is not None:
         seat.send(to, join)
@@ -87,12 +90,14 @@ def _is_sound(seat: Seat, join: Join) -> bool:
 def _at_root(seat: Seat, join: Join, now: Instant) -> None:
     if join.origin == seat.address and join.height >= seat.top:
         _own_request_arrived(seat, now)
-        seat.tries = len(seat.refuges) * 2  # nobody else is there: this seat is the root
+        seat.settled = True  # the contact is in this very tree
     elif join.height < seat.top:
         _descend(seat, join, seat.top, now)
     elif join.origin in seat.groups[seat.top].members:
         seat.tally.refused += 1  # asked for before it handed its groups over
-    elif join.height == seat.top and seat.address > join.origin:
+    elif _looks_elsewhere(seat, join, now):
+        seat.send(seat.refuges[seat.tries % len(seat.refuges)], join)
+    elif _rank(seat.top, seat.settled, seat.address) > _rank(join.height, join.settled, join.origin):
         _accept_as_equal(seat, join, now)
     elif not seat.is_asking(now):
         # The other tree is the higher one: it takes this one in, not the other way round.
@@ -104,6 +109,17 @@ def _at_root(seat: Seat, join: Join, now: Instant) -> None:
             fresh=False,
             contact=join.origin,
         )
+
+
+def _rank(height: int, settled: bool, address: Address) -> tuple[int, bool, Address]:
+    """Return what decides which of two trees takes the other in."""
+    return height, settled, address
+
+
+def _looks_elsewhere(seat: Seat, join: Join, now: Instant) -> bool:
+    """Say whether the seat is no more in the tree than the origin, and knows whom to ask."""
+    lost = not seat.settled and not join.settled and seat.is_asking(now)
+    return lost and bool(seat.refuges) and join.hops < _MOST_DETOURS
 
 
 def _accept_as_equal(seat: Seat, join: Join, now: Instant) -> None:
@@ -206,7 +222,7 @@ def _estimate(seat: Seat, newcomer: Entry) -> tuple[float, float]:
 def on_ask(seat: Seat, sender: Address, ask: Ask, now: Instant) -> None:
     """Say what the level-1 group would cost with the newcomer."""
     if seat.top < 1 or not seat.settings.extent.is_sound(ask.entry.box):
-        seat.tally.refused += 1
+        seat.send(sender, Answer(ask.nonce, math.inf, twin=False))
         return
     fresh, cost = _estimate(seat, ask.entry)
     seat.send(sender, Answer(ask.nonce, cost, fresh == 0.0))

@@ -6,6 +6,7 @@
     Adopt      I am your parent; these are your siblings                 parent → child, also as beat
     Report     I am your child; this is my box                           child → parent, also as beat
     Handover   these groups are yours now                                old host → new host
+    Returned   …but I cannot take them                                   back
     Replace    from now on, this one instead of me                       old host → its parent
     Left       I am no child of yours (any more)                         child → parent
     Unknown    you are no child of mine                                  parent → child
@@ -67,6 +68,8 @@ class Join:
     avoid: Address | None = None
     descend: int | None = None
     """None while climbing; then the level of the receiver's group that is to take it further."""
+    settled: bool = False
+    """The origin has reason to believe that it is the root of the one tree."""
     moving: bool = False
     """The origin gives up all it hosts above `height` once it is taken in."""
     twin: bool = False
@@ -114,6 +117,7 @@ class Report:
     term: int
     sponsor: Address | None = None
     """The member whose group was split to make the sender's."""
+    hops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +138,18 @@ class Handover:
     term: int
     sponsor: Address | None = None
     nonce: int | None = None
+    settled: bool = True
+    """Without an uplink: whether the old host took itself for the one root."""
+    hops: int = 0
     known: tuple[Address, ...] = ()
     """Peers of other trees that the old host lost sight of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """I cannot host these groups: take them back."""
+
+    handover: Handover
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +158,7 @@ class Replace:
 
     level: int
     entry: Entry
+    hops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +166,7 @@ class Left:
     """I am not in your group of this level (any more)."""
 
     level: int
+    hops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +232,7 @@ Body: TypeAlias = (
     | Adopt
     | Report
     | Handover
+    | Returned
     | Replace
     | Left
     | Unknown
@@ -263,6 +280,8 @@ def _size(value: object) -> int:
         return int(len(value) * _WORD + sides * value.lows.nbytes) + sum(map(len, value.payloads))
     if isinstance(value, Grant):
         return _WORD + _size(value.entries)
+    if isinstance(value, Handover):
+        return size_bytes(value)
     if isinstance(value, tuple):
         return sum(map(_size, value))
     return _WORD

@@ -38,6 +38,7 @@ from nearcast.overlay.messages import (
     Relocate,
     Replace,
     Report,
+    Returned,
     Unknown,
 )
 from nearcast.overlay.seat import Seat
@@ -56,6 +57,7 @@ _HANDLERS: dict[type, Callable[[Seat, Address, Any, Instant], None]] = {
     Adopt: upkeep.on_adopt,
     Report: upkeep.on_report,
     Handover: upkeep.on_handover,
+    Returned: upkeep.on_returned,
     Replace: upkeep.on_replace,
     Left: upkeep.on_left,
     Unknown: upkeep.on_unknown,
@@ -192,22 +194,13 @@ class Peer:
     def advance(self, now: Instant) -> list[Output]:
         """Do what is due by now."""
         for seat in list(self.seats.values()):
-            if seat.flush_at is not None and seat.flush_at <= now:
-                routing.flush(seat)
-            if seat.next_beat <= now:
-                repair.beat(seat, now)
+            if seat.due_at() <= now:
+                repair.attend(seat, now)
         return self._turn(now)
 
     def wake_at(self) -> Instant | None:
         """Say when `advance` is wanted."""
-        soonest: Instant | None = None
-        for seat in self.seats.values():
-            at = seat.next_beat
-            if seat.flush_at is not None and seat.flush_at < at:
-                at = seat.flush_at
-            if soonest is None or at < soonest:
-                soonest = at
-        return soonest
+        return min((seat.due_at() for seat in self.seats.values()), default=None)
 
     # --- inside ------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from nearcast.overlay.election import Method
 from nearcast.overlay.joining import begin_join, change_box, decide
 from nearcast.overlay.messages import Address, Entry, Grant, Greet, Instant, Meet, Relocate
+from nearcast.overlay.routing import flush
 from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import (
     LEAST_SAMPLE,
@@ -25,6 +26,27 @@ from nearcast.overlay.structure import (
 from nearcast.overlay.upkeep import become_root_of_fragment
 
 
+def attend(seat: Seat, now: Instant) -> None:
+    """Do what is due by now."""
+    if seat.flush_at is not None and seat.flush_at <= now:
+        flush(seat)
+    for nonce in [n for n, choice in seat.choices.items() if choice.deadline <= now]:
+        decide(seat, nonce, now)
+    if seat.next_beat <= now:
+        beat(seat, now)
+    elif seat.joining is not None and seat.joining.deadline <= now:
+        _pursue(seat, now)
+    elif seat.awaiting is not None and seat.awaiting <= now:
+        _pursue(seat, now)
+
+
+def _pursue(seat: Seat, now: Instant) -> None:
+    """Go on with a request that nobody answered."""
+    if seat.parent is None:
+        _seek_parent(seat, now)
+    _ask_again(seat, now)
+
+
 def beat(seat: Seat, now: Instant) -> None:
     """Do what is due: say who is whose, forget who is silent, look for what is missing."""
     settings = seat.settings
@@ -33,20 +55,18 @@ def beat(seat: Seat, now: Instant) -> None:
     _forget_silent(seat, now)
     if seat.parent is not None and now - seat.parent_heard > settings.patience_ms:
         _parent_lost(seat, now)
-    if seat.parent is None:
-        _seek_parent(seat, now)
-    _ask_again(seat, now)
+    _pursue(seat, now)
     _shrink(seat, now)
-    if settings.method in (Method.MEASURED, Method.BALANCED):
-        _reconsider(seat, now)
+    _reconsider(seat, now)
     report(seat, always=True)
     for group in seat.groups:
         for member in group.members:
             if member != seat.address:
                 adopt(seat, member, group.level)
     _greet_lost(seat, now)
-    for nonce in [n for n, choice in seat.choices.items() if choice.deadline <= now]:
-        decide(seat, nonce, now)
+    if seat.heirs:
+        seat.heirs = [heir for heir in seat.heirs if heir.until > now]
+        seat.branches = None
     seat.next_beat = now + settings.beat_ms
 
 
@@ -115,15 +135,20 @@ def _seek_parent(seat: Seat, now: Instant) -> None:
             become_root_of_fragment(seat, now)
     if seat.is_asking(now):
         return
-    if seat.tries < 2 * len(seat.refuges):
-        contact = seat.refuges[seat.tries % len(seat.refuges)]
-        seat.tries += 1
-    else:
+    if seat.settled:
         rounds = max(1, seat.settings.probe_ms // seat.settings.beat_ms)
         others = [a for a in (*seat.contacts, *seat.lost) if a.peer != seat.address.peer]
-        if seat.beats % rounds or not others:
+        if seat.beats % rounds or seat.next_beat > now or not others:
             return
         contact = others[seat.beats // rounds % len(others)]
+    else:
+        if seat.tries >= len(seat.refuges):
+            seat.refuges = list(dict.fromkeys((*seat.refuges, *seat.contacts, *seat.lost)))
+        if not seat.refuges:
+            seat.settled = True
+            return
+        contact = seat.refuges[seat.tries % len(seat.refuges)]
+        seat.tries += 1
     ask_to_join(seat, now, contact)
 
 
@@ -138,7 +163,7 @@ def _ask_again(seat: Seat, now: Instant) -> None:
     if seat.is_asking(now):
         return
     seat.joining = None
-    is_placed = seat.parent is not None or seat.tries >= 2 * len(seat.refuges)
+    is_placed = seat.parent is not None or seat.settled
     if seat.wanted != seat.box and is_placed:
         change_box(seat, now)
 
@@ -188,8 +213,10 @@ def _measure(seat: Seat, now: Instant) -> None:
 def _reconsider(seat: Seat, now: Instant) -> None:
     """Elect again by what was measured: rates, and loads against the bound."""
     settings = seat.settings
-    if settings.method is Method.BALANCED:
-        if seat.load > settings.load_bound and seat.top > 0 and now == seat.window[0]:
+    if settings.method is not Method.MEASURED:
+        if settings.method is not Method.BALANCED and seat.top > 0:
+            settle(seat, 1, now, until=seat.top)
+        elif seat.load > settings.load_bound and seat.top > 0 and now == seat.window[0]:
             own = seat.groups[seat.top].members[seat.address]
             seat.groups[seat.top].members[seat.address] = own._replace(load=seat.load)
             settle(seat, seat.top, now)
@@ -199,6 +226,8 @@ def _reconsider(seat: Seat, now: Instant) -> None:
         if heir is not None:
             settle(seat, level, now, heir=heir)
             return
+    if seat.top > 0:
+        settle(seat, 1, now, until=seat.top)
 
 
 def _busiest(seat: Seat, level: int) -> Address | None:

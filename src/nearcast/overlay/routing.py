@@ -98,6 +98,12 @@ def _branches(seat: Seat) -> Branches:
         for address, entry in group.members.items():
             rows.append((address, group.level))
             boxes.append(entry.box)
+    # Whoever hosts a group that was handed over lately may not be known above yet.
+    known = {address for address, _ in rows}
+    for heir in seat.heirs:
+        if heir.holder not in known and heir.holder != seat.parent:
+            rows.append((heir.holder, -2))
+            boxes.append(heir.box)
     lows, highs = stacked(boxes)
     seat.branches = Branches(rows, lows, highs)
     return seat.branches

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 from nearcast.overlay.bounds import Bounds, union_of
 from nearcast.overlay.events import Batch, Floats
@@ -78,6 +79,17 @@ class Choice:
     deadline: Instant
 
 
+class Heir(NamedTuple):
+    """Who hosts a group that the seat has just handed over."""
+
+    level: int
+    holder: Address
+    members: frozenset[Address]
+    box: Bounds
+    until: Instant
+    """By then everybody concerned knows."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What a seat did for events; overhead is counted in events, not in costs."""
@@ -131,6 +143,7 @@ class Seat:
         "flush_at",
         "former",
         "groups",
+        "heirs",
         "joining",
         "kin",
         "lost",
@@ -149,6 +162,7 @@ class Seat:
         "seen_before",
         "seen_since",
         "settings",
+        "settled",
         "siblings",
         "sponsor",
         "tally",
@@ -187,6 +201,8 @@ class Seat:
         self.siblings: tuple[Entry, ...] = ()
         self.path: tuple[Address, ...] = ()
         self.kin: tuple[Address, ...] = ()
+        self.heirs: list[Heir] = []
+        """Groups handed over lately: what comes for them is sent after them."""
         self.reported: Entry | None = None
         self.sponsor: Address | None = None
         # joining and repair
@@ -194,6 +210,8 @@ class Seat:
         self.choices: dict[int, Choice] = {}
         self.refuges: list[Address] = []
         self.tries = 0
+        self.settled = not contacts
+        """Without a parent, and with reason to believe that it is the root of the one tree."""
         self.circles = 0
         """How often in a row the parent claimed to be below this seat."""
         self.awaiting: Instant | None = None
@@ -250,6 +268,27 @@ class Seat:
     def is_asking(self, now: Instant) -> bool:
         """Say whether an answer to a request may still come."""
         return self.joining is not None and now < self.joining.deadline
+
+    def heir_of(self, level: int, *members: Address | None) -> Address | None:
+        """Return who hosts a group handed over lately, preferably the one with these members."""
+        at_level = [heir for heir in self.heirs if heir.level == level]
+        for heir in reversed(at_level):
+            if any(member in heir.members for member in members):
+                return heir.holder
+        return at_level[-1].holder if at_level else None
+
+    def due_at(self) -> Instant:
+        """Say when the seat wants to be woken."""
+        at = self.next_beat
+        if self.flush_at is not None and self.flush_at < at:
+            at = self.flush_at
+        if self.joining is not None and self.joining.deadline < at:
+            at = self.joining.deadline
+        if self.awaiting is not None and self.awaiting < at:
+            at = self.awaiting
+        for choice in self.choices.values():
+            at = min(at, choice.deadline)
+        return at
 
     def learn_term(self, term: int) -> None:
         """Keep the clock at the highest term seen."""

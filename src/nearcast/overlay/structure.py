@@ -26,7 +26,7 @@ from nearcast.overlay.messages import (
     Replace,
     Report,
 )
-from nearcast.overlay.seat import MOST_LOST, Group, Seat
+from nearcast.overlay.seat import MOST_LOST, Group, Heir, Seat
 from nearcast.overlay.splitting import split
 
 
@@ -62,6 +62,7 @@ def settle(
     until: int | None = None,
     newcomer: Address | None = None,
     heir: Address | None = None,
+    elects: bool = True,
     leaving: bool = False,
     nonce: int | None = None,
     known: tuple[Address, ...] = (),
@@ -69,48 +70,57 @@ def settle(
     """Bring the seat's groups from level `start` up into order, and tell everybody concerned.
 
     Levels up to `until` are looked at in any case, higher ones only if something changed below.
+    Each of the former elects its host, unless `elects` is false; a group that only takes note of
+    a change below keeps its host until the next beat, or the hosts would change with every join.
     `heir` is to host level `start`. With `leaving`, the seat takes its own entry out.
     Complexity: O(levels · most² · n), without a split.
     """
-    plan = _make_plan(seat, start, until if until is not None else start, newcomer, heir, leaving)
+    last = until if until is not None else start
+    plan = _Plan(passed=[] if leaving else [seat.entry(start - 1)])
+    for level in range(start, seat.top + 1):
+        voting = elects and level <= last
+        if _is_done(seat, plan, level, last):
+            break
+        first = level == start
+        _plan_level(seat, plan, level, voting, newcomer if first else None, heir if first else None)
+    else:
+        plan.upto = seat.top + 1
+        plan.reaches_top = True
     if plan.reaches_top and seat.parent is None:
         _raise_or_lower_root(seat, plan)
     acquaintances = tuple(dict.fromkeys((*known, *seat.lost, *seat.contacts)))[:MOST_LOST]
     _carry_out(seat, plan, start, now, nonce=nonce, known=acquaintances)
 
 
-def _make_plan(
+def _is_done(seat: Seat, plan: _Plan, level: int, last: int) -> bool:
+    """Say whether nothing changes from this level up."""
+    plan.upto = level
+    return level > last and plan.passed == [seat.groups[level].members.get(seat.address)]
+
+
+def _plan_level(
     seat: Seat,
-    start: int,
-    until: int,
+    plan: _Plan,
+    level: int,
+    voting: bool,
     newcomer: Address | None,
     heir: Address | None,
-    leaving: bool,
-) -> _Plan:
-    plan = _Plan(passed=[] if leaving else [seat.entry(start - 1)])
-    for level in range(start, seat.top + 1):
-        group = seat.groups[level]
-        if level > until and plan.passed == [group.members.get(seat.address)]:
-            plan.upto = level
-            return plan
-        entries = {a: e for a, e in group.members.items() if a != seat.address}
-        entries.update({entry.address: entry for entry in plan.passed})
-        first = level == start
-        parts = [
-            _Part(
-                level,
-                part,
-                heir
-                if first and heir in part and heir is not None
-                else choose_host(seat, level, part, newcomer if first else None),
-            )
-            for part in _parts(seat, level, entries)
-        ]
-        plan.parts += parts
-        plan.passed = [part.entry() for part in parts]
-    plan.upto = seat.top + 1
-    plan.reaches_top = True
-    return plan
+) -> None:
+    members = seat.groups[level].members
+    entries = {a: e for a, e in members.items() if a != seat.address}
+    entries.update({entry.address: entry for entry in plan.passed})
+    plan.passed = []
+    several = _parts(seat, level, entries)
+    for part in several:
+        if heir is not None and heir in part:
+            holder = heir
+        elif seat.address in part and not voting and len(several) == 1:
+            holder = seat.address
+        else:
+            holder = choose_host(seat, level, part, newcomer)
+        made = _Part(level, part, holder)
+        plan.parts.append(made)
+        plan.passed.append(made.entry())
 
 
 def _parts(seat: Seat, level: int, entries: dict[Address, Entry]) -> list[dict[Address, Entry]]:
@@ -210,9 +220,11 @@ def _carry_out(
             term,
             _sponsor(plan, me, holder) if above is None else None,
             nonce,
-            known if uplink is None else (),
+            known=known if uplink is None else (),
+            settled=seat.settled,
         )
         seat.send(holder, message)
+    _note_heirs(seat, handed, now)
     if plan.reaches_top:
         _tell_above(seat, plan, level_above, handed, known)
     _take_place_below(seat, plan, term, now)
@@ -237,6 +249,15 @@ def _handed(plan: _Plan, me: Address) -> dict[Address, list[_Part]]:
         if part.holder != me:
             handed.setdefault(part.holder, []).append(part)
     return handed
+
+
+def _note_heirs(seat: Seat, handed: dict[Address, list[_Part]], now: Instant) -> None:
+    until = now + 2 * seat.settings.beat_ms
+    seat.heirs = [heir for heir in seat.heirs if heir.until > now]
+    for holder, parts in handed.items():
+        for part in parts:
+            members = frozenset(part.entries)
+            seat.heirs.append(Heir(part.level, holder, members, part.entry().box, until))
 
 
 def _part_around(plan: _Plan, member: Address, level: int) -> _Part | None:
@@ -283,7 +304,7 @@ def _tell_above(
         else:
             seat.send(seat.parent, Replace(level, plan.passed[0]))
     elif heads and heads[0] != seat.address and heads[0] not in handed:
-        seat.send(heads[0], Handover((), None, seat.clock, seat.clock + 1, known=known))
+        seat.send(heads[0], Handover((), None, seat.clock, seat.clock + 1, settled=seat.settled, known=known))
 
 
 def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:
@@ -291,8 +312,8 @@ def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:
     part = _part_around(plan, seat.address, seat.top + 1)
     if part is None or part.holder == seat.address:
         return
-    if seat.joining is not None and not seat.joining.fresh and seat.joining.height > seat.top:
-        seat.joining = None
+    if seat.joining is not None and not seat.joining.moving:
+        seat.joining = None  # it had asked because it had no parent
     root = seat.path[:1] or (plan.passed[0].address,)
     seat.path = root if root[0] == part.holder else (*root, part.holder)
     set_parent(seat, part.holder, term, now)

@@ -9,20 +9,29 @@ Read next: `repair.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nearcast.overlay.joining import begin_join, leave_groups, stand_alone
 from nearcast.overlay.messages import (
     Address,
     Adopt,
+    Envelope,
+    Grant,
     Handover,
     Instant,
     Left,
     Relocate,
     Replace,
     Report,
+    Returned,
     Unknown,
 )
 from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import adopt, report, set_parent, settle, take_over
+
+
+MOST_DETOURS = 4
+"""How often a message is sent after a group that changes hands."""
 
 
 def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
@@ -134,6 +143,9 @@ def _heed(seat: Seat, message: Adopt, now: Instant) -> None:
     seat.tries = 0
     if seat.address not in message.path:
         seat.circles = 0
+    own = next((e for e in message.siblings if e.address == seat.address), None)
+    if own is not None and own[:3] != seat.entry(seat.top)[:3]:
+        report(seat, always=True)
 
 
 def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> None:
@@ -143,6 +155,9 @@ def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> Non
         seat.tally.refused += 1
         return
     seat.learn_term(message.term)
+    known = 0 <= level <= seat.top and sender in seat.groups[level].members
+    if not known and send_after(seat, sender, message, message.sponsor):
+        return
     if not 0 <= level <= seat.top:
         seat.send(sender, Unknown(level))
         return
@@ -162,13 +177,28 @@ def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> Non
     if entry[:3] != before[:3]:
         if level == 0 and entry.box != seat.box:
             group.drop(sender)  # no twin any more
-        settle(seat, level, now)
+        settle(seat, level, now, elects=False)
+
+
+def send_after(
+    seat: Seat, sender: Address, message: Report | Replace | Left, sponsor: Address | None = None
+) -> bool:
+    """Send a message about a group that was handed over lately after it; say whether it was."""
+    if 0 <= message.level <= seat.top and sponsor in seat.groups[message.level].members:
+        return False
+    heir = seat.heir_of(message.level, sender, sponsor)
+    if heir is None or heir == sender or message.hops >= MOST_DETOURS:
+        return False
+    seat.out.append(Envelope(heir, sender, replace(message, hops=message.hops + 1)))
+    return True
 
 
 def on_replace(seat: Seat, sender: Address, message: Replace, now: Instant) -> None:
     """Put another in the place of a member that handed its group over."""
     level, entry = message.level, message.entry
     known = 0 <= level <= seat.top and sender in seat.groups[level].members
+    if not known and send_after(seat, sender, message):
+        return
     if not known or entry.address in seat.path or not seat.settings.extent.is_sound(entry.box):
         seat.tally.refused += 1
         return
@@ -186,6 +216,7 @@ def on_left(seat: Seat, sender: Address, message: Left, now: Instant) -> None:
     """Forget a member."""
     level = message.level
     if not 0 <= level <= seat.top or sender not in seat.groups[level].members:
+        send_after(seat, sender, message)
         return
     if sender == seat.address:
         seat.tally.refused += 1
@@ -212,6 +243,7 @@ def become_root_of_fragment(seat: Seat, now: Instant) -> None:
     seat.refuges = list(dict.fromkeys(a for a in others if a not in own))
     seat.former = gone
     seat.tries = 0
+    seat.settled = False
     seat.joining = None
     set_parent(seat, None, seat.parent_term, now)
     if seat.top < 0:
@@ -221,7 +253,7 @@ def become_root_of_fragment(seat: Seat, now: Instant) -> None:
 def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) -> None:
     """Host the groups that the parent hands over, and take its place."""
     if not _is_entitled(seat, sender, message):
-        seat.tally.refused += 1
+        _pass_handover_on(seat, sender, message)
         return
     seat.learn_term(message.term)
     joined = seat.joining is not None and not seat.joining.fresh
@@ -234,18 +266,64 @@ def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) ->
     seat.path = path
     seat.siblings = ()
     seat.sponsor = message.sponsor
-    seat.refuges = [address for address in seat.contacts if address != seat.address]
-    seat.tries = 2 * len(seat.refuges)
+    seat.settled = message.settled
+    if message.uplink is None and not message.settled:
+        seat.refuges = [a for a in message.known if a != seat.address]
+        seat.tries = 0
+        seat.next_beat = now + 1  # the whole tree waits for it to find the rest
     for address in message.known:
         seat.remember_lost(address, now)
     take_over(seat, message.grants, message.term, now)
     report(seat, always=True)
 
 
+def _pass_handover_on(seat: Seat, sender: Address, message: Handover) -> None:
+    """Send a handover after the group through which this seat was a member, or back."""
+    seat.tally.refused += 1
+    if not message.grants:
+        return
+    first = message.grants[0]
+    heir = seat.heir_of(first.level - 1)
+    if heir is not None and first.level > seat.top + 1 and message.hops < MOST_DETOURS:
+        grants = tuple(_renamed(grant, seat.address, heir) for grant in message.grants)
+        seat.out.append(Envelope(heir, sender, replace(message, grants=grants, hops=message.hops + 1)))
+    else:
+        seat.send(sender, Returned(message))
+
+
+def _renamed(grant: Grant, old: Address, new: Address) -> Grant:
+    entries = [e._replace(address=new) if e.address == old else e for e in grant.entries]
+    return Grant(grant.level, tuple(entries))
+
+
+def on_returned(seat: Seat, sender: Address, message: Returned, now: Instant) -> None:
+    """Take groups back that could not be handed over, without the one that refused."""
+    handover = message.handover
+    grants = [
+        Grant(grant.level, tuple(e for e in grant.entries if e.address != sender))
+        for grant in handover.grants
+    ]
+    mine = all(any(e.address == seat.address for e in grant.entries) for grant in grants)
+    levels = [grant.level for grant in grants]
+    wanted = list(range(seat.top + 1, seat.top + 1 + len(grants)))
+    lately = bool(grants) and seat.heir_of(levels[0]) is not None
+    if not lately or levels != wanted or not mine:
+        seat.tally.refused += 1
+        return
+    set_parent(seat, handover.uplink, handover.uplink_term, now)
+    seat.sponsor = sender
+    seat.clock = max(seat.clock, handover.term) + 1
+    take_over(seat, grants, seat.clock, now)
+    settle(seat, levels[0], now, until=levels[-1])
+    report(seat, always=True)
+
+
 def _is_entitled(seat: Seat, sender: Address, message: Handover) -> bool:
     """Say whether the sender may hand these groups over, and whether they fit."""
     asked = seat.joining is not None and message.nonce == seat.joining.nonce
-    if sender != seat.parent and not asked and not (seat.parent is None and sender == seat.former):
+    known = sender == seat.parent or (seat.parent is None and sender == seat.former)
+    sent_after = message.hops > 0  # by the old host of this seat's group, after that group
+    if not (known or asked or sent_after):
         return False
     if not asked and message.term <= seat.parent_term:
         return False
