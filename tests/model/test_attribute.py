@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from nearcast.model import Attribute, MisuseError, OutOfRangeError, UnknownNameError
+from nearcast.model import MISSING, Attribute, MisuseError, OutOfRangeError, UnknownNameError
 
 
 def test_a_number_is_its_own_coordinate() -> None:
@@ -59,6 +59,9 @@ def test_a_range_needs_two_finite_ends_in_order(low: float, high: float) -> None
 def test_a_range_too_wide_for_float64_is_refused() -> None:
     with pytest.raises(OutOfRangeError):
         Attribute.number("x", -1.7e308, 1.7e308)
+    with pytest.raises(OutOfRangeError):
+        Attribute.number("x", 0, MISSING)
+    assert Attribute.number("x", 0, 1e308).high < MISSING
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"], [""], ["a", 5], "abc", ["\udfff"]])

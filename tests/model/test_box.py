@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nearcast.model import (
     ACCURACY_FLOOR,
     EVERYTHING,
+    MISSING,
     Box,
     Interval,
     MisuseError,
@@ -89,9 +90,9 @@ def test_less_than_25_ends_at_the_float_before_25() -> None:
 
 
 def test_a_missing_value_lies_only_in_a_side_that_was_left_out() -> None:
-    assert math.inf in EVERYTHING
+    assert MISSING in EVERYTHING
     assert EVERYTHING.is_everything
-    assert math.inf not in Interval(0, 1e308)
+    assert MISSING not in Interval(0, 1e308)
     assert not Interval(0, 1).is_everything
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from nearcast.model.box import MISSING
 from nearcast.model.errors import MisuseError, OutOfRangeError, UnknownNameError
 from nearcast.model.names import checked_name, is_text
 from nearcast.model.quantities import as_number, number_text
@@ -43,6 +44,8 @@ class Attribute:
                 self.range_text, where=self.name, expected="a low end below the high end"
             )
         as_number(self.high - self.low, f"{self.name}: high - low")
+        if self.high >= MISSING:
+            raise OutOfRangeError(self.range_text, where=self.name, expected="a lower high end")
         self._set("_codes", {name: float(code) for code, name in enumerate(self.categories)})
 
     def _set(self, name: str, value: object) -> None:

@@ -2,7 +2,7 @@
 
         ┌────────────┐ kind        A box is what one conjunction of conditions selects. A side
         │  price<5,  │             from -inf to +inf is an attribute that was left out; it is
-        │  kind=food │             the only kind of side in which a missing value (at +inf) lies.
+        │  kind=food │             the only kind of side in which a missing value (MISSING) lies.
         └────────────┘ price
 
 Everything is exact on float64: an open end is the next float64, so `x < 25` is
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 ACCURACY_FLOOR = 2.0**-20
 """The narrowest a side counts, as part of its attribute's range: about a millionth."""
 
-MISSING = math.inf
-"""Where a missing value lies when the space says `missing = "none"`."""
+MISSING = sys.float_info.max
+"""Where a missing value lies when the space says `missing = "none"`.
+
+Finite, since indexes refuse infinity in a point; and no attribute reaches so far.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Event:
     def point(self) -> tuple[float, ...] | None:
         """Return the coordinates if the event is one point, or None.
 
-        A missing value lies at MISSING (+inf) when the space says "none": in no side but the one
+        A missing value lies at MISSING when the space says "none": in no side but the one
         of an attribute that was left out.
         """
         if self.area is not None:
