@@ -133,6 +133,10 @@ class Shelf:
         }
         return rows, index, shapes
 
+    def bounds(self) -> list[Bounds]:
+        """Return the closed bounds of all boxes."""
+        return [self._bounds_of(box_id) for box_id in self._rows.used()]
+
     def __len__(self) -> int:
         return len(self._bounds) if self._index is None else len(self._index)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nearcast.eventlog import VersionedTable
-from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
+from nearcast.model.errors import MisuseError
+from nearcast.pipeline.failures import told_plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,20 +33,8 @@ def read_source(spark: SparkSession, path: str, columns: Mapping[str, str]) -> D
     directory is one of our tables, or a folder of Parquet files. A GeoParquet point column
     `geometry` gives `lon` and `lat` where the file has none.
     """
-    from pyspark.errors import AnalysisException, PySparkException
-
-    try:
-        frame = _open(spark, path)
-        frame = _with_coordinates(frame, columns)
-        return _renamed(frame, path, columns)
-    except AnalysisException as error:
-        if "PATH_NOT_FOUND" in str(error):
-            raise MisuseError("there is no such file", where=path) from None
-        if "UNABLE_TO_INFER_SCHEMA" in str(error):
-            raise MisuseError("no rows: the input is empty", where=path) from None
-        raise
-    except PySparkException as error:
-        raise _unreadable(path, error) from None
+    with told_plainly(path):
+        return _renamed(_with_coordinates(_open(spark, path), columns), path, columns)
 
 
 def _open(spark: SparkSession, path: str) -> DataFrame:
@@ -94,17 +83,3 @@ def _decode_points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         lon, lat = pa.array(shapely.get_x(points)), pa.array(shapely.get_y(points))
         names = [*batch.schema.names, "lon", "lat"]
         yield pa.RecordBatch.from_arrays([*batch.columns, lon, lat], names=names)
-
-
-def _unreadable(path: str, error: Exception) -> Exception:
-    text = str(error)
-    if "No space left" in text:
-        return EnvironmentProblem(
-            "the disk is full", where=path, todo="Free some space; nothing was changed"
-        )
-    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    return FileFormatError(
-        f"it cannot be read ({first[:200]})",
-        where=path,
-        todo="Is the file complete and of this format?",
-    )

@@ -1,0 +1,84 @@
+"""The frame of the `match` job: reads, checks, chooses the way, writes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nearcast.eventlog import DELIVERIES
+from nearcast.matching import save_matcher
+from nearcast.model import MisuseError, Space
+from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, why_not
+from nearcast.pipeline.partitioned import choose_cells, match_by_place
+from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
+from nearcast.pipeline.tables import write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FITS_A_WORKER = 5_000_000  # boxes; an index of so many takes a few hundred megabytes
+
+REJECTED_EVENTS = pa.schema(
+    [pa.field(EVENT_KEY, pa.int64()), pa.field("reason", pa.string(), nullable=False)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What the job did."""
+
+    deliveries: int
+    rejected: int
+    way: str
+
+
+def match_tables(
+    events: DataFrame,
+    subscriptions: DataFrame,
+    space: Space,
+    question: Question,
+    output: str,
+    *,
+    fits: int = FITS_A_WORKER,
+) -> Matched:
+    """Write the tables `deliveries` and `rejected_events` under `output`."""
+    if EVENT_KEY not in events.columns:
+        raise MisuseError(
+            f"no column '{EVENT_KEY}'",
+            where="events",
+            expected=f"one of {', '.join(events.columns)}",
+        )
+    columns = subscription_columns(space, subscriptions.columns, "subscriptions")
+    wishes = subscriptions.select(*columns)
+    judged = events.withColumn("reason", why_not(space, events.columns))
+    names = [a.name for a in space.attributes if a.name in events.columns]
+    good = judged.where("reason IS NULL").select(EVENT_KEY, *names)
+    with tempfile.TemporaryDirectory(prefix="nearcast-index-") as folder:
+        count = wishes.count()
+        if count <= fits:
+            view = matcher_of(wishes.orderBy(KEY).toArrow(), space)
+            save_matcher(view, Path(folder) / "matcher")
+            found, way = match_by_index(good, Path(folder) / "matcher", question), "index"
+        else:
+            nullable = _nullable(good, space, names)
+            cells = choose_cells(wishes, space, max(4, count // fits + 1) * 2, nullable)
+            found, way = match_by_place(good, wishes, space, cells, question), "place"
+        rows = write_table(found, f"{output}/deliveries", DELIVERIES)
+    bad = judged.where("reason IS NOT NULL").select(EVENT_KEY, "reason")
+    rejected = write_table(bad, f"{output}/rejected_events", REJECTED_EVENTS)
+    return Matched(rows, rejected, way)
+
+
+def _nullable(events: DataFrame, space: Space, names: list[str]) -> set[str]:
+    """Return the attributes that some event leaves out, where that means all values."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if space.missing == "none":
+        return set()
+    absent = {attribute.name for attribute in space.attributes} - set(names)
+    row = events.agg(*(F.max(F.col(f"`{n}`").isNull()).alias(n) for n in names)).first()
+    return absent | {name for name in names if row is not None and row[name]}

@@ -1,0 +1,169 @@
+"""Matching a subscription table that fits no worker: events and boxes meet by place.
+
+      cuts of attribute A, at quantiles of the boxes' middles
+     ┌──────┬───┬────────┐
+     │  0   │ 1 │   2    │   A box goes to every cell it touches, an event to the one cell
+B    ├──────┼───┼────────┤   that holds it. So each event meets all its boxes in one task,
+     │  3   │ 4 │   5    │   each of them once, and ranking is exact. A cell with many
+     └──────┴───┴────────┘   events is dealt out to several tasks, its boxes to each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nearcast.eventlog import DELIVERIES
+from nearcast.model import LimitError, Space
+from nearcast.pipeline.match import EVENT_KEY, Question, deliveries, points_of
+from nearcast.pipeline.subscriptions import KEY, bounds_of_table, matcher_of
+from nearcast.pipeline.tables import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CELL, DEAL = "_cell", "_deal"
+_SAMPLE = 100_000
+_EVENTS_A_TASK = 500_000
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A grid over one or two attributes; a value at a cut belongs to the cell above it."""
+
+    places: tuple[int, ...]
+    cuts: tuple[np.ndarray, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of cells along each attribute."""
+        return tuple(len(cuts) + 1 for cuts in self.cuts)
+
+    def of_points(self, points: np.ndarray) -> np.ndarray:
+        """Return each point's cell."""
+        at = [
+            np.searchsorted(cuts, points[:, place], side="right")
+            for place, cuts in zip(self.places, self.cuts, strict=True)
+        ]
+        return np.ravel_multi_index(at, self.shape)
+
+    def of_boxes(self, lows: np.ndarray, highs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (row, cell) for every cell that a box touches."""
+        rows = np.arange(len(lows))
+        along: list[np.ndarray] = []
+        for place, cuts in zip(self.places, self.cuts, strict=True):
+            first = np.searchsorted(cuts, lows[rows, place], side="right")
+            last = np.searchsorted(cuts, highs[rows, place], side="right")
+            count = np.maximum(0, last - first + 1)  # a row that wants nothing goes nowhere
+            start = np.repeat(np.cumsum(count) - count, count)
+            step = np.arange(count.sum()) - start
+            along = [np.repeat(each, count) for each in along]
+            along.append(np.repeat(first, count) + step)
+            rows = np.repeat(rows, count)
+        return rows, np.ravel_multi_index(along, self.shape)
+
+
+def choose_cells(subscriptions: DataFrame, space: Space, cells: int, nullable: set[str]) -> Cells:
+    """Cut the most selective attributes at quantiles of a sample of the boxes.
+
+    An attribute in `nullable` cannot be cut: an event without it would belong to several cells.
+    """
+    sample = subscriptions.limit(_SAMPLE).toArrow()
+    lows, highs = cover_of(sample, space)
+    ranges = np.array([attribute.high - attribute.low for attribute in space.attributes])
+    shares = np.minimum(1.0, np.where(np.isfinite(highs - lows), highs - lows, np.inf) / ranges)
+    order = [
+        place
+        for place in np.argsort(shares.mean(axis=0)).tolist()
+        if space.attributes[place].name not in nullable
+    ][:2]
+    if not order:
+        raise LimitError(
+            "events leave out every attribute",
+            where=f"space {space.name}",
+            todo="Match with an index (a smaller subscription table), or set missing = 'none'",
+        )
+    each = max(2, round(cells ** (1 / len(order))))
+    cuts = []
+    for place in order:
+        attribute = space.attributes[place]
+        middles = (
+            np.maximum(lows[:, place], attribute.low) + np.minimum(highs[:, place], attribute.high)
+        ) / 2
+        quantiles = np.quantile(middles, np.arange(1, each) / each) if len(middles) else []
+        cuts.append(np.unique(quantiles))
+    return Cells(tuple(order), tuple(cuts))
+
+
+def cover_of(table: pa.Table, space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds that cover each row, whatever way it says what it wants."""
+    if "where" not in table.column_names and "area" not in table.column_names:
+        return bounds_of_table(table, space)
+    rows = [matcher_of(table.slice(i, 1), space).hull() for i in range(table.num_rows)]
+    shape = (len(rows), space.dimensions)
+    lows = np.array([low for low, _ in rows], np.float64).reshape(shape)
+    highs = np.array([high for _, high in rows], np.float64).reshape(shape)
+    return lows, highs
+
+
+def match_by_place(
+    events: DataFrame, subscriptions: DataFrame, space: Space, cells: Cells, question: Question
+) -> DataFrame:
+    """Return one row per delivery; the schema is DELIVERIES.
+
+    Deterministic under any partitioning of both tables. One shuffle of each, by cell.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    placed = events.mapInArrow(_place_events(space, cells), _with_cell(events))
+    counts = placed.groupBy(CELL).count()
+    deals = counts.select(CELL, F.ceil(F.col("count") / _EVENTS_A_TASK).alias("_deals"))
+    dealt = placed.join(F.broadcast(deals), CELL).withColumn(
+        DEAL, F.pmod(F.xxhash64(EVENT_KEY), F.col("_deals")).cast("int")
+    )
+    copies = (
+        subscriptions.mapInArrow(_place_boxes(space, cells), _with_cell(subscriptions))
+        .join(F.broadcast(deals), CELL)
+        .withColumn(DEAL, F.explode(F.sequence(F.lit(0), F.col("_deals").cast("int") - 1)))
+    )
+    meeting = dealt.groupBy(CELL, DEAL).cogroup(copies.groupBy(CELL, DEAL))
+    return meeting.applyInArrow(_meet(space, question), spark_schema(DELIVERIES))
+
+
+def _with_cell(frame: DataFrame) -> str:
+    fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema)
+    return f"{fields}, {CELL} int"
+
+
+def _place_events(space: Space, cells: Cells) -> Callable[[Batches], Batches]:
+    def place(batches: Batches) -> Batches:
+        for batch in batches:
+            cell = cells.of_points(points_of(batch, space))
+            yield batch.append_column(CELL, pa.array(cell, pa.int32()))
+
+    return place
+
+
+def _place_boxes(space: Space, cells: Cells) -> Callable[[Batches], Batches]:
+    def place(batches: Batches) -> Batches:
+        for batch in batches:
+            rows, cell = cells.of_boxes(*cover_of(pa.Table.from_batches([batch]), space))
+            yield batch.take(pa.array(rows)).append_column(CELL, pa.array(cell, pa.int32()))
+
+    return place
+
+
+def _meet(space: Space, question: Question) -> Callable[[pa.Table, pa.Table], pa.Table]:
+    def meet(events: pa.Table, subscriptions: pa.Table) -> pa.Table:
+        if not events.num_rows or not subscriptions.num_rows:
+            return DELIVERIES.empty_table()
+        view = matcher_of(subscriptions.sort_by(KEY), space)
+        parts = [deliveries(batch, view, question) for batch in events.to_batches()]
+        return pa.Table.from_batches(parts, DELIVERIES)
+
+    return meet

@@ -1,0 +1,58 @@
+"""What Spark lacks is said before Spark is started."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from nearcast.model.errors import EnvironmentProblem, MisuseError
+from nearcast.pipeline.session import check_java, check_master, packed_package
+
+
+def fake_java(home: Path, says: str) -> None:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IEXEC)
+
+
+def test_no_java_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match=r"there is none.*apt-get install"):
+        check_java()
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [('openjdk version "11.0.2"', "Java 11"), ('java version "1.8.0"', "Java 8")],
+)
+def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says, found):
+    fake_java(tmp_path, says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match=f"found {found}; expected Java 17 or newer"):
+        check_java()
+
+
+def test_a_new_java_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check_java()
+
+
+@pytest.mark.parametrize("master", ["", "locale", "http://x", "local[", "spark://"])
+def test_a_master_that_is_none_is_refused(master: str):
+    with pytest.raises(MisuseError, match="--master"):
+        check_master(master)
+
+
+def test_a_master_that_does_not_answer_is_said_at_once():
+    with pytest.raises(EnvironmentProblem, match="no Spark master answers"):
+        check_master("spark://127.0.0.1:1")
+
+
+def test_the_package_is_packed_for_workers():
+    path = packed_package()
+    assert path.suffix == ".zip"
+    assert path.stat().st_size > 10_000
+    path.unlink()
+    path.parent.rmdir()
