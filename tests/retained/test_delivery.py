@@ -457,7 +457,7 @@ RELOADS = [
 
 
 class EveryNewcomerIsServedInOrderAndInTime(RuleBasedStateMachine):
-    """Whatever happens, in whatever order: nothing old after new, none blind beyond Dmax, no loss."""
+    """Whatever happens: nothing old after new, nobody blind beyond Dmax, nothing lost."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -109,6 +109,8 @@ def test_price_is_what_a_message_is_worth_in_steps_of_fresh_knowledge() -> None:
         lambda: Publishing((0.5, 0.1)),
         lambda: Publishing((1.5,)),
         lambda: Publishing.bursty(0.5, on_share=0.9, burst_steps=1),
+        lambda: Publishing.bursty(0.6, on_share=0.25, burst_steps=8),
+        lambda: Publishing.bursty(0.1, on_share=1.0, burst_steps=8),
     ],
 )
 def test_settings_out_of_range_are_refused(build: Callable[[], object]) -> None:

@@ -393,7 +393,7 @@ class RetainedDelivery:
             asked_again = min(asked_again, self._quiet_at(slot, rate))
         # later than now, or rounding could ask for ever; never later than what was promised
         asked_again = max(asked_again, instant + 1e-6 * step_s)
-        due = min(asked_again, min(cohort.until for cohort in hold.cohorts))
+        due = min(asked_again, *(cohort.until for cohort in hold.cohorts))
         if due != hold.due:
             hold.due = due
             self._alarm_count += 1

@@ -179,11 +179,17 @@ class Publishing:
     @staticmethod
     def bursty(publish: float, *, on_share: float, burst_steps: float) -> Publishing:
         """Return bursts: the mean of `poisson(publish)`, all of it in `on_share` of the time."""
-        chance = min(1.0, -math.expm1(-publish) / on_share)
+        require_number("on_share", on_share, 1e-9, 1.0 - 1e-9)
+        require_number("burst_steps", burst_steps, 1.0)
+        chance = -math.expm1(-publish) / on_share
         stop = 1.0 / burst_steps
         start = stop * on_share / (1.0 - on_share)
-        if start > 1.0:
-            raise OutOfRangeError(repr(on_share), where="on_share", expected="shorter bursts apart")
+        if start > 1.0 or chance > 1.0:
+            raise OutOfRangeError(
+                f"{on_share!r} with publish {publish!r}",
+                where="on_share",
+                expected="bursts with room for all publishes, and for pauses between them",
+            )
         return Publishing((0.0, chance), ((1.0 - start, start), (stop, 1.0 - stop)))
 
     @staticmethod
