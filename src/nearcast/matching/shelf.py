@@ -20,7 +20,7 @@ from nearcast.matching.exact import inside_circles, pairs_inside_circles
 from nearcast.matching.query import Query
 from nearcast.matching.ranking import Rank, accuracies, centre_score, distance_of
 from nearcast.matching.rows import ROW, Rows
-from nearcast.model import Box, Circle, Space
+from nearcast.model import MISSING, Box, Circle, Space
 from nearcast.model.shape_text import Shape
 
 MANY: Final = 24
@@ -216,7 +216,7 @@ class Shelf:
             return self._best(self._exact(self._candidates(query), query), query, k, rank)
         want = k
         while True:
-            ids = self._index.top_partial(query.point, want, rank)
+            ids = self._index.top(query.point, want, rank)
             best = self._best(self._exact(ids, query), query, k, rank)
             if len(ids) < want or (len(best) == k and self._is_settled(best, ids, query, rank)):
                 return best
@@ -240,12 +240,12 @@ class Shelf:
     def _candidates(self, query: Query) -> Ids:
         if query.point is not None:
             if self._index is not None:
-                return self._index.match_partial(query.point)
+                return self._index.match(query.point)
             return self._scan(query.point, query.point)
         found = [
             self._scan(box.lows, box.highs)
             if self._index is None
-            else self._index.match_partial_box(box.lows, box.highs)
+            else self._index.match_box(box.lows, box.highs)
             for box in query.boxes
         ]
         return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
@@ -338,13 +338,13 @@ class Shelf:
     # Questions about many events
 
     def match_points(self, points: NDArray[np.float64]) -> tuple[Ids, Ids]:
-        """Return offsets and keys for points; +inf stands for a value that is missing."""
+        """Return offsets and keys for points; MISSING stands for a value that is missing."""
         if self._index is None:
             queries = [self._point_query(row) for row in points.tolist()]
             found = [self.match(query) for query in queries]
             offsets = np.cumsum([0, *map(len, found)])
             return offsets, np.array([key for keys in found for key in keys], np.int64)
-        offsets, ids = self._index.match_partial_many(points)
+        offsets, ids = self._index.match_many(points)
         events = np.repeat(np.arange(len(points)), np.diff(offsets))
         keep = self._exact_pairs(events, ids, points)
         keys = self._rows.table["key"][ids]
@@ -361,7 +361,7 @@ class Shelf:
             return None
         if rank == "nearest" or not self._in_order:
             return None
-        ids = self._index.top_partial_many(points, k, rank)
+        ids = self._index.top_many(points, k, rank)
         keys: Ids = np.where(ids >= 0, self._rows.table["key"][ids], -1)
         return keys
 
@@ -369,7 +369,7 @@ class Shelf:
         place = None
         if self.space.coordinates is not None:
             lon, lat = (row[at] for at in self.space.coordinates)
-            place = (lon, lat) if math.isfinite(lon) and math.isfinite(lat) else None
+            place = None if MISSING in (lon, lat) else (lon, lat)
         return Query(tuple(row), (), place, None)
 
     def _exact_pairs(self, events: Ids, ids: Ids, points: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -378,7 +378,7 @@ class Shelf:
         if self.space.coordinates is None or not (self._has_circles or self._rough):
             return keep
         lons, lats = (np.ascontiguousarray(points[:, at]) for at in self.space.coordinates)
-        has_place = np.isfinite(lons) & np.isfinite(lats)
+        has_place = (lons != MISSING) & (lats != MISSING)
         if self._has_circles:
             keep = pairs_inside_circles(events, ids, self._rows.table, lons, lats)
             keep |= ~has_place[events]

@@ -12,7 +12,7 @@ from nearcast.index.topic_tree import TopicTree
 from nearcast.matching.query import Query
 from nearcast.matching.ranking import Match, Rank, checked_k, checked_rank, distance_of
 from nearcast.matching.shelf import Ids, Shelf
-from nearcast.model import Event, MisuseError, OutOfRangeError, Space
+from nearcast.model import MISSING, Event, MisuseError, OutOfRangeError, Space
 
 
 class MatcherView:
@@ -69,8 +69,8 @@ class MatcherView:
     def match_points(self, space: str, topic: str, points: npt.ArrayLike) -> tuple[Ids, Ids]:
         """Match many events of one topic: event e wants keys[offsets[e]:offsets[e + 1]].
 
-        A row holds the coordinates in the order of the space's attributes; +inf stands for a
-        value that is missing where the space says "none".
+        A row holds the coordinates in the order of the space's attributes; `nearcast.model.MISSING`
+        stands for a missing value where the space says "none".
         """
         rows = self._checked_points(space, points)
         parts = [shelf.match_points(rows) for shelf in self._shelves(space, topic)]
@@ -94,7 +94,7 @@ class MatcherView:
         return keys
 
     def _event(self, space: str, topic: str, row: list[float]) -> Event:
-        values = tuple(None if math.isinf(value) else value for value in row)
+        values = tuple(None if value == MISSING else value for value in row)
         return Event(topic, self.spaces[space], values)
 
     def shelves(self) -> Iterable[tuple[Space, str, Shelf]]:
@@ -132,14 +132,11 @@ class MatcherView:
         if rows.ndim != 2 or rows.shape[1] != dimensions:
             expected = f"an array of (events, {dimensions})"
             raise MisuseError(f"an array of shape {rows.shape}", where="points", expected=expected)
-        if np.isnan(rows).any() or np.isneginf(rows).any():
-            raise OutOfRangeError("NaN or -infinity", where="points", expected="numbers")
-        if np.isposinf(rows).any() and self.spaces[space].missing == "all":
-            raise OutOfRangeError(
-                "infinity",
-                where="points",
-                expected="numbers: this space's missing values are boxes",
-            )
+        if not np.isfinite(rows).all():
+            raise OutOfRangeError("NaN or infinity", where="points", expected="numbers")
+        if self.spaces[space].missing == "all" and (rows == MISSING).any():
+            expected = "numbers: a value missing from this space stands for all, which is no point"
+            raise OutOfRangeError("MISSING", where="points", expected=expected)
         return rows
 
 

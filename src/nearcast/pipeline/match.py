@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from nearcast.eventlog import DELIVERIES
 from nearcast.matching import MatcherView, open_matcher
 from nearcast.matching.ranking import Rank
-from nearcast.model import Event, MisuseError, Space
+from nearcast.model import MISSING, Event, MisuseError, Space
 from nearcast.pipeline.tables import spark_schema
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def _rows(ids: np.ndarray, keys: np.ndarray, ranks: np.ndarray) -> pa.RecordBatc
 
 
 def points_of(batch: pa.RecordBatch, space: Space) -> np.ndarray:
-    """Return the events' coordinates; a missing value is +inf, or NaN where it stands for all."""
-    missing = np.inf if space.missing == "none" else np.nan
+    """Return the coordinates; a missing value is MISSING, or NaN where it stands for all."""
+    missing = MISSING if space.missing == "none" else np.nan
     points = np.empty((batch.num_rows, space.dimensions))
     for place, attribute in enumerate(space.attributes):
         if attribute.name not in batch.schema.names:
