@@ -45,8 +45,9 @@ from nearcast.index._box_pools import (
     M_NODES,
 )
 
+MANY = 2048  # boxes from which on a sample's quantile is as good as the true one
 SAMPLE = 64  # boxes looked at to choose a route
-LEAST = 6  # boxes that a build leaves in a leaf at least, where there are more than FILL
+LEAST = 12  # boxes that a build leaves in a leaf at least, where there are more than FILL
 POOR = 1.7  # expected cost from which a split in space is not worth having
 HIGHEST = np.finfo(np.float64).max
 
@@ -67,7 +68,6 @@ def fresh_leaf(s: Any) -> int:
             s.coords[base + j] = np.inf
             s.coords[base + LEAF + j] = -np.inf
         base += 2 * LEAF
-    s.leaf_dims[leaf] = np.uint64(0)
     return leaf
 
 
@@ -83,7 +83,7 @@ def fresh_pair(s: Any) -> int:
     """Take two neighbouring nodes; return the left one."""
     pair = s.meta[M_NODE_FREE]
     if pair >= 0:
-        s.meta[M_NODE_FREE] = s.links[pair * 8 + L_PARENT]
+        s.meta[M_NODE_FREE] = s.links[pair * 16 + L_PARENT]
         return pair
     pair = s.meta[M_NODES]
     s.meta[M_NODES] = pair + 2
@@ -93,7 +93,7 @@ def fresh_pair(s: Any) -> int:
 @njit(cache=True)
 def free_pair(s: Any, pair: int) -> None:
     """Give two neighbouring nodes back."""
-    s.links[pair * 8 + L_PARENT] = s.meta[M_NODE_FREE]
+    s.links[pair * 16 + L_PARENT] = s.meta[M_NODE_FREE]
     s.meta[M_NODE_FREE] = pair
 
 
@@ -114,52 +114,56 @@ def clear_bounds(s: Any, node: int) -> None:
 
 
 @njit(cache=True)
-def widen(s: Any, node: int, box: Any, at: int, narrow: float, age: float, weight: float) -> None:
-    """Make a node's bounds cover one more box, whose numbers begin at box[at]."""
-    dims = s.meta[M_DIMS]
-    b = node * (4 * dims + 3)
-    for i in range(dims):
-        low, high = box[at + 2 * i], box[at + 2 * i + 1]
-        s.bounds[b] = min(s.bounds[b], low)
-        s.bounds[b + 1] = max(s.bounds[b + 1], low)
-        s.bounds[b + 2] = min(s.bounds[b + 2], high)
-        s.bounds[b + 3] = max(s.bounds[b + 3], high)
-        b += 4
-    s.bounds[b] = min(s.bounds[b], narrow)
-    s.bounds[b + 1] = min(s.bounds[b + 1], age)
-    s.bounds[b + 2] = max(s.bounds[b + 2], weight)
+def widen(
+    bounds: Any, node: int, dims: int, box: Any, at: int, narrow: float, age: float, weight: float
+) -> None:
+    """Make a node's bounds cover one more box, whose numbers begin at box[at].
+
+    (This and the next two take the arrays they need, not all pools: to hand those over costs
+    more than what is done here.)
+    """
+    b, a = np.uint64(node * (4 * dims + 3)), np.uint64(at)
+    for _ in range(dims):
+        low, high = box[a], box[a + np.uint64(1)]
+        bounds[b] = min(bounds[b], low)
+        bounds[b + np.uint64(1)] = max(bounds[b + np.uint64(1)], low)
+        bounds[b + np.uint64(2)] = min(bounds[b + np.uint64(2)], high)
+        bounds[b + np.uint64(3)] = max(bounds[b + np.uint64(3)], high)
+        a += np.uint64(2)
+        b += np.uint64(4)
+    bounds[b] = min(bounds[b], narrow)
+    bounds[b + np.uint64(1)] = min(bounds[b + np.uint64(1)], age)
+    bounds[b + np.uint64(2)] = max(bounds[b + np.uint64(2)], weight)
 
 
 @njit(cache=True)
-def gather_bounds(s: Any, node: int) -> bool:
+def gather_bounds(bounds: Any, nodes: Any, links: Any, node: int, dims: int) -> bool:
     """Make an inner node's bounds and planes those of its children; say whether they changed."""
-    dims = s.meta[M_DIMS]
     size = 4 * dims + 3
     mine = node * size
-    left = s.links[node * 8 + L_CHILD] * size
+    left = links[node * 16 + L_CHILD] * size
     right = left + size
     changed = False
     for c in range(size):
-        one, two = s.bounds[left + c], s.bounds[right + c]
+        one, two = bounds[left + c], bounds[right + c]
         # Greatest low, greatest high and greatest weight; the least of everything else.
         greatest = (c & 1) == 1 if c < 4 * dims else c == 4 * dims + 2
         value = max(one, two) if greatest else min(one, two)
-        if value != s.bounds[mine + c]:
-            s.bounds[mine + c] = value
-            changed = True
-    set_planes(s, node)
+        changed |= value != bounds[mine + c]
+        bounds[mine + c] = value
+    set_planes(bounds, nodes, links, node, dims)
     return changed
 
 
 @njit(cache=True)
-def set_planes(s: Any, node: int) -> None:
+def set_planes(bounds: Any, nodes: Any, links: Any, node: int, dims: int) -> None:
     """Copy the children's hulls in the node's test attribute to where queries look."""
-    size = 4 * s.meta[M_DIMS] + 3
-    at = s.links[node * 8 + L_CHILD] * size + 4 * s.links[node * 8 + L_DIM]
-    s.planes[node * 4] = s.bounds[at]
-    s.planes[node * 4 + 1] = s.bounds[at + 3]
-    s.planes[node * 4 + 2] = s.bounds[at + size]
-    s.planes[node * 4 + 3] = s.bounds[at + size + 3]
+    size = 4 * dims + 3
+    at = links[node * 16 + L_CHILD] * size + 4 * links[node * 16 + L_DIM]
+    nodes[node * 8] = bounds[at]
+    nodes[node * 8 + 1] = bounds[at + 3]
+    nodes[node * 8 + 2] = bounds[at + size]
+    nodes[node * 8 + 3] = bounds[at + size + 3]
 
 
 @njit(cache=True)
@@ -185,7 +189,7 @@ def _apart(box: Any, order: Any, start: int, end: int, step: int, dims: int) -> 
         minority = min(bounded, seen - bounded)
         if minority > best:
             best, best_route = minority, c
-    if best * 16 >= seen and best * step >= 8:
+    if best * 16 >= seen and best * step >= LEAST:
         return best_route
     return -1
 
@@ -320,6 +324,28 @@ def _divide(values: Any, order: Any, start: int, end: int, nth: int) -> tuple[in
 
 
 @njit(cache=True)
+def _divide_roughly(
+    box: Any, order: Any, start: int, end: int, nth: int, route: int, dims: int
+) -> tuple[int, float]:
+    """Split many boxes by a coordinate, near the nth as a sample has it, in one pass."""
+    step = (end - start) // (2 * SAMPLE)
+    sample = np.empty(2 * SAMPLE, dtype=np.float64)
+    for k in range(2 * SAMPLE):
+        sample[k] = box[np.int64(order[start + k * step]) * 2 * dims + route]
+    sample.sort()
+    bar = sample[(nth - start) * 2 * SAMPLE // (end - start)]
+    stride, first = np.uint64(2 * dims), np.uint64(route)
+    border = np.uint64(start)
+    for k in range(np.uint64(start), np.uint64(end)):
+        row = order[k]
+        below = box[np.uint64(row) * stride + first] < bar
+        order[k] = order[border]
+        order[border] = row
+        border += np.uint64(below)
+    return np.int64(border), bar
+
+
+@njit(cache=True)
 def _divide_by_rank(
     ages: Any, values: Any, order: Any, start: int, end: int, nth: int
 ) -> tuple[int, float, float]:
@@ -357,8 +383,13 @@ def _partition(
     sets_apart: bool,
 ) -> tuple[int, float, float]:
     """Order order[start:end] by a route; return border, bar and age at the bar."""
+    if route < 2 * dims and not sets_apart and end - start > MANY:
+        border, bar = _divide_roughly(box, order, start, end, nth, route, dims)
+        if border - start >= LEAST and end - border >= LEAST:
+            return border, bar, 0.0
     for k in range(start, end):
-        values[k] = route_value(box, order[k] * 2 * dims, route, dims, narrow[order[k]])
+        row = np.uint64(order[k])
+        values[k] = route_value(box, row * np.uint64(2 * dims), route, dims, narrow[row])
     if route == 2 * dims:
         return _divide_by_rank(ages, values, order, start, end, nth)
     if sets_apart:
@@ -386,32 +417,32 @@ def _fill_leaf(
     dims = s.meta[M_DIMS]
     leaf = fresh_leaf(s)
     s.leaf_node[leaf] = node
-    s.links[node * 8 + L_CHILD] = -1
-    s.links[node * 8 + L_LEAF] = leaf
-    s.links[node * 8 + L_COUNT] = end - start
-    s.links[node * 8 + L_HEIGHT] = 0
+    s.links[node * 16 + L_CHILD] = -1
+    s.links[node * 16 + L_LEAF] = leaf
+    s.links[node * 16 + L_COUNT] = end - start
+    s.links[node * 16 + L_HEIGHT] = 0
     clear_bounds(s, node)
     dims_seen = np.uint64(0)
+    bounds, coords = s.bounds, s.coords
+    weighed, weight = weights.size > 0, 1.0
     for k in range(start, end):
-        row = order[k]
+        row = np.int64(order[k])
         position = leaf * LEAF + k - start
         placed[row] = position
         s.keys[position] = keys[row]
         s.ages[position] = ages[row]
         s.narrow[position] = narrow[row]
-        weight = 1.0
-        if weights.size:
+        if weighed:
             weight = weights[row]
-        if s.weights.size:
             s.weights[position] = weight
-        at = row * 2 * dims
-        base = leaf * LEAF * 2 * dims + k - start
+        at = np.uint64(row * 2 * dims)
+        base = np.uint64(leaf * LEAF * 2 * dims + k - start)
         for c in range(2 * dims):
-            s.coords[base + c * LEAF] = box[at + c]
-            if abs(box[at + c]) <= HIGHEST:
-                dims_seen |= np.uint64(1) << np.uint64(c // 2)
-        widen(s, node, box, at, narrow[row], ages[row], weight)
-    s.leaf_dims[leaf] = dims_seen
+            value = box[at + np.uint64(c)]
+            coords[base + np.uint64(c * LEAF)] = value
+            dims_seen |= np.uint64(abs(value) <= HIGHEST) << np.uint64(c // 2)
+        widen(bounds, node, dims, box, at, narrow[row], ages[row], weight)
+    s.bits[node * 8] = dims_seen
 
 
 @njit(cache=True)
@@ -434,7 +465,7 @@ def build(
     while len(stack) > 0:
         node, start, end = stack.pop()
         m = end - start
-        if s.meta[M_LEAVES] + 1 >= s.leaf_node.size or s.meta[M_NODES] + 2 > s.planes.size // 4:
+        if s.meta[M_LEAVES] + 1 >= s.leaf_node.size or s.meta[M_NODES] + 2 > s.nodes.size // 8:
             return False
         if m <= FILL or (m <= LEAF and n <= LEAF):
             _fill_leaf(s, node, box, keys, ages, narrow, weights, order, start, end, placed)
@@ -451,7 +482,7 @@ def build(
                 box, narrow, ages, values, order, start, end, nth, route, dims, False
             )
         pair = fresh_pair(s)
-        at = node * 8
+        at = node * 16
         s.links[at + L_CHILD] = pair
         s.links[at + L_DIM] = dim
         s.links[at + L_LEAF] = -1
@@ -459,8 +490,8 @@ def build(
         s.links[at + L_ROUTE] = route
         s.routes[2 * node] = bar
         s.routes[2 * node + 1] = age
-        s.links[pair * 8 + L_PARENT] = node
-        s.links[pair * 8 + 8 + L_PARENT] = node
+        s.links[pair * 16 + L_PARENT] = node
+        s.links[pair * 16 + 16 + L_PARENT] = node
         made.append(pair)
         stack.append((pair + 1, border, end))
         stack.append((pair, start, border))
@@ -474,8 +505,8 @@ def _close(s: Any, made: Any) -> None:
     for k in range(len(made) - 1, -1, -1):
         for side in range(1 if k == 0 else 2):
             node = made[k] + side
-            child = s.links[node * 8 + L_CHILD]
+            child = s.links[node * 16 + L_CHILD]
             if child >= 0:
-                gather_bounds(s, node)
-                taller = max(s.links[child * 8 + L_HEIGHT], s.links[child * 8 + 8 + L_HEIGHT])
-                s.links[node * 8 + L_HEIGHT] = taller + 1
+                gather_bounds(s.bounds, s.nodes, s.links, node, s.meta[M_DIMS])
+                taller = max(s.links[child * 16 + L_HEIGHT], s.links[child * 16 + 16 + L_HEIGHT])
+                s.links[node * 16 + L_HEIGHT] = taller + 1

@@ -21,6 +21,7 @@ from nearcast.index._box_pools import (
     M_LEAVES,
     M_LEVELS,
     M_NEXT_AGE,
+    event_at,
     pools_at,
 )
 from nearcast.index._box_tree import (
@@ -53,6 +54,12 @@ def is_box(box: Any) -> bool:
 
 
 @njit(cache=True)
+def is_box_given(address: int) -> bool:
+    """Say whether what Python has written down is a box."""
+    return is_box(_box_given(address, pools_at(address).meta[M_DIMS]))
+
+
+@njit(cache=True)
 def first_bad_box(box: Any, dims: int) -> int:
     """Return the first row that is no box, or -1."""
     for row in range(box.size // (2 * dims)):
@@ -62,9 +69,20 @@ def first_bad_box(box: Any, dims: int) -> int:
 
 
 @njit(cache=True)
-def add(table: Any, key: int, box: Any, weight: float) -> int:
-    """Add a box under a new key."""
-    s = pools_at(table)
+def _box_given(address: int, dims: int) -> Any:
+    """Return the box that Python has written down, low and high alternating."""
+    low, high = event_at(address, dims)
+    box = np.empty(2 * dims, dtype=np.float64)
+    for i in range(dims):
+        box[2 * i], box[2 * i + 1] = low[i], high[i]
+    return box
+
+
+@njit(cache=True)
+def add(address: int, key: int, weight: float) -> int:
+    """Add the box written down under a new key."""
+    s = pools_at(address)
+    box = _box_given(address, s.meta[M_DIMS])
     if not is_box(box):
         return BAD_BOX
     slot = slot_of(s, key)
@@ -80,9 +98,10 @@ def add(table: Any, key: int, box: Any, weight: float) -> int:
 
 
 @njit(cache=True)
-def move(table: Any, key: int, box: Any) -> int:
-    """Give a key another box; age and weight stay."""
-    s = pools_at(table)
+def move(address: int, key: int) -> int:
+    """Give a key the box written down; age and weight stay."""
+    s = pools_at(address)
+    box = _box_given(address, s.meta[M_DIMS])
     if not is_box(box):
         return BAD_BOX
     slot = slot_of(s, key)
@@ -98,9 +117,9 @@ def move(table: Any, key: int, box: Any) -> int:
 
 
 @njit(cache=True)
-def remove(table: Any, key: int) -> int:
+def remove(address: int, key: int) -> int:
     """Remove a key and its box."""
-    s = pools_at(table)
+    s = pools_at(address)
     slot = slot_of(s, key)
     if slot < 0:
         return KEY_MISSING
@@ -113,23 +132,23 @@ def remove(table: Any, key: int) -> int:
 
 
 @njit(cache=True)
-def find(table: Any, key: int) -> int:
+def find(address: int, key: int) -> int:
     """Return a key's position, or -1."""
-    s = pools_at(table)
+    s = pools_at(address)
     slot = slot_of(s, key)
     return np.int64(s.slots[slot]) if slot >= 0 else np.int64(-1)
 
 
 @njit(cache=True)
-def size(table: Any, node: int) -> int:
+def size(address: int, node: int) -> int:
     """Return how many boxes a subtree holds."""
-    return size_of(pools_at(table), node)
+    return size_of(pools_at(address), node)
 
 
 @njit(cache=True)
-def rebuild(table: Any, node: int, count: int) -> None:
+def rebuild(address: int, node: int, count: int) -> None:
     """Build a subtree of `count` boxes again, in place; its bounds do not change."""
-    s = pools_at(table)
+    s = pools_at(address)
     boxes, keys, ages, narrows, weights = collected(s, node, count, 0)
     slots = _slots_of_all(s, keys)
     _clear(s, node)
@@ -137,16 +156,16 @@ def rebuild(table: Any, node: int, count: int) -> None:
 
 
 @njit(cache=True)
-def everything(table: Any) -> Any:
+def everything(address: int) -> Any:
     """Return copies of all boxes, keys, ages, narrownesses and weights, in leaf order."""
-    s = pools_at(table)
+    s = pools_at(address)
     return collected(s, 0, s.meta[M_COUNT], 0)
 
 
 @njit(cache=True)
-def build_all(table: Any, boxes: Any, keys: Any, ages: Any, narrow: Any, weights: Any) -> int:
+def build_all(address: int, boxes: Any, keys: Any, ages: Any, narrow: Any, weights: Any) -> int:
     """Fill empty pools; return OK, the row of a repeated key, or BAD_BOX if there is no room."""
-    s = pools_at(table)
+    s = pools_at(address)
     placed = np.empty(keys.size, dtype=np.int32)
     s.meta[M_LEAVES] = 0
     if not build(s, 0, boxes, keys, ages, narrow, weights, placed):
@@ -158,15 +177,15 @@ def build_all(table: Any, boxes: Any, keys: Any, ages: Any, narrow: Any, weights
 
 
 @njit(cache=True)
-def move_slots(table: Any, old: Any) -> None:
+def move_slots(address: int, old: Any) -> None:
     """Fill a larger hash table from the one before."""
-    reenter_all(pools_at(table), old)
+    reenter_all(pools_at(address), old)
 
 
 @njit(cache=True)
-def box_at(table: Any, position: int, out: Any) -> None:
+def box_at(address: int, position: int, out: Any) -> None:
     """Write the box at a position."""
-    s = pools_at(table)
+    s = pools_at(address)
     base = position // LEAF * LEAF * 2 * s.meta[M_DIMS] + position % LEAF
     for c in range(out.size):
         out[c] = s.coords[base + c * LEAF]

@@ -46,7 +46,7 @@ def check(pools: Pools) -> None:
     stack = [(0, -1, 1)]
     while stack:
         node, parent, level = stack.pop()
-        links = pools.links[node * 8 : node * 8 + 8]
+        links = pools.links[node * 16 : node * 16 + 16]
         assert links[L_PARENT] == parent, f"node {node}: parent is not {parent}"
         assert node not in seen.nodes, f"node {node} is met twice"
         seen.nodes.add(node)
@@ -66,7 +66,7 @@ def rows_below(pools: Pools, root: int) -> tuple[Floats, Ints]:
     boxes, positions, stack = [], [], [root]
     dims = int(pools.meta[M_DIMS])
     while stack:
-        links = pools.links[(node := stack.pop()) * 8 : node * 8 + 8]
+        links = pools.links[(node := stack.pop()) * 16 : node * 16 + 16]
         if links[L_CHILD] >= 0:
             stack += [int(links[L_CHILD]), int(links[L_CHILD]) + 1]
             continue
@@ -106,7 +106,7 @@ def _check_bounds(pools: Pools, node: int, boxes: Floats, positions: Ints) -> No
 
 def _check_leaf(pools: Pools, node: int, seen: _Seen) -> None:
     dims = int(pools.meta[M_DIMS])
-    leaf, count = (int(pools.links[node * 8 + f]) for f in (L_LEAF, L_COUNT))
+    leaf, count = (int(pools.links[node * 16 + f]) for f in (L_LEAF, L_COUNT))
     assert 0 <= count <= LEAF, f"leaf {leaf} has {count} boxes"
     assert leaf not in seen.leaves, f"leaf {leaf} is met twice"
     assert pools.leaf_node[leaf] == node, f"leaf {leaf} does not know its node"
@@ -118,7 +118,7 @@ def _check_leaf(pools: Pools, node: int, seen: _Seen) -> None:
     assert (block[1::2, count:] == -np.inf).all(), f"leaf {leaf}: a void place is not void"
     for box, position in zip(boxes, positions, strict=True):
         bounded = {c // 2 for c in range(2 * dims) if np.isfinite(box[c])}
-        known = {i for i in range(dims) if int(pools.leaf_dims[leaf]) >> i & 1}
+        known = {i for i in range(dims) if int(pools.bits[node * 8]) >> i & 1}
         assert bounded <= known, f"leaf {leaf} forgot an attribute"
         narrow = narrowness(np.ascontiguousarray(box), 0, dims, pools.extent)
         assert pools.narrow[position] == narrow, f"position {position}: narrowness"
@@ -127,12 +127,12 @@ def _check_leaf(pools: Pools, node: int, seen: _Seen) -> None:
 
 def _check_inner(pools: Pools, node: int) -> None:
     dims, size = int(pools.meta[M_DIMS]), bounds_size(int(pools.meta[M_DIMS]))
-    links = pools.links[node * 8 : node * 8 + 8]
+    links = pools.links[node * 16 : node * 16 + 16]
     _check_bounds(pools, node, *rows_below(pools, node))
     for side in (0, 1):
         child = int(links[L_CHILD]) + side
         hull = pools.bounds[child * size + 4 * int(links[L_DIM]) :][:4]
-        planes = pools.planes[node * 4 + 2 * side :][:2]
+        planes = pools.nodes[node * 8 + 2 * side :][:2]
         assert planes.tolist() == [hull[0], hull[3]], f"node {node}: planes"
         boxes, positions = rows_below(pools, child)
         for box, position in zip(boxes, positions, strict=True):
@@ -142,7 +142,7 @@ def _check_inner(pools: Pools, node: int) -> None:
 
 
 def _turns_right(pools: Pools, node: int, box: Floats, position: int, dims: int) -> bool:
-    route = int(pools.links[node * 8 + L_ROUTE])
+    route = int(pools.links[node * 16 + L_ROUTE])
     bar, age = pools.routes[2 * node : 2 * node + 2].tolist()
     if route == 2 * dims:
         return (float(pools.narrow[position]), float(pools.ages[position])) >= (bar, age)
@@ -163,7 +163,7 @@ def _check_totals(pools: Pools, seen: _Seen) -> None:
     free_nodes, node = {1}, int(meta[M_NODE_FREE])
     while node >= 0:
         free_nodes |= {node, node + 1}
-        node = int(pools.links[node * 8 + L_PARENT])
+        node = int(pools.links[node * 16 + L_PARENT])
     assert not free_leaves & seen.leaves, "a leaf is used and free"
     assert not free_nodes & seen.nodes, "a node is used and free"
     assert free_leaves | seen.leaves == set(range(meta[M_LEAVES])), "a leaf is lost"

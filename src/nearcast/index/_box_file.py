@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nearcast.index._box_pools import DTYPES, LEAF, M_SIZE, Pools
+from nearcast.index._box_pools import DTYPES, LEAF, M_SIZE, Pools, pools_of, stored
 from nearcast.model.errors import FileFormatError, MisuseError
 
 VERSION = 1
@@ -29,7 +29,7 @@ def save(pools: Pools, path: Path) -> None:
         raise MisuseError(f"{path}, which is not empty", where="save", expected="a new directory")
     manifest: dict[str, Any] = {"format": "nearcast boxes", "version": VERSION, "leaf": LEAF}
     manifest["pools"] = {}
-    for name, pool in pools._asdict().items():
+    for name, pool in stored(pools).items():
         np.save(path / f"{name}.npy", pool)
         manifest["pools"][name] = {"size": pool.size, "crc32": _checksum(pool)}
     (path / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -38,7 +38,7 @@ def save(pools: Pools, path: Path) -> None:
 def load(path: Path) -> Pools:
     """Map the pools in a directory, read-only, after checking them. O(bytes)."""
     manifest = _manifest(path / MANIFEST)
-    return Pools(**{name: _load_pool(path, name, manifest["pools"]) for name in Pools._fields})
+    return pools_of({name: _load_pool(path, name, manifest["pools"]) for name in DTYPES})
 
 
 def _checksum(pool: npt.NDArray[Any]) -> int:
@@ -49,7 +49,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         kind, version, leaf = manifest["format"], manifest["version"], manifest["leaf"]
-        complete = set(manifest["pools"]) == set(Pools._fields)
+        complete = set(manifest["pools"]) == set(DTYPES)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _refused(path, f"{type(error).__name__}: {error}") from None
     if kind != "nearcast boxes" or not complete:

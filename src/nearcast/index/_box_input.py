@@ -222,6 +222,6 @@ def not_finite(where: str) -> OutOfRangeError:
     )
 
 
-def wrong_length(found: object, dims: int, where: str) -> MisuseError:
+def wrong_length(found: object, dims: int) -> MisuseError:
     """Say that something has not one number for each attribute."""
-    return MisuseError(repr(found), where=where, expected=f"{dims} numbers")
+    return MisuseError(repr(found), where="bounds or point", expected=f"{dims} numbers")

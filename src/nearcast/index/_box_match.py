@@ -25,10 +25,20 @@ from nearcast.index._box_pools import (
     LEAF,
     M_DIMS,
     M_LEVELS,
+    event_at,
+    found_at,
     pools_at,
+    prefetch,
 )
 
 NOT_FINITE = -1
+# Numba checks a signed index for being negative at every access, which keeps loops from being
+# vectorised; so kernels count in unsigned numbers where time is spent.
+U = np.uint64
+ZERO, ONE, ALL = U(0), U(1), U(0xFFFFFFFFFFFFFFFF)
+EIGHT, SIXTEEN = U(8), U(16)
+I_CHILD, I_DIM, I_LEAF, I_COUNT = U(L_CHILD), U(L_DIM), U(L_LEAF), U(L_COUNT)
+NEARBY = 256  # events that need not be sorted among each other
 
 
 @njit(cache=True)
@@ -41,181 +51,259 @@ def is_finite(values: Any) -> bool:
 
 
 @njit(cache=True)
-def hits(coords: Any, base: int, low: float, high: float) -> Any:
+def hits(coords: Any, base: Any, low: float, high: float) -> Any:
     """Return the places of a leaf, as bits, whose interval at coords[base] meets [low, high]."""
-    found = np.uint64(0)
+    found = ZERO
     for j in range(LEAF):
-        meets = (coords[base + j] <= high) & (low <= coords[base + LEAF + j])
-        found |= np.uint64(meets) << np.uint64(j)
+        at = base + U(j)
+        meets = (coords[at] <= high) & (low <= coords[at + U(LEAF)])
+        found |= U(meets) << U(j)
     return found
 
 
 @njit(cache=True)
-def leaf_hits(s: Any, leaf: int, count: int, low: Any, high: Any, at: int, step: int) -> Any:
-    """Return the places of a leaf that meet an event, whose bounds are `step` apart."""
-    dims = s.meta[M_DIMS]
-    found = (np.uint64(1) << np.uint64(count)) - np.uint64(1)
-    bounded = s.leaf_dims[leaf]
-    base = leaf * LEAF * 2 * dims
-    i = 0
+def leaf_hits(
+    coords: Any, base: Any, bounded: Any, count: Any, low: Any, high: Any, at: Any, step: Any
+) -> Any:
+    """Return the places of a leaf that meet an event, whose bounds are `step` apart.
+
+    `base` is where the leaf's numbers begin, `bounded` its attributes; all unsigned.
+    """
+    found = ALL if count == U(LEAF) else (ONE << count) - ONE
     while bounded:
-        if bounded & np.uint64(1):
-            at_i = at + i * step
-            found &= hits(s.coords, base + i * 2 * LEAF, low[at_i], high[at_i])
-            if found == 0:
+        if bounded & ONE:
+            found &= hits(coords, base, low[at], high[at])
+            if found == ZERO:
                 break
-        bounded >>= np.uint64(1)
-        i += 1
+        bounded >>= ONE
+        base += U(2 * LEAF)
+        at += step
     return found
 
 
 @njit(cache=True)
-def lowest_bit(word: Any) -> int:
+def lowest_bit(word: Any) -> Any:
     """Return the index of the lowest bit that is set."""
-    return np.int64(_popcount((word & (~word + np.uint64(1))) - np.uint64(1)))
+    return _popcount((word & (~word + ONE)) - ONE)
 
 
 @njit(cache=True)
 def _popcount(word: Any) -> Any:
     """Count bits; LLVM knows the pattern and makes one instruction of it."""
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + (
-        (word >> np.uint64(2)) & np.uint64(0x3333333333333333)
-    )
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
+    word -= (word >> ONE) & U(0x5555555555555555)
+    word = (word & U(0x3333333333333333)) + ((word >> U(2)) & U(0x3333333333333333))
+    word = (word + (word >> U(4))) & U(0x0F0F0F0F0F0F0F0F)
+    return (word * U(0x0101010101010101)) >> U(56)
 
 
 @njit(cache=True)
-def match_one(table: Any, low: Any, high: Any, out: Any, finite: bool) -> int:
-    """Write the keys of the boxes that meet [low, high]; return how many there are.
+def match_one(address: int, is_point: bool, finite: bool) -> int:
+    """Write the keys of the boxes that meet the event; return how many there are.
 
-    If there are more than `out` holds, the rest is only counted. If `finite` is asked for
-    and not given: NOT_FINITE.
+    Event and keys are where the table says; of a point only the lows are read. If there are
+    more keys than room, the rest is only counted. If finite numbers are asked for and not
+    given: NOT_FINITE.
     """
-    s = pools_at(table)
+    s = pools_at(address)
+    low, high = event_at(address, s.meta[M_DIMS])
+    if is_point:
+        high = low
+    out = found_at(address)
     if finite and not is_finite(low):
         return NOT_FINITE
-    count = 0
-    stack = np.empty(s.meta[M_LEVELS] + 2, dtype=np.int64)
-    stack[0] = 0
-    top = 1
+    nodes, links, bits, coords, keys = s.nodes, s.links, s.bits, s.coords, s.keys
+    block = U(LEAF * 2 * low.size)
+    # First the walk, which asks for the leaves it finds; then the leaves. So the memory works
+    # on all of them at once.
+    stack = np.empty(s.meta[M_LEVELS] + 2, dtype=np.uint64)
+    leaves = np.empty(64, dtype=np.uint64)
+    stack[0] = ZERO
+    top, waiting, count = 1, 0, 0
     while top:
         top -= 1
         node = stack[top]
-        child = s.links[node * 8 + L_CHILD]
+        child = links[node * SIXTEEN + I_CHILD]
         if child >= 0:
-            dim = s.links[node * 8 + L_DIM]
+            dim = U(links[node * SIXTEEN + I_DIM])
             below, above = low[dim], high[dim]
-            stack[top] = child + 1
-            top += (s.planes[node * 4 + 2] <= above) & (below <= s.planes[node * 4 + 3])
-            stack[top] = child
-            top += (s.planes[node * 4] <= above) & (below <= s.planes[node * 4 + 1])
+            at = node * EIGHT
+            stack[top] = U(child) + ONE
+            top += (nodes[at + U(2)] <= above) & (below <= nodes[at + U(3)])
+            stack[top] = U(child)
+            top += (nodes[at] <= above) & (below <= nodes[at + ONE])
             continue
-        leaf = np.int64(s.links[node * 8 + L_LEAF])
-        found = leaf_hits(s, leaf, s.links[node * 8 + L_COUNT], low, high, 0, 1)
-        while found:
-            if count < out.size:
-                out[count] = s.keys[leaf * LEAF + lowest_bit(found)]
-            count += 1
-            found &= found - np.uint64(1)
-    return count
+        leaves[waiting] = node
+        waiting += 1
+        leaf = U(links[node * SIXTEEN + I_LEAF])
+        base = leaf * block
+        for line in range(8):
+            prefetch(coords, base + U(8 * line))
+        prefetch(keys, leaf * U(LEAF))
+        if waiting == leaves.size:
+            count = _scan(leaves, waiting, links, bits, coords, keys, low, high, out, count)
+            waiting = 0
+    return _scan(leaves, waiting, links, bits, coords, keys, low, high, out, count)
 
 
 @njit(cache=True)
-def _leaf_pairs(
-    s: Any,
-    node: int,
+def _scan(
+    leaves: Any,
+    waiting: int,
+    links: Any,
+    bits: Any,
+    coords: Any,
+    keys: Any,
     low: Any,
     high: Any,
-    n: int,
-    events: Any,
-    start: int,
-    end: int,
-    pair_events: Any,
-    pair_keys: Any,
+    out: Any,
     count: int,
 ) -> int:
-    """Append (event, key) for every hit in one leaf; beyond the room only count."""
-    leaf = np.int64(s.links[node * 8 + L_LEAF])
-    boxes = s.links[node * 8 + L_COUNT]
-    room = pair_keys.size - LEAF
-    for k in range(start, end):
-        event = events[k]
-        found = leaf_hits(s, leaf, boxes, low, high, event, n)
-        if count > room:
-            count += np.int64(_popcount(found))
-            continue
+    """Append the keys of the boxes in some leaves that meet the event; return the new count."""
+    block = U(LEAF * 2 * low.size)
+    for k in range(waiting):
+        node = leaves[k]
+        leaf = U(links[node * SIXTEEN + I_LEAF])
+        boxes = U(links[node * SIXTEEN + I_COUNT])
+        bounded = bits[node * EIGHT]
+        found = leaf_hits(coords, leaf * block, bounded, boxes, low, high, ZERO, ONE)
         while found:
-            pair_keys[count] = s.keys[leaf * LEAF + lowest_bit(found)]
-            pair_events[count] = event
+            if count < out.size:
+                out[count] = keys[leaf * U(LEAF) + lowest_bit(found)]
             count += 1
-            found &= found - np.uint64(1)
+            found &= found - ONE
     return count
 
 
 @njit(cache=True)
-def match_chunk(table: Any, low: Any, high: Any, n: int, pair_events: Any, pair_keys: Any) -> int:
-    """Write (event, key) for every box that one of n events meets; return how many.
+def nearby_order(address: int, low: Any, order: Any) -> None:
+    """Write the events in an order in which neighbours visit the same part of the tree.
 
-    Bounds are by attribute: low[i * n + event]. Pairs are written while there is room for
+    The events go down the tree, each to one child only, until few of them are together.
+    """
+    s = pools_at(address)
+    nodes, links = s.nodes, s.links
+    n, dims = order.size, s.meta[M_DIMS]
+    for event in range(n):
+        order[event] = event
+    aside = np.empty(n, dtype=np.int32)
+    stack = [(np.int64(0), 0, n)]
+    while len(stack) > 0:
+        node, start, end = stack.pop()
+        child = np.int64(links[node * 16 + L_CHILD])
+        if child < 0 or end - start <= NEARBY:
+            continue
+        dim, bar = np.int64(links[node * 16 + L_DIM]), nodes[node * 8 + 2]
+        left, right = start, 0
+        for k in range(start, end):
+            event = order[k]
+            turns = low[event * dims + dim] >= bar
+            order[left] = event
+            aside[right] = event
+            left += not turns
+            right += turns
+        for k in range(right):
+            order[left + k] = aside[k]
+        stack.append((child, start, left))
+        stack.append((child + 1, left, end))
+
+
+@njit(cache=True)
+def _columns(rows: Any, order: Any, dims: int) -> Any:
+    """Return the rows in a certain order, attribute after attribute."""
+    n = order.size
+    columns = np.empty(n * dims, dtype=np.float64)
+    for k in range(n):
+        row = np.int64(order[k]) * dims
+        for i in range(dims):
+            columns[i * n + k] = rows[row + i]
+    return columns
+
+
+@njit(cache=True)
+def match_chunk(
+    address: int, lows: Any, highs: Any, order: Any, pair_events: Any, pair_keys: Any
+) -> int:
+    """Write (k, key) for every box that the event order[k] meets; return how many.
+
+    Bounds are by event: lows[event * dims + i]. Pairs are written while there is room for
     LEAF more, else only counted.
     """
-    s = pools_at(table)
+    s = pools_at(address)
+    nodes, links, bits, coords, keys = s.nodes, s.links, s.bits, s.coords, s.keys
+    n, block = U(order.size), U(LEAF * 2 * s.meta[M_DIMS])
+    low = _columns(lows, order, s.meta[M_DIMS])
+    high = _columns(highs, order, s.meta[M_DIMS])
+    room = U(pair_keys.size - LEAF)
     levels = s.meta[M_LEVELS] + 1
-    events = np.empty(n * (levels + 1) + 1, dtype=np.int32)
-    for event in range(n):
-        events[event] = event
-    nodes = np.empty(levels + 1, dtype=np.int64)
-    starts = np.empty(levels + 1, dtype=np.int64)
-    ends = np.empty(levels + 1, dtype=np.int64)
-    nodes[0], starts[0], ends[0] = 0, 0, n
-    top, count = 1, 0
+    events = np.empty(order.size * (levels + 1) + 1, dtype=np.uint32)
+    for k in range(order.size):
+        events[k] = k
+    todo = np.empty((levels + 1, 3), dtype=np.uint64)
+    todo[0, 0], todo[0, 1], todo[0, 2] = ZERO, ZERO, n
+    top, count = 1, ZERO
     while top:
         top -= 1
-        node, start, end = nodes[top], starts[top], ends[top]
-        child = np.int64(s.links[node * 8 + L_CHILD])
+        node, start, end = todo[top, 0], todo[top, 1], todo[top, 2]
+        child = links[node * SIXTEEN + I_CHILD]
         if child < 0:
-            count = _leaf_pairs(
-                s, node, low, high, n, events, start, end, pair_events, pair_keys, count
-            )
+            leaf = U(links[node * SIXTEEN + I_LEAF])
+            boxes = U(links[node * SIXTEEN + I_COUNT])
+            bounded = bits[node * EIGHT]
+            for k in range(start, end):
+                event = U(events[k])
+                found = leaf_hits(coords, leaf * block, bounded, boxes, low, high, event, n)
+                if count > room:
+                    count += _popcount(found)
+                    continue
+                while found:
+                    pair_keys[count] = keys[leaf * U(LEAF) + lowest_bit(found)]
+                    pair_events[count] = event
+                    count += ONE
+                    found &= found - ONE
             continue
-        at = np.int64(s.links[node * 8 + L_DIM]) * n
-        left_low, left_high = s.planes[node * 4], s.planes[node * 4 + 1]
-        right_low, right_high = s.planes[node * 4 + 2], s.planes[node * 4 + 3]
+        at, plane = U(links[node * SIXTEEN + I_DIM]) * n, node * EIGHT
+        left_low, left_high = nodes[plane], nodes[plane + ONE]
+        right_low, right_high = nodes[plane + U(2)], nodes[plane + U(3)]
         # The right child's list replaces this one in place, the left child's goes behind it
         # and is used up before the right one's turn comes.
         right, left = start, end
         for k in range(start, end):
-            event = events[k]
+            event = U(events[k])
             below, above = low[at + event], high[at + event]
             events[left] = event
-            left += (left_low <= above) & (below <= left_high)
+            left += U((left_low <= above) & (below <= left_high))
             events[right] = event
-            right += (right_low <= above) & (below <= right_high)
+            right += U((right_low <= above) & (below <= right_high))
         if right > start:
-            nodes[top], starts[top], ends[top] = child + 1, start, right
+            todo[top, 0], todo[top, 1], todo[top, 2] = U(child) + ONE, start, right
             top += 1
         if left > end:
-            nodes[top], starts[top], ends[top] = child, end, left
+            todo[top, 0], todo[top, 1], todo[top, 2] = U(child), end, left
             top += 1
-    return count
+    return np.int64(count)
 
 
 @njit(cache=True)
-def sort_pairs(pair_events: Any, pair_keys: Any, count: int, offsets: Any, out: Any) -> None:
-    """Sort pairs by event: those of event e become out[offsets[e] - offsets[0]:].
-
-    `offsets[0]` is given, the others are written.
-    """
-    n = offsets.size - 1
-    cursor = np.zeros(n + 1, dtype=np.int64)
+def sort_pairs(pair_events: Any, pair_keys: Any, count: int, starts: Any, out: Any) -> None:
+    """Sort pairs by event: the keys of event k become out[starts[k]:starts[k + 1]]."""
+    n = starts.size - 1
+    starts[:] = 0
     for k in range(count):
-        cursor[pair_events[k] + 1] += 1
+        starts[pair_events[k] + 1] += 1
     for event in range(n):
-        cursor[event + 1] += cursor[event]
-        offsets[event + 1] = offsets[0] + cursor[event + 1]
+        starts[event + 1] += starts[event]
+    cursor = starts[:-1].copy()
     for k in range(count):
         event = pair_events[k]
         out[cursor[event]] = pair_keys[k]
         cursor[event] += 1
+
+
+@njit(cache=True)
+def put_back(order: Any, starts: Any, found: Any, offsets: Any, out: Any) -> None:
+    """Copy the keys of event order[k] from found[starts[k]:] to out[offsets[order[k]]:]."""
+    for k in range(order.size):
+        at = offsets[order[k]]
+        for j in range(starts[k], starts[k + 1]):
+            out[at] = found[j]
+            at += 1

@@ -4,9 +4,11 @@
     extent    low and high of each attribute's range, then the floor of narrowness
     coords    per leaf: low of attribute 0 (LEAF numbers), its high, low of attribute 1 …
     keys, ages, narrow, weights      LEAF of each per leaf, at the same positions
-    leaf_node, leaf_dims             per leaf: its node; which attributes its boxes constrain
-    planes    per node: the hull, in one attribute, of its left and its right child
-    links     per node: see the `L_…` numbers
+    leaf_node per leaf: its node
+    nodes     per node 64 bytes, one line of the cache, all that matching reads of it. As
+              floats, the first four: the hull of its left and of its right child in one
+              attribute. As `links`, int32, the last eight: the `L_…` numbers. As `bits` of
+              a leaf, uint64, the first: which attributes its boxes constrain
     routes    per node: the value (and age) at which an arriving box turns right
     bounds    per node: least and greatest low and high per attribute, least narrowness,
               least age, greatest weight
@@ -16,7 +18,7 @@ A *position* is leaf * LEAF + place in the leaf. Places beyond a leaf's count ho
 box [+inf, -inf], which nothing matches, so that kernels may always test whole leaves.
 
 A compiled function costs Python about 100 ns for each array it is handed. So kernels take
-the table of addresses, one array, and make the views themselves (`pools_at`).
+the address of one table of addresses, and make the views themselves (`pools_at`).
 Read `_box_build.py` next.
 """
 
@@ -26,11 +28,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
 from numba import carray, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-LEAF = 32  # boxes a leaf can hold; at most 64, since hits are the bits of one word
-FILL = 26  # boxes a leaf holds after a build
+LEAF = 64  # boxes a leaf can hold: hits are the bits of one word
+FILL = 52  # boxes a leaf holds after a build
 MOST_AGES = 2**32 - 1  # ages are uint32; before they run out they are renumbered
 
 M_DIMS, M_COUNT, M_NEXT_AGE, M_LEAVES, M_LEAF_FREE, M_NODES, M_NODE_FREE, M_BUILT = range(8)
@@ -38,7 +42,11 @@ M_LEVELS = 8  # no leaf is deeper
 M_SIZE = 16
 
 # One node's links. L_CHILD is the left child (the right one is next to it) or -1 in a leaf.
-L_CHILD, L_DIM, L_LEAF, L_COUNT, L_ROUTE, L_PARENT, L_HEIGHT, L_SPARE = range(8)
+# They are the second half of its 16 int32 words.
+L_CHILD, L_DIM, L_LEAF, L_COUNT, L_ROUTE, L_PARENT, L_HEIGHT, L_SPARE = range(8, 16)
+
+# The table: address and length of each pool, then the event's address, then the keys'.
+T_EVENT, T_FOUND, T_SIZE = 28, 29, 31
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -56,9 +64,9 @@ class Pools(NamedTuple):
     narrow: Floats
     weights: Floats
     leaf_node: Int32s
-    leaf_dims: npt.NDArray[np.uint64]
-    planes: Floats
+    nodes: Floats
     links: Int32s
+    bits: npt.NDArray[np.uint64]
     routes: Floats
     bounds: Floats
     slots: Int32s
@@ -73,9 +81,7 @@ DTYPES: dict[str, str] = {
     "narrow": "<f8",
     "weights": "<f8",
     "leaf_node": "<i4",
-    "leaf_dims": "<u8",
-    "planes": "<f8",
-    "links": "<i4",
+    "nodes": "<f8",
     "routes": "<f8",
     "bounds": "<f8",
     "slots": "<i4",
@@ -93,8 +99,15 @@ def _pointer(_context: Any, _address: Any) -> Any:
 
 
 @njit(cache=True)
-def pools_at(table: Any) -> Any:
-    """Return the pools whose addresses and lengths the table holds."""
+def table_at(address: int) -> Any:
+    """Return the table of addresses that lies at an address."""
+    return carray(_pointer(address), (T_SIZE,), np.int64)
+
+
+@njit(cache=True)
+def pools_at(address: int) -> Any:
+    """Return the pools whose addresses and lengths the table at an address holds."""
+    table = table_at(address)
     return Pools(
         carray(_pointer(table[0]), (table[1],), np.int64),
         carray(_pointer(table[2]), (table[3],), np.float64),
@@ -104,18 +117,76 @@ def pools_at(table: Any) -> Any:
         carray(_pointer(table[10]), (table[11],), np.float64),
         carray(_pointer(table[12]), (table[13],), np.float64),
         carray(_pointer(table[14]), (table[15],), np.int32),
-        carray(_pointer(table[16]), (table[17],), np.uint64),
-        carray(_pointer(table[18]), (table[19],), np.float64),
-        carray(_pointer(table[20]), (table[21],), np.int32),
+        carray(_pointer(table[16]), (table[17],), np.float64),
+        carray(_pointer(table[18]), (table[19],), np.int32),
+        carray(_pointer(table[20]), (table[21],), np.uint64),
         carray(_pointer(table[22]), (table[23],), np.float64),
         carray(_pointer(table[24]), (table[25],), np.float64),
         carray(_pointer(table[26]), (table[27],), np.int32),
     )
 
 
-def address_table(pools: Pools) -> Ints:
-    """Return address and length of every pool; valid while `pools` lives."""
-    return np.array([n for a in pools for n in (a.ctypes.data, a.size)], dtype=np.int64)
+@njit(cache=True)
+def event_at(address: int, dims: int) -> Any:
+    """Return the lows and the highs of the event or box that Python has written down."""
+    table = table_at(address)
+    low = carray(_pointer(table[T_EVENT]), (dims,), np.float64)
+    high = carray(_pointer(table[T_EVENT] + 8 * dims), (dims,), np.float64)
+    return low, high
+
+
+@njit(cache=True)
+def found_at(address: int) -> Any:
+    """Return where Python expects the keys that were found."""
+    table = table_at(address)
+    return carray(_pointer(table[T_FOUND]), (table[T_FOUND + 1],), np.int64)
+
+
+@intrinsic
+def prefetch(_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the line of the cache that holds an array's element, without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        data = context.make_array(kind)(context, builder, arguments[0]).data
+        place = builder.gep(data, [arguments[1]])
+        byte = ir.IntType(8).as_pointer()
+        word = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte, word, word, word]),
+            "llvm.prefetch.p0i8",
+        )
+        hints = [ir.Constant(word, n) for n in (0, 3, 1)]  # to read, keep close, data
+        builder.call(function, [builder.bitcast(place, byte), *hints])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+def address_table(pools: Pools, event: Floats, found: Ints) -> Ints:
+    """Return the table for these arrays; valid while they live."""
+    addresses = [n for a in pools for n in (a.ctypes.data, a.size)]
+    return np.array([*addresses, event.ctypes.data, found.ctypes.data, found.size], np.int64)
+
+
+def pools_of(arrays: dict[str, npt.NDArray[Any]]) -> Pools:
+    """Return the pools made of these arrays, `links` and `bits` being views of `nodes`."""
+    nodes = arrays["nodes"]
+    return Pools(**arrays, links=nodes.view(np.int32), bits=nodes.view(np.uint64))  # type: ignore[arg-type]
+
+
+def stored(pools: Pools) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that hold memory of their own, by name."""
+    return {name: getattr(pools, name) for name in DTYPES}
+
+
+def _aligned(size: int, dtype: str) -> npt.NDArray[Any]:
+    """Return an array that begins with a line of the cache."""
+    kind = np.dtype(dtype)
+    raw = np.empty(size * kind.itemsize + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size * kind.itemsize].view(kind)
 
 
 def bounds_size(dims: int) -> int:
@@ -130,9 +201,7 @@ def _sizes(dims: int, leaves: int, nodes: int) -> dict[str, int]:
         "ages": leaves * LEAF,
         "narrow": leaves * LEAF,
         "leaf_node": leaves,
-        "leaf_dims": leaves,
-        "planes": nodes * 4,
-        "links": nodes * 8,
+        "nodes": nodes * 8,
         "routes": nodes * 2,
         "bounds": nodes * bounds_size(dims),
     }
@@ -140,16 +209,16 @@ def _sizes(dims: int, leaves: int, nodes: int) -> dict[str, int]:
 
 def empty_pools(dims: int, extent: Floats, boxes: int, *, weighed: bool = False) -> Pools:
     """Return pools with room for so many boxes, holding one empty leaf as root."""
-    leaves = boxes // FILL * 5 // 4 + 4
+    leaves = boxes // FILL * 17 // 16 + 4
     arrays: dict[str, Any] = {
-        name: np.empty(size, dtype=DTYPES[name])
+        name: _aligned(size, DTYPES[name])
         for name, size in _sizes(dims, leaves, 2 * leaves + 2).items()
     }
     arrays["meta"] = np.zeros(M_SIZE, dtype=np.int64)
     arrays["extent"] = extent
     arrays["weights"] = np.ones(leaves * LEAF if weighed else 0, dtype=np.float64)
     arrays["slots"] = np.full(slots_for(boxes), -1, dtype=np.int32)
-    pools = Pools(**arrays)
+    pools = pools_of(arrays)
     pools.meta[[M_DIMS, M_LEAF_FREE, M_NODE_FREE]] = dims, -1, -1
     _plant_root(pools)
     return pools
@@ -159,9 +228,9 @@ def _plant_root(pools: Pools) -> None:
     """Make node 0 an empty leaf, as a split leaf or a freed one would be."""
     dims = int(pools.meta[M_DIMS])
     pools.meta[[M_NODES, M_LEAVES, M_LEVELS]] = 2, 1, 1
-    pools.links[:16] = [-1, 0, 0, 0, 0, -1, 0, 0] * 2
+    pools.nodes[:16] = 0
+    pools.links[8:16] = pools.links[24:32] = [-1, 0, 0, 0, 0, -1, 0, 0]
     pools.leaf_node[0] = 0
-    pools.leaf_dims[0] = 0
     edges = pools.coords[: LEAF * 2 * dims].reshape(2 * dims, LEAF)
     edges[0::2], edges[1::2] = np.inf, -np.inf
     clear = [np.inf, -np.inf, np.inf, -np.inf] * dims + [np.inf, np.inf, -np.inf]
@@ -176,20 +245,23 @@ def slots_for(boxes: int) -> int:
     return size
 
 
-def grown(pools: Pools, leaves: int, nodes: int) -> Pools:
-    """Return pools with room for at least so many leaves and nodes, contents kept."""
+def grown(pools: Pools, leaves: int, nodes: int, *, copy: bool = False) -> Pools:
+    """Return pools with room for at least so many leaves and nodes; copy them all if asked."""
     dims = int(pools.meta[M_DIMS])
     leaves = max(leaves, pools.leaf_node.size)
-    nodes = max(nodes, pools.planes.size // 4)
+    nodes = max(nodes, pools.nodes.size // 8)
     sizes = _sizes(dims, leaves, nodes)
     if pools.weights.size:
         sizes["weights"] = leaves * LEAF
-    return pools._replace(**{name: _longer(getattr(pools, name), n) for name, n in sizes.items()})
+    arrays = stored(pools)
+    if copy:
+        arrays = {name: np.array(array) for name, array in arrays.items()}
+    return pools_of(arrays | {name: _longer(arrays[name], n) for name, n in sizes.items()})
 
 
 def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     if old.size >= size:
         return old
-    new = np.empty(size, dtype=old.dtype)
+    new = _aligned(size, old.dtype.str)
     new[: old.size] = old
     return new

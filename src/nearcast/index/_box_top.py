@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from nearcast.index._box_match import NOT_FINITE, is_finite, leaf_hits, lowest_bit
+from nearcast.index._box_match import NOT_FINITE, ONE, ZERO, U, is_finite, leaf_hits, lowest_bit
 from nearcast.index._box_pools import L_CHILD, L_COUNT, L_LEAF, LEAF, M_COUNT, M_DIMS, pools_at
 
 SLACK = 1.0 - 1e-12  # a bound may be rounded up, but must not exceed the score it bounds
@@ -143,11 +143,13 @@ def _scan_leaf(
     s: Any, node: int, point: Any, blend: Any, scores: Any, ages: Any, keys: Any, n: int
 ) -> int:
     """Offer a leaf's matches to the heap of the best (worst on top); return its new size."""
-    leaf = np.int64(s.links[node * 8 + L_LEAF])
-    found = leaf_hits(s, leaf, s.links[node * 8 + L_COUNT], point, point, 0, 1)
+    leaf = np.int64(s.links[node * 16 + L_LEAF])
+    boxes = U(s.links[node * 16 + L_COUNT])
+    base = U(leaf * LEAF * 2 * point.size)
+    found = leaf_hits(s.coords, base, s.bits[node * 8], boxes, point, point, ZERO, ONE)
     while found:
-        position = leaf * LEAF + lowest_bit(found)
-        found &= found - np.uint64(1)
+        position = leaf * LEAF + np.int64(lowest_bit(found))
+        found &= found - ONE
         score, age = _score(s, position, point, blend), np.float64(s.ages[position])
         if n < keys.size:
             scores[n], ages[n], keys[n] = score, age, s.keys[position]
@@ -178,7 +180,7 @@ def _search(s: Any, point: Any, blend: Any, scores: Any, ages: Any, keys: Any) -
     waiting, n = 0, 0
     node = np.int64(0) if _bound(s, 0, point, blend) < np.inf else np.int64(-1)
     while node >= 0:
-        child = np.int64(s.links[node * 8 + L_CHILD])
+        child = np.int64(s.links[node * 16 + L_CHILD])
         follow = np.int64(-1)
         if child < 0:
             n = _scan_leaf(s, node, point, blend, scores, ages, keys, n)
@@ -212,12 +214,12 @@ def _search(s: Any, point: Any, blend: Any, scores: Any, ages: Any, keys: Any) -
 
 
 @njit(cache=True)
-def top_points(table: Any, points: Any, blend: Any, out: Any, finite: bool) -> int:
+def top_points(address: int, points: Any, blend: Any, out: Any, finite: bool) -> int:
     """Write the keys of each point's k best boxes, best first; return the last one's count.
 
     `out`, of shape (points, k), holds -1 everywhere. `finite` as in `match_one`.
     """
-    s = pools_at(table)
+    s = pools_at(address)
     if finite and not is_finite(points):
         return NOT_FINITE
     dims = s.meta[M_DIMS]

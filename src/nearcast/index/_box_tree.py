@@ -47,7 +47,7 @@ from nearcast.index._box_pools import (
 )
 
 FREE, TAKEN = -1, -2  # hash slots without a position: never used; of a box on its way
-MERGE = 22  # two sibling leaves with at most so many boxes become one
+MERGE = 52  # two sibling leaves with at most so many boxes become one
 OPEN_WIDTH_LOG2 = 1024.0  # log2 of an open side where the attribute's range is unknown
 STEPS = 2.0**24  # narrowness is rounded to 1/STEPS, so that equal volumes tie
 
@@ -143,17 +143,17 @@ def _descend(s: Any, box: Any, narrow: float, age: int, weight: float) -> int:
     """Return the leaf's node for a box, making all bounds on the way cover it."""
     dims = s.meta[M_DIMS]
     node = 0
-    widen(s, 0, box, 0, narrow, age, weight)
-    while s.links[node * 8 + L_CHILD] >= 0:
-        route = s.links[node * 8 + L_ROUTE]
+    widen(s.bounds, 0, dims, box, 0, narrow, age, weight)
+    while s.links[node * 16 + L_CHILD] >= 0:
+        route = s.links[node * 16 + L_ROUTE]
         value = route_value(box, 0, route, dims, narrow)
         bar = s.routes[2 * node]
         right = value > bar or (
             value == bar and (route != 2 * dims or age >= s.routes[2 * node + 1])
         )
-        child = s.links[node * 8 + L_CHILD] + right
-        widen(s, child, box, 0, narrow, age, weight)
-        set_planes(s, node)
+        child = s.links[node * 16 + L_CHILD] + right
+        widen(s.bounds, child, dims, box, 0, narrow, age, weight)
+        set_planes(s.bounds, s.nodes, s.links, node, dims)
         node = child
     return node
 
@@ -164,12 +164,13 @@ def _put(s: Any, position: int, box: Any, key: int, age: int, narrow: float, wei
     dims = s.meta[M_DIMS]
     leaf = position // LEAF
     base = leaf * LEAF * 2 * dims + position % LEAF
-    seen = s.leaf_dims[leaf]
+    node = s.leaf_node[leaf]
+    seen = s.bits[node * 8]
     for c in range(2 * dims):
         s.coords[base + c * LEAF] = box[c]
         if abs(box[c]) <= HIGHEST:
             seen |= np.uint64(1) << np.uint64(c // 2)
-    s.leaf_dims[leaf] = seen
+    s.bits[node * 8] = seen
     s.keys[position] = key
     s.ages[position] = age
     s.narrow[position] = narrow
@@ -181,11 +182,11 @@ def _put(s: Any, position: int, box: Any, key: int, age: int, narrow: float, wei
 def _insert(s: Any, box: Any, key: int, age: int, narrow: float, weight: float, slot: int) -> int:
     """Insert a box, its hash slot given; return a node to build again, or -1."""
     node = _descend(s, box, narrow, age, weight)
-    count = s.links[node * 8 + L_COUNT]
+    count = s.links[node * 16 + L_COUNT]
     if count < LEAF:
-        position = s.links[node * 8 + L_LEAF] * LEAF + count
+        position = s.links[node * 16 + L_LEAF] * LEAF + count
         _put(s, position, box, key, age, narrow, weight)
-        s.links[node * 8 + L_COUNT] = count + 1
+        s.links[node * 16 + L_COUNT] = count + 1
         s.slots[slot] = position
         return -1
     _overflow(s, node, box, key, age, narrow, weight, slot)
@@ -205,7 +206,7 @@ def _overflow(
         weights[LEAF] = weight
     slots = _slots_of_all(s, keys)
     slots[LEAF] = slot
-    free_leaf(s, s.links[node * 8 + L_LEAF])
+    free_leaf(s, s.links[node * 16 + L_LEAF])
     _relocate(s, node, boxes, keys, ages, narrows, weights, slots)
 
 
@@ -231,14 +232,14 @@ def _relocate(
 @njit(cache=True)
 def _too_high(s: Any, node: int) -> int:
     """Return the lowest ancestor much higher than when it was built, or -1; note the depth."""
-    height = s.links[node * 8 + L_HEIGHT]
+    height = s.links[node * 16 + L_HEIGHT]
     found = -1
-    node = s.links[node * 8 + L_PARENT]
+    node = s.links[node * 16 + L_PARENT]
     while node >= 0:
         height += 1
-        if found < 0 and height > 2 * s.links[node * 8 + L_HEIGHT] + 6:
+        if found < 0 and height > 2 * s.links[node * 16 + L_HEIGHT] + 6:
             found = node
-        node = s.links[node * 8 + L_PARENT]
+        node = s.links[node * 16 + L_PARENT]
     s.meta[M_LEVELS] = max(s.meta[M_LEVELS], height + 1)
     return found
 
@@ -250,12 +251,12 @@ def size_of(s: Any, root: int) -> int:
     stack = [root]
     while len(stack) > 0:
         node = stack.pop()
-        child = np.int64(s.links[node * 8 + L_CHILD])
+        child = np.int64(s.links[node * 16 + L_CHILD])
         if child >= 0:
             stack.append(child)
             stack.append(child + 1)
         else:
-            total += s.links[node * 8 + L_COUNT]
+            total += s.links[node * 16 + L_COUNT]
     return total
 
 
@@ -265,13 +266,13 @@ def _clear(s: Any, root: int) -> None:
     stack = [root]
     while len(stack) > 0:
         node = stack.pop()
-        child = np.int64(s.links[node * 8 + L_CHILD])
+        child = np.int64(s.links[node * 16 + L_CHILD])
         if child >= 0:
             stack.append(child)
             stack.append(child + 1)
             free_pair(s, child)  # which leaves their links readable
         else:
-            free_leaf(s, s.links[node * 8 + L_LEAF])
+            free_leaf(s, s.links[node * 16 + L_LEAF])
 
 
 @njit(cache=True)
@@ -288,13 +289,13 @@ def collected(s: Any, root: int, count: int, room: int) -> Any:
     k = 0
     while len(stack) > 0:
         node = stack.pop()
-        child = s.links[node * 8 + L_CHILD]
+        child = s.links[node * 16 + L_CHILD]
         if child >= 0:
             stack.append(np.int64(child + 1))
             stack.append(np.int64(child))
             continue
-        leaf = s.links[node * 8 + L_LEAF]
-        for j in range(s.links[node * 8 + L_COUNT]):
+        leaf = s.links[node * 16 + L_LEAF]
+        for j in range(s.links[node * 16 + L_COUNT]):
             position = leaf * LEAF + j
             keys[k], ages[k], narrows[k] = s.keys[position], s.ages[position], s.narrow[position]
             if s.weights.size:
@@ -312,18 +313,18 @@ def _renew_leaf(s: Any, node: int) -> bool:
     size = 4 * dims + 3
     before = s.bounds[node * size : (node + 1) * size].copy()
     clear_bounds(s, node)
-    leaf = s.links[node * 8 + L_LEAF]
+    leaf = s.links[node * 16 + L_LEAF]
     box = np.empty(2 * dims, dtype=np.float64)
     seen = np.uint64(0)
-    for j in range(s.links[node * 8 + L_COUNT]):
+    for j in range(s.links[node * 16 + L_COUNT]):
         for c in range(2 * dims):
             box[c] = s.coords[(leaf * 2 * dims + c) * LEAF + j]
             if abs(box[c]) <= HIGHEST:
                 seen |= np.uint64(1) << np.uint64(c // 2)
         position = leaf * LEAF + j
         weight = s.weights[position] if s.weights.size else 1.0
-        widen(s, node, box, 0, s.narrow[position], s.ages[position], weight)
-    s.leaf_dims[leaf] = seen
+        widen(s.bounds, node, dims, box, 0, s.narrow[position], s.ages[position], weight)
+    s.bits[node * 8] = seen
     changed = False
     for c in range(size):
         changed |= before[c] != s.bounds[node * size + c]
@@ -374,30 +375,30 @@ def _take_out(s: Any, position: int) -> None:
     leaf = position // LEAF
     node = np.int64(s.leaf_node[leaf])
     rim = _on_the_rim(s, node, position)
-    last = s.links[node * 8 + L_COUNT] - 1
+    last = s.links[node * 16 + L_COUNT] - 1
     if leaf * LEAF + last != position:
         _copy_place(s, leaf * LEAF + last, position)
     for i in range(dims):
         s.coords[(leaf * 2 * dims + 2 * i) * LEAF + last] = np.inf
         s.coords[(leaf * 2 * dims + 2 * i + 1) * LEAF + last] = -np.inf
-    s.links[node * 8 + L_COUNT] = last
+    s.links[node * 16 + L_COUNT] = last
     if rim and _renew_leaf(s, node):
-        parent = s.links[node * 8 + L_PARENT]
-        while parent >= 0 and gather_bounds(s, parent):
-            parent = s.links[parent * 8 + L_PARENT]
+        parent = s.links[node * 16 + L_PARENT]
+        while parent >= 0 and gather_bounds(s.bounds, s.nodes, s.links, parent, dims):
+            parent = s.links[parent * 16 + L_PARENT]
     _join(s, node)
 
 
 @njit(cache=True)
 def _join(s: Any, node: int) -> None:
     """Merge a leaf with its sibling leaf if both are small, or drop it if it is empty."""
-    parent = np.int64(s.links[node * 8 + L_PARENT])
+    parent = np.int64(s.links[node * 16 + L_PARENT])
     if parent < 0:
         return
     sibling = node ^ 1
-    count = s.links[node * 8 + L_COUNT]
-    if s.links[sibling * 8 + L_CHILD] < 0:
-        if count + s.links[sibling * 8 + L_COUNT] <= MERGE:
+    count = s.links[node * 16 + L_COUNT]
+    if s.links[sibling * 16 + L_CHILD] < 0:
+        if count + s.links[sibling * 16 + L_COUNT] <= MERGE:
             _merge(s, parent, node, sibling)
     elif count == 0:
         _lift(s, parent, node, sibling)
@@ -406,31 +407,31 @@ def _join(s: Any, node: int) -> None:
 @njit(cache=True)
 def _merge(s: Any, parent: int, node: int, sibling: int) -> None:
     """Make a parent the leaf that holds what its two leaves held."""
-    kept, freed = s.links[sibling * 8 + L_LEAF], s.links[node * 8 + L_LEAF]
-    count = s.links[sibling * 8 + L_COUNT]
-    for j in range(s.links[node * 8 + L_COUNT]):
+    kept, freed = s.links[sibling * 16 + L_LEAF], s.links[node * 16 + L_LEAF]
+    count = s.links[sibling * 16 + L_COUNT]
+    for j in range(s.links[node * 16 + L_COUNT]):
         _copy_place(s, freed * LEAF + j, kept * LEAF + count)
         count += 1
-    s.leaf_dims[kept] |= s.leaf_dims[freed]
+    s.bits[parent * 8] = s.bits[node * 8] | s.bits[sibling * 8]
     s.leaf_node[kept] = parent
     free_leaf(s, freed)
-    s.links[parent * 8 + L_CHILD] = -1
-    s.links[parent * 8 + L_LEAF] = kept
-    s.links[parent * 8 + L_COUNT] = count
-    s.links[parent * 8 + L_HEIGHT] = 0
+    s.links[parent * 16 + L_CHILD] = -1
+    s.links[parent * 16 + L_LEAF] = kept
+    s.links[parent * 16 + L_COUNT] = count
+    s.links[parent * 16 + L_HEIGHT] = 0
     free_pair(s, min(node, sibling))
 
 
 @njit(cache=True)
 def _lift(s: Any, parent: int, node: int, sibling: int) -> None:
     """Put an inner node in its parent's place; its sibling is an empty leaf."""
-    free_leaf(s, s.links[node * 8 + L_LEAF])
+    free_leaf(s, s.links[node * 16 + L_LEAF])
     for field in (L_CHILD, L_DIM, L_ROUTE, L_HEIGHT):
-        s.links[parent * 8 + field] = s.links[sibling * 8 + field]
+        s.links[parent * 16 + field] = s.links[sibling * 16 + field]
     s.routes[2 * parent] = s.routes[2 * sibling]
     s.routes[2 * parent + 1] = s.routes[2 * sibling + 1]
-    child = s.links[sibling * 8 + L_CHILD]
-    s.links[child * 8 + L_PARENT] = parent
-    s.links[child * 8 + 8 + L_PARENT] = parent
-    set_planes(s, parent)
+    child = s.links[sibling * 16 + L_CHILD]
+    s.links[child * 16 + L_PARENT] = parent
+    s.links[child * 16 + 16 + L_PARENT] = parent
+    set_planes(s.bounds, s.nodes, s.links, parent, s.meta[M_DIMS])
     free_pair(s, min(node, sibling))

@@ -8,7 +8,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 
 import numpy as np
 import numpy.typing as npt
@@ -32,15 +35,17 @@ from nearcast.index._box_pools import (
     M_NODES,
     MOST_AGES,
     Floats,
+    Int32s,
     Ints,
     Pools,
     address_table,
     empty_pools,
     grown,
     slots_for,
+    stored,
 )
 from nearcast.index._box_tree import narrowness_of_all
-from nearcast.model.errors import LimitError, MisuseError
+from nearcast.model.errors import LimitError
 
 ROOM = 8  # leaves that one change may need, and half as many as it may need of nodes
 PAIRS_AT_ONCE = 1 << 19  # (event, key) pairs that `match_many` aims at before it sorts them
@@ -81,13 +86,14 @@ class BoxIndex:
     """
 
     __slots__ = (
-        "_box",
+        "_address",
         "_dims",
+        "_event",
         "_found",
         "_highs",
         "_lows",
         "_mapped",
-        "_point",
+        "_pack",
         "_pools",
         "_room",
         "_table",
@@ -96,9 +102,9 @@ class BoxIndex:
     def __init__(self, dimensions: int, *, extent: tuple[Bounds, Bounds] | None = None) -> None:
         dims = given.dimensions_of(dimensions)
         self._dims = dims
-        self._box: Floats = np.empty(2 * dims)
-        self._lows, self._highs = self._box[0::2], self._box[1::2]
-        self._point: Floats = np.empty(dims)
+        self._pack = Struct(f"={dims}d").pack_into
+        self._event: Floats = np.zeros(2 * dims)
+        self._lows, self._highs = self._event[:dims], self._event[dims:]
         self._found: Ints = np.empty(256, dtype=np.int64)
         self._mapped = False
         self._install(empty_pools(dims, given.extent_of(extent, dims), 0))
@@ -132,7 +138,9 @@ class BoxIndex:
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays, room for growth included."""
-        return sum(int(pool.nbytes) for pool in self._pools) + int(self._table.nbytes)
+        return sum(int(pool.nbytes) for pool in stored(self._pools).values()) + int(
+            self._table.nbytes
+        )
 
     def __len__(self) -> int:
         return int(self._pools.meta[M_COUNT])
@@ -140,7 +148,7 @@ class BoxIndex:
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, int | np.integer) or not -(2**63) <= key < 2**63:
             return False
-        return bool(change.find(self._table, int(key)) >= 0)
+        return bool(change.find(self._address, int(key)) >= 0)
 
     # Changes
 
@@ -154,7 +162,7 @@ class BoxIndex:
         if self._room < 1:
             self._make_room()
         self._room -= 1
-        status = change.add(self._table, key, self._box, weight)
+        status = change.add(self._address, key, weight)
         if status != change.OK:
             self._settle(status, key)
 
@@ -165,7 +173,7 @@ class BoxIndex:
         if self._room < 1:
             self._make_room()
         self._room -= 1
-        status = change.move(self._table, key, self._box)
+        status = change.move(self._address, key)
         if status != change.OK:
             self._settle(status, key)
 
@@ -174,7 +182,7 @@ class BoxIndex:
         key = given.key_of(key)
         if self._mapped:
             self._make_room()
-        status = change.remove(self._table, key)
+        status = change.remove(self._address, key)
         if status != change.OK:
             self._settle(status, key)
 
@@ -184,7 +192,7 @@ class BoxIndex:
         The index does this itself when it has grown fourfold. After most boxes have changed
         their nature (other attributes, other sizes), a quiet moment is well spent on it.
         """
-        boxes, keys, ages, _, weights = change.everything(self._table)
+        boxes, keys, ages, _, weights = change.everything(self._address)
         order = np.argsort(ages)
         boxes = boxes.reshape(-1, 2 * self._dims)[order].ravel()
         weights = weights[order] if weights.size else weights
@@ -194,15 +202,15 @@ class BoxIndex:
 
     def match(self, point: Bounds) -> Ints:
         """Return the keys of the boxes that contain a point, in no particular order."""
-        self._take_point(point)
-        return self._match_one(self._point, self._point, finite=True)
+        self._take(point, 0)
+        return self._match_one(True, True)
 
     def match_box(self, lows: Bounds, highs: Bounds) -> Ints:
         """Return the keys of the boxes that meet a box; infinite bounds are open."""
         self._take_box(lows, highs)
-        if not change.is_box(self._box):
+        if not change.is_box_given(self._address):
             raise given.bad_box(self._lows, self._highs)
-        return self._match_one(self._lows.copy(), self._highs.copy(), finite=False)
+        return self._match_one(False, False)
 
     def match_many(self, points: npt.ArrayLike) -> tuple[Ints, Ints]:
         """Match n points: the keys for point e are keys[offsets[e]:offsets[e + 1]]."""
@@ -220,8 +228,8 @@ class BoxIndex:
 
     def top(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
         """Return the keys of the k best boxes that contain a point, best first."""
-        self._take_point(point)
-        return self._top_one(self._point, k, rank, finite=True)
+        self._take(point, 0)
+        return self._top_one(self._lows, k, rank, finite=True)
 
     def top_many(self, points: npt.ArrayLike, k: int, rank: Rank = "narrowest") -> Ints:
         """Return an (n, k) array: the keys of the best boxes, -1 where fewer match."""
@@ -229,11 +237,11 @@ class BoxIndex:
 
     def box(self, key: int) -> tuple[Floats, Floats]:
         """Return the lows and highs stored under a key."""
-        position = change.find(self._table, given.key_of(key))
+        position = change.find(self._address, given.key_of(key))
         if position < 0:
             raise given.key_missing(key)
         box = np.empty(2 * self._dims)
-        change.box_at(self._table, position, box)
+        change.box_at(self._address, position, box)
         return box[0::2].copy(), box[1::2].copy()
 
     # For the matcher: a partial event has +inf where it leaves an attribute out, and meets only
@@ -241,8 +249,13 @@ class BoxIndex:
 
     def match_partial(self, point: Bounds) -> Ints:
         """Match a point in which +inf stands for a value that is missing."""
-        self._take_point(point)
-        return self._match_one(self._point, self._point, finite=False)
+        self._take(point, 0)
+        return self._match_one(True, False)
+
+    def match_partial_box(self, lows: Bounds, highs: Bounds) -> Ints:
+        """Match an event with an extent, in which [+inf, +inf] is a value that is missing."""
+        self._take_box(lows, highs)
+        return self._match_one(False, False)
 
     def match_partial_many(self, points: npt.ArrayLike) -> tuple[Ints, Ints]:
         """Match points in which +inf stands for a value that is missing."""
@@ -251,8 +264,8 @@ class BoxIndex:
 
     def top_partial(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
         """Rank for a point in which +inf stands for a value that is missing."""
-        self._take_point(point)
-        return self._top_one(self._point, k, rank, finite=False)
+        self._take(point, 0)
+        return self._top_one(self._lows, k, rank, finite=False)
 
     def top_partial_many(self, points: npt.ArrayLike, k: int, rank: Rank = "narrowest") -> Ints:
         """Rank for points in which +inf stands for a value that is missing."""
@@ -280,75 +293,75 @@ class BoxIndex:
     # What callers hand in
 
     def _take_box(self, lows: Bounds, highs: Bounds) -> None:
-        try:
-            if len(lows) != self._dims or len(highs) != self._dims:
-                raise given.wrong_length((lows, highs), self._dims, "lows and highs")
-            self._lows[:] = lows
-            self._highs[:] = highs
-        except (TypeError, ValueError) as error:
-            if isinstance(error, MisuseError):
-                raise
-            raise given.wrong_length((lows, highs), self._dims, "lows and highs") from None
+        self._take(lows, 0)
+        self._take(highs, 8 * self._dims)
 
-    def _take_point(self, point: Bounds) -> None:
+    def _take(self, numbers: Bounds, place: int) -> None:
+        """Write numbers down where kernels find the event; `place` in bytes."""
         try:
-            if len(point) != self._dims:
-                raise given.wrong_length(point, self._dims, "point")
-            self._point[:] = point
-        except (TypeError, ValueError) as error:
-            if isinstance(error, MisuseError):
-                raise
-            raise given.wrong_length(point, self._dims, "point") from None
+            self._pack(self._event, place, *numbers)
+        except (TypeError, OverflowError, StructError):
+            raise given.wrong_length(numbers, self._dims) from None
 
     # What computes the answers
 
-    def _match_one(self, low: Floats, high: Floats, *, finite: bool) -> Ints:
-        found = self._found
-        count = matching.match_one(self._table, low, high, found, finite)
-        if count > found.size:
-            found = self._found = np.empty(2 * count, dtype=np.int64)
-            matching.match_one(self._table, low, high, found, finite)
+    def _match_one(self, is_point: bool, finite: bool) -> Ints:
+        count = matching.match_one(self._address, is_point, finite)
+        if count > self._found.size:
+            self._found = np.empty(2 * count, dtype=np.int64)
+            self._install(self._pools)
+            matching.match_one(self._address, is_point, finite)
         elif count == matching.NOT_FINITE:
             raise given.not_finite("match")
-        return found[:count].copy()
+        return self._found[:count].copy()
 
     def _match_rows(self, lows: Floats, highs: Floats) -> tuple[Ints, Ints]:
-        """Match in chunks, sized so that a chunk's pairs stay near the cache."""
-        offsets = np.zeros(len(lows) + 1, dtype=np.int64)
-        pieces: list[Ints] = []
+        """Match neighbouring events together, in chunks whose pairs stay in the cache."""
+        low, high = lows.ravel(), highs.ravel()
+        order = np.empty(len(lows), dtype=np.int32)
+        matching.nearby_order(self._address, low, order)
+        counts = np.zeros(len(lows) + 1, dtype=np.int64)
+        chunks = []
+        for part in self._match_chunks(low, high, order):
+            chunks.append(part)
+            counts[part[0] + 1] = np.diff(part[1])
+        offsets = np.cumsum(counts)
+        keys = np.empty(offsets[-1], dtype=np.int64)
+        for events, starts, found in chunks:
+            matching.put_back(events, starts, found, offsets, keys)
+        return offsets, keys
+
+    def _match_chunks(
+        self, low: Floats, high: Floats, order: Int32s
+    ) -> Iterator[tuple[Int32s, Ints, Ints]]:
+        """Yield for some events at a time: which, where the keys of each begin, the keys."""
         pair_events = np.empty(PAIRS_AT_ONCE, dtype=np.int32)
         pair_keys = np.empty(PAIRS_AT_ONCE, dtype=np.int64)
-        start, chunk = 0, 1024
-        while start < len(lows):
-            end = min(start + chunk, len(lows))
-            low = np.ascontiguousarray(lows[start:end].T).ravel()
-            high = low if highs is lows else np.ascontiguousarray(highs[start:end].T).ravel()
-            count = matching.match_chunk(
-                self._table, low, high, end - start, pair_events, pair_keys
-            )
+        start, chunk = 0, 512
+        while start < order.size:
+            events = order[start : start + chunk]
+            count = matching.match_chunk(self._address, low, high, events, pair_events, pair_keys)
             if count > pair_keys.size - LEAF:
                 pair_events = np.empty(count * 5 // 4 + LEAF, dtype=np.int32)
                 pair_keys = np.empty(count * 5 // 4 + LEAF, dtype=np.int64)
                 continue
-            part = offsets[start : end + 1]
-            piece = np.empty(count, dtype=np.int64)
-            matching.sort_pairs(pair_events, pair_keys, count, part, piece)
-            pieces.append(piece)
-            start = end
-            chunk = min(EVENTS_AT_ONCE, max(64, PAIRS_AT_ONCE * chunk // (2 * count + 1)))
-        keys = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
-        return offsets, keys
+            starts = np.empty(events.size + 1, dtype=np.int64)
+            found = np.empty(count, dtype=np.int64)
+            matching.sort_pairs(pair_events, pair_keys, count, starts, found)
+            yield events, starts, found
+            start += events.size
+            chunk = min(EVENTS_AT_ONCE, max(64, PAIRS_AT_ONCE * events.size // (2 * count + 1)))
 
     def _top_one(self, point: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
         out = np.full((1, min(given.whole(k, "k"), max(1, len(self)))), -1, dtype=np.int64)
-        count = ranking.top_points(self._table, point, given.blend_of(rank), out, finite)
+        count = ranking.top_points(self._address, point, given.blend_of(rank), out, finite)
         if count == matching.NOT_FINITE:
             raise given.not_finite("top")
         return out[0, :count]
 
     def _top_rows(self, rows: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
         out = np.full((len(rows), given.whole(k, "k")), -1, dtype=np.int64)
-        count = ranking.top_points(self._table, rows.ravel(), given.blend_of(rank), out, finite)
+        count = ranking.top_points(self._address, rows.ravel(), given.blend_of(rank), out, finite)
         if count == matching.NOT_FINITE:
             raise given.not_finite("top_many")
         return out
@@ -358,9 +371,10 @@ class BoxIndex:
     def _install(self, pools: Pools) -> None:
         """Take these pools; `_room` is how many changes they surely have room for."""
         self._pools = pools
-        self._table = address_table(pools)
+        self._table = address_table(pools, self._event, self._found)
+        self._address = int(self._table.ctypes.data)
         leaves = pools.leaf_node.size - 1 - int(pools.meta[M_LEAVES])
-        nodes = pools.planes.size // 4 - int(pools.meta[M_NODES])
+        nodes = pools.nodes.size // 8 - int(pools.meta[M_NODES])
         slots = pools.slots.size * 7 // 10 - int(pools.meta[M_COUNT])
         ages = MOST_AGES - int(pools.meta[M_NEXT_AGE])
         grow = 4 * int(pools.meta[M_BUILT]) + 256 - int(pools.meta[M_COUNT])
@@ -371,7 +385,7 @@ class BoxIndex:
         """Have room for one change at least: copy, renumber, rebuild or grow as needed."""
         if self._mapped:
             self._mapped = False
-            self._install(Pools(*(np.array(pool) for pool in self._pools)))
+            self._install(grown(self._pools, 0, 0, copy=True))
         meta = self._pools.meta
         if meta[M_NEXT_AGE] >= MOST_AGES or meta[M_COUNT] >= 4 * meta[M_BUILT] + 256:
             self.rebuild()
@@ -380,15 +394,15 @@ class BoxIndex:
         self._install(self._pools)
         if self._room < 1:
             leaves, nodes = int(meta[M_LEAVES]), int(meta[M_NODES])
-            leaves += leaves // 8 + 4 * ROOM
-            nodes += nodes // 8 + 8 * ROOM
+            leaves += leaves // 16 + 4 * ROOM
+            nodes += nodes // 16 + 8 * ROOM
             self._install(grown(self._pools, leaves, nodes))
 
     def _grow_slots(self) -> None:
         old = self._pools.slots
         slots = np.full(slots_for(len(self) * 3 // 2), -1, dtype=np.int32)
         self._install(self._pools._replace(slots=slots))
-        change.move_slots(self._table, old)
+        change.move_slots(self._address, old)
 
     def _want_weights(self) -> None:
         """Give every box a weight of its own; until then all weigh 1."""
@@ -402,10 +416,10 @@ class BoxIndex:
         """Replace everything by these boxes; if a key is there twice, raise and change nothing."""
         narrow = np.empty(keys.size)
         narrowness_of_all(boxes, self._dims, self._pools.extent, narrow)
-        for room in (keys.size, keys.size * (FILL // LEAST + 1)):
+        for room in (keys.size, keys.size * 3 // 2, keys.size * (FILL // LEAST + 1) + 64):
             pools = empty_pools(self._dims, self._pools.extent, room, weighed=weights.size > 0)
-            table = address_table(pools)
-            status = change.build_all(table, boxes, keys, ages, narrow, weights)
+            table = address_table(pools, self._event, self._found)
+            status = change.build_all(int(table.ctypes.data), boxes, keys, ages, narrow, weights)
             if status >= 0:
                 raise given.key_in_use(int(keys[status]))
             if status == change.OK:
@@ -425,9 +439,9 @@ class BoxIndex:
             raise given.bad_box(self._lows, self._highs)
 
     def _rebuild_subtree(self, node: int) -> None:
-        count = change.size(self._table, node)
+        count = change.size(self._address, node)
         leaves = int(self._pools.meta[M_LEAVES]) + count // LEAST + 2 * ROOM
         nodes = int(self._pools.meta[M_NODES]) + 2 * (count // LEAST) + 4 * ROOM
         self._install(grown(self._pools, leaves, nodes))
-        change.rebuild(self._table, node, count)
+        change.rebuild(self._address, node, count)
         self._install(self._pools)
