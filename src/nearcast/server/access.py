@@ -1,0 +1,217 @@
+"""Users with hashed passwords, and rules about topics."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nearcast.config import AuthSection, RuleSection
+from nearcast.model.errors import FileFormatError, MisuseError
+from nearcast.mqtt import Connect
+from nearcast.node import Connection, Verdict
+
+_COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1  # 16 MiB and some 50 ms a check
+
+
+def hash_password(password: bytes, salt: bytes | None = None) -> str:
+    """Return `scrypt$N$r$p$salt$key` for a password file."""
+    salt = os.urandom(16) if salt is None else salt
+    key = hashlib.scrypt(password, salt=salt, n=_COST, r=_BLOCK, p=_PARALLEL, dklen=32)
+    words = [base64.b64encode(one).decode() for one in (salt, key)]
+    return "$".join(("scrypt", str(_COST), str(_BLOCK), str(_PARALLEL), *words))
+
+
+def is_password(password: bytes, stored: str) -> bool:
+    """Tell whether `stored` is the hash of this password; takes some 50 ms on purpose."""
+    _, cost, block, parallel, salt, key = stored.split("$")
+    found = hashlib.scrypt(
+        password, salt=base64.b64decode(salt), n=int(cost), r=int(block), p=int(parallel), dklen=32
+    )
+    return hmac.compare_digest(found, base64.b64decode(key))
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """Return the hash of each user of a password file (`name:hash` a line, # for comments)."""
+    users: dict[str, str] = {}
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, colon, stored = line.partition(":")
+        if not colon or not name or stored.count("$") != 5 or not stored.startswith("scrypt$"):
+            raise FileFormatError(
+                f"line {number}",
+                where=str(path),
+                expected="name:scrypt$…",
+                todo="Write the file with `nearcast passwd`.",
+            )
+        users[name] = stored
+    return users
+
+
+def set_password(path: Path, name: str, password: bytes | None) -> None:
+    """Add or change a user in a password file, or remove one (password None); atomic."""
+    if not name or ":" in name or "\n" in name:
+        raise MisuseError(repr(name), where="user name", expected="text without : and line ends")
+    users = read_users(path) if path.exists() else {}
+    if password is None:
+        users.pop(name, None)
+    else:
+        users[name] = hash_password(password)
+    draft = path.with_name(path.name + ".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(f"{one}:{stored}\n" for one, stored in sorted(users.items()))
+    draft.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule, as configured; the first that fits decides."""
+
+    user: str
+    client: str
+    publishes: bool
+    subscribes: bool
+    topic: str
+    allows: bool
+
+    @classmethod
+    def of(cls, section: RuleSection) -> Rule:
+        """Return the rule that a section of the configuration states."""
+        return cls(
+            section.user,
+            section.client,
+            section.action in {"publish", "both"},
+            section.action in {"subscribe", "both"},
+            section.topic,
+            section.allow,
+        )
+
+    def concerns(self, user: str | None, client: str) -> bool:
+        """Tell whether the rule is about this client."""
+        return self.user in ("*", user or "") and self.client in ("*", client)
+
+    def pattern(self, user: str | None, client: str) -> str | None:
+        """Return the filter for this client; None where it cannot apply.
+
+        A name that contains a wildcard or a level separator could widen the rule: it fits none.
+        """
+        text = self.topic
+        for mark, value in (("%u", user), ("%c", client)):
+            if mark in text:
+                if not value or any(one in value for one in "+#/"):
+                    return None
+                text = text.replace(mark, value)
+        return text
+
+
+def covers(pattern: str, topic_filter: str) -> bool:
+    """Tell whether every topic that fits `topic_filter` fits `pattern` too.
+
+    >>> covers("a/#", "a/+/c"), covers("a/+", "a/#"), covers("#", "$SYS/#")
+    (True, False, False)
+    """
+    wanted, given = pattern.split("/"), topic_filter.split("/")
+    if wanted[0] in ("+", "#") and given[0].startswith("$"):
+        return False
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(given) or given[place] == "#":
+            return False
+        if level != "+" and level != given[place]:
+            return False
+    return len(wanted) == len(given)
+
+
+class ConfiguredAccess:
+    """Who may do what, as `[auth]` says."""
+
+    def __init__(
+        self, auth: AuthSection, users: dict[str, str], loopback_listeners: Iterable[str]
+    ) -> None:
+        self._anonymous = auth.anonymous
+        self._users = users
+        self._rules = [Rule.of(section) for section in auth.rules]
+        self._loopback = frozenset(loopback_listeners)
+
+    def authenticate(self, connect: Connect, connection: Connection) -> Verdict:
+        """Answer at once unless a password has to be checked."""
+        if connect.user_name is not None:
+            if not self._users:
+                return self._nameless(connection)
+            return Verdict.WRONG_PASSWORD if connect.password is None else Verdict.LATER
+        if connection.certificate_name is not None:
+            return Verdict.WELCOME
+        return self._nameless(connection)
+
+    def _nameless(self, connection: Connection) -> Verdict:
+        if self._anonymous == "always":
+            return Verdict.WELCOME
+        if self._anonymous == "loopback" and connection.listener in self._loopback:
+            return Verdict.WELCOME
+        return Verdict.FORBIDDEN
+
+    def check_password(self, connect: Connect) -> Verdict:
+        """Check a password; slow. An unknown name takes as long as a known one."""
+        stored = self._users.get(connect.user_name or "")
+        password = connect.password or b""
+        if stored is None:
+            hash_password(password, b"0" * 16)
+            return Verdict.WRONG_PASSWORD
+        return Verdict.WELCOME if is_password(password, stored) else Verdict.WRONG_PASSWORD
+
+    def identity(self, connect: Connect, connection: Connection) -> str | None:
+        """Return a name that was proven by password or certificate."""
+        if self._users and connect.user_name is not None:
+            return connect.user_name
+        return connection.certificate_name
+
+    def has_rules(self) -> bool:
+        """Tell whether anything is restricted."""
+        return bool(self._rules)
+
+    def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
+        """Ask the first rule that fits the topic; with rules, silence means no."""
+        return self._decide(user_name, client_id, topic, subscribes=False)
+
+    def may_subscribe(self, user_name: str | None, client_id: str, topic_filter: str) -> bool:
+        """Ask the first rule that covers the filter; one that forbids a part of it forbids it."""
+        return self._decide(user_name, client_id, topic_filter, subscribes=True)
+
+    def _decide(
+        self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
+    ) -> bool:
+        if not self._rules:
+            return True
+        for rule in self._rules:
+            if not (rule.subscribes if subscribes else rule.publishes):
+                continue
+            pattern = rule.pattern(user_name, client_id)
+            if pattern is None or not rule.concerns(user_name, client_id):
+                continue
+            if covers(pattern, topic_filter):
+                return rule.allows
+            if not rule.allows and overlaps(pattern, topic_filter):
+                return False
+        return False
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Tell whether some topic fits both filters."""
+    ours, theirs = one.split("/"), other.split("/")
+    for place in range(max(len(ours), len(theirs)) + 1):
+        left = ours[place] if place < len(ours) else None
+        right = theirs[place] if place < len(theirs) else None
+        if "#" in (left, right):
+            return True
+        if left is None or right is None:
+            return left is right
+        if "+" not in (left, right) and left != right:
+            return False
+    return True

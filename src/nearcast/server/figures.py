@@ -1,0 +1,86 @@
+"""A node's figures for people and machines: `$SYS` under Mosquitto's names, and Prometheus text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import nearcast
+from nearcast.node import Node
+
+
+def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
+    """Yield topic and value of everything that `$SYS/broker` shows."""
+    state, counters = node.state, node.counters
+    connected, total = state.connected, len(state.sessions)
+    yield "version", f"nearcast version {nearcast.__version__}"
+    yield "uptime", f"{uptime_s} seconds"
+    yield "clients/total", str(total)
+    yield "clients/connected", str(connected)
+    yield "clients/active", str(connected)
+    yield "clients/disconnected", str(total - connected)
+    yield "clients/inactive", str(total - connected)
+    yield "clients/expired", str(counters.sessions_expired)
+    yield "subscriptions/count", str(state.router.subscription_count)
+    yield "shared_subscriptions/count", str(state.router.shared_count)
+    yield "retained messages/count", str(state.retained.count)
+    yield "messages/stored", str(state.retained.count)
+    yield "store/messages/count", str(state.retained.count)
+    yield "store/messages/bytes", str(state.retained.bytes)
+    yield "messages/received", str(counters.messages_received)
+    yield "messages/sent", str(counters.messages_sent)
+    yield "bytes/received", str(counters.bytes_received)
+    yield "bytes/sent", str(counters.bytes_sent)
+    yield "publish/messages/received", str(counters.publish_received)
+    yield "publish/messages/sent", str(counters.publish_sent)
+    yield "publish/messages/dropped", str(counters.publish_dropped)
+    yield "publish/bytes/received", str(counters.publish_bytes_received)
+    yield "publish/bytes/sent", str(counters.publish_bytes_sent)
+
+
+_DROPS = ("slow", "quota", "expired", "too_large", "forbidden", "ended")
+_TOTALS = (
+    ("bytes_received", "Bytes that clients have sent"),
+    ("bytes_sent", "Bytes sent to clients"),
+    ("messages_received", "MQTT packets received"),
+    ("messages_sent", "MQTT packets sent"),
+    ("publish_received", "PUBLISH packets received"),
+    ("publish_sent", "PUBLISH packets sent"),
+    ("connects", "Clients welcomed"),
+    ("connects_refused", "Clients refused"),
+    ("protocol_errors", "Connections closed for a breach of the protocol"),
+    ("sessions_expired", "Sessions that expired"),
+)
+
+
+def prometheus_text(node: Node, *, uptime_s: float) -> str:
+    """Return all figures in Prometheus' text format."""
+    state = node.state
+    lines: list[str] = []
+    for name, help_text in _TOTALS:
+        lines += _metric(f"{name}_total", "counter", help_text, getattr(node.counters, name))
+    lines += [
+        "# HELP nearcast_dropped_total Deliveries that did not happen, by reason",
+        "# TYPE nearcast_dropped_total counter",
+    ]
+    lines += [
+        f'nearcast_dropped_total{{reason="{reason}"}} {getattr(node.counters, f"dropped_{reason}")}'
+        for reason in _DROPS
+    ]
+    gauges = (
+        ("connections", "Clients connected", state.connected),
+        ("sessions", "Sessions, connected or not", len(state.sessions)),
+        ("subscriptions", "Subscriptions", state.router.subscription_count),
+        ("shared_subscriptions", "Memberships in share groups", state.router.shared_count),
+        ("retained_messages", "Retained messages", state.retained.count),
+        ("retained_bytes", "Bytes of retained messages", state.retained.bytes),
+        ("held_bytes", "Bytes queued or in flight", state.held_bytes),
+        ("uptime_seconds", "Seconds since the start", uptime_s),
+    )
+    for name, help_text, value in gauges:
+        lines += _metric(name, "gauge", help_text, value)
+    return "\n".join(lines) + "\n"
+
+
+def _metric(name: str, kind: str, help_text: str, value: float) -> list[str]:
+    full = f"nearcast_{name}"
+    return [f"# HELP {full} {help_text}", f"# TYPE {full} {kind}", f"{full} {value}"]

@@ -1,0 +1,283 @@
+"""A broker as a process: listeners, storage, signals, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import SystemRandom
+
+from nearcast.config import Configuration, LimitsSection, ListenerSection
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.mqtt import ReasonCode
+from nearcast.node import Node, NodeSettings
+from nearcast.server.access import ConfiguredAccess, read_users
+from nearcast.server.clock import Clock
+from nearcast.server.figures import prometheus_text, sys_topics
+from nearcast.server.storage import JournalFile
+from nearcast.server.tcp import MqttProtocol
+from nearcast.server.turns import Turns
+from nearcast.server.web import WebProtocol
+from nearcast.server.websocket import WebSocketProtocol
+
+log = logging.getLogger("nearcast.server")
+
+SYS_INTERVAL_S = 10.0
+_BACKLOG = 4_096
+
+
+def node_settings(limits: LimitsSection) -> NodeSettings:
+    """Return the node's limits for those of the configuration."""
+    return NodeSettings(
+        max_connections=limits.connections,
+        max_open_connections=limits.connections + 1_000,
+        max_packet_bytes=limits.packet,
+        max_inflight=limits.inflight,
+        receive_maximum=limits.inflight,
+        max_topic_levels=limits.topic_levels,
+        session_queue_bytes=limits.queue,
+        total_queue_bytes=limits.total_queue,
+        session_expiry_s=int(limits.session_expiry),
+        connect_timeout_ms=int(limits.connect_timeout * 1000),
+        keep_alive_s=min(65_535, int(limits.keep_alive)),
+    )
+
+
+class Server:
+    """A node on asyncio. `start` opens everything or nothing; `stop` closes in order."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.clock = Clock()
+        self.ports: list[tuple[str, str, int]] = []
+        self.failure: BaseException | None = None
+        self._started_s = time.monotonic()
+        self._access = make_access(configuration)
+        self._journal: JournalFile | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._turns: Turns | None = None
+        self._sys_alarm: asyncio.TimerHandle | None = None
+        self._stopped = asyncio.Event()
+        mode = configuration.durability.mode
+        self.node = Node(
+            node_settings(configuration.limits),
+            access=self._access,
+            rng=SystemRandom(),
+            with_journal=mode != "off",
+        )
+
+    async def start(self) -> None:
+        """Bring back what was stored, then open all listeners."""
+        self._restore()
+        self._turns = Turns(
+            self.node,
+            self.clock,
+            journal=self._journal,
+            check_password=self._access.check_password,
+            on_failure=self._failed,
+        )
+        try:
+            for number, section in enumerate(self.configuration.listener):
+                await self._listen(section, str(number))
+            if self.configuration.log.metrics_port is not None:
+                await self._listen_web(self.configuration.log.metrics_port)
+        except BaseException:
+            await self.stop()
+            raise
+        self._publish_figures()
+
+    def _restore(self) -> None:
+        mode = self.configuration.durability.mode
+        if mode == "off":
+            return
+        directory = Path(self.configuration.node.data) / "journal"
+        self._journal = JournalFile(directory, syncs=mode == "power")
+        self.node.restore(self._journal.batches(), self.clock.now_ms())
+        self.node.take_journal()  # the snapshot tells all of it
+        self._journal.compact(self.node.snapshot())
+
+    async def _listen(self, section: ListenerSection, name: str) -> None:
+        turns = self._turns
+        assert turns is not None
+        context = tls_context(section) if section.kind in ("tls", "wss") else None
+        largest = self.configuration.limits.packet
+
+        def make() -> asyncio.Protocol:
+            if section.kind in ("ws", "wss"):
+                return WebSocketProtocol(turns, name, section.path, largest)
+            return MqttProtocol(turns, name)
+
+        server = await _open(make, section.host, section.port, context)
+        self._listeners.append(server)
+        port = server.sockets[0].getsockname()[1]
+        self.ports.append((section.kind, section.host, port))
+
+    async def _listen_web(self, port: int) -> None:
+        pages = {"/metrics": self._metrics, "/healthz": lambda: ("text/plain", "ok\n")}
+        server = await _open(lambda: WebProtocol(pages), "127.0.0.1", port, None)
+        self._listeners.append(server)
+        self.ports.append(("http", "127.0.0.1", server.sockets[0].getsockname()[1]))
+
+    def _metrics(self) -> tuple[str, str]:
+        uptime_s = round(time.monotonic() - self._started_s, 1)
+        return "text/plain; version=0.0.4", prometheus_text(self.node, uptime_s=uptime_s)
+
+    def _publish_figures(self) -> None:
+        uptime_s = int(time.monotonic() - self._started_s)
+        for topic, value in sys_topics(self.node, uptime_s=uptime_s):
+            self.node.publish(
+                f"$SYS/broker/{topic}", value.encode(), now_ms=self.clock.now_ms(), retain=True
+            )
+        assert self._turns is not None
+        self._turns.schedule()
+        loop = asyncio.get_running_loop()
+        self._sys_alarm = loop.call_later(SYS_INTERVAL_S, self._publish_figures)
+
+    def reload(self, configuration: Configuration) -> None:
+        """Take over users and rules; listeners and durability need a restart."""
+        access = make_access(configuration)
+        self.configuration = configuration
+        self._access = access
+        self.node.state.access = access
+        if self._turns is not None:
+            self._turns.check_password = access.check_password
+        for connection in self.node.state.connections:
+            connection.permits = {} if access.has_rules() else None
+
+    def _failed(self, problem: BaseException) -> None:
+        self.failure = problem
+        self._stopped.set()
+
+    def request_stop(self) -> None:
+        """Let `wait` return."""
+        self._stopped.set()
+
+    async def wait(self) -> None:
+        """Wait until somebody asks for the end."""
+        await self._stopped.wait()
+
+    async def stop(self) -> None:
+        """Close listeners, tell clients, store, close connections."""
+        for listener in self._listeners:
+            listener.close()
+        if self._sys_alarm is not None:
+            self._sys_alarm.cancel()
+        if self._turns is not None and self.failure is None:
+            for connection in list(self.node.state.connections):
+                self.node.disconnect(
+                    connection, ReasonCode.SERVER_SHUTTING_DOWN, self.clock.now_ms()
+                )
+            self._turns.end()
+            for _ in range(100):
+                if not self.node.state.connections:
+                    break
+                await asyncio.sleep(0.02)
+        if self._turns is not None:
+            self._turns.stop()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+def make_access(configuration: Configuration) -> ConfiguredAccess:
+    """Return who may do what; reads the password file."""
+    path = configuration.auth.users
+    try:
+        users = read_users(Path(path)) if path is not None else {}
+    except OSError as problem:
+        raise EnvironmentProblem(
+            str(problem.strerror), where=str(path), todo="Create it with `nearcast passwd`."
+        ) from None
+    loopback = [str(number) for number, one in enumerate(configuration.listener) if one.is_loopback]
+    return ConfiguredAccess(configuration.auth, users, loopback)
+
+
+def tls_context(section: ListenerSection) -> ssl.SSLContext:
+    """Return the context of an encrypted listener."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    assert section.certificate is not None
+    try:
+        context.load_cert_chain(section.certificate, section.key)
+        if section.client_ca is not None:
+            context.load_verify_locations(section.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as problem:
+        raise EnvironmentProblem(
+            f"a certificate or key that cannot be read ({problem})",
+            where=f"listener on port {section.port}",
+            expected="PEM files",
+        ) from None
+    return context
+
+
+async def _open(
+    make: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(make, host, port, ssl=context, backlog=_BACKLOG)
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"port {port} on {host} cannot be opened ({problem.strerror or problem})",
+            todo="Stop what uses it, or choose another with --port.",
+        ) from None
+
+
+async def run(
+    configuration: Configuration,
+    *,
+    on_ready: Callable[[Server], None] | None = None,
+    reread: Callable[[], Configuration] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; SIGHUP reads users and rules again."""
+    server = Server(configuration)
+    await server.start()
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, server.request_stop)
+    if reread is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reload, server, reread)
+    try:
+        if on_ready is not None:
+            on_ready(server)
+        await server.wait()
+    finally:
+        await server.stop()
+    if server.failure is not None:
+        raise EnvironmentProblem(
+            f"the journal cannot be written ({server.failure})",
+            where=str(configuration.node.data),
+            todo="Free some space; what was acknowledged is on disk.",
+        )
+
+
+def _reload(server: Server, reread: Callable[[], Configuration]) -> None:
+    try:
+        server.reload(reread())
+        log.info("users and rules were read again")
+    except Exception:  # a bad file must not end a running broker
+        log.exception("the new configuration was refused, the old one stays")
+
+
+def serve(
+    configuration: Configuration,
+    *,
+    on_ready: Callable[[Server], None] | None = None,
+    reread: Callable[[], Configuration] | None = None,
+) -> None:
+    """Serve on uvloop until told to stop; returns after an orderly end."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):  # there is no uvloop for Windows
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(run(configuration, on_ready=on_ready, reread=reread))

@@ -1,0 +1,108 @@
+"""MQTT straight over a stream: TCP or TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from nearcast.node import Connection
+from nearcast.server.turns import Turns
+
+HIGH_WATER_BYTES = 1 << 20
+CLOSING_S = 5.0
+
+
+class MqttProtocol(asyncio.Protocol):
+    """One connection: bytes go to the node, the node's outbox to the transport."""
+
+    __slots__ = ("_clock", "_connection", "_descriptor", "_listener", "_node", "_transport", "_turns")
+
+    def __init__(self, turns: Turns, listener: str) -> None:
+        self._turns = turns
+        self._node = turns.node
+        self._clock = turns.clock
+        self._listener = listener
+        self._connection: Connection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell the node."""
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)  # type: ignore[attr-defined]
+        connection = Connection(_peer(transport), self._listener)
+        connection.certificate_name = _certificate_name(transport)
+        connection.transport = self
+        if transport.get_extra_info("sslcontext") is None:
+            self._descriptor = transport.get_extra_info("socket").fileno()
+        self._connection = connection
+        self._node.open(connection, self._clock.now_ms())
+        self._turns.schedule()
+
+    def data_received(self, data: bytes) -> None:
+        """Take in a read."""
+        self._turns.read(self._connection, data)  # type: ignore[arg-type]
+
+    def eof_received(self) -> None:
+        """Let the transport close."""
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Tell the node."""
+        if self._connection is not None:
+            self._node.lost(self._connection, self._clock.now_ms())
+            self._turns.schedule()
+
+    def pause_writing(self) -> None:
+        """Note that the client does not read."""
+        assert self._connection is not None
+        self._connection.is_paused = True
+
+    def resume_writing(self) -> None:
+        """Go on with the client."""
+        assert self._connection is not None
+        self._turns.resumed(self._connection)
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send bytes: one chunk as it is, several joined."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if self._descriptor >= 0 and not transport.get_write_buffer_size():
+            try:
+                sent = os.write(self._descriptor, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                transport.abort()
+                return
+            if sent == len(data):
+                return
+            data = data[sent:]
+        transport.write(data)
+
+    def finish(self) -> None:
+        """Close once everything is sent, at the latest after a few seconds."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
+        transport.close()
+
+
+def _peer(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+
+
+def _certificate_name(transport: asyncio.BaseTransport) -> str | None:
+    """Return the common name of the client's certificate, where it has shown one."""
+    certificate: dict[str, Any] | None = transport.get_extra_info("peercert")
+    for part in (certificate or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return None

@@ -1,0 +1,238 @@
+"""Turns of the loop: all that was read is taken in, then stored, then written out.
+
+Output leaves once per connection and turn, after the journal of the turn is written (and, with
+durability `power`, synced: turns that come meanwhile share the next sync).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from nearcast.mqtt import Connect
+from nearcast.node import Connection, Node, Verdict
+from nearcast.server.clock import Clock
+from nearcast.server.storage import JournalFile
+
+log = logging.getLogger("nearcast.server")
+
+_CROWD_READS = 8
+_CROWD_BYTES = 1 << 16
+_CROWD_DELAYS = 8
+
+PasswordCheck = Callable[[Connect], Verdict]
+
+
+class Wire(Protocol):
+    """What a turn writes to: the transport side of a connection."""
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send bytes."""
+
+    def finish(self) -> None:
+        """Close once everything is sent."""
+
+
+class Turns:
+    """Runs a node: collects what a turn brings, and ends it."""
+
+    def __init__(
+        self,
+        node: Node,
+        clock: Clock,
+        *,
+        journal: JournalFile | None = None,
+        check_password: PasswordCheck | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self.node = node
+        self._receive = node.receive
+        self.clock = clock
+        self._journal = journal
+        self.check_password = check_password
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self.now_ms = clock.now_ms()
+        self._is_scheduled = False
+        self._reads = 0
+        self._reads_before = self._reads_seen = 0
+        self._bytes = self._delays = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._held: list[tuple[Connection, list[bytes]]] = []
+        self._sync: asyncio.Future[None] | None = None
+        self._checks: set[asyncio.Task[None]] = set()
+
+    def schedule(self) -> None:
+        """See to it that the turn ends once everything readable is read."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self.now_ms = self.clock.now_ms()
+            self._loop.call_soon(self._end_turn)
+
+    def read(self, connection: Connection, data: bytes) -> None:
+        """Take in a read. Where the turn before had one read only, answer this one at once."""
+        if not self._is_scheduled:
+            self.schedule()
+        self._receive(connection, data, self.now_ms)
+        self._reads += 1
+        self._bytes += len(data)
+        if self._reads == 1 and self._reads_before <= 1:
+            self.end()
+
+    def _end_turn(self) -> None:
+        """End the turn, unless a crowd is talking: then a few turns of the loop make one.
+
+        Many small reads mean many small writes; a write costs more than a read.
+        """
+        if (
+            self._reads - self._reads_seen >= _CROWD_READS
+            and self._bytes < _CROWD_BYTES
+            and self._delays < _CROWD_DELAYS
+        ):
+            self._reads_seen = self._reads
+            self._delays += 1
+            self._loop.call_soon(self._end_turn)
+            return
+        self._is_scheduled = False
+        self._reads_before = self._reads
+        self._reads = self._reads_seen = self._bytes = self._delays = 0
+        self.end()
+
+    def end(self) -> None:
+        """Store and write what has come in so far."""
+        try:
+            self._store()
+        except OSError as problem:
+            self._fail(problem)
+            return
+        if self._journal is not None and self._journal.syncs:
+            self._hold_output()
+        else:
+            for connection in self.node.take_grown():
+                self._write(connection)
+        self._ask()
+        self._set_alarm()
+
+    def _store(self) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        records = self.node.take_journal()
+        if records:
+            journal.append(records)
+            if journal.wants_compaction and self._sync is None:
+                journal.compact(self.node.snapshot())
+
+    def _fail(self, problem: BaseException) -> None:
+        """Stop: what cannot be stored must not be acknowledged."""
+        log.critical("the journal cannot be written: %s", problem)
+        if self._on_failure is not None:
+            self._on_failure(problem)
+
+    def _write(self, connection: Connection) -> None:
+        connection.has_grown = False
+        wire: Wire = connection.transport  # type: ignore[assignment]
+        if connection.is_paused and not connection.is_closing:
+            return
+        outbox = connection.outbox
+        if outbox:
+            self.node.counters.bytes_sent += connection.outbox_bytes
+            connection.outbox = []
+            connection.outbox_bytes = 0
+            wire.write(outbox)
+        if connection.is_closing:
+            wire.finish()
+        elif connection.session is not None and connection.session.queue:
+            self._go_on(connection)
+
+    def _go_on(self, connection: Connection) -> None:
+        """Let a client with a queue have more, in the next turn."""
+        if not connection.is_paused:
+            self.node.drained(connection, self.clock.now_ms())
+            if connection.has_grown:
+                self.schedule()
+
+    def resumed(self, connection: Connection) -> None:
+        """Note that a client reads again."""
+        connection.is_paused = False
+        self._write(connection)
+        self.schedule()
+
+    # --- durability `power` ---------------------------------------------------------------
+
+    def _hold_output(self) -> None:
+        for connection in self.node.take_grown():
+            connection.has_grown = False
+            self._held.append((connection, connection.outbox))
+            connection.outbox = []
+        if self._sync is None and self._held:
+            self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        assert self._journal is not None
+        held, self._held = self._held, []
+        self._sync = self._loop.run_in_executor(None, self._journal.sync)
+        self._sync.add_done_callback(lambda done: self._synced(done, held))
+
+    def _synced(
+        self, done: asyncio.Future[None], held: list[tuple[Connection, list[bytes]]]
+    ) -> None:
+        self._sync = None
+        problem = None if done.cancelled() else done.exception()
+        if problem is not None:
+            self._fail(problem)
+            return
+        for connection, chunks in held:
+            wire: Wire = connection.transport  # type: ignore[assignment]
+            size = sum(map(len, chunks))
+            connection.outbox_bytes -= size
+            self.node.counters.bytes_sent += size
+            if chunks:
+                wire.write(chunks)
+            if connection.is_closing and not connection.outbox:
+                wire.finish()
+            elif connection.session is not None and connection.session.queue:
+                self._go_on(connection)
+        if self._held:
+            self._begin_sync()
+
+    # --- time and passwords -------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        wake_at = self.node.wake_at()
+        if wake_at is None or (self._alarm is not None and self._alarm_ms <= wake_at):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_ms = wake_at
+        delay_s = max(0, wake_at - self.clock.now_ms()) / 1000
+        self._alarm = self._loop.call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._alarm = None
+        self.node.wake(self.clock.now_ms())
+        self.end()
+
+    def _ask(self) -> None:
+        for connection in self.node.take_questions():
+            task = self._loop.create_task(self._check(connection))
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+
+    async def _check(self, connection: Connection) -> None:
+        connect = connection.connect
+        verdict = Verdict.WRONG_PASSWORD
+        if connect is not None and self.check_password is not None:
+            verdict = await asyncio.to_thread(self.check_password, connect)
+        self.node.authenticated(connection, verdict, self.clock.now_ms())
+        self.schedule()
+
+    def stop(self) -> None:
+        """Run no further turn."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._checks:
+            task.cancel()

@@ -1,0 +1,148 @@
+"""Real broker processes for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_SERVE = """
+import json, sys
+from nearcast.config import Configuration
+from nearcast.server import serve
+configuration = Configuration.model_validate_json(sys.argv[1])
+def ready(server):
+    print(json.dumps(server.ports), flush=True)
+serve(configuration, on_ready=ready,
+      reread=lambda: Configuration.model_validate_json(open(sys.argv[2]).read()))
+"""
+
+
+class Broker:
+    """A broker in a process of its own."""
+
+    def __init__(self, directory: Path, **sections: Any) -> None:
+        self.directory = directory
+        self.sections = {
+            "node": {"data": str(directory)},
+            "listener": [{"kind": "tcp", "port": 0}],
+            "durability": {"mode": "off"},
+            **sections,
+        }
+        self.ports: dict[str, int] = {}
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> Broker:
+        """Start it, on the same ports as before if it ran already."""
+        if self.ports:
+            for section in self.sections["listener"]:
+                section["port"] = self.ports[section["kind"]]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, json.dumps(self.sections), self.reload_path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            _, problem = self.process.communicate()
+            raise RuntimeError(problem)
+        self.ports = {kind: port for kind, _, port in json.loads(line)}
+        return self
+
+    @property
+    def reload_path(self) -> str:
+        return str(self.directory / "reload.json")
+
+    @property
+    def port(self) -> int:
+        return self.ports["tcp"]
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def rss_kb(self) -> int:
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        return int(text.partition("VmRSS:")[2].split()[0])
+
+    def end(self, how: int = signal.SIGTERM) -> str:
+        """End the process; return what it said on its error output."""
+        process = self.process
+        if process is None:
+            return ""
+        if process.poll() is None:
+            os.kill(process.pid, how)
+        _, said = process.communicate(timeout=20)
+        self.process = None
+        return said
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    brokers: list[Broker] = []
+
+    def start(**sections: Any) -> Broker:
+        directory = tmp_path / f"broker{len(brokers)}"
+        directory.mkdir()
+        broker = Broker(directory, **sections)
+        brokers.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in brokers:
+        broker.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an authority, a server's and a client's certificate."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    days = ("-days", "2")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(
+        "req", "-x509", *key, *days, "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem"
+    )
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for name in ("server", "ann"):
+        openssl(
+            "req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"
+        )
+        openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
+            *("-CAcreateserial", *days, "-extfile", "names", "-out", f"{name}.pem"),
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def all_doors(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Broker]:
+    """Return a broker that listens in all four ways, one for all tests of a file."""
+    files = {
+        "certificate": str(certificates / "server.pem"),
+        "key": str(certificates / "server.key"),
+    }
+    broker = Broker(
+        tmp_path_factory.mktemp("doors"),
+        listener=[
+            {"kind": "tcp", "port": 0},
+            {"kind": "tls", "port": 0, **files},
+            {"kind": "ws", "port": 0},
+            {"kind": "wss", "port": 0, **files},
+        ],
+    )
+    yield broker.start()
+    broker.end(signal.SIGKILL)

@@ -1,0 +1,186 @@
+"""Passwords and rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearcast.config import AuthSection, RuleSection
+from nearcast.model.errors import FileFormatError, MisuseError
+from nearcast.mqtt import Connect
+from nearcast.node import Connection, Verdict
+from nearcast.server import hash_password, is_password, read_users, set_password
+from nearcast.server.access import ConfiguredAccess, covers, overlaps
+
+
+def test_a_password_is_known_by_its_hash_only() -> None:
+    stored = hash_password(b"secret")
+
+    assert b"secret" not in stored.encode()
+    assert is_password(b"secret", stored)
+    assert not is_password(b"Secret", stored)
+    assert hash_password(b"secret") != stored
+
+
+def test_a_password_file_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    set_password(path, "ann", b"one")
+    set_password(path, "bob", b"two")
+    set_password(path, "ann", b"three")
+    set_password(path, "bob", None)
+
+    users = read_users(path)
+    assert list(users) == ["ann"]
+    assert is_password(b"three", users["ann"])
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_bad_password_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    path.write_text("# a comment\n\nann:plaintext\n")
+
+    with pytest.raises(FileFormatError, match="line 3"):
+        read_users(path)
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a\nb"])
+def test_a_name_that_breaks_the_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MisuseError):
+        set_password(tmp_path / "users", name, b"x")
+
+
+USERS = {"ann": hash_password(b"pw", b"salt")}
+local, remote = Connection(listener="0"), Connection(listener="1")
+
+
+@pytest.mark.parametrize(
+    ("anonymous", "from_local", "from_remote"),
+    [
+        ("loopback", Verdict.WELCOME, Verdict.FORBIDDEN),
+        ("always", Verdict.WELCOME, Verdict.WELCOME),
+        ("never", Verdict.FORBIDDEN, Verdict.FORBIDDEN),
+    ],
+)
+def test_the_nameless_are_welcome_where_the_setting_says(
+    anonymous: str, from_local: Verdict, from_remote: Verdict
+) -> None:
+    access = ConfiguredAccess(AuthSection(anonymous=anonymous), {}, ["0"])  # type: ignore[arg-type]
+
+    assert access.authenticate(Connect("c"), local) is from_local
+    assert access.authenticate(Connect("c"), remote) is from_remote
+
+
+def test_a_name_needs_its_password() -> None:
+    access = ConfiguredAccess(AuthSection(), USERS, ["0"])
+    good = Connect("c", user_name="ann", password=b"pw")
+
+    assert access.authenticate(good, local) is Verdict.LATER
+    assert access.check_password(good) is Verdict.WELCOME
+    assert access.identity(good, local) == "ann"
+    wrong = Connect("c", user_name="ann", password=b"no")
+    assert access.check_password(wrong) is Verdict.WRONG_PASSWORD
+    unknown = Connect("c", user_name="eve", password=b"pw")
+    assert access.authenticate(unknown, local) is Verdict.LATER
+    assert access.check_password(unknown) is Verdict.WRONG_PASSWORD
+    assert access.authenticate(Connect("c", user_name="ann"), local) is Verdict.WRONG_PASSWORD
+
+
+def test_a_name_that_nobody_has_checked_counts_for_nothing() -> None:
+    access = ConfiguredAccess(AuthSection(), {}, ["0"])
+
+    assert access.authenticate(Connect("c", user_name="root"), local) is Verdict.WELCOME
+    assert access.identity(Connect("c", user_name="root"), local) is None
+
+
+def test_a_certificate_is_a_name() -> None:
+    access = ConfiguredAccess(AuthSection(anonymous="never"), {}, [])
+    shown = Connection(listener="1")
+    shown.certificate_name = "ann"
+
+    assert access.authenticate(Connect("c"), shown) is Verdict.WELCOME
+    assert access.identity(Connect("c"), shown) == "ann"
+
+
+RULES = [
+    RuleSection(topic="secret/#", allow=False),
+    RuleSection(user="ann", topic="#"),
+    RuleSection(topic="users/%u/#"),
+    RuleSection(topic="clients/%c", action="publish"),
+    RuleSection(topic="news/+", action="subscribe"),
+]
+
+
+@pytest.mark.parametrize(
+    ("user", "topic", "publishes", "subscribes"),
+    [
+        ("ann", "any/where", True, True),
+        ("ann", "secret/a", False, False),
+        ("bob", "users/bob/x", True, True),
+        ("bob", "users/ann/x", False, False),
+        ("bob", "clients/c1", True, False),
+        ("bob", "news/today", False, True),
+        (None, "users/None/x", False, False),
+        ("a/b", "users/a/b/x", False, False),
+        ("+", "users/x/y", False, False),
+    ],
+)
+def test_the_first_rule_that_fits_decides(
+    user: str | None, topic: str, publishes: bool, subscribes: bool
+) -> None:
+    access = ConfiguredAccess(AuthSection(rules=RULES), USERS, [])
+
+    assert access.has_rules()
+    assert access.may_publish(user, "c1", topic) is publishes
+    assert access.may_subscribe(user, "c1", topic) is subscribes
+
+
+def test_a_filter_that_reaches_into_the_forbidden_is_refused() -> None:
+    access = ConfiguredAccess(AuthSection(rules=RULES), USERS, [])
+
+    assert not access.may_subscribe("ann", "c", "#")
+    assert not access.may_subscribe("ann", "c", "+/a")
+    assert access.may_subscribe("ann", "c", "open/#")
+
+
+def test_without_rules_everything_is_allowed() -> None:
+    access = ConfiguredAccess(AuthSection(), {}, [])
+
+    assert not access.has_rules()
+    assert access.may_publish(None, "c", "x")
+    assert access.may_subscribe(None, "c", "#")
+
+
+levels = st.sampled_from(["a", "b", "$c", "+"])
+filters = st.lists(levels, min_size=1, max_size=3).map("/".join)
+any_filters = filters | filters.map(lambda text: text + "/#") | st.just("#")
+TOPICS = [
+    "/".join(parts)
+    for depth in (1, 2, 3, 4)
+    for parts in __import__("itertools").product(("a", "b", "$c"), repeat=depth)
+]
+
+
+def fits(topic_filter: str, topic: str) -> bool:
+    wanted, given = topic_filter.split("/"), topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(given) or level not in ("+", given[place]):
+            return False
+    return len(wanted) == len(given)
+
+
+@given(any_filters, any_filters)
+def test_covering_and_overlapping_mean_what_they_say(one: str, other: str) -> None:
+    left = {topic for topic in TOPICS if fits(one, topic)}
+    right = {topic for topic in TOPICS if fits(other, topic)}
+
+    if covers(one, other):
+        assert right <= left
+    if left & right:
+        assert overlaps(one, other)
