@@ -51,7 +51,7 @@ def begin_join(
     moving = fresh or height < seat.top
     seat.joining = Joining(seat.random.getrandbits(48), height, box, fresh, moving, now + wait)
     entry = Entry(seat.address, box) if fresh else seat.entry(height)
-    join = Join(seat.address, entry, height, seat.joining.nonce, seat.parent_term, avoid)
+    join = Join(seat.address, entry, height, seat.joining.nonce, seat.clock, avoid)
     join = replace(join, moving=moving, settled=seat.settled)
     to = contact if contact is not None else seat.parent
     if to is not None:
@@ -261,9 +261,6 @@ def _accept(seat: Seat, join: Join, level: int, now: Instant) -> None:
     origin, group = join.origin, seat.groups[level]
     if origin == seat.address:
         _own_request_arrived(seat, now)
-        return
-    if origin in seat.path and not join.moving:
-        seat.tally.refused += 1  # a child cannot take its ancestor in
         return
     if level == 1:
         relay = _twin_of(group, join)

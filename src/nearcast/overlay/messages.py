@@ -64,7 +64,7 @@ class Join:
     height: int
     nonce: int
     term: int = 0
-    """The highest term under which the origin was adopted; whoever takes it in goes beyond."""
+    """The highest term that the origin knows; whoever takes it in will go beyond."""
     avoid: Address | None = None
     descend: int | None = None
     """None while climbing; then the level of the receiver's group that is to take it further."""
@@ -158,6 +158,7 @@ class Replace:
 
     level: int
     entry: Entry
+    term: int = 0
     hops: int = 0
 
 

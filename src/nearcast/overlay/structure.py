@@ -302,7 +302,7 @@ def _tell_above(
         elif seat.address in heads:
             report(seat)
         else:
-            seat.send(seat.parent, Replace(level, plan.passed[0]))
+            seat.send(seat.parent, Replace(level, plan.passed[0], seat.clock))
     elif heads and heads[0] != seat.address and heads[0] not in handed:
         seat.send(heads[0], Handover((), None, seat.clock, seat.clock + 1, settled=seat.settled, known=known))
 
@@ -339,7 +339,7 @@ def report(seat: Seat, *, always: bool = False) -> None:
     entry = seat.entry(seat.top)
     if always or seat.reported is None or entry[:3] != seat.reported[:3]:
         seat.reported = entry
-        seat.send(seat.parent, Report(seat.top + 1, entry, seat.parent_term, seat.sponsor))
+        seat.send(seat.parent, Report(seat.top + 1, entry, seat.clock, seat.sponsor))
 
 
 def adopt(seat: Seat, member: Address, level: int, nonce: int | None = None) -> None:

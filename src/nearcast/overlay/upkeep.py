@@ -36,14 +36,12 @@ MOST_DETOURS = 4
 
 def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
     """Take the sender as parent, if it answers a request or its term is the newer one."""
-    joining = seat.joining
-    answers = joining is not None and message.nonce == joining.nonce
-    moving = answers and joining is not None and joining.moving
-    circular = seat.address in message.path and not moving
-    if circular and _is_cycle(seat, sender, message, now):
-        return
+    if sender == seat.parent and seat.address in message.path:
+        if _is_cycle(seat, sender, message, now):
+            return
     seat.learn_term(message.term)
-    if answers:
+    joining = seat.joining
+    if joining is not None and message.nonce == joining.nonce:
         if _fits(seat, message.level):
             _move_to(seat, sender, message, now)
             return
@@ -63,17 +61,18 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
 
 
 def _is_cycle(seat: Seat, sender: Address, message: Adopt, now: Instant) -> bool:
-    """Refuse a parent that claims to be below this seat; do so at once if it is a new one.
+    """Leave a parent that goes on claiming to be below this seat.
 
-    The word of the present parent may be out of date: news of who is above takes a beat per level.
+    At first its word may be out of date: news of who is above takes a beat per level. A cycle
+    cannot come about otherwise, since a parent hosts a higher level than its members.
     """
     seat.tally.refused += 1
     seat.circles += 1
-    if sender == seat.parent and seat.circles <= 3 + len(message.path):
+    if seat.circles <= 3 + len(message.path):
         return False
+    seat.circles = 0
     seat.send(sender, Left(message.level))
-    if sender == seat.parent:
-        become_root_of_fragment(seat, now)
+    become_root_of_fragment(seat, now)
     return True
 
 
@@ -164,7 +163,7 @@ def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> Non
     group = seat.groups[level]
     before = group.members.get(sender)
     if before is None:
-        if message.sponsor not in group.members or sender in seat.path:
+        if message.sponsor not in group.members:
             seat.send(sender, Unknown(level))
             return
         group.members[sender] = entry
@@ -187,7 +186,9 @@ def send_after(
     if 0 <= message.level <= seat.top and sponsor in seat.groups[message.level].members:
         return False
     heir = seat.heir_of(message.level, sender, sponsor)
-    if heir is None or heir == sender or message.hops >= MOST_DETOURS:
+    if heir == sender:
+        return True  # it will find the group in its own hands
+    if heir is None or message.hops >= MOST_DETOURS:
         return False
     seat.out.append(Envelope(heir, sender, replace(message, hops=message.hops + 1)))
     return True
@@ -196,10 +197,11 @@ def send_after(
 def on_replace(seat: Seat, sender: Address, message: Replace, now: Instant) -> None:
     """Put another in the place of a member that handed its group over."""
     level, entry = message.level, message.entry
+    seat.learn_term(message.term)
     known = 0 <= level <= seat.top and sender in seat.groups[level].members
     if not known and send_after(seat, sender, message):
         return
-    if not known or entry.address in seat.path or not seat.settings.extent.is_sound(entry.box):
+    if not known or not seat.settings.extent.is_sound(entry.box):
         seat.tally.refused += 1
         return
     if entry.address == seat.address:
@@ -259,9 +261,7 @@ def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) ->
     joined = seat.joining is not None and not seat.joining.fresh
     if joined:
         seat.joining = None
-    path = () if message.uplink is None else seat.path[:-1]
-    if message.uplink is not None and path[-1:] != (message.uplink,):
-        path = (*path, message.uplink)
+    path = _path_to(seat.path[:-1], message.uplink)
     set_parent(seat, message.uplink, message.uplink_term, now)
     seat.path = path
     seat.siblings = ()
@@ -275,6 +275,13 @@ def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) ->
         seat.remember_lost(address, now)
     take_over(seat, message.grants, message.term, now)
     report(seat, always=True)
+
+
+def _path_to(path: tuple[Address, ...], parent: Address | None) -> tuple[Address, ...]:
+    """Return the way to the root through a new parent, as far as it is known before its beat."""
+    if parent is None:
+        return ()
+    return path[: path.index(parent) + 1] if parent in path else (*path, parent)
 
 
 def _pass_handover_on(seat: Seat, sender: Address, message: Handover) -> None:
