@@ -17,7 +17,7 @@ import pytest
 from nearcast.ordering import CausalProcess, Deliver, Message, Output, Reason
 
 
-class Broken(AssertionError):
+class Broken(AssertionError):  # noqa: N818 - it names a finding
     """The oracle found something that the definition forbids."""
 
 

@@ -89,5 +89,4 @@ class FullSetEntered(Watched):
 
 def test_the_invariants_notice_a_receiver_in_its_own_rows(run: Runner) -> None:
     with pytest.raises(AssertionError):
-        for seed in range(5):
-            run(seed, FullSetEntered)
+        [run(seed, FullSetEntered) for seed in range(5)]

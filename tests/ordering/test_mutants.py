@@ -165,8 +165,7 @@ def test_the_oracle_notices(
     mutant: type[DeltaCausal], run: Runner, broken: type[AssertionError]
 ) -> None:
     with pytest.raises(broken):
-        for seed in range(200):
-            run(seed, mutant)
+        [run(seed, mutant) for seed in range(200)]
 
 
 class OmitsWhatHasChanged(DeltaCausal):

@@ -117,33 +117,33 @@ class DeltaCausal(CausalProcess):
         return waits
 
     def _enter(self, cast: Cast) -> None:
-        """Note our own send; an empty marker before it has served."""
-        row = self._rows.get(self._me)
-        entries: Entries = ((cast.sent_us, cast.destinations),)
-        if row is not None:
-            entries = (row.entries if row.entries[-1][1] else row.entries[:-1]) + entries
-        self._rows[self._me] = Row(entries)
+        """Note our own send."""
+        row, last = self._rows.get(self._me), (cast.sent_us, cast.destinations)
+        self._rows[self._me] = Row((last,) if row is None else _and_then(row, last))
         self._changed[self._me] = cast.sent_us
 
     def _absorb(self, message: Message) -> None:
         """Take receiving steps 4 to 6, the message itself entered first (trap T2.1)."""
         cast, theirs_of = message.cast, message.body.rows
-        rows, sender = self._rows, cast.sender
+        rows, changed, stamp = self._rows, self._changed, self._last_sent_us
+        sender = cast.sender
         for number, theirs in theirs_of.items():
-            if number != sender:
-                mine = rows.get(number)
-                if mine is None:
-                    self._put(number, theirs)
-                elif mine is not theirs and mine.entries != theirs.entries:
-                    both = merged(mine, theirs)
-                    if both is not mine:
-                        self._put(number, both)
-        entries: Entries = ((cast.sent_us, cast.destinations & ~self._my_bit),)
-        own = theirs_of.get(sender)
-        if own is not None:
-            entries = (own.entries if own.entries[-1][1] else own.entries[:-1]) + entries
+            mine = rows.get(number)
+            if number == sender:
+                continue
+            if mine is None or mine.last_us < theirs.first_us:
+                rows[number] = theirs
+                changed[number] = stamp
+            elif mine is not theirs and mine.first_us <= theirs.last_us:
+                both = merged(mine, theirs)
+                if both is not mine:
+                    rows[number] = both
+                    changed[number] = stamp
+        own, last = theirs_of.get(sender), (cast.sent_us, cast.destinations & ~self._my_bit)
+        theirs = Row((last,) if own is None else _and_then(own, last))
         mine = rows.get(sender)
-        self._put(sender, Row(entries) if mine is None else merged(mine, Row(entries)))
+        rows[sender] = theirs if mine is None else merged(mine, theirs)
+        changed[sender] = stamp
         if rows[sender].union & self._my_bit:
             self._arrived(sender, cast.sent_us)
 
@@ -233,6 +233,11 @@ def _without(
     return Row(tuple(kept)) if kept else None
 
 
+def _and_then(row: Row, last: Entry) -> Entries:
+    """Append an entry; an empty one before it has served as a marker."""
+    return (*(row.entries if row.entries[-1][1] else row.entries[:-1]), last)
+
+
 def _without_empty(entries: list[Entry]) -> Entries:
     last_us = entries[-1][0]
     return tuple([entry for entry in entries if entry[1] or entry[0] == last_us])
@@ -248,6 +253,8 @@ def merged(mine: Row, theirs: Row) -> Row:
     latest_of_older = older.last_us
     if newer.first_us > latest_of_older:
         return newer
+    if newer.entries == older.entries:
+        return mine
     last_us = newer.last_us
     known = dict(older.entries)
     kept: list[Entry] = []
@@ -260,4 +267,6 @@ def merged(mine: Row, theirs: Row) -> Row:
         else:
             kept.append(entry)
     entries = tuple(kept)
-    return newer if entries == newer.entries else Row(entries)
+    if entries == newer.entries:
+        return newer
+    return older if entries == older.entries else Row(entries)

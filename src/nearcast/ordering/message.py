@@ -46,11 +46,11 @@ class Algorithm(IntEnum):
 class Body:
     """The rows that a message carries, by number of their sender.
 
-    Several copies of a multicast share one body, hence its bytes are made once. `newest_us`
-    is not below the time of any entry.
+    Copies of one multicast share bodies, and no other message does, hence their bytes are made
+    once. `newest_us` is not below the time of any entry.
     """
 
-    __slots__ = ("_places", "_wire", "newest_us", "rows", "width")
+    __slots__ = ("_places", "_wire", "head", "newest_us", "rows", "width")
 
     def __init__(self, rows: dict[int, Row], newest_us: int, width: int, wire: bytes = b"") -> None:
         self.rows = rows
@@ -58,6 +58,7 @@ class Body:
         self.width = width
         self._wire = wire
         self._places: dict[Wait, int] | None = None
+        self.head = b""  # what comes before the destination; the same for all copies
 
     def places(self) -> dict[Wait, int]:
         """Return the position of each entry among all entries. O(entries) once, then O(1)."""
@@ -159,27 +160,12 @@ class Message(NamedTuple):
         return self._control(named=not roster) + self.cast.payload
 
     def _control(self, *, named: bool = True) -> bytes:
-        cast = self.cast
-        own, names = cast.lifetime_us, cast.names if named else ()
-        flags = cast.algorithm | self.body.width << 4
-        if own:
-            flags |= _OWN_LIFETIME
-        if names:
-            flags |= _NAMED
-        return b"".join(
-            (
-                flags.to_bytes(1, "little"),
-                _names_bytes(names) if names else b"",
-                varint(cast.sender),
-                cast.sent_us.to_bytes(TIME_BYTES, "little"),
-                varint(own) if own else b"",
-                set_bytes(cast.destinations),
-                varint(self.to),
-                self.body.wire(),
-                self._waits_bytes() if cast.algorithm is Algorithm.DELTA_CAUSAL else b"",
-                varint(len(cast.payload)),
-            )
-        )
+        cast, body = self.cast, self.body
+        if not body.head:
+            body.head = _head_bytes(cast, body.width, cast.names)
+        head = body.head if named or not cast.names else _head_bytes(cast, body.width, ())
+        waits = self._waits_bytes() if cast.algorithm is Algorithm.DELTA_CAUSAL else b""
+        return b"".join((head, varint(self.to), body.wire(), waits, varint(len(cast.payload))))
 
     def _waits_bytes(self) -> bytes:
         """Point at entries of the body where possible: a bit or a byte instead of four."""
@@ -216,6 +202,25 @@ class Message(NamedTuple):
         if names:
             _refuse_unnamed(message, len(names))
         return message
+
+
+def _head_bytes(cast: Cast, width: int, names: tuple[str, ...]) -> bytes:
+    own = cast.lifetime_us
+    flags = cast.algorithm | width << 4
+    if own:
+        flags |= _OWN_LIFETIME
+    if names:
+        flags |= _NAMED
+    return b"".join(
+        (
+            flags.to_bytes(1, "little"),
+            _names_bytes(names) if names else b"",
+            varint(cast.sender),
+            cast.sent_us.to_bytes(TIME_BYTES, "little"),
+            varint(own) if own else b"",
+            set_bytes(cast.destinations),
+        )
+    )
 
 
 def _names_bytes(names: tuple[str, ...]) -> bytes:

@@ -252,7 +252,10 @@ class Reader:
             at = after + 1
             if form == 0:
                 bits = 0
-            elif form == 1 and at < size and data[at] < 0x80:  # one number: the usual case
+            elif _BITS < form < _BITS | _LONG:
+                at += form & _LONG
+                bits = int.from_bytes(data[after + 1 : at], "little")
+            elif form == 1 and at < size and data[at] < 0x80:
                 bits = 1 << data[at]
                 at += 1
             else:
@@ -261,6 +264,8 @@ class Reader:
                 at = self.at
             entries.append((time_us, bits))
             before = time_us
+        if at > size:
+            raise wrong(f"{size} bytes", expected=f"at least {at}")
         row = Row(tuple(entries))
         row.remember(data[start:at], width)
         self.at = at
