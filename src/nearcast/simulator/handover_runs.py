@@ -31,9 +31,11 @@ from nearcast.simulator.network import Link, constant, exponential, uniform
 from nearcast.simulator.world import World
 
 SPACE = Rect(0.0, 0.0, 64.0, 64.0)
-HEAL_MS = 8_000
-END_MS = 16_000
-TIMING = Timing(retry_ms=150, most_retry_ms=1_200, probe_ms=700, lease_ms=4_000, horizon_ms=40_000)
+HEAL_MS = 6_000
+END_MS = 12_000
+TIMING = Timing(
+    retry_ms=150, most_retry_ms=1_200, probe_ms=1_200, lease_ms=4_000, horizon_ms=40_000
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,9 @@ class HandoverRun:
                 qos=random.choice([0, 1, 1, 2]),
                 lifetime_ms=random.choice([40_000, 40_000, 40_000, 500, 3_000]),
             )
-            self.world.post(random.randrange(self.node_count), wish, at=random.randint(0, 9_000))
+            self.world.post(
+                random.randrange(self.node_count), wish, at=random.randint(0, HEAL_MS + 1_000)
+            )
 
     def _schedule_faults(self) -> None:
         random, count = self.random, self.node_count

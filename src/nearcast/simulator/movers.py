@@ -108,7 +108,7 @@ class Commuters:
         columns = max(1, int((space.east - space.west) / road_gap))
         rows = max(1, int((space.north - space.south) / road_gap))
         ends = random.integers(0, (columns + 1, rows + 1), (2, users, 2))
-        self._ends = np.array([space.west, space.south]) + ends * road_gap
+        self._ends = np.array([space.west, space.south], np.float64) + ends * road_gap
         self._places = self._ends[0].copy()
         self._goal = np.ones(users, np.int64)
         self._rest_s = random.random(users) * stay_s

@@ -1,0 +1,208 @@
+"""Paper 0's experiment: what is counted, how it is judged, and that a seed decides everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearcast.experiments.qr_network import (
+    LAYOUTS,
+    NAMES,
+    Claim,
+    Point,
+    RoutingRow,
+    Row,
+    as_records,
+    claims,
+    draw_figures,
+    figure_series,
+    interval,
+    run_point,
+    run_routing,
+    sensitivity,
+    sweep,
+)
+from nearcast.locality import Counts, Plan, Rect
+from nearcast.model.errors import UnknownNameError
+from nearcast.simulator.layout_runs import FollowingLayout, LayoutRun, PlannedLayout
+from nearcast.simulator.r_network import SubscriberTree
+
+SPACE = Rect(0.0, 0.0, 8.0, 8.0)
+SMALL = Point(subscribers=120, rounds=8, capacity=8, regions=6)
+
+
+def west_and_east() -> PlannedLayout:
+    """A region in the west, one block for the rest."""
+    return PlannedLayout(Plan.build(SPACE, [(1, 1, 3, 3)], Counts.empty(3)))
+
+
+def places(*points: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([p[0] for p in points], float), np.array([p[1] for p in points], float)
+
+
+def test_a_handover_is_counted_when_someone_crosses_a_border_and_only_then() -> None:
+    run = LayoutRun(west_and_east(), *places((2, 2), (6, 6)))
+    run.round(*places((2.5, 2), (6, 6)), [])
+    assert run.tally.handovers == 0
+    run.round(*places((3.5, 2), (2, 2)), [])
+    assert run.tally.handovers == 2
+
+
+def test_an_event_for_someone_just_handed_over_is_sent_again() -> None:
+    run = LayoutRun(west_and_east(), *places((2, 2), (6, 6)))
+    seen_by_old = Rect(2.5, 1.0, 4.0, 3.0)  # reaches into the region that user 0 leaves
+    new_to_both = Rect(3.2, 1.9, 3.8, 2.1)
+    run.round(*places((3.5, 2), (6, 6)), [seen_by_old, new_to_both])
+
+    assert run.tally.multicast_messages == 1 + 0  # root and region; root alone
+    assert run.tally.retransmissions == 1 + 0  # one message from the old; none from root to root
+    assert run.tally.deliveries == 2
+    assert run.tally.retransmission_ratio == 0.5
+    assert run.tally.ratio_with_deliveries == 0.25
+
+
+def test_messages_count_the_hops_from_the_root_to_each_leaf() -> None:
+    crowd = np.array([0.5, 1.5, 2.5, 3.5])
+    counts = Counts.from_positions(SPACE, [], crowd, crowd, depth=3)
+    layout = PlannedLayout(Plan.build(SPACE, [], counts, capacity=2))
+    near, far = Rect.at(0.5, 0.5), Rect.at(7, 7)
+
+    assert layout.plan.height == 2
+    assert layout.multicast(near).messages == 2
+    assert layout.multicast(far).messages == 1
+    assert layout.multicast(SPACE).messages == 8  # four blocks, one of which has four more
+    assert layout.hops_to(layout.plan.leaf_at(0.5, 0.5).number) == 2
+    assert layout.brokers() == (7, 9)
+
+
+def test_an_r_tree_of_subscribers_follows_them_and_stays_whole() -> None:
+    random = np.random.default_rng(5)
+    xs, ys = random.random((2, 90)) * 8
+    tree = SubscriberTree(SPACE, xs, ys, capacity=7, fanout=3)
+    layout = FollowingLayout(tree)
+    for _ in range(25):
+        xs, ys = (
+            np.clip(xs + random.normal(0, 0.4, 90), 0, 8),
+            np.clip(ys + random.normal(0, 0.4, 90), 0, 8),
+        )
+        group_of = layout.follow(xs, ys)
+        tree.check_invariants()
+        for event in (Rect(1, 1, 2, 3), Rect.at(4, 4), SPACE):
+            sent = layout.multicast(event)
+            there = [i for i in range(90) if event.contains(xs[i], ys[i])]
+            assert {group_of[i] for i in there} <= set(sent.leaves)
+    assert layout.brokers()[0] >= 90 / 7
+    assert layout.hops_to(0) >= 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_point_gives_the_same_rows_each_time_and_other_rows_for_another_seed(layout: str) -> None:
+    point = replace(SMALL, layout=layout)
+    rows = run_point(point)
+
+    assert rows == run_point(point)
+    assert rows != run_point(replace(point, seed=2))
+    assert [row.rounds for row in rows] == [2, 4, 6, 8]
+    assert all(a.handovers <= b.handovers for a, b in pairwise(rows))
+
+
+def test_all_layouts_of_a_seed_see_the_same_people_and_events() -> None:
+    deliveries = {run_point(replace(SMALL, layout=layout), 1)[0].deliveries for layout in LAYOUTS}
+
+    assert len(deliveries) == 1
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    with pytest.raises(UnknownNameError):
+        run_point(replace(SMALL, layout="x"))
+
+
+def rows_with(**values: dict[str, float]) -> list[Row]:
+    """Rows of two sizes and three seeds, with means as given per column and layout."""
+    base = dict.fromkeys(("brokers", "all_blocks", "handovers", "multicast_messages"), 100.0)
+    rows = []
+    for layout in ("q", "qr", "r"):
+        for size in (10, 20):
+            for seed in (1, 2, 3):
+                cell = {c: v.get(layout, 100.0) for c, v in values.items()}
+                cell = {**base, "retransmission_ratio": 0.1, **cell}
+                if size == 10:
+                    cell["retransmission_ratio"] /= 4
+                numbers = {k: v * (1 + 0.01 * seed) for k, v in cell.items()}
+                numbers |= dict.fromkeys(
+                    ("retransmissions", "deliveries", "ratio_with_deliveries"), 0
+                )
+                rows.append(Row(layout, size, 5, seed, **numbers))  # type: ignore[arg-type]
+    return rows
+
+
+def judged(claim: str, **values: dict[str, float]) -> Claim:
+    return next(c for c in claims(rows_with(**values)) if c.claim == claim)
+
+
+@pytest.mark.parametrize(
+    ("claim", "column", "good", "bad"),
+    [
+        ("C0.1", "brokers", (100, 65, 50), [(100, 90, 50), (100, 65, 70), (100, 40, 30)]),
+        ("C0.2", "retransmission_ratio", (0.2, 0.1, 0.3), [(0.4, 0.1, 0.3), (0.1, 0.3, 0.3)]),
+        ("C0.3", "handovers", (100, 50, 55), [(100, 50, 70), (52, 50, 55)]),
+        ("C0.4", "multicast_messages", (10, 20, 30), [(10, 40, 30), (25, 20, 30)]),
+    ],
+)
+def test_a_claim_holds_when_the_figures_say_so_and_not_otherwise(
+    claim: str, column: str, good: tuple[float, ...], bad: list[tuple[float, ...]]
+) -> None:
+    def verdict_on(means: tuple[float, ...]) -> Claim:
+        return judged(claim, **{column: dict(zip(("q", "qr", "r"), means, strict=True))})
+
+    assert verdict_on(good).holds
+    assert not any(verdict_on(wrong).holds for wrong in bad)
+    verdict = verdict_on(good)
+    assert verdict.low <= verdict.high
+    assert (verdict.seeds, verdict.parameters) == (3, f"R only: {NAMES['r']}")
+
+
+def test_routing_from_the_q_root_is_bounded_by_its_height_and_cheaper_at_random_places() -> None:
+    rows = [row for seed in (1, 2) for row in run_routing(replace(SMALL, seed=seed), places=60)]
+    verdict = claims(rows_with(), rows)[-1]
+
+    assert verdict.claim == "C0.5"
+    assert all(row.from_q_depth <= row.height_q + 2 for row in rows)
+    assert {row.places for row in rows} == {"uniform", "people"}
+    too_deep = replace(rows[0], from_q_depth=rows[0].height_q + 3)
+    assert not claims(rows_with(), [too_deep, *rows[1:]])[-1].holds
+    assert isinstance(rows[0], RoutingRow)
+
+
+def test_sweeps_name_every_layout_and_vary_one_thing_at_a_time() -> None:
+    points = sweep(quick=True)
+
+    assert {point.layout for point in points} == set(LAYOUTS)
+    assert len(sweep()) > len(points)
+    names = [name for name, _ in sensitivity(quick=True)]
+    assert len(names) == len(set(names)) >= 10
+    assert any("capacity = 10" in name for name in names)
+
+
+def test_figures_have_a_curve_for_each_layout_and_are_drawn(tmp_path: Path) -> None:
+    rows = [
+        row for layout in LAYOUTS for row in run_point(replace(SMALL, layout=layout, rounds=4), 2)
+    ]
+    curves = figure_series(rows, "handovers", "rounds")
+
+    assert set(curves) == set(LAYOUTS)
+    assert [x for x, *_ in curves["q"]] == [2, 4]
+    draw_figures(rows, tmp_path / "figures.svg")
+    assert "Q+R" in (tmp_path / "figures.svg").read_text()
+    assert as_records(rows)[0]["layout"] == "r"
+
+
+def test_an_interval_holds_the_mean_and_one_value_has_no_width() -> None:
+    low, high = interval([1.0, 2.0, 4.0])
+
+    assert low < 7 / 3 < high
+    assert interval([5.0]) == (5.0, 5.0)
