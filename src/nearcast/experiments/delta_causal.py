@@ -135,15 +135,17 @@ def _groups(processes: int, random: Random) -> list[list[set[int]]]:
     return [mine or [{p, (p + 1) % processes}] for p, mine in enumerate(of)]
 
 
-@dataclass(slots=True)
-class _Copy:
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy on its way; `number` counts sends, `message` its bytes, if any."""
+
     to: int
     number: int
-    message: Message | bytes
+    message: bytes
     sent_s: float
 
 
-class _Traffic:
+class Traffic:
     """Sends and arrivals in order of time; the same for every algorithm with the same seed."""
 
     def __init__(self, point: Point) -> None:
@@ -151,16 +153,16 @@ class _Traffic:
         self.random = Random(point.seed)
         self.choose = destinations(point, Random(point.seed + 1))
         self._network = Random(point.seed + 2)
-        self._queue: list[tuple[float, int, _Copy | int]] = []
+        self._queue: list[tuple[float, int, Copy | int]] = []
         self._serial = 0
         for process in range(point.processes):
             self._put(self.random.expovariate(1 / point.mean_gap_s), process)
 
-    def _put(self, at_s: float, what: _Copy | int) -> None:
+    def _put(self, at_s: float, what: Copy | int) -> None:
         self._serial += 1
         heappush(self._queue, (at_s, self._serial, what))
 
-    def events(self) -> Iterator[tuple[float, _Copy | int]]:
+    def events(self) -> Iterator[tuple[float, Copy | int]]:
         """Yield (time, sender) and (time, copy); ends after the last send that counts."""
         left = self.point.warm_up + self.point.sends
         while left:
@@ -170,13 +172,14 @@ class _Traffic:
                 self._put(at_s + self.random.expovariate(1 / self.point.mean_gap_s), what)
             yield at_s, what
 
-    def travels(self, copy: _Copy) -> None:
-        """Lose the copy, or let it arrive later. The draws do not depend on the algorithm."""
+    def travels(self, to: int, number: int, message: bytes, now_s: float) -> None:
+        """Lose a copy, or let it arrive later. The draws do not depend on the algorithm."""
         point = self.point
         lost = self._network.random() < point.loss
         extra_s = self._network.expovariate(1 / point.mean_extra_delay_s)
         if not lost:
-            self._put(copy.sent_s + point.least_delay_s + extra_s, copy)
+            arrival_s = now_s + point.least_delay_s + extra_s
+            self._put(arrival_s, Copy(to, number, message, now_s))
 
 
 class _Run:
@@ -186,7 +189,7 @@ class _Run:
         self.point, self.clock = point, clock
         kind = ALGORITHMS[point.algorithm]
         self.group = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
-        self.traffic = _Traffic(point)
+        self.traffic = Traffic(point)
         self.wakes: list[tuple[float, int]] = []
         self.began: list[float] = []
         self.measuring = False
@@ -210,7 +213,7 @@ class _Run:
         start = self.clock()
         copies = self.group[sender].send(wanted, PAYLOAD, now_s)
         sent = self.clock()
-        encoded = [(to, message.encode()) for to, message in copies.items()]
+        encoded = [(int(to), message.encode()) for to, message in copies.items()]
         end = self.clock()
         if self.measuring:
             self.sends += 1
@@ -220,12 +223,11 @@ class _Run:
             self.bytes += sum(len(data) for _, data in encoded) - len(PAYLOAD) * len(encoded)
         number = len(self.began)
         self.began.append(now_s)
-        for to, data in encoded:
-            self.traffic.travels(_Copy(int(to), number, data, now_s))
+        for to, data in sorted(encoded):
+            self.traffic.travels(to, number, data, now_s)
 
-    def _receive(self, copy: _Copy, now_s: float) -> None:
+    def _receive(self, copy: Copy, now_s: float) -> None:
         process = self.group[copy.to]
-        assert isinstance(copy.message, bytes)
         start = self.clock()
         message = Message.decode(copy.message)
         read = self.clock()
@@ -316,7 +318,7 @@ def run_without_order(point: Point) -> Disorder:
     A delivery is wrong if something that happened after its send was delivered there before.
     Vector clocks tell: O(n) per delivery.
     """
-    traffic, n = _Traffic(point), point.processes
+    traffic, n = Traffic(point), point.processes
     knows = [[0] * n for _ in range(n)]
     effects = [[0] * n for _ in range(n)]
     stamps: list[tuple[int, int, list[int]]] = []
@@ -326,8 +328,8 @@ def run_without_order(point: Point) -> Disorder:
             before = knows[what].copy()
             knows[what][what] += 1
             stamps.append((what, knows[what][what], before))
-            for to in traffic.choose(what):
-                traffic.travels(_Copy(to, len(stamps) - 1, b"", now_s))
+            for to in sorted(traffic.choose(what)):
+                traffic.travels(to, len(stamps) - 1, b"", now_s)
         elif now_s <= what.sent_s + point.lifetime_s:
             sender, count, before = stamps[what.number]
             delivered += 1

@@ -130,6 +130,12 @@ class CausalProcess(ABC):
         return len(self._held)
 
     @property
+    def footprint(self) -> int:
+        """How many entries are kept at this moment; what is alive within the lifetime bounds it."""
+        entries = sum(len(row.entries) for row in self._rows.values())
+        return entries + len(self._delivered) + len(self._held) + len(self._timers)
+
+    @property
     def offsets(self) -> dict[ProcessId, float]:
         """The clock offsets that were measured, in seconds, by process."""
         return dict(self._offsets)

@@ -1,0 +1,257 @@
+"""Δ-causal order beside the three algorithms of the paper, in one run.
+
+    python benchmarks/ordering.py [--quick]
+
+One trace of sends and arrivals is made for each size and pattern, and every algorithm replays
+it; replays alternate, and the median counts. Computation is CPU time of send and receive alone
+("in memory") and with encode and decode ("on the wire"). A message is one multicast send; an
+operation is one send or one receive, which is what a single node does for a message.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+import tracemalloc
+from statistics import median
+from typing import Any
+
+from nearcast.experiments.delta_causal import ALGORITHMS, PAYLOAD, Point, Traffic
+from nearcast.ordering import CausalProcess, DeltaCausal, Message
+
+Step = tuple[bool, float, int, Any]
+"""(is a send, time, sender or number of the send, destinations or destination)."""
+
+
+def trace(point: Point) -> list[Step]:
+    traffic, number = Traffic(point), 0
+    steps: list[Step] = []
+    for now_s, what in traffic.events():
+        if isinstance(what, int):
+            wanted = traffic.choose(what)
+            steps.append((True, now_s, what, wanted))
+            for to in sorted(wanted):
+                traffic.travels(to, number, b"", now_s)
+            number += 1
+        else:
+            steps.append((False, now_s, what.number, what.to))
+    return steps
+
+
+def replay(kind: type[CausalProcess], point: Point, steps: list[Step], wire: bool) -> float:
+    """CPU seconds of one replay."""
+    processes = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
+    copies: list[dict[Any, Any]] = []
+    start = time.process_time()
+    for is_send, now_s, one, other in steps:
+        if is_send:
+            sent: dict[Any, Any] = processes[one].send(other, PAYLOAD, now_s)
+            copies.append({to: m.encode() for to, m in sent.items()} if wire else sent)
+        else:
+            copy = copies[one].pop(other)
+            processes[other].receive(Message.decode(copy) if wire else copy, now_s)
+    return time.process_time() - start
+
+
+def control_bytes(kind: type[CausalProcess], point: Point, steps: list[Step]) -> float:
+    """Mean bytes of a copy, the first third thrown away."""
+    processes = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
+    copies: list[dict[Any, Message]] = []
+    total = count = 0
+    skip = sum(step[0] for step in steps) // 3
+    for is_send, now_s, one, other in steps:
+        if is_send:
+            sent: dict[Any, Message] = processes[one].send(other, PAYLOAD, now_s)
+            copies.append(sent)
+            if len(copies) > skip:
+                total += sum(message.control_bytes for message in sent.values())
+                count += len(sent)
+        else:
+            processes[other].receive(copies[one].pop(other), now_s)
+    return total / count
+
+
+def timed(point: Point, wire: bool, rounds: int) -> tuple[dict[str, float], int, int]:
+    """Median µs per operation by algorithm, how many operations, how many sends."""
+    steps = trace(point)
+    took: dict[str, list[float]] = {name: [] for name in ALGORITHMS}
+    for _ in range(rounds):
+        for name, kind in ALGORITHMS.items():
+            took[name].append(replay(kind, point, steps, wire))
+    sends = sum(step[0] for step in steps)
+    return {name: 1e6 * median(t) / len(steps) for name, t in took.items()}, len(steps), sends
+
+
+def memory(messages: int) -> list[tuple[int, int, int]]:
+    """(messages, bytes alive, rows and bookkeeping entries) at four moments of one long run."""
+    processes = [DeltaCausal(process=p, lifetime=0.25) for p in range(8)]
+    seen = []
+    tracemalloc.start()
+    for step in range(1, messages + 1):
+        now = 1.0 + step * 0.002
+        sender = step * 5 % 8
+        for to, copy in (
+            processes[sender].send({(sender + 1) % 8, (sender + 3) % 8}, b"", now).items()
+        ):
+            if (step + int(to)) % 50:
+                processes[int(to)].receive(copy, now + 0.001)
+        if step % (messages // 4) == 0:
+            kept = sum(p.footprint for p in processes)
+            seen.append((step, tracemalloc.get_traced_memory()[0], kept))
+    tracemalloc.stop()
+    return seen
+
+
+def row(
+    name: str, ours: float, peers: dict[str, float], ratio: float, target: str, holds: bool
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "ours": ours,
+        "peers": peers,
+        "ratio": ratio,
+        "target": target,
+        "holds": holds,
+    }
+
+
+def rows_of_bytes(quick: bool) -> list[dict[str, Any]]:
+    rows, sends = [], 600 if quick else 4_000
+    for pattern, lifetime_s in (("subsets", 0.25), ("groups", 0.25), ("groups", 2.0)):
+        size = {}
+        for n in (20, 50):
+            warm = int(n * 3 * lifetime_s / 0.1)
+            point = Point(
+                processes=n, pattern=pattern, lifetime_s=lifetime_s, warm_up=0, sends=sends + warm
+            )
+            steps = trace(point)
+            size[n] = {name: control_bytes(kind, point, steps) for name, kind in ALGORITHMS.items()}
+        ours, peers = size[50]["ours"], {k: v for k, v in size[50].items() if k != "ours"}
+        label = f"control bytes per copy, n = 50, {pattern}, lifetime {lifetime_s} s"
+        rows.append(
+            row(
+                f"{label}: against KS",
+                ours,
+                peers,
+                ours / peers["KS"],
+                "≤ 1.1",
+                ours <= 1.1 * peers["KS"],
+            )
+        )
+        rows += [
+            row(
+                f"{label}: against {peer}",
+                ours,
+                peers,
+                ours / peers[peer],
+                "≤ 0.5",
+                2 * ours <= peers[peer],
+            )
+            for peer in ("PRS", "RST")
+        ]
+        growth = ours / size[20]["ours"]
+        rows.append(
+            row(
+                f"control bytes, n = 50 over n = 20, {pattern}, {lifetime_s} s",
+                growth,
+                {},
+                growth,
+                "≤ 2.75 (linear: 2.5)",
+                growth <= 2.75,
+            )
+        )
+    return rows
+
+
+def rows_of_time(quick: bool) -> list[dict[str, Any]]:
+    rows, rounds = [], 3 if quick else 7
+    for pattern in ("subsets", "groups"):
+        for wire in (False, True):
+            sends = (250 if pattern == "subsets" else 800) * (1 if quick else 4)
+            took, _, _ = timed(
+                Point(processes=50, pattern=pattern, warm_up=0, sends=sends), wire, rounds
+            )
+            ours, peers = took["ours"], {k: v for k, v in took.items() if k != "ours"}
+            label = f"µs per operation, n = 50, {pattern}, {'on the wire' if wire else 'in memory'}"
+            rows.append(
+                row(
+                    f"{label}: against KS",
+                    ours,
+                    peers,
+                    peers["KS"] / ours,
+                    "≥ 3",
+                    peers["KS"] >= 3 * ours,
+                )
+            )
+            rows.append(
+                row(
+                    f"{label}: against RST",
+                    ours,
+                    peers,
+                    peers["RST"] / ours,
+                    "≥ 1",
+                    peers["RST"] >= ours,
+                )
+            )
+    for wire in (False, True):
+        took, steps, sends = timed(
+            Point(processes=20, pattern="groups", warm_up=0, sends=800 if quick else 5_000),
+            wire,
+            rounds,
+        )
+        how = "on the wire" if wire else "in memory"
+        rate = 1e6 / took["ours"]
+        rows.append(
+            row(
+                f"operations/s on one core, n = 20, groups, {how}",
+                rate,
+                {},
+                rate / 50_000,
+                "≥ 50,000",
+                rate >= 50_000,
+            )
+        )
+        whole = rate * sends / steps
+        rows.append(
+            row(
+                f"multicasts/s with all {steps / sends - 1:.1f} receives, n = 20, {how}",
+                whole,
+                {},
+                whole / 50_000,
+                "≥ 50,000",
+                whole >= 50_000,
+            )
+        )
+    return rows
+
+
+def rows_of_memory(quick: bool) -> list[dict[str, Any]]:
+    seen = memory(20_000 if quick else 200_000)
+    (_, first, kept), (last_step, last, kept_last) = seen[0], seen[-1]
+    label = f"bytes alive after {last_step:,} messages ({kept_last} entries; {kept} at a quarter)"
+    return [
+        row(label, last, {"after a quarter": first}, last / first, "≤ 1.1", last <= 1.1 * first)
+    ]
+
+
+def run(quick: bool) -> dict[str, Any]:
+    rows = rows_of_bytes(quick) + rows_of_time(quick) + rows_of_memory(quick)
+    return {
+        "name": "ordering",
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "rows": rows,
+    }
+
+
+def main() -> None:
+    for entry in run("--quick" in sys.argv)["rows"]:
+        peers = ", ".join(f"{name} {value:,.1f}" for name, value in entry["peers"].items())
+        verdict = "holds" if entry["holds"] else "FALLS SHORT"
+        left = f"{entry['name']:<78} {entry['ours']:>12,.1f}  ratio {entry['ratio']:5.2f}"
+        print(f"{left}  {entry['target']:<10} {verdict}  [{peers}]", flush=True)
+
+
+if __name__ == "__main__":
+    main()

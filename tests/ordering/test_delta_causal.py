@@ -1,0 +1,319 @@
+"""What Δ-causal delivery promises, one example at a time; and what it refuses."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from nearcast.model.errors import (
+    KeyInUseError,
+    LimitError,
+    MisuseError,
+    OutOfRangeError,
+    PeerProtocolError,
+    UnknownNameError,
+)
+from nearcast.ordering import (
+    Deliver,
+    DeltaCausal,
+    Discard,
+    KshemkalyaniSinghal,
+    Message,
+    Output,
+    Reason,
+)
+from nearcast.ordering.message import Body
+from nearcast.ordering.wire import Row
+
+
+def group(count: int, **settings: Any) -> list[DeltaCausal]:
+    return [DeltaCausal(process=p, lifetime=0.25, **settings) for p in range(count)]
+
+
+def payloads(outputs: list[Output]) -> list[bytes]:
+    return [output.message.payload for output in outputs if isinstance(output, Deliver)]
+
+
+def reasons(outputs: list[Output]) -> list[Reason]:
+    return [output.reason for output in outputs if isinstance(output, Discard)]
+
+
+def test_an_answer_waits_for_the_question_it_overtook() -> None:
+    one, two, three = group(3)
+    question = one.send({1, 2}, b"question", 1.0)
+    two.receive(question[1], 1.01)
+    answer = two.send({2}, b"answer", 1.02)
+    assert three.receive(answer[2], 1.03) == []
+    assert three.holding == 1
+    assert payloads(three.receive(question[2], 1.04)) == [b"question", b"answer"]
+
+
+def test_a_missing_predecessor_holds_no_longer_than_its_own_deadline() -> None:
+    one, two, three = group(3)
+    question = one.send({1, 2}, b"question", 1.0)
+    two.receive(question[1], 1.01)
+    assert three.receive(two.send({2}, b"answer", 1.02)[2], 1.03) == []
+    assert three.wake_at() == 1.250001
+    assert three.advance(1.25) == []
+    assert payloads(three.advance(1.250001)) == [b"answer"]
+    assert reasons(three.receive(question[2], 1.26)) == [Reason.LATE]
+    assert three.wake_at() is None
+
+
+def test_the_deadline_itself_is_in_time() -> None:
+    one, two = group(2)
+    copies = [one.send({1}, b"", at)[1] for at in (1.0, 2.0)]
+    assert payloads(two.receive(copies[0], 1.25)) == [b""]
+    assert reasons(two.receive(copies[1], 2.250001)) == [Reason.LATE]
+
+
+def test_a_short_lived_message_gives_up_alone() -> None:
+    one, two = group(2)
+    first = one.send({1}, b"first", 1.0)[1]
+    short = one.send({1}, b"short", 1.01, lifetime=0.05)[1]
+    last = one.send({1}, b"last", 1.02)[1]
+    assert two.receive(short, 1.03) == two.receive(last, 1.03) == []
+    assert two.wake_at() == 1.060001
+    assert reasons(two.advance(1.060001)) == [Reason.WAITED_TOO_LONG]
+    assert payloads(two.receive(first, 1.1)) == [b"first"]
+    assert two.wake_at() == 1.260001  # `last` waits for `short` as if it had been lost
+    assert payloads(two.advance(1.260001)) == [b"last"]
+
+
+def test_doubles_are_discarded_whether_delivered_or_waiting() -> None:
+    one, two = group(2)
+    first, second = (one.send({1}, b"", at)[1] for at in (1.0, 1.01))
+    assert two.receive(second, 1.02) == []
+    assert reasons(two.receive(second, 1.02)) == [Reason.DUPLICATE]
+    assert len(two.receive(first, 1.03)) == 2
+    assert reasons(two.receive(first, 1.04)) == [Reason.DUPLICATE]
+    assert two.counters.discarded[Reason.DUPLICATE] == 2
+    assert (two.counters.delivered, two.counters.held) == (2, 1)
+
+
+def test_two_sends_in_one_instant_have_different_stamps() -> None:
+    one, _ = group(2)
+    assert one.send({1}, b"", 1.0)[1].sent_us + 1 == one.send({1}, b"", 1.0)[1].sent_us
+
+
+def test_a_message_from_the_future_is_discarded_and_counted() -> None:
+    one, two = group(2, skew=0.01)
+    ahead, far_ahead = (one.send({1}, b"", at)[1] for at in (1.01, 1.02))
+    assert reasons(two.receive(far_ahead, 1.0)) == [Reason.FUTURE]
+    assert two.counters.skew_violations == 1
+    assert payloads(two.receive(ahead, 1.0)) == [b""]
+    assert two.send({0}, b"", 1.0)[0].sent_us == 1_010_001  # later than what it follows
+
+
+def test_measured_offsets_beyond_the_bound_are_counted() -> None:
+    one, *_ = group(3, skew=0.01)
+    assert one.observe_offset(1, -0.01)
+    assert not one.observe_offset(2, 0.011)
+    assert one.offsets == {1: -0.01, 2: 0.011}
+    assert one.counters.skew_violations == 1
+    with pytest.raises(OutOfRangeError):
+        one.observe_offset(1, float("nan"))
+
+
+def test_a_moved_client_takes_its_past_along() -> None:
+    old, new, third, asker = group(4)
+    question = asker.send({0, 2}, b"question", 1.0)
+    old.receive(question[0], 1.01)
+    new.adopt(old.past(1.02), 1.03)
+    answer = new.send({2}, b"answer", 1.04)
+    assert third.receive(answer[2], 1.05) == []
+    assert payloads(third.receive(question[2], 1.06)) == [b"question", b"answer"]
+
+
+def test_an_adopted_past_keeps_what_is_still_on_its_way_to_us() -> None:
+    old, new, third, asker = group(4)
+    question = asker.send({0, 1}, b"question", 1.0)
+    old.receive(question[0], 1.01)
+    new.adopt(old.past(1.02), 1.03)
+    third.receive(new.send({2}, b"relayed", 1.04)[2], 1.05)
+    back = third.send({1}, b"back", 1.06)
+    assert new.receive(back[1], 1.07) == []
+    assert payloads(new.receive(question[1], 1.08)) == [b"question", b"back"]
+
+
+def test_a_damaged_or_future_past_changes_nothing() -> None:
+    old, new, *_ = group(3)
+    old.send({1, 2}, b"", 1.0)
+    past = old.past(1.01)
+    for damaged in [*(past[:length] for length in range(len(past))), past + b"x", b"\x0f" + past]:
+        with pytest.raises(PeerProtocolError):
+            new.adopt(damaged, 1.02)
+    with pytest.raises(PeerProtocolError):
+        new.adopt(past, 0.9)
+    assert new.send({2}, b"", 0.95)[2].waits == ()
+
+
+def test_whoever_left_is_taken_out_of_all_destination_sets() -> None:
+    one, *_ = group(4)
+    one.send({1, 3}, b"", 1.0)
+    one.forget(3)
+    assert one.send({1}, b"", 1.01)[1].body.rows == {}
+    assert one.send({3}, b"", 1.02)[3].waits == ()
+
+
+def test_what_has_expired_leaves_no_trace() -> None:
+    processes = group(6)
+    random = Random(1)
+    for step in range(400):
+        now = 1.0 + step / 100
+        sender = random.randrange(6)
+        copies = processes[sender].send({(sender + 1) % 6, (sender + 2) % 6}, b"", now)
+        for to, copy in copies.items():
+            processes[int(to)].receive(copy, now + 0.005)
+    for process in processes:
+        process.advance(6.0)
+        process.advance(7.0)
+        kept = [process._rows, process._held, process._watched, process._delivered]
+        kept += [process._told, process._changed]
+        assert kept == [{}] * 6
+        assert process._timers == []
+
+
+def test_a_late_joiner_learns_the_past_from_its_first_message() -> None:
+    one, two, three = group(3)
+    old = one.send({1, 2}, b"old", 1.0)
+    two.receive(old[1], 1.01)
+    newcomer = DeltaCausal(process=7, lifetime=0.25)
+    newcomer.receive(two.send({7}, b"", 1.02)[7], 1.03)
+    assert three.receive(newcomer.send({2}, b"new", 1.04)[2], 1.05) == []
+    assert payloads(three.receive(old[2], 1.06)) == [b"old", b"new"]
+
+
+def test_names_serve_as_well_as_numbers() -> None:
+    ada, bob, cy = (DeltaCausal(process=p, lifetime=0.25) for p in ("ada", "bob", "cy"))
+    question = ada.send({"bob", "cy"}, b"question", 1.0)
+    bob.receive(Message.decode(question["bob"].encode()), 1.01)
+    answer = bob.send({"cy"}, b"answer", 1.02)["cy"]
+    assert answer.sender == "bob"
+    assert cy.receive(Message.decode(answer.encode()), 1.03) == []
+    assert payloads(cy.receive(question["cy"], 1.04)) == [b"question", b"answer"]
+
+
+# -- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"lifetime": 0}, OutOfRangeError),
+        ({"lifetime": -1}, OutOfRangeError),
+        ({"lifetime": float("nan")}, OutOfRangeError),
+        ({"lifetime": 1, "skew": -0.1}, OutOfRangeError),
+        ({"lifetime": 1, "process": -1}, LimitError),
+        ({"lifetime": 1, "process": 5000}, LimitError),
+        ({"lifetime": 1, "process": ""}, MisuseError),
+        ({"lifetime": 1, "process": 3, "processes": [1, 2]}, UnknownNameError),
+        ({"lifetime": 1, "processes": [1, 1]}, KeyInUseError),
+    ],
+)
+def test_a_process_that_cannot_be_is_refused(
+    settings: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        DeltaCausal(**{"process": 1, **settings})
+
+
+@pytest.mark.parametrize(
+    ("destinations", "payload", "now", "lifetime"),
+    [
+        (set(), b"", 2.0, None),
+        ({0}, b"", 2.0, None),
+        ({1, 0}, b"", 2.0, None),
+        ({1, 9}, b"", 2.0, None),
+        ({1, "two"}, b"", 2.0, None),
+        ("12", b"", 2.0, None),
+        ({1}, "text", 2.0, None),
+        ({1}, b"", 0.9, None),
+        ({1}, b"", float("inf"), None),
+        ({1}, b"", 2.0, 0),
+        ({1}, b"", 2.0, 0.3),
+    ],
+)
+def test_a_bad_send_raises_and_changes_nothing(
+    destinations: Any, payload: Any, now: float, lifetime: float | None
+) -> None:
+    one = DeltaCausal(process=0, lifetime=0.25, processes=range(3))
+    one.send({1}, b"", 1.0)
+    with pytest.raises(MisuseError):
+        one.send(destinations, payload, now, lifetime=lifetime)
+    after = one.send({1, 2}, b"", 1.1)
+    assert after[1].waits == ((0, 1_000_000),)
+    assert one.counters.sent == 2
+
+
+def test_time_running_backwards_is_refused_everywhere() -> None:
+    one, two = group(2)
+    message = one.send({1}, b"", 1.0)[1]
+    two.advance(1.1)
+    for call in (
+        lambda: two.receive(message, 1.0),
+        lambda: two.advance(1.0),
+        lambda: two.past(1.0),
+        lambda: two.adopt(one.past(1.0), 1.0),
+    ):
+        with pytest.raises(MisuseError):
+            call()
+    assert payloads(two.receive(message, 1.1)) == [b""]
+
+
+def test_unknown_members_are_refused_until_admitted() -> None:
+    one = DeltaCausal(process=0, lifetime=0.25, processes=[0, 1])
+    stranger = DeltaCausal(process=2, lifetime=0.25)
+    assert reasons(one.receive(stranger.send({0}, b"", 1.0)[0], 1.0)) == [Reason.UNKNOWN_PROCESS]
+    with pytest.raises(UnknownNameError):
+        one.forget(2)
+    with pytest.raises(MisuseError):
+        one.forget(0)
+    one.admit(2)
+    assert payloads(one.receive(stranger.send({0}, b"", 1.5)[0], 1.5)) == [b""]
+    one.forget(2)
+    with pytest.raises(UnknownNameError):
+        one.send({2}, b"", 1.6)
+
+
+def test_misdirected_and_foreign_messages_are_discarded() -> None:
+    one, two, three = group(3)
+    copies = one.send({1, 2}, b"", 1.0)
+    assert reasons(three.receive(copies[1], 1.0)) == [Reason.NOT_FOR_US]
+    other = KshemkalyaniSinghal(process=0, lifetime=0.25).send({1}, b"", 1.0)[1]
+    assert reasons(two.receive(other, 1.0)) == [Reason.OTHER_ALGORITHM]
+    named = DeltaCausal(process="a", lifetime=0.25).send({"b"}, b"", 1.0)["b"]
+    assert reasons(two.receive(named, 1.0)) == [Reason.UNKNOWN_PROCESS]
+    assert payloads(two.receive(copies[1], 1.0)) == [b""]
+
+
+def lies() -> list[Message]:
+    honest = DeltaCausal(process=0, lifetime=0.25).send({1}, b"", 1.0)[1]
+
+    def claiming(sender: int, sent_us: int) -> Body:
+        return Body({sender: Row(((sent_us, 4),))}, sent_us, 3)
+
+    return [
+        honest._replace(body=claiming(2, 1_000_000)),  # knows what is not yet sent
+        honest._replace(body=claiming(1, 999_999)),  # knows a message that we never sent
+        honest._replace(waits=((1, 900_000),)),  # has us wait for ourselves
+        honest._replace(waits=((2, 1_000_000),)),  # has us wait for what comes after
+        honest._replace(cast=honest.cast._replace(destinations=4)),  # is not for us after all
+    ]
+
+
+@pytest.mark.parametrize("lie", lies())
+def test_a_provable_lie_about_the_past_is_discarded_and_leaves_no_trace(lie: Message) -> None:
+    two = DeltaCausal(process=1, lifetime=0.25)
+    two.advance(0.9)
+    assert reasons(two.receive(lie, 1.0)) == [Reason.CONTRADICTION]
+    assert two.counters.discarded[Reason.CONTRADICTION] == 1
+    assert two.send({0, 2}, b"", 1.0)[2].body.rows == {}
+
+
+def test_a_lie_that_could_be_true_holds_only_the_liar_and_only_for_a_lifetime() -> None:
+    one, two, three = group(3)
+    lie = one.send({1}, b"lie", 1.0)[1]._replace(waits=((9, 999_000),))
+    assert two.receive(lie, 1.01) == []
+    assert payloads(two.receive(three.send({1}, b"honest", 1.02)[1], 1.03)) == [b"honest"]
+    assert payloads(two.advance(1.249001)) == [b"lie"]
