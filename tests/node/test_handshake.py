@@ -302,6 +302,14 @@ def test_a_malformed_connect_is_answered_and_closed(world: Any) -> None:
     assert client.is_closed
 
 
+def test_in_3_1_1_a_connect_that_breaks_the_rules_closes_without_a_word(world: Any) -> None:
+    client = type(world.welcome("x"))(world, V311)
+    client.send_bytes(bytes.fromhex("100c00044d515454040100000000"))
+
+    assert client.take() == []
+    assert client.is_closed
+
+
 def test_reason_strings_are_kept_from_those_who_do_not_want_them(world: Any) -> None:
     for wants in (0, 1):
         client = world.welcome(f"c{wants}", props={"request_problem_information": wants})

@@ -90,6 +90,21 @@ def test_a_repeated_exactly_once_message_is_delivered_once(world: Any) -> None:
     assert receiver.payloads() == [b"y"]
 
 
+@both
+def test_an_at_least_once_message_sent_again_is_a_new_one(
+    world: Any, version: ProtocolVersion
+) -> None:
+    receiver = world.welcome("r", version)
+    receiver.subscribe("a", 2)
+    receiver.take()
+    sender = world.welcome("s", version)
+    for again in (False, True, True):
+        sender.send(Publish("a", b"x", 1, duplicate=again, packet_id=7))
+
+    assert [one.duplicate for one in receiver.publications()] == [False] * 3
+    assert sender.take() == [PublishAnswer(PUBACK, 7)] * 3
+
+
 def test_an_identifier_released_twice_is_not_found_the_second_time(world: Any) -> None:
     new, old = world.welcome("n"), world.welcome("o", V311)
     for client in (new, old):

@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.mqtt import (
+    Disconnect,
     FilterRequest,
+    PacketType,
     Properties,
     ProtocolVersion,
+    Publish,
+    PublishAnswer,
     ReasonCode,
     Suback,
     Subscribe,
@@ -37,6 +41,42 @@ def test_each_filter_is_answered_on_its_own(world: Any) -> None:
     assert answer.reasons == (0, ReasonCode.TOPIC_FILTER_INVALID, 2)
     assert "b#" in (answer.properties.reason_string or "")
     assert old.take() == [Suback(9, (0, 0x80, 2))]
+
+
+def test_a_reason_string_is_left_out_where_the_packet_would_grow_too_large(world: Any) -> None:
+    small = world.welcome("s", props={"maximum_packet_size": 30})
+    silent = world.welcome("t", props={"request_problem_information": 0})
+    for client in (small, silent):
+        client.send(Subscribe(9, (FilterRequest("b#"),)))
+        assert client.take() == [Suback(9, (ReasonCode.TOPIC_FILTER_INVALID,))]
+    small.send_bytes(bytes.fromhex("c00100"))
+    assert small.take() == [Disconnect(ReasonCode.MALFORMED_PACKET)]
+
+
+def test_topics_are_compared_letter_by_letter(world: Any) -> None:
+    client = world.welcome("c")
+    client.subscribe("\ufeffa\u0301", 1)
+    client.take()
+    sender = world.welcome("s")
+    for topic in ("\ufeffa\u0301", "a\u0301", "\ufeff\u00e1", "\ufeffA\u0301"):
+        sender.publish(topic, b"x")
+
+    assert [one.topic for one in client.publications()] == ["\ufeffa\u0301"]
+
+
+def test_a_refused_message_goes_to_no_other_member(world: Any) -> None:
+    members = [world.welcome(name, answers=False) for name in "xy"]
+    for member in members:
+        member.subscribe("$share/g/a", 2)
+        member.take()
+    sender = world.welcome("s")
+    for qos, kind in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):
+        sender.publish("a", b"%d" % qos, qos)
+        chosen = next(one for one in members if any(type(p) is Publish for p in one.packets))
+        (message,) = chosen.publications()
+        chosen.send(PublishAnswer(kind, message.packet_id, 0x80))
+        assert [one.publications() for one in members] == [[], []]
+    assert world.node.state.held_bytes == 0
 
 
 def test_unsubscribing_says_what_was_there(world: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.model.errors import PeerProtocolError
-from nearcast.server.websocket import FrameReader, answer_request, encode_frame, unmask
+from nearcast.server.websocket import (
+    FrameReader,
+    WebSocketProtocol,
+    answer_request,
+    encode_frame,
+    unmask,
+)
 
 REQUEST = (
     "GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: WebSocket\r\nConnection: Upgrade\r\n"
@@ -68,6 +75,37 @@ def test_frames_come_out_whole_in_any_portions(
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
 def test_frames_of_all_length_forms(size: int) -> None:
     assert FrameReader(1 << 20).feed(masked(2, b"x" * size)) == [(2, b"x" * size)]
+
+
+async def test_a_text_frame_closes_the_connection() -> None:
+    """Text is no MQTT: the connection is given up; a ping is answered."""
+
+    class Transport:
+        def __init__(self) -> None:
+            self.written = b""
+            self.closed = False
+
+        def write(self, data: bytes) -> None:
+            self.written += data
+
+        def is_closing(self) -> bool:
+            return self.closed
+
+        def close(self) -> None:
+            self.closed = True
+
+    protocol = WebSocketProtocol.__new__(WebSocketProtocol)
+    transport = Transport()
+    protocol._transport = transport  # type: ignore[assignment]
+    protocol._is_open = True
+    protocol._reader = FrameReader(1000)
+    protocol.data_received(masked(9, b"are you there"))
+    assert transport.written == encode_frame(10, b"are you there")
+    await asyncio.sleep(0)
+    assert not transport.is_closing()
+    protocol.data_received(masked(1, b"text"))
+    await asyncio.sleep(0.01)
+    assert transport.is_closing()
 
 
 def test_large_unmasked_and_extended_frames_are_refused() -> None:

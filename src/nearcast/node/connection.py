@@ -73,3 +73,7 @@ class Connection:
         self.is_plain = True  # neither a packet limit nor aliases on the way out
         self.tells_problems = True
         self.permits: dict[bytes, bool] | None = None  # topics, where rules apply at all
+
+    def fits(self, packet: bytes) -> bool:
+        """Tell whether the client takes a packet of this size."""
+        return not self.max_packet_bytes or len(packet) <= self.max_packet_bytes

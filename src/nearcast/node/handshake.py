@@ -40,6 +40,7 @@ class Handshake:
         """Take a CONNECT; the answer may have to wait for `decide`."""
         connection.version = connect.version
         connection.tells_problems = connect.properties.request_problem_information != 0
+        connection.max_packet_bytes = connect.properties.maximum_packet_size or 0
         reason = self._objection(connect)
         if reason is not None:
             self.refuse(connection, reason)
@@ -83,9 +84,10 @@ class Handshake:
         state = self._state
         state.counters.connects_refused += 1
         if connection.version >= 5:
-            tells = text and connection.tells_problems
-            properties = Properties(reason_string=text) if tells else Properties()
-            state.send(connection, encode_packet(Connack(False, reason, properties)))
+            packet = encode_packet(Connack(False, reason, Properties(reason_string=text or None)))
+            if not connection.tells_problems or not connection.fits(packet):
+                packet = encode_packet(Connack(False, reason))
+            state.send(connection, packet)
         elif reason in CONNACK_RETURN_CODES:
             state.send(connection, bytes((0x20, 2, 0, CONNACK_RETURN_CODES[reason])))
         state.close(connection)
@@ -129,7 +131,6 @@ class Handshake:
     def _attach(self, connection: Connection, session: Session, connect: Connect) -> None:
         properties = connect.properties
         connection.session = session
-        connection.max_packet_bytes = properties.maximum_packet_size or 0
         connection.alias_limit = properties.topic_alias_maximum or 0
         connection.aliases_out = {} if connection.alias_limit else None
         connection.is_plain = not (connection.max_packet_bytes or connection.alias_limit)
@@ -204,7 +205,7 @@ class Handshake:
             maximum_packet_size=settings.max_packet_bytes,
         )
         packet = encode_packet(Connack(is_present, 0, properties))
-        if connection.max_packet_bytes and len(packet) > connection.max_packet_bytes:
+        if not connection.fits(packet):
             raise MqttProtocolError(
                 f"maximum packet size {connection.max_packet_bytes}",
                 reason=ReasonCode.PACKET_TOO_LARGE,

@@ -58,7 +58,7 @@ class Lifecycle:
             tells = text and connection.tells_problems
             properties = Properties(reason_string=text) if tells else NO_PROPERTIES
             packet = encode_packet(Disconnect(reason, properties))
-            if connection.max_packet_bytes and len(packet) > connection.max_packet_bytes:
+            if not connection.fits(packet):
                 packet = encode_packet(Disconnect(reason))
             self._state.send(connection, packet)
         self._state.close(connection)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nearcast.mqtt import (
     FilterRequest,
     MqttProtocolError,
@@ -48,8 +50,7 @@ class Subscribing:
             codes.append(request.qos)
             if _wants_retained(request, subscription, is_new):
                 newcomers.append(subscription)
-        answer = Suback(packet.packet_id, tuple(codes), _told(connection, complaint))
-        self._state.send(connection, encode_packet(answer, ProtocolVersion(connection.version)))
+        self._answer(connection, Suback(packet.packet_id, tuple(codes)), complaint)
         for subscription in newcomers:
             self._send_retained(session, connection, subscription)
 
@@ -101,8 +102,17 @@ class Subscribing:
             if state.journal is not None and session.is_durable:
                 state.journal.unsubscribed(session.number, text)
             codes.append(ReasonCode.SUCCESS)
-        answer = Unsuback(packet.packet_id, tuple(codes))
-        state.send(connection, encode_packet(answer, ProtocolVersion(connection.version)))
+        self._answer(connection, Unsuback(packet.packet_id, tuple(codes)), "")
+
+    def _answer(self, connection: Connection, answer: Suback | Unsuback, complaint: str) -> None:
+        """Answer, with a reason string where there is one and the client wants and can take it."""
+        version = ProtocolVersion(connection.version)
+        packet = encode_packet(answer, version)
+        if complaint and connection.tells_problems:
+            told = replace(answer, properties=Properties(reason_string=complaint))
+            longer = encode_packet(told, version)
+            packet = longer if connection.fits(longer) else packet
+        self._state.send(connection, packet)
 
     # --- retained -------------------------------------------------------------------------
 
@@ -144,9 +154,3 @@ def _wants_retained(request: FilterRequest, subscription: Subscription, is_new: 
     if subscription.group or request.retain_handling == 2:
         return False
     return request.retain_handling == 0 or is_new
-
-
-def _told(connection: Connection, complaint: str) -> Properties:
-    if complaint and connection.version >= 5 and connection.tells_problems:
-        return Properties(reason_string=complaint)
-    return Properties()
