@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from nearcast.locality.grid import Grid, space_rect
 from nearcast.locality.rect import Rect
+from nearcast.locality.slow_regions import RegionRules, connected, well_filled
 from nearcast.model.errors import MisuseError
 
 _MOST_GAP_S = 600.0
@@ -79,26 +80,22 @@ class Mobility:
         return found
 
 
-def regions_of_class(mobility: Mobility, classes: NDArray[np.int64], wanted: int) -> list[Rect]:
-    """Return rectangles that together cover the cells of a class, and none besides.
+def regions_of_class(
+    mobility: Mobility, classes: NDArray[np.int64], wanted: int, rules: RegionRules | None = None
+) -> list[Rect]:
+    """Return rectangles around connected cells of a class, cut until each is mostly filled.
 
-    Runs of cells in a row are joined with equal runs in the rows above: few and large rectangles
-    for regions that look like city blocks. O(cells).
+    The rules are those of `slow_regions.py`; the largest rectangle comes first.
     """
-    grid = mobility.grid
-    open_runs: dict[tuple[int, int], int] = {}
-    rects = []
-    for row in range(grid.side + 1):
-        runs = set(_runs(classes[row] == wanted)) if row < grid.side else set()
-        for run in [run for run in open_runs if run not in runs]:
-            first = open_runs.pop(run)
-            low = grid.block(grid.depth, run[0], first)
-            rects.append(low.joined(grid.block(grid.depth, run[1], row - 1)))
-        for run in sorted(runs):
-            open_runs.setdefault(run, row)
+    rules = rules if rules is not None else RegionRules()
+    rows, columns = np.nonzero(classes == wanted)
+    cells = list(zip(columns.tolist(), rows.tolist(), strict=True))
+    parts = [part for group in connected(cells) for part in well_filled(group, rules)]
+    rects = [_around(mobility.grid, part) for part in parts if len(part) >= rules.min_cells]
     return sorted(rects, key=lambda rect: (-rect.area, rect))
 
 
-def _runs(row: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], row, [False])).astype(np.int8)))
-    return [(int(a), int(b) - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+def _around(grid: Grid, cells: list[tuple[int, int]]) -> Rect:
+    columns, rows = [column for column, _ in cells], [row for _, row in cells]
+    low = grid.block(grid.depth, min(columns), min(rows))
+    return low.joined(grid.block(grid.depth, max(columns), max(rows)))

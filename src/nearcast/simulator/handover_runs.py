@@ -17,6 +17,7 @@ from nearcast.locality.grid import Counts
 from nearcast.locality.messages import Deliver, Event, Match, Offer, Register, Timing
 from nearcast.locality.plan import Plan
 from nearcast.locality.rect import Rect
+from nearcast.locality.rollout import Phase
 from nearcast.simulator.broker import (
     Acknowledged,
     BrokerNode,
@@ -28,7 +29,7 @@ from nearcast.simulator.broker import (
     Unsubscribe,
 )
 from nearcast.simulator.network import Link, constant, exponential, uniform
-from nearcast.simulator.world import World
+from nearcast.simulator.world import Send, World
 
 SPACE = Rect(0.0, 0.0, 64.0, 64.0)
 HEAL_MS = 6_000
@@ -249,13 +250,15 @@ class HandoverRun:
         """As membership would: take the node out, and move its leaves to the others."""
         coordinator = self.nodes[0]
         self.world.perform(
-            0, [_as_send(o) for o in coordinator.rollout.forget(victim, self.world.now)]
+            0, [Send(*o) for o in coordinator.rollout.forget(victim, self.world.now)]
         )
         self._propose_until_taken(left)
 
     def _propose_until_taken(self, left: list[int]) -> None:
-        current = self.nodes[0].view.current
-        if current.brokers is not None and set(current.brokers) <= set(left):
+        coordinator = self.nodes[0]
+        current = coordinator.view.current
+        settled = coordinator.rollout.phase is Phase.IDLE and coordinator.view.upcoming is None
+        if settled and set(current.brokers or ()) <= set(left):
             return
         plan = random_plan(self.random, left, current.version + 1)
         self.world.post(0, Propose(plan))
@@ -353,9 +356,3 @@ def random_plan(random: Random, nodes: list[int], version: int) -> Plan:
     layout = random.choice(["qr", "qr", "qr", "q", "r"])
     plan = Plan.build(SPACE, regions, counts, capacity=12, layout=layout, version=version)  # type: ignore[arg-type]
     return plan.with_brokers([random.choice(nodes) for _ in plan.leaves])
-
-
-def _as_send(outgoing: Any) -> Any:
-    from nearcast.simulator.world import Send
-
-    return Send(*outgoing)

@@ -6,6 +6,7 @@ generator that is passed in, so the same seed gives the same paths.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearcast.locality.rect import Rect
+from nearcast.locality.slow_regions import METRES_PER_DEGREE
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, OutOfRangeError
 
 Floats = NDArray[np.float64]
@@ -174,6 +176,23 @@ class Fixes:
         """Return the rectangle around all fixes."""
         west, east = float(self.xs.min()), float(self.xs.max())
         return Rect(west, float(self.ys.min()), east, float(self.ys.max()))
+
+    def in_metres(self) -> Fixes:
+        """Return fixes given in degrees as metres east and north of the south-west corner.
+
+        Straight meridians and parallels at the middle latitude: good to a percent over a city.
+        """
+        south, north = float(self.ys.min()), float(self.ys.max())
+        east_m = METRES_PER_DEGREE * math.cos(math.radians((south + north) / 2))
+        xs, ys = (self.xs - self.xs.min()) * east_m, (self.ys - south) * METRES_PER_DEGREE
+        return Fixes(self.users, self.seconds, xs, ys)
+
+    def central(self, share: float = 0.98) -> Rect:
+        """Return the rectangle that holds this share of the fixes along each axis."""
+        rest = (1 - share) / 2
+        west, east = np.quantile(self.xs, [rest, 1 - rest])
+        south, north = np.quantile(self.ys, [rest, 1 - rest])
+        return Rect(float(west), float(south), float(east), float(north))
 
 
 class Trajectories:
