@@ -146,6 +146,8 @@ def test_an_old_message_is_a_quiet_topic_whatever_its_arrival_says() -> None:
 
     old = RetainedCopy(age_s=19.5)  # stamped by the publisher long before it arrived
     assert core.on_subscribe("t", "anna", now, copy=old) == SEND_NOW
+    ancient = RetainedCopy(age_s=math.inf)
+    assert core.on_subscribe("t", "adam", now, copy=ancient) == SEND_NOW
     ahead = RetainedCopy(age_s=-5.0)  # a publisher whose clock runs ahead
     assert isinstance(core.on_subscribe("t", "bert", now, copy=ahead), Wait)
     assert isinstance(core.on_subscribe("t", "cleo", now, copy=RetainedCopy(age_s=math.nan)), Wait)

@@ -38,9 +38,11 @@ class TopicSetting:
     mode: Mode = Mode.IMMEDIATE
     weights: Weights = field(default_factory=Weights)
     hold_max_s: float = 10.0  # Dmax: nobody is without state for longer
+    price: float = field(init=False, repr=False)  # weights.price, worked out once
 
     def __post_init__(self) -> None:
         require_number("hold_max_s", self.hold_max_s, 1e-3)
+        object.__setattr__(self, "price", self.weights.price)
 
 
 @dataclass(frozen=True, slots=True)

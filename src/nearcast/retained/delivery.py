@@ -38,6 +38,9 @@ from nearcast.retained.policyfile import Policies, TopicPolicy
 from nearcast.retained.process import DecisionProcess, Rates
 from nearcast.retained.rates import Estimate, RateEstimators
 
+# members of an Enum are slow to look up in Python 3.11, and these are asked for on the hot path
+_IMMEDIATE, _WAIT, _SEND_IF_NEW = Mode.IMMEDIATE, Mode.WAIT, Handling.SEND_IF_NEW
+
 
 @dataclass(slots=True)
 class _Cohort:
@@ -135,7 +138,7 @@ class RetainedDelivery:
         publish with an empty payload, which deletes the retained message, is like any other.
         """
         instant = self._instant(now)
-        if retain and self._setting_of(topic).mode is not Mode.IMMEDIATE:
+        if retain and self._setting_of(topic).mode is not _IMMEDIATE:
             self._estimators.on_publish(self._slot(topic, instant), instant)
         hold = self._holds.pop(topic, None)
         if hold is None:
@@ -168,13 +171,13 @@ class RetainedDelivery:
         """
         instant = self._instant(now)
         setting = self._setting_of(topic)
-        if setting.mode is not Mode.IMMEDIATE and not existed:
+        if setting.mode is not _IMMEDIATE and not existed:
             self._estimators.on_subscribe(self._slot(topic, instant), instant)
         if copy is None or handling is Handling.NEVER:
             return SEND_NOTHING
-        if handling is Handling.SEND_IF_NEW and existed:
+        if handling is _SEND_IF_NEW and existed:
             return SEND_NOTHING
-        if setting.mode is Mode.IMMEDIATE or wish_now or handling is Handling.SEND_IF_NEW:
+        if setting.mode is _IMMEDIATE or wish_now or handling is _SEND_IF_NEW:
             self._stop_waiting(topic, subscriber)
             return SEND_NOW
         return self._hold_back(topic, subscriber, instant, setting, copy, min(qos, copy.qos))
@@ -296,53 +299,36 @@ class RetainedDelivery:
     def _verdict(
         self, topic: str, since: float, made_at: float, instant: float, setting: TopicSetting
     ) -> Reason | None:
-        """Return why the copy goes out now, or None to wait; O(1)."""
-        step_s = self._step_s(setting)
-        age = 1 + int((instant - made_at) / step_s + 1e-9)
-        if age >= self._policies.caps.age_max:
+        """Return why the copy goes out now, or None to wait; O(1), two calls deep for speed."""
+        policies, known = self._policies, self._evidence
+        steps_per_s = policies.caps.hold_max / setting.hold_max_s
+        age = 1.0 + (instant - made_at) * steps_per_s + 1e-9
+        if age >= policies.caps.age_max:
             return Reason.QUIET
         slot = self._slots.get(topic)
-        if setting.mode is Mode.IMMEDIATE or slot is None:
+        if setting.mode is _IMMEDIATE or slot is None:
             return Reason.POLICY
-        estimate = self._estimators.estimate(slot, instant)
-        rate = estimate.publish_per_s
-        if rate > 0.0 and instant >= self._quiet_at(slot, rate):
+        publish, leave, seen, last = self._estimators.what_matters(slot, instant)
+        if publish > 0.0 and instant >= last + known.quiet_intervals / publish:
             return Reason.QUIET
-        if setting.mode is Mode.WAIT:
+        if setting.mode is _WAIT:
             return None
-        held = min(int((instant - since) / step_s + 1e-9), self._policies.caps.hold_max)
-        return self._learned_verdict(topic, estimate, setting, held, age)
-
-    def _learned_verdict(
-        self, topic: str, estimate: Estimate, setting: TopicSetting, held: int, age: int
-    ) -> Reason | None:
-        known = self._evidence
-        if estimate.publishes_seen < known.publishes_min:
-            return Reason.POLICY
-        if estimate.publish_per_s * setting.hold_max_s < known.publishes_per_hold_min:
-            return Reason.QUIET
-        return None if self._policy_waits(topic, estimate, setting, held, age) else Reason.POLICY
-
-    def _quiet_at(self, slot: int, rate: float) -> float:
-        return self._estimators.published_at(slot) + self._evidence.quiet_intervals / rate
-
-    def _policy_waits(
-        self, topic: str, estimate: Estimate, setting: TopicSetting, held: int, age: int
-    ) -> bool:
-        policies = self._policies
-        table = policies.topics.get(topic) or self._own.get(topic, (0.0, None))[1]
+        slow = publish * setting.hold_max_s < known.publishes_per_hold_min
+        if slow or seen < known.publishes_min:
+            return Reason.QUIET if slow else Reason.POLICY
+        held = int((instant - since) * steps_per_s + 1e-9)
+        table = policies.topics.get(topic) or self._own_table(topic)
         if table is not None:
-            return table.flat[held * (policies.caps.age_max + 1) + age] == 1
-        if policies.general is None:
-            return False
-        step_s = setting.hold_max_s / policies.caps.hold_max
-        return policies.general.waits(
-            estimate.publish_per_s * step_s,
-            estimate.leave_per_s * step_s,
-            setting.weights.price,
-            held,
-            age,
-        )
+            waits = table.flat[held * (policies.caps.age_max + 1) + int(age)] == 1
+        elif policies.general is not None:
+            rates = (publish / steps_per_s, leave / steps_per_s)
+            waits = policies.general.waits(*rates, setting.price, held, int(age))
+        else:
+            waits = False
+        return None if waits else Reason.POLICY
+
+    def _own_table(self, topic: str) -> TopicPolicy | None:
+        return self._own[topic][1] if topic in self._own else None
 
     # -- holding back -----------------------------------------------------------------------------
 
@@ -368,16 +354,16 @@ class RetainedDelivery:
         if hold is None:
             hold = self._holds[topic] = _Hold(made_at)
         if cohort is None:
-            cohort = self._youngest(hold, instant, setting)
+            cohort = self._youngest(topic, hold, instant, setting)
             self._topics_of.setdefault(subscriber, set()).add(topic)
         cohort.waiters[subscriber] = copy_qos
-        self._schedule(topic, hold, instant, setting)
         return Wait(cohort.until - self._set_back_s)
 
-    def _youngest(self, hold: _Hold, instant: float, setting: TopicSetting) -> _Cohort:
-        """Return the cohort of this step; its clock started with its first member."""
+    def _youngest(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> _Cohort:
+        """Return the cohort of this step; its clock and its alarm were set by its first member."""
         if not hold.cohorts or instant >= hold.cohorts[-1].since + self._step_s(setting):
             hold.cohorts.append(_Cohort(instant, instant + setting.hold_max_s))
+            self._schedule(topic, hold, instant, setting)
         return hold.cohorts[-1]
 
     def _schedule(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> None:
@@ -388,9 +374,10 @@ class RetainedDelivery:
             steps = int((instant - cohort.since) / step_s + 1e-9) + 1
             asked_again = min(asked_again, cohort.since + steps * step_s)
         slot = self._slots.get(topic)
-        rate = 0.0 if slot is None else self._estimators.estimate(slot, instant).publish_per_s
-        if slot is not None and rate > 0.0:
-            asked_again = min(asked_again, self._quiet_at(slot, rate))
+        if slot is not None:
+            publish, _, _, last = self._estimators.what_matters(slot, instant)
+            quiet_after_s = self._evidence.quiet_intervals / publish if publish else math.inf
+            asked_again = min(asked_again, last + quiet_after_s)
         # later than now, or rounding could ask for ever; never later than what was promised
         asked_again = max(asked_again, instant + 1e-6 * step_s)
         due = min(asked_again, *(cohort.until for cohort in hold.cohorts))

@@ -121,6 +121,27 @@ class RateEstimators:
             publishes,
         )
 
+    def what_matters(self, slot: int, now: float) -> tuple[float, float, float, float]:
+        """Return publishes and departures per second, publishes seen, and the last publish.
+
+        `estimate`, for callers that count nanoseconds.
+        """
+        gone_s = now - self._updated_at[slot]
+        observed_s = self._observed_s[slot]
+        keep = 1.0
+        if gone_s > 0.0:
+            keep = math.exp(-gone_s / self.memory_s)
+            observed_s = observed_s * keep + self.memory_s * (1.0 - keep)
+        publishes = self._publishes[slot] * keep
+        if observed_s <= 0.0:
+            return (0.0, 0.0, publishes, self._published_at[slot])
+        return (
+            publishes / observed_s,
+            self._departures[slot] * keep / observed_s,
+            publishes,
+            self._published_at[slot],
+        )
+
     def bytes_used(self) -> int:
         """Return the memory of the arrays, room for growth included."""
         arrays = (self._updated_at, self._published_at, self._subscribers, self._free)
