@@ -7,9 +7,11 @@ Will not: open sockets, look at a clock, remember anything about a session of th
 (`nearcast.node` does), or decide who may do what.
 
 Read next: `packets` (the vocabulary), then `decode` and `encode`; `framing` finds packets in
-a stream; `properties` is one table; `topics` has the rules for names and filters.
+a stream; `properties` is one table; `topics` has the rules for names and filters;
+`conversation` is a client.
 """
 
+from nearcast.mqtt.conversation import Conversation
 from nearcast.mqtt.decode import decode_packet
 from nearcast.mqtt.encode import encode_packet
 from nearcast.mqtt.errors import MalformedPacketError, MqttProtocolError
@@ -41,6 +43,7 @@ __all__ = [
     "Auth",
     "Connack",
     "Connect",
+    "Conversation",
     "Disconnect",
     "FilterRequest",
     "MalformedPacketError",

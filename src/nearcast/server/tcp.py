@@ -16,7 +16,15 @@ CLOSING_S = 5.0
 class MqttProtocol(asyncio.Protocol):
     """One connection: bytes go to the node, the node's outbox to the transport."""
 
-    __slots__ = ("_clock", "_connection", "_descriptor", "_listener", "_node", "_transport", "_turns")
+    __slots__ = (
+        "_clock",
+        "_connection",
+        "_descriptor",
+        "_listener",
+        "_node",
+        "_transport",
+        "_turns",
+    )
 
     def __init__(self, turns: Turns, listener: str) -> None:
         self._turns = turns

@@ -1,0 +1,139 @@
+"""A client's side of one connection, without input or output: bytes in, bytes and packets out."""
+
+from __future__ import annotations
+
+from nearcast.model.errors import LimitError
+from nearcast.mqtt.encode import encode_packet
+from nearcast.mqtt.errors import MqttProtocolError
+from nearcast.mqtt.framing import PacketReader
+from nearcast.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    FilterRequest,
+    Packet,
+    Pingreq,
+    Publish,
+    PublishAnswer,
+    Subscribe,
+    Unsubscribe,
+)
+from nearcast.mqtt.properties import NO_PROPERTIES, PacketType, Properties
+
+_PUBACK, _PUBREC, _PUBREL, _PUBCOMP = (PacketType(number) for number in (4, 5, 6, 7))
+
+
+class Conversation:
+    """Says CONNECT at once, answers publications, and keeps count of its own.
+
+    Contract: the runtime sends `take()` after every call and feeds `receive` with what arrives.
+    Each message is given out once, at QoS 2 when it first comes. `unsettled` maps packet
+    identifiers to publications that the broker has yet to answer for good.
+
+    Complexity: O(bytes); O(1) a packet.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        self.version = connect.version
+        self.connack: Connack | None = None
+        self.is_closed = False
+        self.unsettled: dict[int, Publish] = {}
+        self.refused: list[tuple[Publish, int]] = []
+        self._reader = PacketReader(connect.version)
+        self._outbox: list[bytes] = []
+        self._incoming: set[int] = set()
+        self._last_id = 0
+        self._send(connect)
+
+    def take(self) -> bytes:
+        """Return what is to be sent."""
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        return data
+
+    def publish(self, message: Publish) -> None:
+        """Publish; the packet identifier is given here."""
+        if not message.qos:
+            self._send(message)
+            return
+        packet_id = self._new_id()
+        message = Publish(
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            packet_id=packet_id,
+            properties=message.properties,
+        )
+        self.unsettled[packet_id] = message
+        self._send(message)
+
+    def subscribe(self, *requests: FilterRequest, properties: Properties = NO_PROPERTIES) -> int:
+        """Ask for messages; the answer is a SUBACK with the identifier returned."""
+        packet_id = self._new_id()
+        self._send(Subscribe(packet_id, requests, properties))
+        return packet_id
+
+    def unsubscribe(self, *topic_filters: str) -> int:
+        """Ask for no more messages."""
+        packet_id = self._new_id()
+        self._send(Unsubscribe(packet_id, topic_filters))
+        return packet_id
+
+    def ping(self) -> None:
+        """Say that we are there."""
+        self._send(Pingreq())
+
+    def disconnect(self, reason: int = 0) -> None:
+        """Say goodbye."""
+        self._send(Disconnect(reason))
+        self.is_closed = True
+
+    def receive(self, data: bytes) -> list[Packet]:
+        """Take in bytes; return messages, and packets that answer something else than them."""
+        return [one for packet in self._reader.feed(data) if (one := self._take(packet))]
+
+    def _send(self, packet: Packet) -> None:
+        self._outbox.append(encode_packet(packet, self.version))
+
+    def _new_id(self) -> int:
+        for _ in range(65_535):
+            self._last_id = self._last_id % 65_535 + 1
+            if self._last_id not in self.unsettled:
+                return self._last_id
+        raise LimitError("65,535 publications without an answer", todo="Wait for answers first.")
+
+    def _take(self, packet: Packet) -> Packet | None:
+        if isinstance(packet, Connack):
+            self.connack = packet
+        elif isinstance(packet, Publish):
+            return self._take_message(packet)
+        elif isinstance(packet, PublishAnswer):
+            self._take_answer(packet)
+            return None
+        elif isinstance(packet, Disconnect):
+            self.is_closed = True
+        elif isinstance(packet, (Connect, Subscribe, Unsubscribe, Pingreq)):
+            raise MqttProtocolError(type(packet).__name__.upper(), where="packet from a broker")
+        return packet
+
+    def _take_message(self, packet: Publish) -> Publish | None:
+        if packet.qos == 1:
+            self._send(PublishAnswer(_PUBACK, packet.packet_id))
+        elif packet.qos == 2:
+            self._send(PublishAnswer(_PUBREC, packet.packet_id))
+            if packet.packet_id in self._incoming:
+                return None
+            self._incoming.add(packet.packet_id)
+        return packet
+
+    def _take_answer(self, packet: PublishAnswer) -> None:
+        if packet.kind is _PUBREL:
+            self._incoming.discard(packet.packet_id)
+            self._send(PublishAnswer(_PUBCOMP, packet.packet_id))
+        elif packet.kind is _PUBREC and packet.reason < 0x80:
+            self._send(PublishAnswer(_PUBREL, packet.packet_id))
+        else:
+            message = self.unsettled.pop(packet.packet_id, None)
+            if message is not None and packet.reason >= 0x80:
+                self.refused.append((message, packet.reason))

@@ -1,0 +1,254 @@
+"""A blocking client for the commands: publish, receive, ask for a broker's figures."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
+from nearcast.mqtt import (
+    Connect,
+    Conversation,
+    Disconnect,
+    FilterRequest,
+    Packet,
+    Properties,
+    ProtocolVersion,
+    Publish,
+    ReasonCode,
+    Suback,
+    Will,
+)
+
+_MOST_UNSETTLED = 1_000
+_RETURN_CODES = {
+    1: "the broker does not speak this version of MQTT",
+    2: "the client identifier was rejected",
+    3: "the broker is not available",
+    4: "wrong user name or password",
+    5: "not authorised",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the broker is and how to introduce oneself; a CA file means TLS."""
+
+    host: str = "127.0.0.1"
+    port: int = 1883
+    version: ProtocolVersion = ProtocolVersion.V5
+    client_id: str = ""
+    user_name: str | None = None
+    password: bytes | None = None
+    keep_alive_s: int = 60
+    clean_start: bool = True
+    session_expiry_s: int = 0
+    will: Will | None = None
+    ca_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    timeout_s: float = 10.0
+
+    def connect_packet(self) -> Connect:
+        """Return the CONNECT that introduces us."""
+        properties = Properties()
+        if self.version >= ProtocolVersion.V5 and self.session_expiry_s:
+            properties = Properties(session_expiry_interval=self.session_expiry_s)
+        return Connect(
+            self.client_id,
+            self.version,
+            self.clean_start,
+            self.keep_alive_s,
+            self.will,
+            self.user_name,
+            self.password,
+            properties,
+        )
+
+
+class Client:
+    """A connection to a broker; a context manager that says goodbye at its end."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._socket = _open(target)
+        self.conversation = Conversation(target.connect_packet())
+        self._packets: list[Packet] = []
+        self._heard_s = self._sent_s = time.monotonic()
+        self._flush()
+        deadline = time.monotonic() + target.timeout_s
+        while self.conversation.connack is None:
+            self._read(deadline)
+        self._check_welcome()
+
+    def _check_welcome(self) -> None:
+        connack = self.conversation.connack
+        assert connack is not None
+        if connack.reason:
+            why = _RETURN_CODES.get(connack.reason, "refused")
+            if self.target.version >= ProtocolVersion.V5:
+                why = connack.properties.reason_string or _words(connack.reason)
+            self._socket.close()
+            raise PeerProtocolError(f"the broker refused the connection: {why}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _problem: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if not self.conversation.is_closed:
+            self.conversation.disconnect()
+            with contextlib.suppress(OSError):
+                self._flush()
+        self._socket.close()
+
+    def publish(self, messages: Iterable[Publish]) -> int:
+        """Publish all and wait for all answers; return how many there were.
+
+        A message that the broker refuses is an error, after all others are through.
+        """
+        count = 0
+        for message in messages:
+            self.conversation.publish(message)
+            self._flush()
+            count += 1
+            if len(self.conversation.unsettled) >= _MOST_UNSETTLED:
+                self._settle(_MOST_UNSETTLED // 2)
+        self._settle(0)
+        if self.conversation.refused:
+            message, reason = self.conversation.refused[0]
+            raise PeerProtocolError(
+                f"the broker refused {len(self.conversation.refused)} of {count} messages,"
+                f" the first to {message.topic}: {_words(reason)}"
+            )
+        return count
+
+    def _settle(self, remaining: int) -> None:
+        while len(self.conversation.unsettled) > remaining:
+            self._read(time.monotonic() + self.target.timeout_s)
+
+    def subscribe(self, *requests: FilterRequest) -> None:
+        """Subscribe; a filter that the broker refuses is an error."""
+        wanted = self.conversation.subscribe(*requests)
+        self._flush()
+        deadline = time.monotonic() + self.target.timeout_s
+        while True:
+            for packet in list(self._packets):
+                if isinstance(packet, Suback) and packet.packet_id == wanted:
+                    self._packets.remove(packet)
+                    _check_granted(requests, packet)
+                    return
+            self._read(deadline)
+
+    def messages(self, timeout_s: float | None = None) -> Iterator[Publish]:
+        """Yield messages as they come; end after so many seconds in all, or never."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            packets, self._packets = self._packets, []
+            for packet in packets:
+                if isinstance(packet, Publish):
+                    yield packet
+                elif isinstance(packet, Disconnect):
+                    raise PeerProtocolError(
+                        f"the broker closed the connection: {_words(packet.reason)}"
+                    )
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            self._wait(deadline)
+
+    def _wait(self, deadline: float | None) -> None:
+        """Read once, or ping when it is time; return at the deadline."""
+        keep_s = self.target.keep_alive_s
+        until = deadline
+        if keep_s:
+            ping_at = self._sent_s + keep_s * 0.75
+            until = ping_at if deadline is None else min(deadline, ping_at)
+        pause = None if until is None else max(0.0, until - time.monotonic())
+        if self._has_data(pause):
+            self._read(None)
+        elif keep_s and time.monotonic() >= self._sent_s + keep_s * 0.75:
+            self.conversation.ping()
+            self._flush()
+
+    def _has_data(self, pause_s: float | None) -> bool:
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        ready, _, _ = select.select([self._socket], [], [], pause_s)
+        return bool(ready)
+
+    def _read(self, deadline: float | None) -> None:
+        if deadline is not None and not self._has_data(max(0.0, deadline - time.monotonic())):
+            raise EnvironmentProblem(
+                f"no answer from the broker within {self.target.timeout_s:g} s",
+                where=f"{self.target.host}:{self.target.port}",
+            )
+        try:
+            data = self._socket.recv(1 << 16)
+        except OSError as problem:
+            raise EnvironmentProblem(f"the connection broke ({problem})") from None
+        if not data:
+            raise PeerProtocolError("the broker closed the connection")
+        self._packets += self.conversation.receive(data)
+        self._flush()
+
+    def _flush(self) -> None:
+        data = self.conversation.take()
+        if data:
+            self._socket.sendall(data)
+            self._sent_s = time.monotonic()
+
+
+def broker_figures(target: Target, wait_s: float = 1.0) -> dict[str, str]:
+    """Return what `$SYS/broker` of a broker says, by topic; waits a moment for stragglers."""
+    with Client(target) as client:
+        client.subscribe(FilterRequest("$SYS/broker/#"))
+        return {
+            message.topic.removeprefix("$SYS/broker/"): message.payload.decode(errors="replace")
+            for message in client.messages(wait_s)
+        }
+
+
+def _open(target: Target) -> socket.socket:
+    try:
+        plain = socket.create_connection((target.host, target.port), timeout=target.timeout_s)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target.ca_file is None:
+            return plain
+        context = ssl.create_default_context(cafile=str(target.ca_file))
+        if target.certificate is not None:
+            context.load_cert_chain(target.certificate, target.key)
+        return context.wrap_socket(plain, server_hostname=target.host)
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"no connection ({problem})",
+            where=f"{target.host}:{target.port}",
+            todo="Is the broker running there? Try: nearcast serve",
+        ) from None
+
+
+def _check_granted(requests: tuple[FilterRequest, ...], answer: Suback) -> None:
+    for request, reason in zip(requests, answer.reasons, strict=False):
+        if reason >= 0x80:
+            why = answer.properties.reason_string or _words(reason)
+            raise PeerProtocolError(
+                f"the broker refused the subscription to {request.topic_filter}: {why}"
+            )
+
+
+def _words(reason: int) -> str:
+    try:
+        return ReasonCode(reason).name.replace("_", " ").lower()
+    except ValueError:
+        return f"reason code 0x{reason:02X}"
