@@ -121,18 +121,29 @@ def match_by_place(
     from pyspark.sql import functions as F  # noqa: N812
 
     placed = events.mapInArrow(_place_events(space, cells), _with_cell(events))
-    counts = placed.groupBy(CELL).count()
-    deals = counts.select(CELL, F.ceil(F.col("count") / _EVENTS_A_TASK).alias("_deals"))
-    dealt = placed.join(F.broadcast(deals), CELL).withColumn(
+    deals = [
+        (row[CELL], -(-row["count"] // _EVENTS_A_TASK))
+        for row in placed.groupBy(CELL).count().collect()  # one row per cell
+    ]
+    dealt = placed.join(_broadcast(events, deals), CELL).withColumn(
         DEAL, F.pmod(F.xxhash64(EVENT_KEY), F.col("_deals")).cast("int")
     )
     copies = (
         subscriptions.mapInArrow(_place_boxes(space, cells), _with_cell(subscriptions))
-        .join(F.broadcast(deals), CELL)
+        .join(_broadcast(events, deals), CELL)
         .withColumn(DEAL, F.explode(F.sequence(F.lit(0), F.col("_deals").cast("int") - 1)))
     )
-    meeting = dealt.groupBy(CELL, DEAL).cogroup(copies.groupBy(CELL, DEAL))
+    meeting = (
+        dealt.drop("_deals").groupBy(CELL, DEAL).cogroup(copies.drop("_deals").groupBy(CELL, DEAL))
+    )
     return meeting.applyInArrow(_meet(space, question), spark_schema(DELIVERIES))
+
+
+def _broadcast(beside: DataFrame, deals: list[tuple[int, int]]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    small = beside.sparkSession.createDataFrame(deals, f"{CELL} int, _deals bigint")
+    return F.broadcast(small)
 
 
 def _with_cell(frame: DataFrame) -> str:
