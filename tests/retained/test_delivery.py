@@ -401,6 +401,11 @@ def test_it_learns_on_its_own_only_within_its_bounds() -> None:
         core.on_publish("t", float(second), retain=True)
     assert core.to_learn("t", 170.0) is not None
     assert isinstance(core.on_subscribe("t", "c", 170.0, copy=COPY), Wait)  # the old table serves
+    core.load(Policies(topics={"u": table}), 170.5)  # what is loaded comes before what was learned
+    assert core.on_subscribe("t", "d", 170.6, copy=COPY) == SEND_NOW
+    for second in range(171, 200):
+        core.on_publish("u", float(second), retain=True)
+    assert core.to_learn("u", 200.0) is None  # a table from a file needs no other
 
 
 def test_unless_asked_it_learns_nothing() -> None:

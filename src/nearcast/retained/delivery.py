@@ -321,8 +321,10 @@ class RetainedDelivery:
         if table is not None:
             waits = table.flat[held * (policies.caps.age_max + 1) + int(age)] == 1
         elif policies.general is not None:
-            rates = (publish / steps_per_s, leave / steps_per_s)
-            waits = policies.general.waits(*rates, setting.price, held, int(age))
+            step_s = 1.0 / steps_per_s
+            waits = policies.general.waits(
+                publish * step_s, leave * step_s, setting.price, held, int(age)
+            )
         else:
             waits = False
         return None if waits else Reason.POLICY
