@@ -255,6 +255,11 @@ def merged(mine: Row, theirs: Row) -> Row:
         return newer
     if newer.entries == older.entries:
         return mine
+    if newer.first_us == newer.last_us == older.first_us:  # one entry each: the usual case
+        bits = mine.union & theirs.union
+        if bits == mine.union:
+            return mine
+        return theirs if bits == theirs.union else Row(((mine.last_us, bits),))
     last_us = newer.last_us
     known = dict(older.entries)
     kept: list[Entry] = []
