@@ -1,0 +1,34 @@
+"""Data structures that answer "who fits this?": intervals, boxes, topics.
+
+- `IntervalSkipList`: intervals on one attribute, ranked (paper 1). Read `interval_skip_list.py`.
+- `BoxIndex`: boxes on several attributes that move. Read `box_index.py`.
+- `TopicTree`: topic filters. Read `topic_tree.py`.
+
+They hold numbers and keys, nothing else: no exact shapes, no metres, no subscribers (that is
+`nearcast.matching`), no files, no threads. Names are loaded when first used, so that whoever
+needs only the topic tree does not import Numba.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearcast.index.box_index import BoxIndex
+    from nearcast.index.interval_skip_list import IntervalSkipList
+    from nearcast.index.topic_tree import TopicTree
+
+__all__ = ["BoxIndex", "IntervalSkipList", "TopicTree"]
+
+_HOMES = {
+    "BoxIndex": "nearcast.index.box_index",
+    "IntervalSkipList": "nearcast.index.interval_skip_list",
+    "TopicTree": "nearcast.index.topic_tree",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

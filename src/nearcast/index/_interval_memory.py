@@ -1,0 +1,418 @@
+"""Raw memory for the interval skip list: words, an arena with size classes, a key table.
+
+Kernels get one number, the address of a small table of words (`S_…` below), instead of a dozen
+arrays: a Numba call costs 100 to 200 ns per array, and a list that is asked a few hundred
+thousand times a second cannot pay that. Everything here counts in words of eight bytes.
+Blocks come from segments that never move, so that addresses stay good for a block's life.
+
+Numba caches a kernel by the date of its own file only: after a change here, empty the cache.
+
+Previous: `interval_skip_list.py` (the public class); next: `_interval_lists.py` (marker lists).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+# The table of words.
+S_HEIGHT = 0
+S_HEADER = 1
+S_TAIL = 2
+S_RANDOM = 3
+S_NEXT_AGE = 4
+S_COUNT = 5
+S_RECORDS = 6
+S_RECORD_CAPACITY = 7
+S_RECORDS_USED = 8
+S_FREE_SLOT = 9
+S_KEYS = 10
+S_TABLE = 11
+S_TABLE_BITS = 12
+S_BUMP = 13
+S_BUMP_END = 14
+S_SEGMENTS = 15
+S_SCRATCH = 16
+S_SCRATCH_WORDS = 17
+S_TOUCHED = 18
+S_EDGES = 19
+S_NODES = 20
+S_MARKERS = 21
+S_BYTES = 22
+S_EXTENT_LOW = 23
+S_EXTENT_HIGH = 24
+S_CHUNK_BITS = 25
+S_FREE_BLOCK = 32  # one free list per power of two of words
+S_FREE_NODE = 80  # one free list per level
+S_PATH = 128  # the marked edges over a value, from the top down
+S_REACH = 168
+S_CURSORS = 256  # what a merge reads next from each list, eight words each
+S_HEAP = 528
+S_LOW_PATH = 576  # by level: the node before an end point; the node after; its key
+S_HIGH_PATH = 672
+S_STAIRS = 768  # the edges of a staircase, a hundred at a time
+STATE_WORDS = 896
+
+LEAST_SEGMENT = 1 << 16
+GREATEST_SEGMENT = 1 << 25
+HUGE_PAGE = 1 << 21
+# Numbers of the Linux kernel, for mmap and madvise.
+_READ_WRITE = 3
+_PRIVATE_ANONYMOUS = 0x22
+_WANT_HUGE_PAGES = 14
+_WORD = ir.IntType(64)
+_intrinsic: Any = intrinsic  # its own annotations are those of the inside, not of the call
+
+# Whatever a kernel calls becomes part of it. Not only for speed: functions of one name in several
+# kernels that come from Numba's disk cache would be taken for one and the same.
+inlined = njit(forceinline=True)
+
+
+def _word_pointer(builder: Any, address: Any, offset: Any) -> Any:
+    # Addresses are numbers here, and LLVM takes their sums apart as it likes. Where the part it
+    # calls "pointer" is 0, it would hold the access for impossible, and drop the branch that leads
+    # there, had we not said that 0 is as good a pointer as any. (The attribute is one that
+    # llvmlite does not list; hence the plain `set.add`.)
+    set.add(builder.function.attributes, "null_pointer_is_valid")
+    pointer = builder.inttoptr(address, _WORD.as_pointer())
+    return builder.gep(pointer, [offset])
+
+
+@_intrinsic
+def load(_context: Any, address: Any, offset: Any) -> Any:  # noqa: ARG001
+    """Return the word `offset` words after `address`."""
+
+    def generate(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        return builder.load(_word_pointer(builder, args[0], args[1]))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@_intrinsic
+def store(_context: Any, address: Any, offset: Any, value: Any) -> Any:  # noqa: ARG001
+    """Put a word `offset` words after `address`."""
+
+    def generate(context: Any, builder: Any, __: Any, args: Any) -> Any:
+        builder.store(args[2], _word_pointer(builder, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@_intrinsic
+def prefetch(_context: Any, address: Any) -> Any:  # noqa: ARG001
+    """Ask for a cache line that will be read soon."""
+
+    def generate(context: Any, builder: Any, __: Any, args: Any) -> Any:
+        small = ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, small, small, small])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+        numbers = [ir.Constant(small, n) for n in (0, 3, 1)]
+        builder.call(function, [builder.inttoptr(args[0], pointer), *numbers])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@_intrinsic
+def bits_of(_context: Any, value: Any) -> Any:  # noqa: ARG001
+    """Return the 64 bits of a float as a whole number."""
+
+    def generate(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], _WORD)
+
+    return types.int64(types.float64), generate
+
+
+@_intrinsic
+def float_of(_context: Any, bits: Any) -> Any:  # noqa: ARG001
+    """Return the float that has these 64 bits."""
+
+    def generate(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+@_intrinsic
+def single_bits_of(_context: Any, value: Any) -> Any:  # noqa: ARG001
+    """Return the 32 bits of a float rounded to single precision; keeps the order from 0 up."""
+
+    def generate(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        single = builder.fptrunc(args[0], ir.FloatType())
+        return builder.zext(builder.bitcast(single, ir.IntType(32)), _WORD)
+
+    return types.int64(types.float64), generate
+
+
+@_intrinsic
+def float_of_single(_context: Any, bits: Any) -> Any:  # noqa: ARG001
+    """Return the float whose single precision form has these 32 bits."""
+
+    def generate(_: Any, builder: Any, __: Any, args: Any) -> Any:
+        single = builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
+        return builder.fpext(single, ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+_malloc = types.ExternalFunction("malloc", types.int64(types.uint64))
+_realloc = types.ExternalFunction("realloc", types.int64(types.int64, types.uint64))
+_map = types.ExternalFunction(
+    "mmap",
+    types.int64(types.int64, types.uint64, types.int32, types.int32, types.int32, types.int64),
+)
+_unmap = types.ExternalFunction("munmap", types.int32(types.int64, types.uint64))
+_advise = types.ExternalFunction("madvise", types.int32(types.int64, types.uint64, types.int32))
+_free = types.ExternalFunction("free", types.void(types.int64))
+_memmove = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.uint64))
+
+
+@inlined
+def move_words(target, source, words):  # type: ignore[no-untyped-def]
+    """Copy words; the two places may overlap."""
+    if words > 0:
+        _memmove(target, source, words << 3)
+
+
+@inlined
+def log2_up(number):  # type: ignore[no-untyped-def]
+    """Return the least b with 2**b >= number."""
+    bits = 0
+    while (1 << bits) < number:
+        bits += 1
+    return bits
+
+
+@inlined
+def _map_segment(size):  # type: ignore[no-untyped-def]
+    """Map whole huge pages; without them most reads of a big list miss the TLB."""
+    size = (size + 2 * HUGE_PAGE - 1) & -HUGE_PAGE
+    base = _map(0, size, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+    if base == -1:
+        raise MemoryError
+    segment = (base + HUGE_PAGE - 1) & -HUGE_PAGE
+    _advise(segment, base + size - segment, _WANT_HUGE_PAGES)
+    store(segment, 1, base)
+    store(segment, 2, size)
+    return segment
+
+
+@inlined
+def _new_segment(s, size):  # type: ignore[no-untyped-def]
+    """Get memory that stays where it is until the list goes."""
+    if size >= HUGE_PAGE:
+        segment = _map_segment(size)
+    else:
+        segment = _malloc(size)
+        if segment == 0:
+            raise MemoryError
+        store(segment, 1, 0)
+    store(segment, 0, load(s, S_SEGMENTS))
+    store(s, S_SEGMENTS, segment)
+    store(s, S_BYTES, load(s, S_BYTES) + size)
+    return segment
+
+
+@inlined
+def _drop_segment(segment):  # type: ignore[no-untyped-def]
+    if load(segment, 1) != 0:
+        _unmap(load(segment, 1), load(segment, 2))
+    else:
+        _free(segment)
+
+
+@inlined
+def _advise_inside(place, size):  # type: ignore[no-untyped-def]
+    """Ask for huge pages in the part of a place that can have them."""
+    start = (place + HUGE_PAGE - 1) & -HUGE_PAGE
+    end = (place + size) & -HUGE_PAGE
+    if end > start:
+        _advise(start, end - start, _WANT_HUGE_PAGES)
+
+
+@inlined
+def take_words(s, words):  # type: ignore[no-untyped-def]
+    """Return the address of fresh words; they may hold anything. O(1)."""
+    size = words << 3
+    bump = load(s, S_BUMP)
+    if bump + size <= load(s, S_BUMP_END):
+        store(s, S_BUMP, bump + size)
+        return bump
+    length = min(max(load(s, S_BYTES) >> 2, LEAST_SEGMENT), GREATEST_SEGMENT)
+    if size > length >> 3:
+        return _new_segment(s, size + 64) + 64
+    segment = _new_segment(s, length)
+    store(s, S_BUMP, segment + 64 + size)
+    store(s, S_BUMP_END, segment + length)
+    return segment + 64
+
+
+@inlined
+def take_block(s, bits):  # type: ignore[no-untyped-def]
+    """Return a block of 2**bits words, a used one if there is any. O(1)."""
+    block = load(s, S_FREE_BLOCK + bits)
+    if block != 0:
+        store(s, S_FREE_BLOCK + bits, load(block, 0))
+        return block
+    return take_words(s, 1 << bits)
+
+
+@inlined
+def give_block(s, block, bits):  # type: ignore[no-untyped-def]
+    """Take a block back. O(1)."""
+    store(block, 0, load(s, S_FREE_BLOCK + bits))
+    store(s, S_FREE_BLOCK + bits, block)
+
+
+@inlined
+def scratch(s, words):  # type: ignore[no-untyped-def]
+    """Return a place for `words` words that is good until the next call of this."""
+    if load(s, S_SCRATCH_WORDS) < words:
+        bits = log2_up(words)
+        place = _realloc(load(s, S_SCRATCH), 8 << bits)
+        if place == 0:
+            raise MemoryError
+        store(s, S_SCRATCH, place)
+        store(s, S_SCRATCH_WORDS, 1 << bits)
+    return load(s, S_SCRATCH)
+
+
+@inlined
+def ordinal(value):  # type: ignore[no-untyped-def]
+    """Return a whole number for a float, in the same order; the next float has the next number."""
+    bits = bits_of(value + 0.0)  # -0.0 becomes 0.0
+    if bits < 0:
+        bits ^= 0x7FFFFFFFFFFFFFFF
+    return bits
+
+
+@inlined
+def value_of(number):  # type: ignore[no-untyped-def]
+    """Return the float that has this ordinal."""
+    if number < 0:
+        return float_of(number ^ 0x7FFFFFFFFFFFFFFF)
+    return float_of(number)
+
+
+@inlined
+def _hash(s, key):  # type: ignore[no-untyped-def]
+    mixed = key * -7046029254386353131
+    mixed ^= (mixed >> 29) & 0x7FFFFFFFF
+    mixed *= -4658895280553007687
+    bits = load(s, S_TABLE_BITS)
+    return (mixed >> (64 - bits)) & ((1 << bits) - 1)
+
+
+@inlined
+def find_slot(s, key):  # type: ignore[no-untyped-def]
+    """Return the slot of a key, or -1. Expected O(1)."""
+    table = load(s, S_TABLE)
+    mask = (1 << load(s, S_TABLE_BITS)) - 1
+    place = _hash(s, key)
+    while True:
+        slot = load(table, 2 * place + 1)
+        if slot < 0 or load(table, 2 * place) == key:
+            return slot
+        place = (place + 1) & mask
+
+
+@inlined
+def _put_slot(s, key, slot):  # type: ignore[no-untyped-def]
+    table = load(s, S_TABLE)
+    mask = (1 << load(s, S_TABLE_BITS)) - 1
+    place = _hash(s, key)
+    while load(table, 2 * place + 1) >= 0:
+        place = (place + 1) & mask
+    store(table, 2 * place, key)
+    store(table, 2 * place + 1, slot)
+
+
+@inlined
+def _new_table(s, bits):  # type: ignore[no-untyped-def]
+    old = load(s, S_TABLE)
+    old_words = 2 << load(s, S_TABLE_BITS)
+    table = _malloc(16 << bits)
+    if table == 0:
+        raise MemoryError
+    _advise_inside(table, 16 << bits)
+    for place in range(1 << bits):
+        store(table, 2 * place + 1, -1)
+    store(s, S_TABLE, table)
+    store(s, S_TABLE_BITS, bits)
+    if old != 0:
+        for word in range(0, old_words, 2):
+            if load(old, word + 1) >= 0:
+                _put_slot(s, load(old, word), load(old, word + 1))
+        _free(old)
+
+
+@inlined
+def reserve_keys(s, count):  # type: ignore[no-untyped-def]
+    """Make the key table big enough for `count` keys (at most half full)."""
+    if load(s, S_TABLE) == 0 or 2 * count > (1 << load(s, S_TABLE_BITS)):
+        _new_table(s, max(4, log2_up(2 * count)))
+
+
+@inlined
+def remember_key(s, key, slot):  # type: ignore[no-untyped-def]
+    """Note the slot of a key that is not there yet. Amortised O(1)."""
+    reserve_keys(s, load(s, S_COUNT) + 1)
+    _put_slot(s, key, slot)
+
+
+@inlined
+def forget_key(s, key):  # type: ignore[no-untyped-def]
+    """Take out a key that is there, closing the gap so that no tombstone remains."""
+    table = load(s, S_TABLE)
+    mask = (1 << load(s, S_TABLE_BITS)) - 1
+    hole = _hash(s, key)
+    while load(table, 2 * hole) != key or load(table, 2 * hole + 1) < 0:
+        hole = (hole + 1) & mask
+    place = (hole + 1) & mask
+    while load(table, 2 * place + 1) >= 0:
+        home = _hash(s, load(table, 2 * place))
+        if ((place - home) & mask) >= ((place - hole) & mask):
+            store(table, 2 * hole, load(table, 2 * place))
+            store(table, 2 * hole + 1, load(table, 2 * place + 1))
+            hole = place
+        place = (place + 1) & mask
+    store(table, 2 * hole + 1, -1)
+
+
+@inlined
+def reserve_records(s, count):  # type: ignore[no-untyped-def]
+    """Make room for `count` records of eight words, and their keys."""
+    if load(s, S_RECORD_CAPACITY) >= count:
+        return
+    capacity = max(16, count, load(s, S_RECORD_CAPACITY) * 2)
+    records = _realloc(load(s, S_RECORDS), capacity << 6)
+    if records == 0:
+        raise MemoryError
+    store(s, S_RECORDS, records)
+    keys = _realloc(load(s, S_KEYS), capacity << 3)
+    if keys == 0:
+        raise MemoryError
+    store(s, S_KEYS, keys)
+    store(s, S_RECORD_CAPACITY, capacity)
+    _advise_inside(records, capacity << 6)
+    _advise_inside(keys, capacity << 3)
+
+
+@njit(cache=True)
+def release_all(s):  # type: ignore[no-untyped-def]
+    """Give everything back to the system. The list is unusable afterwards."""
+    segment = load(s, S_SEGMENTS)
+    while segment != 0:
+        following = load(segment, 0)
+        _drop_segment(segment)
+        segment = following
+    for word in (S_RECORDS, S_KEYS, S_TABLE, S_SCRATCH):
+        if load(s, word) != 0:
+            _free(load(s, word))
+    for word in range(STATE_WORDS):
+        store(s, word, 0)
