@@ -11,7 +11,7 @@ import sys
 import typer
 
 from nearcast import __version__
-from nearcast.cli import bench, config, demo, pipeline
+from nearcast.cli import bench, clients, config, demo, pipeline, serve
 from nearcast.cli.terminal import exit_code, report_error
 from nearcast.model.errors import NearcastError
 
@@ -24,6 +24,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(serve.serve)
+app.command()(clients.pub)
+app.command()(clients.sub)
+app.command()(clients.status)
+app.command()(serve.passwd)
 app.command()(config.init)
 app.add_typer(config.app, name="config")
 app.command()(demo.demo)

@@ -1,0 +1,106 @@
+"""`nearcast serve` and `nearcast passwd`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from nearcast.config import Configuration
+    from nearcast.server import Server
+
+
+def serve(
+    *,
+    config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
+    host: Annotated[str | None, typer.Option(help="The first listener's address.")] = None,
+    port: Annotated[int | None, typer.Option(help="The first listener's port.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The data directory.")] = None,
+) -> None:
+    """Run a broker until it is told to stop.
+
+    Without a configuration it serves MQTT on 127.0.0.1:1883, for this machine only. SIGTERM ends
+    it in order, SIGHUP reads users and rules again.
+
+    Example: nearcast serve --config nearcast.toml --port 1884
+    """
+    from nearcast.server import serve as run
+
+    def read() -> Configuration:
+        return _configuration(config, host, port, data)
+
+    configuration = read()
+    _set_up_log(configuration)
+    run(configuration, on_ready=_announce, reread=read)
+
+
+def _configuration(
+    path: Path | None, host: str | None, port: int | None, data: Path | None
+) -> Configuration:
+    """Return the configuration, options above environment above file."""
+    from nearcast.config import load
+
+    options = {
+        "NEARCAST_LISTENER__0__HOST": host,
+        "NEARCAST_LISTENER__0__PORT": port,
+        "NEARCAST_NODE__DATA": data,
+    }
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    return load(path, {**os.environ, **given})
+
+
+def _set_up_log(configuration: Configuration) -> None:
+    import logging
+
+    text = "%(asctime)s %(levelname)s %(message)s"
+    as_json = '{"time":"%(asctime)s","level":"%(levelname)s","message":"%(message)s"}'
+    logging.basicConfig(
+        level=configuration.log.level.upper(),
+        format=as_json if configuration.log.format == "json" else text,
+    )
+
+
+def _announce(server: Server) -> None:
+    for kind, host, port in server.ports:
+        typer.echo(f"Listening on {kind} {host}:{port}")
+    node = server.configuration.node
+    durability = server.configuration.durability.mode
+    typer.echo(f"Node {node.name}; state in {node.data.resolve()} (durability: {durability})")
+    typer.echo("Ready. Stop with Ctrl-C.")
+
+
+def passwd(
+    users: Annotated[Path, typer.Argument(help="The password file.")],
+    name: Annotated[str, typer.Argument(help="The user.")],
+    *,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the user.")] = False,
+) -> None:
+    """Add a user to a password file, change a password, or remove a user.
+
+    The password is asked for on a terminal, else read from standard input.
+
+    Example: nearcast passwd users.txt alice
+    """
+    import sys
+    from getpass import getpass
+
+    from nearcast.model.errors import MisuseError
+    from nearcast.server import set_password
+
+    if delete:
+        set_password(users, name, None)
+        typer.echo(f"{name} is no longer in {users}")
+        return
+    if sys.stdin.isatty():
+        password = getpass("Password: ")
+        if password != getpass("Again: "):
+            raise MisuseError("two different passwords", todo="Try again")
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    if not password:
+        raise MisuseError("an empty password", expected="one character or more")
+    set_password(users, name, password.encode())
+    typer.echo(f"{name} is in {users}. A running broker reads it again on SIGHUP")

@@ -1,0 +1,98 @@
+"""The broker's commands against a real broker process."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.server
+
+NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
+ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[str]:
+    command = [*NEARCAST, "serve", "--port", "0", "--data", str(tmp_path / "data")]
+    broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON, cwd=tmp_path)
+    assert broker.stdout is not None
+    found = re.search(r"tcp 127\.0\.0\.1:(\d+)", broker.stdout.readline())
+    assert found, "the broker names its port first"
+    yield found[1]
+    broker.terminate()
+    rest = broker.communicate(timeout=60)[0]
+    assert broker.returncode == 0
+    assert "Ready." in rest
+
+
+def nearcast(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*NEARCAST, *arguments],
+        env=ENVIRON, input=text, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_what_is_published_is_printed_by_sub(port: str):
+    command = [*NEARCAST, "sub", "-p", port, "-t", "shops/#", "-C", "3", "-W", "50", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON) as subscriber:
+        assert subscriber.stdout is not None
+        retained = nearcast("pub", "-p", port, "-t", "shops/1", "-m", "one", "-q", "1", "-r")
+        assert retained.returncode == 0, retained.stderr
+        first = json.loads(subscriber.stdout.readline())  # live, or retained for the newcomer
+        assert (first["topic"], first["payload"]) == ("shops/1", "one")
+        nearcast("pub", "-p", port, "-t", "shops/2", "-l", "-D", "colour=red", text="a\nb\n")
+        lines = [json.loads(subscriber.stdout.readline()) for _ in range(2)]
+        assert [line["payload"] for line in lines] == ["a", "b"]
+        assert lines[0]["properties"] == [["colour", "red"]]
+        assert subscriber.wait(timeout=20) == 0
+
+
+def test_status_shows_the_figures(port: str):
+    figures = json.loads(nearcast("status", "-p", port, "--json").stdout)
+    assert figures["version"].startswith("nearcast")
+    assert int(figures["clients/total"]) >= 0
+
+
+def test_too_few_messages_are_an_answer_of_no(port: str):
+    run = nearcast("sub", "-p", port, "-t", "quiet", "-C", "1", "-W", "0.2", "-V", "3.1.1")
+    assert run.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-t", "a", "-m", "x", "-V", "4"], "--version: found '4'; expected 5 or 3.1.1"),
+        (["-t", "a"], "found no message; expected --message or --lines"),
+        (["-t", "a", "-m", "x", "-D", "red"], "--property: found 'red'; expected NAME=VALUE"),
+    ],
+)
+def test_a_mistake_of_the_caller_is_told(arguments: list[str], told: str):
+    run = nearcast("pub", *arguments)
+    assert run.returncode == 2
+    assert told in run.stderr
+
+
+def test_no_broker_there_is_told_with_what_to_do():
+    run = nearcast("pub", "-p", "1", "-t", "a", "-m", "x")
+    assert run.returncode == 5
+    assert "Is the broker running there?" in run.stderr
+
+
+def test_a_port_in_use_is_told(port: str, tmp_path: Path):
+    run = nearcast("serve", "--port", port, "--data", str(tmp_path / "other"))
+    assert run.returncode == 5
+    assert f"port {port}" in run.stderr
+
+
+def test_users_come_and_go(tmp_path: Path):
+    users = tmp_path / "users.txt"
+    assert nearcast("passwd", str(users), "alice", text="secret\n").returncode == 0
+    assert users.read_text().startswith("alice:scrypt$")
+    assert nearcast("passwd", str(users), "bob", text="\n").returncode == 2
+    assert nearcast("passwd", str(users), "alice", "--delete").returncode == 0
+    assert users.read_text() == ""
