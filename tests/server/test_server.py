@@ -296,6 +296,44 @@ def test_sighup_reloads_and_a_bad_file_changes_nothing(start_broker: Callable[..
         assert sock.recv(4) == b"\x20\x02\x00\x05"
 
 
+def test_the_event_log_survives_a_kill_and_ends_as_parquet(
+    start_broker: Callable[..., Any],
+) -> None:
+    import pyarrow.parquet as pq
+
+    from nearcast.server import Client, Target
+
+    broker = start_broker(log={"events": "full"})
+    message = Publish("e/x", b"first", 1)
+    with Client(Target(port=broker.port)) as client:
+        client.subscribe(FilterRequest("e/#", 1))
+        client.publish([message])
+        time.sleep(0.3)
+        client.publish([Publish("e/x", b"second", 0)])
+        time.sleep(0.3)
+        client.publish([Publish("e/x", b"third", 1)])
+    os.kill(broker.pid, signal.SIGKILL)
+    broker.end(signal.SIGKILL)
+    broker.start()
+    with Client(Target(port=broker.port)) as client:
+        client.publish([Publish("e/y", b"after", 2)])
+    assert broker.end(signal.SIGTERM) == ""
+    folder = broker.directory / "eventlog"
+    events = [
+        row
+        for path in sorted((folder / "events").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    gaps = pq.read_table(next((folder / "gaps").glob("*.parquet"))).to_pylist()
+
+    payloads = [row["payload"] for row in events]
+    assert payloads[:2] == [b"first", b"second"]
+    assert payloads[-1] == b"after"
+    assert len({row["sequence"] for row in events}) == len(events)
+    assert gaps[0]["reason"].startswith("crash")
+    assert list(folder.glob("open-*")) == []
+
+
 # --- clients that misbehave -----------------------------------------------------------------------
 
 

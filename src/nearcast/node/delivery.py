@@ -31,6 +31,7 @@ class Delivery:
         self._session_limit = state.settings.session_queue_bytes
         self._total_limit = state.settings.total_queue_bytes
         self._window_bytes = state.settings.outbox_window_bytes
+        self._offset = 0  # of the message at hand within the run that the event log has noted
 
     # --- QoS 0 ----------------------------------------------------------------------------
 
@@ -39,6 +40,7 @@ class Delivery:
         state, size, limit = self._state, len(chunk), self._outbox_limit
         grown = state.grown
         sent = 0
+        reached: list[str] | None = None if state.log is None else []
         for session in sessions:
             link = session.link
             if link is None:
@@ -51,9 +53,13 @@ class Delivery:
             link.outbox_bytes = total
             link.outbox.append(chunk)
             sent += 1
+            if reached is not None:
+                reached.append(session.client_id)
             if not link.has_grown:
                 link.has_grown = True
                 grown.append(link)
+        if reached and state.log is not None:
+            state.log.delivered(reached, count, 0, self._offset)
         counters = state.counters
         counters.messages_sent += sent * count
         counters.publish_sent += sent * count
@@ -118,10 +124,11 @@ class Delivery:
             if wanted:
                 self._deliver_as(session, wanted, messages, variants, retain)
         for group in route.shared:
-            for message in messages:
+            for self._offset, message in enumerate(messages):
                 member = group.pick(message.head.qos)
                 if member is not None:
                     self._deliver_as(member.session, [member], [message], {}, retain)
+        self._offset = 0
 
     def _deliver_as(
         self,
@@ -164,8 +171,11 @@ class Delivery:
         ):
             self._send_run(session, link, messages, qos)
             return
-        for message in messages:
-            self._enqueue(session, message, qos)
+        log = self._state.log
+        for place, message in enumerate(messages):
+            is_queued = self._enqueue(session, message, qos)
+            if log is not None and is_queued:
+                log.delivered([session.client_id], 1, qos, self._offset + place)
         if link is not None:
             self.pump(session)
 
@@ -203,6 +213,8 @@ class Delivery:
         state.held_bytes += fresh
         if state.journal is not None and session.is_durable:
             state.journal.sent(session.number, messages, identifiers, qos)
+        if state.log is not None:
+            state.log.delivered([session.client_id], len(messages), qos, self._offset)
         self._count_and_append(link, b"".join(parts), len(messages))
 
     def _count_and_append(self, link: Connection, data: bytes, count: int) -> None:
@@ -217,18 +229,20 @@ class Delivery:
         counters.publish_sent += count
         counters.publish_bytes_sent += len(data)
 
-    def _enqueue(self, session: Session, message: Message, qos: int) -> None:
+    def _enqueue(self, session: Session, message: Message, qos: int) -> bool:
+        """Let a message wait; tell whether there was room."""
         size = message.size
         if not self._has_room(session, size):
             session.dropped += 1
             self._state.counters.dropped_quota += 1
             message.was_refused = True
-            return
+            return False
         self._hold(session, message, size)
         session.queue.append((message, qos))
         journal = self._state.journal
         if journal is not None and session.is_durable:
             journal.queued(session.number, message, qos)
+        return True
 
     def enqueue_retained(self, session: Session, message: Message, qos: int) -> None:
         """Let a retained message wait for a newcomer; not subject to the quota."""

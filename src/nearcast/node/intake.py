@@ -75,6 +75,8 @@ class Intake:
         if is_guarded and not self._is_permitted(connection, route, topic):
             counters.dropped_forbidden += count
             return stop
+        if self._state.log is not None:
+            self._note(connection, count, 0, topic, data[position:stop], head_end - position)
         if not route.is_empty:
             chunk = data[position:stop]
             self._spread_bytes(connection, route, chunk, size, count, head_end - position, topic)
@@ -142,6 +144,9 @@ class Intake:
         payloads = [data[one + at : one + size] for one in range(start, stop, size)]
         counters.publish_received += len(payloads)
         counters.messages_received += len(payloads)
+        if self._state.log is not None:
+            qos = data[start] >> 1 & 3
+            self._note(connection, len(payloads), qos, topic, data[start:stop], at)
         if data[start] == 0x32:
             self._take_once(connection, route, topic, payloads, identifiers)
         else:
@@ -323,10 +328,31 @@ class Intake:
         answer = 0x40 if qos == 1 else 0x50
         self._answer_all(connection, answer, [TWO_BYTES[packet_id]], reason)
 
+    def _note(
+        self,
+        connection: Connection,
+        count: int,
+        flags: int,
+        topic: bytes,
+        packets: bytes,
+        head_size: int,
+    ) -> None:
+        """Tell the event log of a run."""
+        state, session = self._state, connection.session
+        assert state.log is not None
+        assert session is not None
+        state.log.events(
+            count, state.now_ms, flags, session.client_id, topic[2:], packets, head_size
+        )
+
     def publish(
         self, route: Route, message: Message, publisher: Session | None, *, retain: bool
     ) -> int:
         """Retain and deliver one message; return the reason code for its publisher."""
+        log, head = self._state.log, message.head
+        if log is not None and not route.is_forbidden:
+            flags, name = head.qos | retain << 2, publisher.client_id if publisher else ""
+            log.events(1, self._state.now_ms, flags, name, head.topic[2:], message.payload, 0)
         if retain:
             self._retain(message)
         if route.is_empty:

@@ -133,8 +133,10 @@ class Lifecycle:
         state = self._state
         if state.sessions.get(session.client_id) is session:
             del state.sessions[session.client_id]
-        for subscription in session.subscriptions.values():
+        for text, subscription in session.subscriptions.items():
             state.router.remove(subscription)
+            if state.log is not None:
+                state.log.subscription(state.now_ms, session.client_id, text, 0, is_added=False)
         session.subscriptions.clear()
         self._delivery.drop_all(session)
         if state.journal is not None:

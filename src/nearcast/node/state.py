@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING
 
 from nearcast.node.access import Access
 from nearcast.node.connection import Connection
@@ -15,13 +16,16 @@ from nearcast.node.session import Session
 from nearcast.node.settings import NodeSettings
 from nearcast.node.timers import Timers
 
+if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log
+    from nearcast.eventlog.records import Recorder
+
 
 @dataclass(slots=True)
 class NodeState:
     """The memory of a node: sessions, routes, retained messages, timers, and the outboxes grown.
 
     `now_ms` is the instant of the call being served. `journal` is None where nothing has to
-    survive.
+    survive, `log` where nobody wants to learn from what happens.
     """
 
     settings: NodeSettings
@@ -37,6 +41,7 @@ class NodeState:
     connected: int = 0
     grown: list[Connection] = field(default_factory=list)
     questions: list[Connection] = field(default_factory=list)
+    log: Recorder | None = None
     now_ms: int = 0
     held_bytes: int = 0
     next_session: int = 1

@@ -85,6 +85,10 @@ class Subscribing:
         state.router.add(subscription)
         if state.journal is not None and session.is_durable:
             state.journal.subscribed(subscription)
+        if state.log is not None:
+            state.log.subscription(
+                state.now_ms, session.client_id, text, request.qos, is_added=True
+            )
         return subscription, is_new
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
@@ -101,6 +105,8 @@ class Subscribing:
             state.router.remove(subscription)
             if state.journal is not None and session.is_durable:
                 state.journal.unsubscribed(session.number, text)
+            if state.log is not None:
+                state.log.subscription(state.now_ms, session.client_id, text, 0, is_added=False)
             codes.append(ReasonCode.SUCCESS)
         self._answer(connection, Unsuback(packet.packet_id, tuple(codes)), "")
 

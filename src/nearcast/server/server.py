@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 from nearcast.config import Configuration, LimitsSection, ListenerSection
 from nearcast.model.errors import EnvironmentProblem
@@ -24,6 +25,9 @@ from nearcast.server.tcp import MqttProtocol
 from nearcast.server.turns import Turns
 from nearcast.server.web import WebProtocol
 from nearcast.server.websocket import WebSocketProtocol
+
+if TYPE_CHECKING:
+    from nearcast.server.event_log import EventLog
 
 log = logging.getLogger("nearcast.server")
 
@@ -61,6 +65,7 @@ class Server:
         self._journal: JournalFile | None = None
         self._listeners: list[asyncio.Server] = []
         self._turns: Turns | None = None
+        self._log: EventLog | None = None
         self._sys_alarm: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
@@ -74,12 +79,14 @@ class Server:
     async def start(self) -> None:
         """Bring back what was stored, then open all listeners."""
         self._restore()
+        self._open_log()
         self._turns = Turns(
             self.node,
             self.clock,
             journal=self._journal,
             check_password=self._access.check_password,
             on_failure=self._failed,
+            on_end=self._log.turn_ended if self._log is not None else None,
         )
         try:
             for number, section in enumerate(self.configuration.listener):
@@ -100,6 +107,17 @@ class Server:
         self.node.restore(self._journal.batches(), self.clock.now_ms())
         self.node.take_journal()  # the snapshot tells all of it
         self._journal.compact(self.node.snapshot())
+
+    def _open_log(self) -> None:
+        section = self.configuration.log
+        if section.events == "off":
+            return
+        from nearcast.server.event_log import EventLog
+
+        share = section.sample if section.events == "sampled" else 1.0
+        node = self.configuration.node
+        self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
+        self.node.state.log = self._log.recorder
 
     async def _listen(self, section: ListenerSection, name: str) -> None:
         turns = self._turns
@@ -179,6 +197,9 @@ class Server:
                 await asyncio.sleep(0.02)
         if self._turns is not None:
             self._turns.stop()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
         if self._journal is not None:
             self._journal.close()
             self._journal = None

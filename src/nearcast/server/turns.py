@@ -46,6 +46,7 @@ class Turns:
         journal: JournalFile | None = None,
         check_password: PasswordCheck | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self.node = node
         self._receive = node.receive
@@ -53,6 +54,7 @@ class Turns:
         self._journal = journal
         self.check_password = check_password
         self._on_failure = on_failure
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self.now_ms = clock.now_ms()
         self._is_scheduled = False
@@ -115,6 +117,8 @@ class Turns:
                 self._write(connection)
         self._ask()
         self._set_alarm()
+        if self._on_end is not None:
+            self._on_end()
 
     def _store(self) -> None:
         journal = self._journal
