@@ -65,9 +65,3 @@ def on_barren(seat: Seat, sender: Address, message: Barren, now: Instant) -> Non
         known[values] = None
     while len(known) > seat.settings.cache_size:
         del known[next(iter(known))]
-    if len(known) and _nothing_left(seat, message):
-        return
-
-
-def _nothing_left(seat: Seat, message: Barren) -> bool:
-    return not message.boxes

@@ -94,9 +94,7 @@ def expected_in_union(boxes: Sequence[Bounds], expected: Expected) -> float:
     return total
 
 
-def candidates_after_join(
-    boxes: Sequence[Bounds], incumbent: int, newcomer: int
-) -> list[int]:
+def candidates_after_join(boxes: Sequence[Bounds], incumbent: int, newcomer: int) -> list[int]:
     """Return who can win by the paper's cost once `newcomer` is in, if `incumbent` won before.
 
     The newcomer adds the same amount to everyone's cost and takes some off only where it overlaps

@@ -97,7 +97,9 @@ def _at_root(seat: Seat, join: Join, now: Instant) -> None:
         seat.tally.refused += 1  # asked for before it handed its groups over
     elif _looks_elsewhere(seat, join, now):
         seat.send(seat.refuges[seat.tries % len(seat.refuges)], join)
-    elif _rank(seat.top, seat.settled, seat.address) > _rank(join.height, join.settled, join.origin):
+    elif _rank(seat.top, seat.settled, seat.address) > _rank(
+        join.height, join.settled, join.origin
+    ):
         _accept_as_equal(seat, join, now)
     elif not seat.is_asking(now):
         # The other tree is the higher one: it takes this one in, not the other way round.
@@ -163,9 +165,7 @@ def forget_barren(seat: Seat, box: Bounds) -> None:
             seat.asks[member] += 1
 
 
-def _least_enlarged(
-    seat: Seat, group: Group, box: Bounds, avoid: Address | None
-) -> list[Address]:
+def _least_enlarged(seat: Seat, group: Group, box: Bounds, avoid: Address | None) -> list[Address]:
     """Return the members that need the least enlargement, the smallest first."""
     extent = seat.settings.extent
     found = [
@@ -304,9 +304,7 @@ def stand_alone(seat: Seat, now: Instant) -> None:
     seat.branches = None
 
 
-def leave_groups(
-    seat: Seat, start: int, now: Instant, known: tuple[Address, ...] = ()
-) -> None:
+def leave_groups(seat: Seat, start: int, now: Instant, known: tuple[Address, ...] = ()) -> None:
     """Hand the groups from `start` up to their other members; be without a parent afterwards.
 
     `known` tells a new root of others that may belong to another tree.

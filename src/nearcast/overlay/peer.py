@@ -104,6 +104,7 @@ class Peer:
         """Messages for seats that are not here."""
         self._keys: dict[Hashable, int] = {}
         self._next_seat = 0
+        self._stray: list[Envelope] = []
         self._delivered: set[Hashable] = set()
         self._delivered_before: set[Hashable] = set()
         self._delivered_since = 0
@@ -200,7 +201,12 @@ class Peer:
 
     def wake_at(self) -> Instant | None:
         """Say when `advance` is wanted."""
-        return min((seat.due_at() for seat in self.seats.values()), default=None)
+        soonest: Instant | None = None
+        for seat in self.seats.values():
+            at = seat.due_at()
+            if soonest is None or at < soonest:
+                soonest = at
+        return soonest
 
     # --- inside ------------------------------------------------------------------------------------
 
@@ -233,17 +239,11 @@ class Peer:
         elif isinstance(body, Report):
             self._stray.append(Envelope(sender, to, Unknown(body.level)))
 
-    @property
-    def _stray(self) -> list[Envelope]:
-        if not hasattr(self, "_strays"):
-            self._strays: list[Envelope] = []
-        return self._strays
-
     def _turn(self, now: Instant) -> list[Output]:
         """Empty the seats' outboxes; what is for a seat of this peer is handed over at once."""
         outputs: list[Output] = []
         budget = _MOST_INNER
-        moved = True
+        moved = bool(self.seats)
         while moved:
             moved = False
             for seat in list(self.seats.values()):
@@ -257,8 +257,9 @@ class Peer:
                         budget -= 1
                         moved = True
                         self._hand(*envelope, now)
-        outputs += self._stray
-        self._stray.clear()
+        if self._stray:
+            outputs += self._stray
+            self._stray.clear()
         self._collect(outputs, now)
         return outputs
 
@@ -266,6 +267,8 @@ class Peer:
         """Turn what the seats delivered into one delivery per event (trap T3.4)."""
         several = len(self.seats) > 1
         for seat in self.seats.values():
+            if not seat.delivered:
+                continue
             for batch in seat.delivered:
                 fresh = self._not_yet(batch, now) if several or self._delivered else batch
                 if fresh is not None:

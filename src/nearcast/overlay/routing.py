@@ -17,6 +17,7 @@ import numpy as np
 
 from nearcast.overlay.bounds import Bounds
 from nearcast.overlay.cache import note_barren, without_barren
+from nearcast.overlay.election import Method
 from nearcast.overlay.events import Batch, hits, stacked, together
 from nearcast.overlay.messages import Address, Events, Instant
 from nearcast.overlay.seat import Branches, Seat
@@ -68,12 +69,12 @@ def _route(
     branches = seat.branches or _branches(seat)
     starts, places, barren = hits(batch.lows, batch.highs, branches.lows, branches.highs)
     ends = starts.tolist()
-    size, wanted = len(batch), 0
-    for row, (address, level) in enumerate(branches.rows):
-        start, end = ends[row], ends[row + 1]
+    size, wanted, start = len(batch), 0, 0
+    measures = seat.settings.method is Method.MEASURED
+    for (address, level), end in zip(branches.rows, ends[1:], strict=True):
         if start == end:
             continue
-        if level >= 0 and seat.top >= level:
+        if measures and level >= 0:
             passed = seat.groups[level].passed
             passed[address] = passed.get(address, 0) + end - start
         if address == seat.address:
@@ -84,6 +85,7 @@ def _route(
         elif address != served:
             part = batch if end - start == size else batch.take(places[start:end])
             pass_on(seat, address, part, rising=False, now=now)
+        start = end
     if rising and seat.parent is not None and seat.parent != served:
         seat.tally.lifted += size
         pass_on(seat, seat.parent, batch, rising=True, now=now)

@@ -31,9 +31,7 @@ def split(
     return (quadratic if way is Split.QUADRATIC else rstar)(boxes, least, extent)
 
 
-def quadratic(
-    boxes: Sequence[Bounds], least: int, extent: Extent
-) -> tuple[list[int], list[int]]:
+def quadratic(boxes: Sequence[Bounds], least: int, extent: Extent) -> tuple[list[int], list[int]]:
     """Start from the pair that wastes most together; add the most decided member next."""
     seeds = max(combinations(range(len(boxes)), 2), key=lambda pair: _waste(boxes, pair, extent))
     parts = ([seeds[0]], [seeds[1]])
@@ -59,9 +57,7 @@ def quadratic(
     return parts
 
 
-def _waste(
-    boxes: Sequence[Bounds], pair: tuple[int, int], extent: Extent
-) -> tuple[float, float]:
+def _waste(boxes: Sequence[Bounds], pair: tuple[int, int], extent: Extent) -> tuple[float, float]:
     a, b = boxes[pair[0]], boxes[pair[1]]
     both = union(a, b)
     return (
@@ -87,7 +83,9 @@ def rstar(boxes: Sequence[Bounds], least: int, extent: Extent) -> tuple[list[int
             best = (total, orders)
     assert best is not None
     cuts = [
-        (order[:cut], order[cut:]) for order in best[1] for cut in range(least, len(boxes) - least + 1)
+        (order[:cut], order[cut:])
+        for order in best[1]
+        for cut in range(least, len(boxes) - least + 1)
     ]
     return min(cuts, key=lambda parts: _cut_cost(boxes, parts, extent))
 

@@ -304,7 +304,10 @@ def _tell_above(
         else:
             seat.send(seat.parent, Replace(level, plan.passed[0], seat.clock))
     elif heads and heads[0] != seat.address and heads[0] not in handed:
-        seat.send(heads[0], Handover((), None, seat.clock, seat.clock + 1, settled=seat.settled, known=known))
+        seat.send(
+            heads[0],
+            Handover((), None, seat.clock, seat.clock + 1, settled=seat.settled, known=known),
+        )
 
 
 def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:
@@ -355,9 +358,7 @@ MOST_TWINS = 64
 """Followers of one relay beyond which they are not told of each other; they re-join instead."""
 
 
-def take_over(
-    seat: Seat, grants: Sequence[Grant], term: int, now: Instant
-) -> None:
+def take_over(seat: Seat, grants: Sequence[Grant], term: int, now: Instant) -> None:
     """Host these groups, which follow on the seat's own levels, and tell their members."""
     for grant in grants:
         own = seat.entry(grant.level - 1)

@@ -293,7 +293,9 @@ def _pass_handover_on(seat: Seat, sender: Address, message: Handover) -> None:
     heir = seat.heir_of(first.level - 1)
     if heir is not None and first.level > seat.top + 1 and message.hops < MOST_DETOURS:
         grants = tuple(_renamed(grant, seat.address, heir) for grant in message.grants)
-        seat.out.append(Envelope(heir, sender, replace(message, grants=grants, hops=message.hops + 1)))
+        seat.out.append(
+            Envelope(heir, sender, replace(message, grants=grants, hops=message.hops + 1))
+        )
     else:
         seat.send(sender, Returned(message))
 
