@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nearcast.cli.terminal import JSON, print_json
+
+if TYPE_CHECKING:
+    from nearcast.model import Space
 
 app = typer.Typer(help="Run a job on Spark.", no_args_is_help=True)
 
@@ -38,6 +41,7 @@ def ingest(
     Example: nearcast pipeline ingest --input cabs.csv --output city --columns t=time,user_id=cab
     """
     from nearcast.pipeline import ingest as job
+    from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.session import spark_session
     from nearcast.pipeline.sources import read_source
@@ -45,7 +49,7 @@ def ingest(
     names = _mapping(columns, job.COLUMNS)
     cleaning = job.Cleaning(max_speed, gap, timezone)
     spark = spark_session(master)
-    with spark_progress(spark, "ingest"):
+    with told_plainly(output), spark_progress(spark, "ingest"):
         done = job.ingest(read_source(spark, input, names), output, cleaning)
     if json:
         print_json({"kept": done.kept, "rejected": done.rejected, "output": output})
@@ -81,6 +85,7 @@ def regions(
     """
     from nearcast.locality.slow_regions import RegionRules
     from nearcast.pipeline import regions as job
+    from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.pictures import draw_regions
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.session import spark_session
@@ -88,7 +93,7 @@ def regions(
 
     rules = RegionRules(slow, slow_share, density, min_cells)
     spark = spark_session(master)
-    with spark_progress(spark, "regions"):
+    with told_plainly(output), spark_progress(spark, "regions"):
         found = job.find_regions(read_table(spark, input), output, cell, rules)
         job.write_geojson(found, Path(output) / "regions.geojson")
         draw_regions(read_table(spark, f"{output}/cells"), found, Path(output) / "regions.png")
@@ -104,6 +109,70 @@ def regions(
             f"[{west:.4f}, {east:.4f}] x [{south:.4f}, {north:.4f}]"
         )
     typer.echo(f"Map: {output}/regions.geojson; picture: {output}/regions.png")
+
+
+@app.command()
+def match(
+    *,
+    input: Input,  # noqa: A002 - the option's name
+    subscriptions: Annotated[str, typer.Option(help="The subscription table or file.")],
+    output: Output,
+    space: Annotated[str, typer.Option(help="The space that the events belong to.")],
+    topic: Annotated[str, typer.Option(help="The topic of the events.")] = "",
+    top: Annotated[int | None, typer.Option(min=1, help="Only the k best of each event.")] = None,
+    rank: Annotated[str, typer.Option(help="narrowest, nearest, centre or weight.")] = "narrowest",
+    config: Annotated[Path, typer.Option(help="Where the space is declared.")] = Path(
+        "nearcast.toml"
+    ),
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Match a table of events with a table of subscriptions, exactly, ranked and cut at k.
+
+    Writes the tables OUTPUT/deliveries and OUTPUT/rejected_events.
+
+    Example: nearcast pipeline match --space shops --input events.parquet
+    --subscriptions wishes.parquet --output found --top 5
+    """
+    from nearcast.matching.ranking import checked_rank
+    from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.match import Question
+    from nearcast.pipeline.matching_job import match_tables
+    from nearcast.pipeline.progress import spark_progress
+    from nearcast.pipeline.session import spark_session
+    from nearcast.pipeline.sources import read_all
+
+    declared = _space(config, space)
+    question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
+    spark = spark_session(master)
+    with told_plainly(output), spark_progress(spark, "match"):
+        events, wishes = read_all(spark, input), read_all(spark, subscriptions)
+        done = match_tables(events, wishes, declared, question, output)
+    if json:
+        print_json({"deliveries": done.deliveries, "rejected": done.rejected, "way": done.way})
+        return
+    typer.echo(f"{done.deliveries:,} deliveries in {output}/deliveries (matched by {done.way})")
+    if done.rejected:
+        typer.echo(f"{done.rejected:,} events could not be matched: see {output}/rejected_events")
+
+
+def _space(config: Path, name: str) -> Space:
+    """Return a space that the configuration declares."""
+    import os
+
+    from nearcast.config import load
+    from nearcast.model.errors import UnknownNameError
+
+    sections = {section.name: section for section in load(config, os.environ).space}
+    if name not in sections:
+        expected = f"one of {', '.join(sections)}" if sections else "a [[space]] there"
+        raise UnknownNameError(f"the space {name!r}", where=str(config), expected=expected)
+    return sections[name].to_space()
+
+
+def _some_topic(topic_filter: str) -> str:
+    """Return a topic that fits a filter, for tables that name none."""
+    return topic_filter.replace("+", "x").replace("#", "x")
 
 
 def _mapping(text: str, wanted: tuple[str, ...]) -> dict[str, str]:

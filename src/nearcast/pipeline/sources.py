@@ -37,6 +37,12 @@ def read_source(spark: SparkSession, path: str, columns: Mapping[str, str]) -> D
         return _renamed(_with_coordinates(_open(spark, path), columns), path, columns)
 
 
+def read_all(spark: SparkSession, path: str) -> DataFrame:
+    """Return the rows at `path` as they are."""
+    with told_plainly(path):
+        return _open(spark, path)
+
+
 def _open(spark: SparkSession, path: str) -> DataFrame:
     kind = _FORMATS.get(PurePosixPath(path).suffix.lower())
     if kind == "csv":
