@@ -172,9 +172,10 @@ def test_the_best_policy_is_a_threshold_on_the_price(process: DecisionProcess) -
     for d, t in np.argwhere(process.always_wait() == 1):
         steps = min(3 - d, 5 - t)
         lost = sum(going_on**k * process.timeliness.value(t + k) for k in range(steps))
-        critical = lost / (1 - going_on**steps)
-        if abs(process.weights.price - critical) > 1e-6 * critical + 1e-6:
-            assert actions[d, t] == (process.weights.price > critical)
+        omega, cost = process.weights.omega, process.weights.message_cost
+        saved = (1 - omega) * cost * (1 - going_on**steps)
+        if abs(saved - omega * lost) > 1e-8:  # else a tie, up to rounding
+            assert actions[d, t] == (saved > omega * lost)
 
 
 def test_at_dmax_and_on_a_quiet_topic_there_is_no_waiting() -> None:

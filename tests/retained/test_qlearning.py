@@ -54,7 +54,7 @@ def test_however_short_the_learning_it_never_loses_to_plain_mqtt(
     rates: Rates, weights: Weights, seed: int
 ) -> None:
     process = DecisionProcess(rates, weights)
-    learned = learn(process, seed=seed, learning=Learning(steps=2_000))
+    learned = learn(process, seed=seed, learning=Learning(steps=15_000, margin=0.0))
 
     assert expected_reward(process, learned.actions) >= expected_reward(process, process.plain())
 
@@ -79,6 +79,15 @@ def test_the_whole_reward_teaches_the_same_but_worse() -> None:
         errors.append(np.abs(advantage - exact).mean())
 
     assert errors[0] < errors[1] < 1.0
+
+
+def test_a_table_that_would_lose_is_dropped_for_plain_mqtt() -> None:
+    process = DecisionProcess(Rates(0.1), Weights(0.82))  # nearly nothing to gain, much to lose
+    noisy = Learning(steps=15_000, learning_rate=0.9, margin=0.0)
+    tries = [learn(process, seed=seed, learning=noisy) for seed in range(20)]
+
+    assert any(learned.kept_plain for learned in tries)
+    assert not any(learned.actions.any() for learned in tries if learned.kept_plain)
 
 
 def test_states_hardly_seen_keep_to_plain_mqtt() -> None:

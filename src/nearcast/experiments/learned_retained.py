@@ -60,7 +60,7 @@ def _general_for(caps: Caps, timeliness: Timeliness) -> GeneralPolicy:
     shipped = shipped_policy()
     if (caps, timeliness) == (shipped.caps, shipped.timeliness):
         return shipped
-    quick = Fit(topics=80, rounds=4000, batch=512)
+    quick = Fit(topics=120, rounds=6000)
     return fit(seed=1, how=quick, caps=caps, timeliness=timeliness)
 
 
