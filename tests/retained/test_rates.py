@@ -41,6 +41,9 @@ def test_rates_are_decayed_counts_over_decayed_time(
     found = estimators.estimate(slot, now)
     assert list(found[:3]) == pytest.approx(expected, rel=1e-4, abs=1e-9)
     assert found.publishes_seen == pytest.approx(expected[0] * observed_s, rel=1e-4, abs=1e-9)
+    publish, leave, seen, last = estimators.what_matters(slot, now)
+    assert (publish, leave, seen) == pytest.approx((found[0], found[2], found[3]))
+    assert last == max((at for at, _ in weights["publish"]), default=-math.inf)
 
 
 def test_nothing_seen_means_rates_of_zero_even_at_the_first_instant() -> None:
