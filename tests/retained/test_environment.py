@@ -91,3 +91,17 @@ def test_a_topic_with_a_message_in_every_step_can_still_be_begun() -> None:
     assert seen[2] == 1
     assert over
     assert np.array_equal(after[[0, 1, 2, 4]], [1, 0, 0, 0])
+
+
+def test_the_message_that_ends_an_episode_is_counted_one_step_later() -> None:
+    process = DecisionProcess(
+        Rates(1.0, 0.0, 0.0), Weights(0.5, 4.0), publishing=Publishing((1.0,))
+    )
+    environment = RetainedDeliveryEnvironment(process)
+    environment.reset(seed=1)
+    _, reward, over, _, _ = environment.step(0)
+
+    now = 0.5 * process.timeliness.value(1) - 0.5 * 4.0  # the copy
+    then = 0.5 * 1.0 - 0.5 * 4.0  # the live message, to its one subscriber
+    assert over
+    assert reward == pytest.approx(now + 0.95 * then)
