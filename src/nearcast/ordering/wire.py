@@ -17,6 +17,8 @@ Read next: message.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from nearcast.model.errors import PeerProtocolError
@@ -156,6 +158,20 @@ def _row_bytes(entries: Entries, width: int) -> bytes:
     )
 
 
+def _bits_of(gaps: Iterable[int]) -> int:
+    bits, last = 0, -1
+    for gap in gaps:
+        last += gap + 1
+        if last > HIGHEST_NUMBER:
+            raise wrong(f"process number {last}", expected=f"0 to {HIGHEST_NUMBER}")
+        bits |= 1 << last
+    return bits
+
+
+_bits_of_bytes = lru_cache(maxsize=4096)(_bits_of)
+"""The same small sets arrive again and again."""
+
+
 class Reader:
     """Read the forms above from bytes that a peer sent; anything amiss is its mistake."""
 
@@ -216,13 +232,11 @@ class Reader:
             if length > HIGHEST_NUMBER // 8 + 1:
                 raise wrong(f"a bit set of {length} bytes", expected="512 at most")
             return int.from_bytes(self.take(length), "little")
-        bits, last = 0, -1
-        for _ in range(length):
-            last += self.varint() + 1
-            if last > HIGHEST_NUMBER:
-                raise wrong(f"process number {last}", expected=f"0 to {HIGHEST_NUMBER}")
-            bits |= 1 << last
-        return bits
+        gaps = self.data[self.at : self.at + length]
+        if gaps.isascii() and len(gaps) == length:  # each gap is one byte
+            self.at += length
+            return _bits_of_bytes(gaps)
+        return _bits_of([self.varint() for _ in range(min(length, HIGHEST_NUMBER + 1))])
 
     def time(self, width: int, sent_us: int) -> int:
         """Return a time at or before `sent_us`, of which `width` bytes were written."""
@@ -255,9 +269,9 @@ class Reader:
             elif _BITS < form < _BITS | _LONG:
                 at += form & _LONG
                 bits = int.from_bytes(data[after + 1 : at], "little")
-            elif form == 1 and at < size and data[at] < 0x80:
-                bits = 1 << data[at]
-                at += 1
+            elif form < _LONG and (gaps := data[at : at + form]).isascii():
+                at += form
+                bits = _bits_of_bytes(gaps)
             else:
                 self.at = at
                 bits = self._rest_of_set(form)
