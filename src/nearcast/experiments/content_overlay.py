@@ -1,35 +1,147 @@
-"""Paper 3: content-based publish/subscribe on a peer-to-peer R-tree."""
+"""Paper 3: content-based publish/subscribe on a peer-to-peer R-tree.
+
+Every point of a sweep is a function of its parameters and a seed that returns rows (plain
+dictionaries), so that Spark can run one point per task: `overhead_rows`, `cache_rows`,
+`churn_rows`, `growth_rows`, `onehop_rows`. `points` lists them, `claims` turns rows into verdicts
+on C3.1–C3.6, `figures` draws figures 7 and 8.
+
+The peers are the ones that serve clients, in the simulated world. Events enter at the root
+(`Climb.DIRECT`), so that overhead is what the paper's formula speaks of: the way down. R = F = 1.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
-from nearcast.overlay.events import Event
-from nearcast.overlay.messages import Delivery, Envelope, Instant, Output
-from nearcast.overlay.peer import Peer
-from nearcast.overlay.settings import Settings
-from nearcast.simulator import Link, Send, World
+import numpy as np
+from numpy.typing import NDArray
+
+from nearcast.overlay import (
+    Bounds,
+    Climb,
+    Delivery,
+    Envelope,
+    Event,
+    Extent,
+    GridDensity,
+    MarginalDensity,
+    Method,
+    OneHopEnvelope,
+    OneHopPeer,
+    Output,
+    Peer,
+    Settings,
+    Split,
+    size_bytes,
+    violations,
+)
+from nearcast.simulator import Link, Send, World, constant
+
+Row: TypeAlias = dict[str, Any]
+Floats: TypeAlias = NDArray[np.float64]
+
+SIZES = (100.0, 50.0, 30.0, 10.0)
+SHARES = (0.1, 0.2, 0.3, 0.4)
+EVENT_SIGMAS = (10, 30, 60, 100, 120, 150, 200, 300, 500)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The paper's table 1, and what it leaves open."""
+
+    peers: int = 3000
+    events: int = 3000
+    subscription_sigma: float = 100.0
+    event_sigmas: tuple[float, ...] = (100.0,)
+    dimensions: int = 2
+    method: Method = Method.CHEAPEST
+    split: Split = Split.RSTAR
+    climb: Climb = Climb.DIRECT
+    density: str = "volume"
+    least: int = 3
+    most: int = 6
+    cache_size: int = 0
+    load_bound: float = math.inf
+    join_gap_ms: int = 60
+    beat_ms: int = 30_000
+
+
+# --- the workload ------------------------------------------------------------------------------
+
+
+def subscriptions(parameters: Parameters, seed: int) -> tuple[Floats, Floats]:
+    """Return lows and highs: centres normal, sides from the four classes, all clipped."""
+    random = np.random.default_rng([seed, 1])
+    shape = (parameters.peers, parameters.dimensions)
+    centres = np.clip(random.normal(500.0, parameters.subscription_sigma, shape), 0.0, 1000.0)
+    means = random.choice(SIZES, p=SHARES, size=(parameters.peers, 1))
+    sides = np.clip(random.normal(means, 10.0, shape), 0.0, 120.0)
+    return np.clip(centres - sides / 2, 0.0, 1000.0), np.clip(centres + sides / 2, 0.0, 1000.0)
+
+
+def event_points(parameters: Parameters, sigma: float, seed: int) -> Floats:
+    """Return one row of values per event: normal, clipped."""
+    random = np.random.default_rng([seed, 2, int(sigma)])
+    shape = (parameters.events, parameters.dimensions)
+    return np.clip(random.normal(500.0, sigma, shape), 0.0, 1000.0)
+
+
+def extent_of(parameters: Parameters) -> Extent:
+    """Return the space: every attribute from 0 to 1000."""
+    return Extent((0.0,) * parameters.dimensions, (1000.0,) * parameters.dimensions)
+
+
+def settings_of(parameters: Parameters, seed: int) -> Settings:
+    """Return the peers' settings; a histogram is made of events of the first event σ."""
+    extent = extent_of(parameters)
+    density = None
+    if parameters.density == "histogram":
+        points = event_points(replace(parameters, events=20_000), parameters.event_sigmas[0], -seed % 997)
+        few = parameters.dimensions <= 2
+        density = GridDensity.of_events(extent, points, 40) if few else MarginalDensity(extent, points)
+    return Settings(
+        extent,
+        least=parameters.least,
+        most=parameters.most,
+        method=parameters.method,
+        split=parameters.split,
+        climb=parameters.climb,
+        density=density,
+        cache_size=parameters.cache_size,
+        load_bound=parameters.load_bound,
+        beat_ms=parameters.beat_ms,
+        patience_ms=int(parameters.beat_ms * 3.5),
+        probe_ms=parameters.beat_ms * 10,
+        coalesce_ms=0 if parameters.cache_size else 500,
+        memory_ms=600_000,
+    )
+
+
+# --- the world -----------------------------------------------------------------------------------
 
 
 class OverlayActor:
-    """A peer as an actor of the simulated world."""
+    """A peer as an actor of the simulated world; counts what it sends."""
 
-    def __init__(self, peer: Peer, sent: Counter[str]) -> None:
+    def __init__(self, peer: Peer, sent: Counter[str], bytes_sent: Counter[str] | None) -> None:
         self.peer = peer
         self._sent = sent
+        self._bytes = bytes_sent
 
-    def receive(self, message: Envelope, now: Instant) -> Iterable[Any]:
+    def receive(self, message: Envelope, now: int) -> Iterable[Any]:
         """Hand a message to the peer."""
         return self.posted(self.peer.receive(message, now))
 
-    def advance(self, now: Instant) -> Iterable[Any]:
+    def advance(self, now: int) -> Iterable[Any]:
         """Let the peer do what is due."""
         return self.posted(self.peer.advance(now))
 
-    def wake_at(self) -> Instant | None:
+    def wake_at(self) -> int | None:
         """Say when the peer wants waking."""
         return self.peer.wake_at()
 
@@ -38,7 +150,10 @@ class OverlayActor:
         posted: list[Any] = []
         for output in outputs:
             if type(output) is Envelope:
-                self._sent[type(output.body).__name__] += 1
+                kind = type(output.body).__name__
+                self._sent[kind] += 1
+                if self._bytes is not None:
+                    self._bytes[kind] += size_bytes(output.body)
                 posted.append(Send(output.to.peer, output))
             else:
                 posted.append(output)
@@ -48,23 +163,32 @@ class OverlayActor:
 class SimulatedOverlay:
     """Many peers in one world; `delivered` says who got each event, and how often."""
 
-    def __init__(self, settings: Settings, seed: int, link: Link | None = None) -> None:
+    def __init__(
+        self, settings: Settings, seed: int, link: Link | None = None, *, weigh: bool = False
+    ) -> None:
         self.settings = settings
         self.world = World(seed, link=link, observer=self._observe, keep_digest=False)
         self.peers: dict[str, Peer] = {}
         self.sent: Counter[str] = Counter()
+        self.bytes_sent: Counter[str] | None = Counter() if weigh else None
         self.delivered: dict[Hashable, list[str]] = {}
+        self.deliveries = 0
+        self.hops: Counter[int] = Counter()
+        self.keep_names = True
 
-    def _observe(self, now: Instant, peer_id: Any, output: Any) -> None:
+    def _observe(self, now: int, peer_id: Any, output: Any) -> None:
         if isinstance(output, Delivery):
-            for event_id in output.batch.ids:
-                self.delivered.setdefault(event_id, []).append(peer_id)
+            self.deliveries += len(output.batch)
+            self.hops.update(output.batch.hops.tolist())
+            if self.keep_names:
+                for event_id in output.batch.ids:
+                    self.delivered.setdefault(event_id, []).append(peer_id)
 
     def add(self, peer_id: str, contacts: Iterable[str] = ()) -> Peer:
         """Put a peer into the world."""
         peer = Peer(peer_id, self.settings, Random(f"{self.world.seed}/{peer_id}"), contacts)
         self.peers[peer_id] = peer
-        self.world.add(peer_id, OverlayActor(peer, self.sent))
+        self.world.add(peer_id, OverlayActor(peer, self.sent, self.bytes_sent))
         return peer
 
     def perform(self, peer_id: str, outputs: Sequence[Output]) -> None:
@@ -76,6 +200,10 @@ class SimulatedOverlay:
     def subscribe(self, peer_id: str, lows: Sequence[float], highs: Sequence[float]) -> None:
         """Let a peer subscribe to a box, under the key "box"."""
         self.perform(peer_id, self.peers[peer_id].subscribe("box", lows, highs, self.world.now))
+
+    def change(self, peer_id: str, lows: Sequence[float], highs: Sequence[float]) -> None:
+        """Let a peer change its box."""
+        self.perform(peer_id, self.peers[peer_id].change("box", lows, highs, self.world.now))
 
     def publish(self, peer_id: str, events: Sequence[Event]) -> None:
         """Let a peer publish."""
@@ -95,3 +223,316 @@ class SimulatedOverlay:
     def run(self, duration_ms: int) -> None:
         """Let time pass."""
         self.world.run(self.world.now + duration_ms)
+
+    def rest(self, most_beats: int = 30) -> int:
+        """Let beats pass until no group changes hands and the tree is sound; return how many."""
+        for beats in range(most_beats):
+            before = self.sent["Handover"]
+            self.run(self.settings.beat_ms + 100)
+            if self.sent["Handover"] == before and not violations(self.peers.values()):
+                return beats
+        return most_beats
+
+    def reset(self) -> None:
+        """Forget all counts."""
+        self.deliveries = 0
+        self.hops.clear()
+        self.delivered.clear()
+        for peer in self.peers.values():
+            for seat in peer.seats.values():
+                seat.tally = type(seat.tally)()
+
+
+def grown(parameters: Parameters, seed: int, *, weigh: bool = False) -> SimulatedOverlay:
+    """Return an overlay in which all peers have joined, one after the other, and that rests."""
+    settings = settings_of(parameters, seed)
+    net = SimulatedOverlay(settings, seed, Link(constant(5), reordering=1.0), weigh=weigh)
+    net.keep_names = False
+    lows, highs = subscriptions(parameters, seed)
+    random = Random(f"{seed}/contacts")
+    for number in range(parameters.peers):
+        contact = [f"p{random.randrange(number)}"] if number else []
+        net.add(f"p{number}", contact)
+        net.subscribe(f"p{number}", lows[number].tolist(), highs[number].tolist())
+        net.run(parameters.join_gap_ms)
+    net.rest()
+    return net
+
+
+def publish_all(net: SimulatedOverlay, points: Floats, name: str, spread_ms: int = 20_000) -> None:
+    """Let the peers publish in turn, in a random order, each equally often."""
+    order = Random(f"{net.world.seed}/{name}").sample(sorted(net.peers), len(net.peers))
+    start, gap = net.world.now, spread_ms / max(len(points), 1)
+    for number, values in enumerate(points.tolist()):
+        at = start + int(number * gap)
+        if at > net.world.now:
+            net.world.run(at)
+        net.publish(order[number % len(order)], [Event.point((name, number), values)])
+    net.run(15_000)
+
+
+# --- measures --------------------------------------------------------------------------------------
+
+
+def overheads(net: SimulatedOverlay) -> Floats:
+    """Return each peer's overhead, R and F from the settings."""
+    per_peer = [sum(seat.overhead() for seat in p.seats.values()) for p in net.peers.values()]
+    return np.array(per_peer, dtype=np.float64)
+
+
+def gini(values: Floats) -> float:
+    """Return 0 when all bear the same, 1 when one bears all.
+
+    >>> gini(np.array([1.0, 1.0, 1.0])), round(gini(np.array([0.0, 0.0, 9.0])), 3)
+    (0.0, 0.667)
+    """
+    ordered = np.sort(values)
+    total = ordered.sum()
+    if total == 0:
+        return 0.0
+    ranks = np.arange(1, len(ordered) + 1)
+    return float(2.0 * (ranks * ordered).sum() / (len(ordered) * total) - (len(ordered) + 1) / len(ordered))
+
+
+def matches(lows: Floats, highs: Floats, points: Floats) -> int:
+    """Return how many (event, subscription) pairs match: the oracle, a plain scan."""
+    total = 0
+    for start in range(0, len(points), 500):
+        part = points[start : start + 500, None, :]
+        total += int(((part >= lows) & (part <= highs)).all(axis=2).sum())
+    return total
+
+
+def measured(net: SimulatedOverlay, points: Floats, expected: int) -> Row:
+    """Return what one set of events cost."""
+    burden = overheads(net)
+    ranked = np.sort(burden)[::-1]
+    total = max(float(burden.sum()), 1.0)
+    tenth, n = max(1, len(ranked) // 10), len(ranked)
+    tallies = [seat.tally for peer in net.peers.values() for seat in peer.seats.values()]
+    hop_total = sum(hops * count for hops, count in net.hops.items())
+    return {
+        "mean_overhead": float(burden.mean()),
+        "overhead_per_event": total / max(len(points), 1),
+        "overhead_per_delivery": total / max(net.deliveries, 1),
+        "gini": gini(burden),
+        "bearing_share": float((burden > 0).mean()),
+        "share_bearing_95_percent": float((np.cumsum(ranked) < 0.95 * total).sum() + 1) / n,
+        "top_tenth_share": float(ranked[:tenth].sum()) / total,
+        "groups_of_5_percent": [float(part.mean()) for part in np.array_split(ranked, 20)],
+        "unwanted": sum(t.unwanted for t in tallies),
+        "forwarded": sum(t.forwarded for t in tallies),
+        "in_vain": sum(t.barren for t in tallies),
+        "spared": sum(t.spared for t in tallies),
+        "acknowledged": sum(t.acknowledged for t in tallies),
+        "deliveries": net.deliveries,
+        "matching": expected,
+        "hops_mean": hop_total / max(net.deliveries, 1),
+        "hops_most": max(net.hops, default=0),
+        "height": max(seat.top for p in net.peers.values() for seat in p.seats.values()),
+    }
+
+
+# --- points of the sweep: parameters and a seed in, rows out -----------------------------------------
+
+
+def overhead_rows(parameters: Parameters, seed: int) -> list[Row]:
+    """Return one row per event σ, all on one tree (figures 7 and 8; C3.1–C3.4, C3.6)."""
+    net = grown(parameters, seed)
+    lows, highs = subscriptions(parameters, seed)
+    rows = []
+    for sigma in parameters.event_sigmas:
+        if parameters.method in (Method.MEASURED, Method.BALANCED):
+            publish_all(net, event_points(parameters, sigma, seed + 1000), f"warm{sigma}", 120_000)
+            net.run(8 * parameters.beat_ms)
+        net.reset()
+        points = event_points(parameters, sigma, seed)
+        publish_all(net, points, f"e{sigma}")
+        row = _described(parameters, seed) | measured(net, points, matches(lows, highs, points))
+        rows.append(row | {"event_sigma": sigma})
+    return rows
+
+
+def cache_rows(parameters: Parameters, seed: int, repeats: int) -> list[Row]:
+    """Return what a cache costs and saves when each event comes `repeats` times (C3.5)."""
+    rows = []
+    for size in (0, 200):
+        changed = replace(parameters, cache_size=size)
+        net = grown(changed, seed)
+        net.reset()
+        points = event_points(parameters, parameters.event_sigmas[0], seed)
+        distinct = points[: max(1, len(points) // repeats)]
+        shuffled = np.random.default_rng(seed).permutation(np.repeat(distinct, repeats, axis=0))
+        publish_all(net, shuffled, "cached", 60_000)
+        lows, highs = subscriptions(parameters, seed)
+        row = _described(changed, seed) | measured(net, shuffled, matches(lows, highs, shuffled))
+        answers = 2.0 * row["acknowledged"]
+        rows.append(
+            row
+            | {
+                "repeats": repeats,
+                "cache_size": size,
+                "with_answers": row["overhead_per_event"] + answers / len(shuffled),
+            }
+        )
+    return rows
+
+
+def churn_rows(parameters: Parameters, seed: int, leaves_per_s: float, crash_share: float) -> list[Row]:
+    """Return the share of matching deliveries made while peers leave and others come."""
+    net = grown(parameters, seed)
+    net.reset()
+    net.keep_names = True
+    random, points = Random(f"{seed}/churn"), event_points(parameters, parameters.event_sigmas[0], seed)
+    lows, highs = subscriptions(parameters, seed)
+    boxes = {f"p{i}": (lows[i], highs[i]) for i in range(parameters.peers)}
+    got = wanted = crashes = left = 0
+    for number, values in enumerate(points):
+        for _ in range(_poisson(random, leaves_per_s / 10.0)):
+            gone = random.choice(sorted(boxes))
+            box = boxes.pop(gone)
+            crashed = random.random() < crash_share
+            (net.crash if crashed else net.leave)(gone)
+            crashes, left = crashes + crashed, left + 1
+            name = f"n{left}"
+            net.add(name, random.sample(sorted(boxes), 3))
+            net.subscribe(name, box[0].tolist(), box[1].tolist())
+            boxes[name] = box
+        meant = {p for p, (low, high) in boxes.items() if (values >= low).all() and (values <= high).all()}
+        net.publish(random.choice(sorted(boxes)), [Event.point(number, values.tolist())])
+        net.run(100)
+        if number >= 20:  # judged two seconds later
+            got, wanted = _judge(net, number - 20, got, wanted)
+        net.delivered.setdefault(("meant", number), sorted(meant))
+    net.rest(60)
+    return [
+        _described(parameters, seed)
+        | {
+            "leaves_per_s": leaves_per_s,
+            "left": left,
+            "crashed": crashes,
+            "delivered_share": got / max(wanted, 1),
+            "judged": wanted,
+            "sound_after": not violations(net.peers.values()),
+        }
+    ]
+
+
+def _judge(net: SimulatedOverlay, number: int, got: int, wanted: int) -> tuple[int, int]:
+    """Count who should have got an event, is still there, and did."""
+    meant = [p for p in net.delivered.pop(("meant", number), []) if p in net.peers]
+    reached = set(net.delivered.pop(number, []))
+    return got + sum(p in reached for p in meant), wanted + len(meant)
+
+
+def _poisson(random: Random, mean: float) -> int:
+    limit, count, product = math.exp(-mean), 0, random.random()
+    while product > limit:
+        product *= random.random()
+        count += 1
+    return count
+
+
+def growth_rows(parameters: Parameters, seed: int) -> list[Row]:
+    """Return hops, heights and the cost of joining at one size."""
+    net = grown(parameters, seed, weigh=True)
+    assert net.bytes_sent is not None
+    structural = {k: v for k, v in net.sent.items() if k not in ("Events", "Greet")}
+    beats = 2 * (parameters.peers - 1) * max(1, net.world.now // parameters.beat_ms)
+    sent, weight = Counter(net.sent), Counter(net.bytes_sent)
+    net.reset()
+    points = event_points(parameters, parameters.event_sigmas[0], seed)
+    publish_all(net, points, "grow")
+    lows, highs = subscriptions(parameters, seed)
+    row = _described(parameters, seed) | measured(net, points, matches(lows, highs, points))
+    tables = [sum(len(g.members) for g in s.groups) + len(s.siblings) + len(s.path)
+              for p in net.peers.values() for s in p.seats.values()]
+    joins = max(sum(structural.values()) - beats, 0) / parameters.peers
+    return [
+        row
+        | {
+            "messages_per_join": joins,
+            "bytes_per_join": sum(weight[k] for k in structural) / parameters.peers,
+            "copies_per_event": row["forwarded"] / len(points) + 1.0,
+            "table_entries_mean": float(np.mean(tables)),
+            "table_entries_most": max(tables),
+            "sent": dict(sent),
+        }
+    ]
+
+
+class _OneHopActor:
+    def __init__(self, peer: OneHopPeer, sent: Counter[str]) -> None:
+        self.peer = peer
+        self._sent = sent
+
+    def receive(self, message: Any, now: int) -> list[Any]:
+        return self.posted(self.peer.receive(message, now))
+
+    def advance(self, now: int) -> list[Any]:
+        return self.posted(self.peer.advance(now))
+
+    def wake_at(self) -> int | None:
+        return self.peer.wake_at()
+
+    def posted(self, outputs: Iterable[Any]) -> list[Any]:
+        posted = []
+        for output in outputs:
+            if isinstance(output, OneHopEnvelope):
+                self._sent[type(output.body).__name__] += 1
+                posted.append(Send(output.to, output.body))
+            else:
+                posted.append(output)
+        return posted
+
+
+def onehop_rows(parameters: Parameters, seed: int) -> list[Row]:
+    """Return the same for the alternative in which everybody knows everybody."""
+    lows, highs = subscriptions(parameters, seed)
+    sent: Counter[str] = Counter()
+    seen = [0]
+    world = World(seed, link=Link(constant(5), reordering=1.0), keep_digest=False,
+                  observer=lambda _n, _a, out: seen.__setitem__(0, seen[0] + len(out.batch)))
+    random, extent = Random(f"{seed}/contacts"), extent_of(parameters)
+    actors: list[_OneHopActor] = []
+    for number in range(parameters.peers):
+        contacts = [f"p{random.randrange(number)}"] if number else []
+        actor = _OneHopActor(OneHopPeer(f"p{number}", extent, contacts), sent)
+        actors.append(world.add(f"p{number}", actor))
+        box: Bounds = (tuple(lows[number].tolist()), tuple(highs[number].tolist()))
+        world.perform(f"p{number}", actor.posted(actor.peer.announce([box], world.now)))
+        world.perform(f"p{number}", actor.posted(actor.peer.join(world.now)))
+        world.run(world.now + 60)
+    joining = sum(sent.values())
+    points = event_points(parameters, parameters.event_sigmas[0], seed)
+    for number, values in enumerate(points.tolist()):
+        actor = actors[number % len(actors)]
+        outputs = actor.peer.publish([Event.point(number, values)], world.now)
+        world.perform(actor.peer.peer_id, actor.posted(outputs))
+    world.run()
+    return [
+        _described(parameters, seed)
+        | {
+            "messages_per_join": joining / parameters.peers,
+            "copies_per_event": sent["Direct"] / len(points),
+            "deliveries": seen[0],
+            "matching": matches(lows, highs, points),
+            "table_entries_mean": float(np.mean([len(a.peer.known) for a in actors])),
+            "hops_mean": 1.0,
+        }
+    ]
+
+
+def _described(parameters: Parameters, seed: int) -> Row:
+    return {
+        "seed": seed,
+        "method": parameters.method.value,
+        "split": parameters.split.value,
+        "climb": parameters.climb.value,
+        "density": parameters.density,
+        "peers": parameters.peers,
+        "events": parameters.events,
+        "dimensions": parameters.dimensions,
+        "subscription_sigma": parameters.subscription_sigma,
+        "event_sigma": parameters.event_sigmas[0],
+    }

@@ -101,7 +101,7 @@ def _at_root(seat: Seat, join: Join, now: Instant) -> None:
         join.height, join.settled, join.origin
     ):
         _accept_as_equal(seat, join, now)
-    elif not seat.is_asking(now):
+    elif not seat.is_moving(now):
         # The other tree is the higher one: it takes this one in, not the other way round.
         begin_join(
             seat,

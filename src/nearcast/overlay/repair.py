@@ -273,5 +273,5 @@ def on_meet(seat: Seat, sender: Address, message: Meet, now: Instant) -> None:
         return
     if seat.parent is not None:
         seat.send(seat.parent, Meet(message.contact, message.hops + 1))
-    elif not seat.is_asking(now) and seat.awaiting is None and seat.top >= 0:
+    elif not seat.is_moving(now) and seat.awaiting is None and seat.top >= 0:
         ask_to_join(seat, now, message.contact)

@@ -25,16 +25,21 @@ from nearcast.overlay.settings import Climb
 
 
 def publish(seat: Seat, batch: Batch, now: Instant) -> None:
-    """Send a peer's own events on their way."""
+    """Send a peer's own events on their way; sending one's own is no overhead."""
+    before = seat.tally.forwarded
     if seat.parent is None and seat.joining is not None and seat.refuges and seat.top == 0:
         # Not in the tree yet: hand them to whoever was asked to take this seat in.
         pass_on(seat, seat.refuges[0], batch, rising=True, now=now)
     elif seat.settings.climb is Climb.DIRECT and seat.root != seat.address:
         pass_on(seat, seat.root, batch, rising=False, now=now)
+        seat.tally.forwarded = before
         return
     fresh = _new_ones(seat, batch, now)
     if fresh is not None:
         _route(seat, None, fresh, rising=True, now=now)
+        if seat.parent is not None:
+            seat.tally.lifted -= len(fresh)
+            seat.tally.forwarded -= len(fresh)
 
 
 def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> None:

@@ -269,6 +269,10 @@ class Seat:
         """Say whether an answer to a request may still come."""
         return self.joining is not None and now < self.joining.deadline
 
+    def is_moving(self, now: Instant) -> bool:
+        """Say whether the seat is changing places, which a better contact must not interrupt."""
+        return self.joining is not None and self.joining.moving and now < self.joining.deadline
+
     def heir_of(self, level: int, *members: Address | None) -> Address | None:
         """Return who hosts a group handed over lately, preferably the one with these members."""
         at_level = [heir for heir in self.heirs if heir.level == level]
