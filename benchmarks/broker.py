@@ -31,18 +31,20 @@ from typing import Any
 PAYLOAD = 64
 TICKS = os.sysconf("SC_CLK_TCK")
 OURS, PEER, DURABLE, POWER, AMQTT = "nearcast", "mosquitto", "process", "power", "amqtt"
+LOGGED = "nearcast with event log"
 
 _SERVE = """
 import sys
 from nearcast.config import (Configuration, DurabilitySection, LimitsSection, ListenerSection,
-    NodeSection)
+    LogSection, NodeSection)
 from nearcast.server import serve
-mode, port, data = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+mode, port, data, log = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 serve(Configuration(
     node=NodeSection(data=data),
     listener=[ListenerSection(port=port)],
     durability=DurabilitySection(mode=mode),
     limits=LimitsSection(queue=256 << 20),
+    log=LogSection(events=log),
 ))
 """
 _MOSQUITTO = """
@@ -100,8 +102,9 @@ class Broker:
             return ["mosquitto", "-c", str(path)]
         if self.kind == AMQTT:
             return [sys.executable, "-c", _AMQTT, str(self.port)]
-        mode = {OURS: "off"}.get(self.kind, self.kind)
-        return [sys.executable, "-c", _SERVE, mode, str(self.port), self.directory]
+        mode = self.kind if self.kind in (DURABLE, POWER) else "off"
+        log = "full" if self.kind == LOGGED else "off"
+        return [sys.executable, "-c", _SERVE, mode, str(self.port), self.directory, log]
 
     def cpu_s(self) -> float:
         """Return the CPU time of all threads: in nanoseconds where the kernel says it so."""
@@ -207,16 +210,24 @@ def publish_packet(
     return framed(0x30 | qos << 1, string(topic) + middle + properties + b"x" * size)
 
 
+def mixed_packet(topic: str, version: int, number: int) -> bytes:
+    """Return a QoS 0 packet whose topic and size differ from those of its neighbours."""
+    return publish_packet(f"{topic}/{number * 7 % 20:02d}", version, 0, 0, 40 + number * 13 % 50)
+
+
 class Publisher:
     """Sends prepared batches; `settled` counts messages whose exchange is over."""
 
-    def __init__(self, sock: socket.socket, topic: str, version: int, qos: int, batch: int) -> None:
+    def __init__(self, sock: socket.socket, topic: str, version: int, qos: int, load: Load) -> None:
+        batch = load.batch
         self.sock = sock
         self.qos = qos
         self.batch = batch
         self.sent = self.settled = 0
         self._rest = b""
         packets = [publish_packet(topic, version, qos, n + 1) for n in range(batch)]
+        if load.is_mixed:
+            packets = [mixed_packet(topic, version, n) for n in range(batch)]
         self._buffers = [b"".join(packets)]
         if qos:
             again = [publish_packet(topic, version, qos, n + 1 + batch) for n in range(batch)]
@@ -254,9 +265,11 @@ class Publisher:
 class Subscriber:
     """Counts messages and answers them."""
 
-    def __init__(self, sock: socket.socket, size: int, id_at: int, qos: int) -> None:
+    def __init__(self, sock: socket.socket, size: float, id_at: int, qos: int) -> None:
         self.sock = sock
-        self.size = size
+        self.size = int(size)
+        self._average = size
+        self._bytes = 0
         self.id_at = id_at
         self.qos = qos
         self.received = 0
@@ -264,6 +277,10 @@ class Subscriber:
 
     def read(self) -> None:
         data = self.sock.recv(1 << 18)
+        if not self.qos:
+            self._bytes += len(data)
+            self.received = int(self._bytes / self._average + 1e-6)
+            return
         if self._rest:
             data = self._rest + data
         if self.qos == 2:
@@ -273,7 +290,7 @@ class Subscriber:
         whole = count * self.size
         self._rest = data[whole:]
         self.received += count
-        if self.qos and count:
+        if count:
             self.sock.sendall(self._answers(0x40, data[:whole], count))
 
     def _answers(self, first: int, data: bytes, count: int) -> bytearray:
@@ -313,11 +330,13 @@ class Load:
     filters: list[str]
     copies: int  # deliveries of one message
     batch: int = 200
+    is_mixed: bool = False  # topics and sizes change from packet to packet; QoS 0 only
 
 
 FAN_IN = Load("fan-in", ["in"] * 10, ["in"], 1)
 FAN_OUT = Load("fan-out", ["out"], ["out"] * 10, 10)
 PAIRS = Load("pairs", [f"p/{n}" for n in range(10)], [f"p/{n}" for n in range(10)], 1)
+MIXED = Load("mixed", ["m"] * 10, ["m"], 1, is_mixed=True)
 CROWD = Load(
     "crowd", [f"c/{n % 100:02d}" for n in range(1000)], [f"c/{n:02d}" for n in range(100)], 1, 1
 )
@@ -330,19 +349,23 @@ def measure(
     subscribers = []
     for number, topic_filter in enumerate(load.filters):
         sock = link(broker.port, version, f"s{number}", durable=durable)
-        subscribe(sock, version, topic_filter, qos)
+        subscribe(sock, version, f"{topic_filter}/#", qos)
         sample = publish_packet(topic_filter, version, qos, 1)
-        subscribers.append(Subscriber(sock, len(sample), 2 + 2 + len(topic_filter), qos))
+        size: float = len(sample)
+        if load.is_mixed:
+            packets = [mixed_packet(topic_filter, version, n) for n in range(load.batch)]
+            size = sum(map(len, packets)) / load.batch
+        subscribers.append(Subscriber(sock, size, 2 + 2 + len(topic_filter), qos))
     publishers = [
-        Publisher(link(broker.port, version, f"p{number}"), topic, version, qos, load.batch)
+        Publisher(link(broker.port, version, f"p{number}"), topic, version, qos, load)
         for number, topic in enumerate(load.publishers)
     ]
     drive(publishers, subscribers, load, messages // 10)
     before = broker.cpu_s()
     delivered = drive(publishers, subscribers, load, messages)
     used_s = max(broker.cpu_s() - before, 1 / TICKS)
-    for one in [*publishers, *subscribers]:
-        one.sock.close()
+    for sock in [one.sock for one in publishers] + [one.sock for one in subscribers]:
+        sock.close()
     return delivered / used_s
 
 
@@ -351,10 +374,10 @@ def drive(
 ) -> int:
     """Send `messages` in all, two batches ahead at most; return the deliveries."""
     poll = select.epoll()
-    by_number: dict[int, Publisher | Subscriber] = {}
-    for one in [*publishers, *subscribers]:
-        by_number[one.sock.fileno()] = one
-        poll.register(one.sock, select.EPOLLIN)
+    everybody: list[Publisher | Subscriber] = [*publishers, *subscribers]
+    by_number = {one.sock.fileno(): one for one in everybody}
+    for number in by_number:
+        poll.register(number, select.EPOLLIN)
     received = sum(one.received for one in subscribers)
     start = received
     sent = 0
@@ -509,6 +532,16 @@ def _throughput(
 
 
 def other_rows(quick: bool, rounds: int) -> Iterator[dict[str, Any]]:
+    for version, protocol in ((4, "3.1.1"), (5, "5")):
+        yield versus(
+            f"fan-in, QoS 0, MQTT {protocol}, topics and sizes change with every packet",
+            (OURS, PEER),
+            lambda broker, version=version: measure(  # type: ignore[misc]
+                broker, MIXED, version, 0, 130_000 if quick else 400_000, False
+            ),
+            3,
+            rounds,
+        )
     messages = 20_000 if quick else 100_000
     yield versus(
         "crowd: 1,000 publishers, one packet a read, 100 subscribers",
@@ -521,7 +554,9 @@ def other_rows(quick: bool, rounds: int) -> Iterator[dict[str, Any]]:
         yield versus(
             f"retained to 20 newcomers on #, 5,000 topics, MQTT {protocol}",
             (OURS, PEER),
-            lambda broker, version=version: retained(broker, version, 5_000, 20),
+            lambda broker, version=version: retained(  # type: ignore[misc]
+                broker, version, 5_000, 20
+            ),
             3,
             rounds,
         )
@@ -549,6 +584,13 @@ def other_rows(quick: bool, rounds: int) -> Iterator[dict[str, Any]]:
         "target": "< 2 s",
         "holds": starts[OURS] < 2,
     }
+    yield versus(
+        "fan-in, QoS 0, event log full, beside ours without",
+        (LOGGED, OURS),
+        lambda broker: measure(broker, FAN_IN, 4, 0, 400_000, False),
+        0.75,
+        rounds,
+    )
     few = 5_000 if quick else 20_000
     row = versus(
         "fan-in, QoS 1, durability power; peer saves on every change (wall clock)",
@@ -599,7 +641,9 @@ def amqtt_rows(quick: bool) -> Iterator[dict[str, Any]]:
         row = versus(
             f"pairs, QoS {qos}, MQTT 3.1.1, beside amqtt",
             (OURS, AMQTT),
-            lambda broker, qos=qos: measure(broker, small, 4, qos, messages, False),
+            lambda broker, qos=qos: measure(  # type: ignore[misc]
+                broker, small, 4, qos, messages, False
+            ),
             1,
             1,
         )

@@ -67,6 +67,9 @@ class Intake:
         while stop <= last and data.startswith(head, stop):
             stop += size
         count = (stop - position) // size
+        if stop < len(data) and route.is_same_for_all[connection.version >= 5]:
+            stop, more = self._same_way(connection, data, stop, route)
+            count += more
         counters = self._state.counters
         counters.publish_received += count
         counters.messages_received += count
@@ -81,6 +84,30 @@ class Intake:
             chunk = data[position:stop]
             self._spread_bytes(connection, route, chunk, size, count, head_end - position, topic)
         return stop
+
+    def _same_way(
+        self, connection: Connection, data: bytes, position: int, route: Route
+    ) -> tuple[int, int]:
+        """Return how far packets of other topics go to the very same receivers, and how many.
+
+        They must travel as they are: nobody of another version, no rules, no event log.
+        """
+        count, end, routes = 0, len(data), self._routes
+        if connection.permits is not None or self._state.log is not None:
+            return position, 0
+        has_properties = connection.version >= 5
+        while end - position >= 5 and data[position] == 0x30:
+            stop = position + 2 + data[position + 1]
+            topic_end = position + 4 + (data[position + 2] << 8 | data[position + 3])
+            if data[position + 1] > 127 or stop > end or topic_end + has_properties > stop:
+                break
+            if routes.get(data[position + 2 : topic_end]) is not route:
+                break
+            if has_properties and data[topic_end]:
+                break
+            position = stop
+            count += 1
+        return position, count
 
     def _spread_bytes(
         self,

@@ -7,6 +7,9 @@ from nearcast.mqtt.topics import check_topic_name, has_wildcard
 from nearcast.mqtt.wire import decode_text
 from nearcast.node.session import Session, Subscription
 
+RouteKey = tuple[tuple[int, int, int], ...]
+_MOST_SHARED_ROUTES = 10_000
+
 
 class ShareGroup:
     """The members of one share group on one filter; messages go round (section 4.8.2)."""
@@ -40,11 +43,22 @@ class Route:
     """Who gets what is published to one topic.
 
     `plain` lists sessions with the highest QoS they asked for; `lossy_311` and `lossy_5` are the
-    same sessions by version, for QoS 0. `special` has those whose options need a look at every
+    same sessions by version, for QoS 0. Topics with the same plain receivers share one route, so
+    that a run may go on over several topics. `special` has those whose options need a look at every
     message. A forbidden topic belongs to the broker (`$SYS`).
     """
 
-    __slots__ = ("is_empty", "is_forbidden", "lossy_5", "lossy_311", "plain", "shared", "special")
+    __slots__ = (
+        "is_empty",
+        "is_forbidden",
+        "is_same_for_all",
+        "key",
+        "lossy_5",
+        "lossy_311",
+        "plain",
+        "shared",
+        "special",
+    )
 
     def __init__(self) -> None:
         self.plain: list[tuple[Session, int]] = []
@@ -54,6 +68,18 @@ class Route:
         self.shared: list[ShareGroup] = []
         self.is_empty = True
         self.is_forbidden = False
+        # Whether bytes of a 3.1.1 publisher, of a 5 publisher, go to all receivers unchanged.
+        self.is_same_for_all = (False, False)
+        self.key: RouteKey | None = None  # equal keys: the same plain receivers
+
+    def close(self) -> Route:
+        """Work out what follows from the receivers."""
+        is_plain = not (self.special or self.shared or self.is_forbidden)
+        self.is_empty = not (self.plain or self.special or self.shared)
+        self.is_same_for_all = (is_plain and not self.lossy_5, is_plain and not self.lossy_311)
+        if is_plain:
+            self.key = tuple((one.number, qos, one.version) for one, qos in self.plain)
+        return self
 
 
 class Router:
@@ -64,6 +90,7 @@ class Router:
 
     def __init__(self, *, max_levels: int, cache_topics: int) -> None:
         self.routes: dict[bytes, Route] = {}
+        self._known: dict[RouteKey, Route] = {}
         self.subscription_count = 0
         self.shared_count = 0
         self._tree: TopicTree[tuple[str, str], Subscription | ShareGroup] = TopicTree(cache_size=0)
@@ -122,9 +149,12 @@ class Router:
     def _forget(self, topic_filter: str) -> None:
         if has_wildcard(topic_filter):
             self.routes.clear()
+            self._known.clear()
         else:
             raw = topic_filter.encode()
-            self.routes.pop(len(raw).to_bytes(2, "big") + raw, None)
+            route = self.routes.pop(len(raw).to_bytes(2, "big") + raw, None)
+            if route is not None and route.key is not None:
+                self._known.pop(route.key, None)
 
     def _compile(self, topic: str) -> Route:
         route = Route()
@@ -137,8 +167,14 @@ class Router:
                 by_session.setdefault(entry.session, []).append(entry)
         for session, subscriptions in by_session.items():
             _place(route, session, subscriptions)
-        route.is_empty = not (route.plain or route.special or route.shared)
-        return route
+        return self._interned(route.close())
+
+    def _interned(self, route: Route) -> Route:
+        if route.key is None:
+            return route
+        if len(self._known) >= _MOST_SHARED_ROUTES:
+            self._known.clear()
+        return self._known.setdefault(route.key, route)
 
 
 def _place(route: Route, session: Session, subscriptions: list[Subscription]) -> None:
