@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nearcast.mqtt import (
@@ -597,6 +597,11 @@ _good = st.builds(
 _bad = st.sampled_from(["3000", "300100", "30020000", "3002000161", "30040003615f", "3003000161"])
 
 
+@example([Publish("a"), Publish("b", properties=Properties(topic_alias=1))], V5, ["#"])
+@example([Publish("a"), Publish("b", properties=Properties(topic_alias=99))], V5, ["#"])
+@example([Publish("a"), "3003000162"], V5, ["#"])
+@example([Publish("a"), Publish("b", b"x" * 200), Publish("b")], V311, ["#"])
+@example([Publish("a"), Publish("b"), Publish("a/b")], V311, ["b", "#"])
 @given(
     st.lists(st.one_of(_good, _good, _bad), max_size=8),
     st.sampled_from([V311, V5]),
