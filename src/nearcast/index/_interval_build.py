@@ -4,7 +4,7 @@ A list built in bulk has its nodes and marker lists side by side in the order of
 what makes a search on it gentle to the processor's caches. Nothing else differs from a list made
 by adding one interval after another: levels are random, markers and their order are the same.
 
-Previous: `_interval_queries.py`; this is the last file.
+Previous: `_interval_scores.py`; this is the last file.
 """
 
 from __future__ import annotations
@@ -12,18 +12,10 @@ from __future__ import annotations
 from numba import njit
 
 from nearcast.index._interval_kernels import (
-    ABOVE_ALL,
-    BELOW_ALL,
     KEY_IN_USE,
     OK,
-    TOP,
-    edge_at,
-    level_count,
     mistake_in,
-    random_levels,
-    set_height,
     step,
-    take_node,
     write_record,
 )
 from nearcast.index._interval_lists import (
@@ -60,7 +52,17 @@ from nearcast.index._interval_memory import (
     reserve_records,
     store,
 )
-from nearcast.index._interval_queries import shown_high, shown_low
+from nearcast.index._interval_nodes import (
+    ABOVE_ALL,
+    BELOW_ALL,
+    TOP,
+    edge_at,
+    level_count,
+    random_levels,
+    set_height,
+    take_node,
+)
+from nearcast.index._interval_scores import shown_high, shown_low
 
 
 @njit(cache=True)

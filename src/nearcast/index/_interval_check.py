@@ -10,7 +10,7 @@ import numpy as np
 
 from nearcast.index import _interval_build as build
 from nearcast.index import _interval_memory as memory
-from nearcast.index._interval_kernels import ABOVE_ALL, BELOW_ALL, TOP
+from nearcast.index._interval_nodes import ABOVE_ALL, BELOW_ALL, TOP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

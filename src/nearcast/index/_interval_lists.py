@@ -14,7 +14,7 @@ that an ordered insert moves at most one kilobyte however many intervals share a
 
 The greatest weight of each chunk is what ranking by weight prunes with.
 
-Previous: `_interval_memory.py`; next: `_interval_kernels.py` (nodes and markers).
+Previous: `_interval_memory.py`; next: `_interval_nodes.py`.
 """
 
 from __future__ import annotations

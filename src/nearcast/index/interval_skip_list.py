@@ -1,7 +1,8 @@
 """The public interval skip list: ranked stabbing queries on one attribute (paper 1).
 
-Read this file first; then `_interval_memory.py`, `_interval_lists.py`, `_interval_kernels.py`,
-`_interval_queries.py` and `_interval_build.py`, which do the work. Numba is imported when the
+Read this file first; then `_interval_memory.py`, `_interval_lists.py`, `_interval_nodes.py`,
+`_interval_kernels.py`, `_interval_queries.py`, `_interval_scores.py` and `_interval_build.py`,
+which do the work. Numba is imported when the
 first list is made, so that importing this module costs next to nothing.
 """
 
@@ -60,6 +61,7 @@ class _Kernels:
     base: ModuleType
     memory: ModuleType
     queries: ModuleType
+    scores: ModuleType
     build: ModuleType
 
 
@@ -73,8 +75,9 @@ def _load_kernels() -> _Kernels:
         from nearcast.index import _interval_kernels as base
         from nearcast.index import _interval_memory as memory
         from nearcast.index import _interval_queries as queries
+        from nearcast.index import _interval_scores as scores
 
-        _kernels = _Kernels(base, memory, queries, build)
+        _kernels = _Kernels(base, memory, queries, scores, build)
     return _kernels
 
 
@@ -292,7 +295,7 @@ class IntervalSkipList:
             found = queries.top_paper(self._address, value, wanted, out)
         else:
             shares = self._coefficients(rank)
-            found = queries.top_by_score(self._address, value, wanted, out, *shares)
+            found = _load_kernels().scores.top_by_score(self._address, value, wanted, out, *shares)
         return found
 
     def _coefficients(self, rank: Rank) -> tuple[float, float, float]:
@@ -313,7 +316,9 @@ class IntervalSkipList:
         if rank == "narrowest":
             queries.top_many(self._address, values, wanted, out.ctypes.data)
         else:
-            queries.top_many_by_score(self._address, values, wanted, out.ctypes.data, *shares)
+            _load_kernels().scores.top_many_by_score(
+                self._address, values, wanted, out.ctypes.data, *shares
+            )
         return out
 
     def interval(self, key: SupportsIndex) -> tuple[float, float]:
