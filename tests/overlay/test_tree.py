@@ -104,7 +104,7 @@ def test_an_event_in_the_overlap_of_two_groups_reaches_both(make_town: MakeTown)
 
 
 def test_a_box_that_no_child_contains_is_placed_all_the_same(make_town: MakeTown) -> None:
-    """Trap T3.7: passed down and up for ever by the literal rule; also one outside the root's MBR."""
+    """Trap T3.7: passed down and up for ever by the literal rule."""
     town = make_town()
     for place in range(8):
         town.join((place * 5, place * 5), (place * 5 + 4, place * 5 + 4))
@@ -249,7 +249,7 @@ def test_hops_grow_with_the_logarithm_of_the_peers(make_town: MakeTown) -> None:
         top = max(s.top for p in town.net.peers.values() for s in p.seats.values())
         heights[count] = top
         assert max(town.net.hops, default=0) <= top + 2  # to the root, down, to a twin
-        assert top <= math.log(count, 2) + 1
+        assert top <= math.log2(count) + 1
     assert heights[64] > heights[8]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, TypeAlias
@@ -101,9 +101,13 @@ def settings_of(parameters: Parameters, seed: int) -> Settings:
     extent = extent_of(parameters)
     density = None
     if parameters.density == "histogram":
-        points = event_points(replace(parameters, events=20_000), parameters.event_sigmas[0], -seed % 997)
+        points = event_points(
+            replace(parameters, events=20_000), parameters.event_sigmas[0], -seed % 997
+        )
         few = parameters.dimensions <= 2
-        density = GridDensity.of_events(extent, points, 40) if few else MarginalDensity(extent, points)
+        density = (
+            GridDensity.of_events(extent, points, 40) if few else MarginalDensity(extent, points)
+        )
     return Settings(
         extent,
         least=parameters.least,
@@ -176,7 +180,7 @@ class SimulatedOverlay:
         self.hops: Counter[int] = Counter()
         self.keep_names = True
 
-    def _observe(self, now: int, peer_id: Any, output: Any) -> None:
+    def _observe(self, _now: int, peer_id: Any, output: Any) -> None:
         if isinstance(output, Delivery):
             self.deliveries += len(output.batch)
             self.hops.update(output.batch.hops.tolist())
@@ -271,7 +275,7 @@ def publish_all(net: SimulatedOverlay, points: Floats, name: str, spread_ms: int
     net.run(15_000)
 
 
-# --- measures --------------------------------------------------------------------------------------
+# --- measures ----------------------------------------------------------------------------------
 
 
 def overheads(net: SimulatedOverlay) -> Floats:
@@ -291,7 +295,9 @@ def gini(values: Floats) -> float:
     if total == 0:
         return 0.0
     ranks = np.arange(1, len(ordered) + 1)
-    return float(2.0 * (ranks * ordered).sum() / (len(ordered) * total) - (len(ordered) + 1) / len(ordered))
+    return float(
+        2.0 * (ranks * ordered).sum() / (len(ordered) * total) - (len(ordered) + 1) / len(ordered)
+    )
 
 
 def matches(lows: Floats, highs: Floats, points: Floats) -> int:
@@ -333,7 +339,7 @@ def measured(net: SimulatedOverlay, points: Floats, expected: int) -> Row:
     }
 
 
-# --- points of the sweep: parameters and a seed in, rows out -----------------------------------------
+# --- points of the sweep: parameters and a seed in, rows out -----------------------------------
 
 
 def overhead_rows(parameters: Parameters, seed: int) -> list[Row]:
@@ -378,12 +384,17 @@ def cache_rows(parameters: Parameters, seed: int, repeats: int) -> list[Row]:
     return rows
 
 
-def churn_rows(parameters: Parameters, seed: int, leaves_per_s: float, crash_share: float) -> list[Row]:
+def churn_rows(
+    parameters: Parameters, seed: int, leaves_per_s: float, crash_share: float
+) -> list[Row]:
     """Return the share of matching deliveries made while peers leave and others come."""
     net = grown(parameters, seed)
     net.reset()
     net.keep_names = True
-    random, points = Random(f"{seed}/churn"), event_points(parameters, parameters.event_sigmas[0], seed)
+    random, points = (
+        Random(f"{seed}/churn"),
+        event_points(parameters, parameters.event_sigmas[0], seed),
+    )
     lows, highs = subscriptions(parameters, seed)
     boxes = {f"p{i}": (lows[i], highs[i]) for i in range(parameters.peers)}
     got = wanted = crashes = left = 0
@@ -398,7 +409,11 @@ def churn_rows(parameters: Parameters, seed: int, leaves_per_s: float, crash_sha
             net.add(name, random.sample(sorted(boxes), 3))
             net.subscribe(name, box[0].tolist(), box[1].tolist())
             boxes[name] = box
-        meant = {p for p, (low, high) in boxes.items() if (values >= low).all() and (values <= high).all()}
+        meant = {
+            p
+            for p, (low, high) in boxes.items()
+            if (values >= low).all() and (values <= high).all()
+        }
         net.publish(random.choice(sorted(boxes)), [Event.point(number, values.tolist())])
         net.run(100)
         if number >= 20:  # judged two seconds later
@@ -445,8 +460,11 @@ def growth_rows(parameters: Parameters, seed: int) -> list[Row]:
     publish_all(net, points, "grow")
     lows, highs = subscriptions(parameters, seed)
     row = _described(parameters, seed) | measured(net, points, matches(lows, highs, points))
-    tables = [sum(len(g.members) for g in s.groups) + len(s.siblings) + len(s.path)
-              for p in net.peers.values() for s in p.seats.values()]
+    tables = [
+        sum(len(g.members) for g in s.groups) + len(s.siblings) + len(s.path)
+        for p in net.peers.values()
+        for s in p.seats.values()
+    ]
     joins = max(sum(structural.values()) - beats, 0) / parameters.peers
     return [
         row
@@ -491,8 +509,12 @@ def onehop_rows(parameters: Parameters, seed: int) -> list[Row]:
     lows, highs = subscriptions(parameters, seed)
     sent: Counter[str] = Counter()
     seen = [0]
-    world = World(seed, link=Link(constant(5), reordering=1.0), keep_digest=False,
-                  observer=lambda _n, _a, out: seen.__setitem__(0, seen[0] + len(out.batch)))
+    world = World(
+        seed,
+        link=Link(constant(5), reordering=1.0),
+        keep_digest=False,
+        observer=lambda _n, _a, out: seen.__setitem__(0, seen[0] + len(out.batch)),
+    )
     random, extent = Random(f"{seed}/contacts"), extent_of(parameters)
     actors: list[_OneHopActor] = []
     for number in range(parameters.peers):

@@ -49,14 +49,14 @@ def note_barren(seat: Seat, sender: Address, batch: Batch, asks: int) -> None:
     branches = seat.branches
     if branches is None:
         return
-    starts, places, _ = hits(batch.lows, batch.highs, branches.lows, branches.highs)
+    _, places, _ = hits(batch.lows, batch.highs, branches.lows, branches.highs)
     met = set(places.tolist())
     lost = tuple(values_of(batch, place) for place in range(len(batch)) if place not in met)
     seat.tally.acknowledged += len(lost)
     seat.send(sender, Barren(lost, asks))
 
 
-def on_barren(seat: Seat, sender: Address, message: Barren, now: Instant) -> None:
+def on_barren(seat: Seat, sender: Address, message: Barren, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
     """Remember what nobody behind a member wanted; the oldest is forgotten first."""
     if seat.asks.get(sender) != message.asks:
         return

@@ -98,7 +98,7 @@ class GridDensity:
             sign = -1.0 if (len(corner) - sum(corner)) % 2 else 1.0
             places = [side[end] for side, end in zip(sides, corner, strict=True)]
             total += sign * self._below(places, 0, 0)
-        return total if total > 0.0 else 0.0
+        return max(0.0, total)
 
     def _place(self, axis: int, value: float) -> tuple[int, float]:
         low, high = self._extent.lows[axis], self._extent.highs[axis]
@@ -154,7 +154,7 @@ def _widened(extent: Extent, box: Bounds) -> list[tuple[float, float]]:
     """Return the sides, those narrower than the floor widened to it around their middle."""
     sides = []
     for low, high, least, most in zip(*box, extent.lows, extent.highs, strict=True):
-        low, high = max(low, least), min(high, most)
-        short = (most - least) * FLOOR - (high - low)
-        sides.append((low - short / 2, high + short / 2) if short > 0 else (low, high))
+        start, end = max(low, least), min(high, most)
+        short = max(0.0, (most - least) * FLOOR - (end - start))
+        sides.append((start - short / 2, end + short / 2))
     return sides

@@ -24,7 +24,7 @@ from random import Random
 from typing import TypeAlias
 
 from nearcast.model.errors import OutOfRangeError
-from nearcast.overlay.bounds import Bounds, intersection, intersects
+from nearcast.overlay.bounds import Bounds, intersects, overlap
 
 Expected: TypeAlias = Callable[[Bounds], float]
 
@@ -57,22 +57,26 @@ class Costs:
             )
 
 
+EVEN = Costs()
+"""R = F = 1."""
+
+
 def paper_cost(
-    parent: int, boxes: Sequence[Bounds], expected: Expected, costs: Costs = Costs()
+    parent: int, boxes: Sequence[Bounds], expected: Expected, costs: Costs = EVEN
 ) -> float:
     """Return the overhead of the group by equation 4 of the paper; O(m n) for m boxes."""
     total = shared = 0.0
     for place, box in enumerate(boxes):
         if place != parent:
             total += expected(box)
-            both = intersection(boxes[parent], box)
+            both = overlap(boxes[parent], box)
             if both is not None:
                 shared += expected(both)
     return (costs.receive + costs.forward) * total - costs.receive * shared
 
 
 def exact_cost(
-    parent: int, boxes: Sequence[Bounds], expected: Expected, costs: Costs = Costs()
+    parent: int, boxes: Sequence[Bounds], expected: Expected, costs: Costs = EVEN
 ) -> float:
     """Return the overhead of the group with each arriving event received once; O(2ᵐ n)."""
     others = sum(expected(box) for place, box in enumerate(boxes) if place != parent)
@@ -88,7 +92,7 @@ def expected_in_union(boxes: Sequence[Bounds], expected: Expected) -> float:
         last, sign, box = pending.pop()
         total += sign * expected(box)
         for place in range(last + 1, len(boxes)):
-            both = intersection(box, boxes[place])
+            both = overlap(box, boxes[place])
             if both is not None:
                 pending.append((place, -sign, both))
     return total
@@ -113,7 +117,7 @@ def elect(
     *,
     expected: Expected,
     volume: Expected,
-    costs: Costs = Costs(),
+    costs: Costs = EVEN,
     incumbent: int | None = None,
     newcomer: int | None = None,
     random: Random | None = None,

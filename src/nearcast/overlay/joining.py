@@ -60,7 +60,7 @@ def begin_join(
         on_join(seat, seat.address, join, now)
 
 
-def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:
+def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
     """Pass a request on, or accept it here."""
     if not _is_sound(seat, join):
         seat.tally.refused += 1
@@ -139,7 +139,7 @@ def _accept_as_equal(seat: Seat, join: Join, now: Instant) -> None:
 
 
 def _descend(seat: Seat, join: Join, level: int, now: Instant) -> None:
-    forget_barren(seat, join.entry.box)
+    forget_barren(seat)
     while level > join.height + 1:
         avoid = join.avoid if level == join.height + 2 else None
         best = _least_enlarged(seat, seat.groups[level], join.entry.box, avoid)
@@ -157,8 +157,8 @@ def _descend(seat: Seat, join: Join, level: int, now: Instant) -> None:
         _accept(seat, join, level, now)
 
 
-def forget_barren(seat: Seat, box: Bounds) -> None:
-    """A box goes by: what nobody wanted before, somebody may want now."""
+def forget_barren(seat: Seat) -> None:
+    """Forget what nobody wanted: a box goes by, and somebody may want it now."""
     if seat.barren:
         seat.barren.clear()
         for member in seat.asks:
@@ -219,7 +219,7 @@ def _estimate(seat: Seat, newcomer: Entry) -> tuple[float, float]:
     return (0.0 if newcomer.box in others else 1.0), cost
 
 
-def on_ask(seat: Seat, sender: Address, ask: Ask, now: Instant) -> None:
+def on_ask(seat: Seat, sender: Address, ask: Ask, now: Instant) -> None:  # noqa: ARG001 - as above
     """Say what the level-1 group would cost with the newcomer."""
     if seat.top < 1 or not seat.settings.extent.is_sound(ask.entry.box):
         seat.send(sender, Answer(ask.nonce, math.inf, twin=False))
@@ -275,7 +275,7 @@ def _accept(seat: Seat, join: Join, level: int, now: Instant) -> None:
 
 
 def _own_request_arrived(seat: Seat, now: Instant) -> None:
-    """The seat's own request ended in a group that it hosts itself."""
+    """Deal with the seat's own request, which ended in a group that it hosts itself."""
     joining = seat.joining
     seat.joining = None
     if joining is None or not joining.fresh:

@@ -3,8 +3,8 @@
     Join       take this box (or this whole subtree) into a group        climbs, then descends
     Ask        what would your group cost with this box in it?           host of level 2 → level 1
     Answer     …                                                         back
-    Adopt      I am your parent; these are your siblings                 parent → child, also as beat
-    Report     I am your child; this is my box                           child → parent, also as beat
+    Adopt      I am your parent; these are your siblings                 parent → child, each beat
+    Report     I am your child; this is my box                           child → parent, each beat
     Handover   these groups are yours now                                old host → new host
     Returned   …but I cannot take them                                   back
     Replace    from now on, this one instead of me                       old host → its parent
@@ -27,7 +27,6 @@ Read next: `seat.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from nearcast.overlay.bounds import Bounds
@@ -79,7 +78,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What would your level-1 group cost with this entry in it?"""
+    """Ask what a level-1 group would cost with this entry in it."""
 
     entry: Entry
     nonce: int
@@ -130,7 +129,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Host these groups from now on, lowest level first; your parent is `uplink` (None: the root)."""
+    """Host these groups, lowest level first; your parent is `uplink` (None: be the root)."""
 
     grants: tuple[Grant, ...]
     uplink: Address | None
@@ -186,7 +185,7 @@ class Relocate:
 
 @dataclass(frozen=True, slots=True)
 class Greet:
-    """I have not heard of you for a while. My root is `root`; what is yours?"""
+    """Compare roots with somebody not heard of for a while."""
 
     root: Address
     answer: bool
@@ -267,12 +266,7 @@ _WORD = 8
 
 def size_bytes(body: Body) -> int:
     """Return about how many bytes a body takes on the wire: 8 per number or name, plus payloads."""
-    return _WORD + sum(_size(getattr(body, name)) for name in _names(type(body)))
-
-
-@lru_cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return _WORD + sum([_size(getattr(body, field.name)) for field in fields(body)])
 
 
 def _size(value: object) -> int:

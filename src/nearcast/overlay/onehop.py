@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from nearcast.overlay.bounds import Bounds, Extent
 import numpy as np
 
+from nearcast.overlay.bounds import Bounds, Extent
 from nearcast.overlay.events import Batch, Event, Ints, hits, stacked
 from nearcast.overlay.messages import Delivery, Instant, PeerId
 
@@ -32,7 +32,7 @@ class Announce(NamedTuple):
 
 
 class AskTable(NamedTuple):
-    """Whom do you know?"""
+    """Ask for all you know."""
 
     peer: PeerId
 
@@ -77,11 +77,11 @@ class OneHopPeer:
         self._boxes: tuple[Bounds, ...] = ()
         self._rows: list[PeerId] | None = None
 
-    def join(self, now: Instant) -> list[OneHopOutput]:
+    def join(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
         """Ask somebody for the table."""
         return [OneHopEnvelope(contact, AskTable(self.peer_id)) for contact in self.contacts[:1]]
 
-    def announce(self, boxes: Iterable[Bounds], now: Instant) -> list[OneHopOutput]:
+    def announce(self, boxes: Iterable[Bounds], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
         """Have these boxes from now on, and tell all."""
         checked = tuple(self.extent.checked(low, high, where="a box") for low, high in boxes)
         self._version += 1
@@ -91,7 +91,7 @@ class OneHopPeer:
         others = [peer for peer in self.known if peer != self.peer_id]
         return [OneHopEnvelope(peer, news) for peer in others]
 
-    def publish(self, events: Sequence[Event], now: Instant) -> list[OneHopOutput]:
+    def publish(self, events: Sequence[Event], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
         """Send events straight to everybody they concern."""
         batch = Batch.of(events, self.extent.dimensions)
         if not events:
@@ -116,7 +116,7 @@ class OneHopPeer:
                 outputs.append(OneHopEnvelope(peer, Direct(part.sent())))
         return outputs
 
-    def receive(self, body: OneHopBody, now: Instant) -> list[OneHopOutput]:
+    def receive(self, body: OneHopBody, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
         """Take a message in."""
         if isinstance(body, Direct):
             return [Delivery(body.batch)]
@@ -131,7 +131,7 @@ class OneHopPeer:
             return []
         return [OneHopEnvelope(e.peer, mine) for e in newer if e.peer != self.peer_id]
 
-    def advance(self, now: Instant) -> list[OneHopOutput]:
+    def advance(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
         """Nothing is ever due."""
         return []
 

@@ -45,7 +45,7 @@ from nearcast.overlay.seat import Seat
 from nearcast.overlay.settings import Settings
 
 
-def _on_refused(seat: Seat, sender: Address, message: Refused, now: Instant) -> None:
+def _on_refused(seat: Seat, sender: Address, message: Refused, now: Instant) -> None:  # noqa: ARG001 - as all
     if seat.joining is not None and seat.joining.nonce == message.nonce:
         seat.tally.refused += 1
 
@@ -181,7 +181,7 @@ class Peer:
             return [Envelope(contact, sender, Events(batch.sent(), rising=True))]
         return self._turn(now)
 
-    # --- what the runtime calls --------------------------------------------------------------------
+    # --- what the runtime calls ----------------------------------------------------------------
 
     def receive(self, envelope: Envelope, now: Instant) -> list[Output]:
         """Take a message in."""
@@ -208,7 +208,7 @@ class Peer:
                 soonest = at
         return soonest
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- inside --------------------------------------------------------------------------------
 
     def _seat(self, key: Hashable, where: str) -> Seat:
         if key not in self._keys:

@@ -34,9 +34,9 @@ def attend(seat: Seat, now: Instant) -> None:
         decide(seat, nonce, now)
     if seat.next_beat <= now:
         beat(seat, now)
-    elif seat.joining is not None and seat.joining.deadline <= now:
-        _pursue(seat, now)
-    elif seat.awaiting is not None and seat.awaiting <= now:
+    elif (seat.joining is not None and seat.joining.deadline <= now) or (
+        seat.awaiting is not None and seat.awaiting <= now
+    ):
         _pursue(seat, now)
 
 
@@ -204,7 +204,7 @@ def _is_smallest(seat: Seat, level: int, size: int) -> bool:
 
 
 def _measure(seat: Seat, now: Instant) -> None:
-    since, before, load = seat.window
+    since, before, _ = seat.window
     if now - since >= 4 * seat.settings.beat_ms:
         overhead = seat.overhead()
         seat.window = (now, overhead, (overhead - before) * 1000.0 / (now - since))
@@ -267,7 +267,7 @@ def on_greet(seat: Seat, sender: Address, message: Greet, now: Instant) -> None:
         on_meet(seat, sender, Meet(sender), now)
 
 
-def on_meet(seat: Seat, sender: Address, message: Meet, now: Instant) -> None:
+def on_meet(seat: Seat, sender: Address, message: Meet, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
     """Carry the news up to the root, which asks to be taken in (or to take in)."""
     if message.hops >= seat.settings.hop_limit or message.contact == seat.address:
         return

@@ -11,7 +11,7 @@ from enum import Enum
 from nearcast.model.errors import OutOfRangeError
 from nearcast.overlay.bounds import Extent
 from nearcast.overlay.density import Density, UniformDensity
-from nearcast.overlay.election import Costs, Method
+from nearcast.overlay.election import EVEN, Costs, Method
 from nearcast.overlay.splitting import Split
 
 
@@ -46,7 +46,7 @@ class Settings:
     most: int = 6
     method: Method = Method.EXACT
     density: Density | None = None
-    costs: Costs = Costs()
+    costs: Costs = EVEN
     split: Split = Split.RSTAR
     placement: Placement = Placement.ESTIMATE
     climb: Climb = Climb.DIRECT

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nearcast.model.errors import LimitError, OutOfRangeError
-from nearcast.overlay.bounds import Bounds, Extent, covers, intersection, union
+from nearcast.overlay.bounds import Bounds, Extent, covers, overlap, union
 from nearcast.overlay.events import Event, hits, stacked
 
 CHUNK = 256
@@ -147,14 +147,10 @@ def _queue_pairs(
 
 
 def _joined(a: _Cluster, b: _Cluster, extent: Extent) -> _Cluster:
-    shared = intersection(a.box, b.box)
-    overlap = extent.volume(shared) if shared is not None and _has_volume(shared) else 0.0
-    covered = max(a.covered + b.covered - overlap, a.covered, b.covered)
+    both = overlap(a.box, b.box)
+    twice = extent.volume(both) if both is not None else 0.0
+    covered = max(a.covered + b.covered - twice, a.covered, b.covered)
     return _Cluster(union(a.box, b.box), covered)
-
-
-def _has_volume(box: Bounds) -> bool:
-    return all(low < high for low, high in zip(*box, strict=True))
 
 
 def count_false_positives(

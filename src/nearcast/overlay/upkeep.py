@@ -29,16 +29,15 @@ from nearcast.overlay.messages import (
 from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import adopt, report, set_parent, settle, take_over
 
-
 MOST_DETOURS = 4
 """How often a message is sent after a group that changes hands."""
 
 
 def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
     """Take the sender as parent, if it answers a request or its term is the newer one."""
-    if sender == seat.parent and seat.address in message.path:
-        if _is_cycle(seat, sender, message, now):
-            return
+    circular = sender == seat.parent and seat.address in message.path
+    if circular and _is_cycle(seat, sender, message, now):
+        return
     seat.learn_term(message.term)
     joining = seat.joining
     if joining is not None and message.nonce == joining.nonce:
@@ -228,7 +227,7 @@ def on_left(seat: Seat, sender: Address, message: Left, now: Instant) -> None:
 
 
 def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> None:
-    """The parent does not know this seat: look for another, unless things are still moving."""
+    """Look for another parent, unless things are still moving: this one does not know the seat."""
     if sender != seat.parent or message.level != seat.top + 1:
         return
     if now - seat.parent_since < 2 * seat.settings.beat_ms:
@@ -329,29 +328,28 @@ def on_returned(seat: Seat, sender: Address, message: Returned, now: Instant) ->
 
 def _is_entitled(seat: Seat, sender: Address, message: Handover) -> bool:
     """Say whether the sender may hand these groups over, and whether they fit."""
-    asked = seat.joining is not None and message.nonce == seat.joining.nonce
-    known = sender == seat.parent or (seat.parent is None and sender == seat.former)
+    joining = seat.joining
+    asked = joining is not None and message.nonce == joining.nonce
+    if asked and joining is not None and joining.fresh and seat.top != 0:
+        return False
+    parent = sender == seat.parent or (seat.parent is None and sender == seat.former)
     sent_after = message.hops > 0  # by the old host of this seat's group, after that group
-    if not (known or asked or sent_after):
+    newer = asked or message.term > seat.parent_term
+    if not (parent or asked or sent_after) or not newer or message.uplink == seat.address:
         return False
-    if not asked and message.term <= seat.parent_term:
-        return False
-    if message.uplink == seat.address:
-        return False
-    if asked and seat.joining is not None and seat.joining.fresh and seat.top != 0:
-        return False
-    extent = seat.settings.extent
-    for level, grant in enumerate(message.grants, start=seat.top + 1):
-        mine = any(entry.address == seat.address for entry in grant.entries)
-        if grant.level != level or not mine:
-            return False
-        if not all(extent.is_sound(entry.box) for entry in grant.entries):
-            return False
-    return True
+    levels = [grant.level for grant in message.grants]
+    fits = levels == list(range(seat.top + 1, seat.top + 1 + len(levels)))
+    return fits and all(_is_member(seat, grant) for grant in message.grants)
+
+
+def _is_member(seat: Seat, grant: Grant) -> bool:
+    """Say whether a group is sound and the seat one of its members."""
+    sound = all(seat.settings.extent.is_sound(entry.box) for entry in grant.entries)
+    return sound and any(entry.address == seat.address for entry in grant.entries)
 
 
 def on_relocate(seat: Seat, sender: Address, message: Relocate, now: Instant) -> None:
-    """The parent's group is too small: ask for another, and stay until one answers."""
+    """Ask for another parent, as this one's group is too small; stay until one answers."""
     if sender != seat.parent or message.level != seat.top + 1:
         seat.tally.refused += 1
         return
