@@ -114,7 +114,6 @@ class Extent:
             end = high if high < most else most  # noqa: FURB136
             share = (end - start) / width
             product *= share if share > FLOOR else FLOOR  # noqa: FURB136
-            product *= share
         return product
 
     def margin(self, box: Bounds) -> float:
