@@ -76,8 +76,8 @@ class Plan:
     """
 
     __slots__ = (
-        "_candidates", "_cells", "_children", "_leaf_of", "_level", "_node_at", "_rects", "brokers",
-        "fanout", "grid", "layout", "leaves", "links", "quadtree", "r_count", "rtree", "version",
+        "_candidates", "_cells", "_children", "_homes", "_leaf_of", "_level", "_node_at", "_rects",
+        "brokers", "fanout", "grid", "layout", "leaves", "links", "quadtree", "r_count", "rtree", "version",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class Plan:
         self.brokers = _checked_brokers(brokers, len(self.leaves))
         self._index_regions()
         self.links = self._cross_links()
+        self._homes = tuple(self._home(leaf) for leaf in self.leaves)
 
     @classmethod
     def build(
@@ -196,10 +197,7 @@ class Plan:
 
         As long as a subscription stays there, it needs no handover.
         """
-        here = self.leaves[leaf]
-        if here.kind == "q":
-            return None if self.links[leaf - self.r_count] else here.closed
-        return here.rect if self._regions_meeting(here.rect) == (leaf,) else None
+        return self._homes[leaf]
 
     def leaves_for_event(self, area: Area) -> tuple[int, ...]:
         """Return the leaves that must see an event about a point, rectangle or shape.
@@ -224,13 +222,17 @@ class Plan:
 
     def leaves_meeting(self, rect: Rect) -> tuple[int, ...]:
         """Return the R leaves that an area meets, and the Q leaves it meets outside those."""
-        if not self.space.covers(rect):
-            rect = checked_rect(rect, "area").clamped(self.space)
-        if rect.west == rect.east and rect.south == rect.north:
-            found = self._regions_at(rect.west, rect.south)
-            return found or (self._q_leaf(*self.grid.cell(rect.west, rect.south)),)
-        found = self._regions_meeting(rect)
-        low, high = self.grid.cell(rect.west, rect.south), self.grid.cell(rect.east, rect.north)
+        west, south, east, north = rect
+        space = self.grid.space
+        inside = space[0] <= west and space[1] <= south and east <= space[2] and north <= space[3]
+        if not (inside and west <= east and south <= north):
+            rect = checked_rect(rect, "area").clamped(space)
+            west, south, east, north = rect
+        low = self.grid.cell(west, south)
+        if west == east and south == north:
+            return self._regions_at(west, south) or (self._q_leaf(*low),)
+        high = self.grid.cell(east, north)
+        found = self._regions_between(rect, low, high) if self._candidates else ()
         blocks = self._q_leaves(low, high)
         if found:
             blocks = [number for number in blocks if self._meets_outside(rect, number, found)]
@@ -272,6 +274,11 @@ class Plan:
             for leaf in self.leaves[self.r_count :]
         )
 
+    def _home(self, leaf: Leaf) -> Rect | None:
+        if leaf.kind == "q":
+            return None if self.links[leaf.number - self.r_count] else leaf.closed
+        return leaf.rect if self._regions_meeting(leaf.rect) == (leaf.number,) else None
+
     def _check_point(self, x: float, y: float) -> None:
         if not self.space.contains(x, y):  # NaN is in no rectangle
             raise OutOfRangeError(
@@ -293,20 +300,26 @@ class Plan:
     def _regions_meeting(self, rect: Rect) -> tuple[int, ...]:
         if not self._candidates:
             return ()
+        low = self.grid.cell(rect.west, rect.south)
+        return self._regions_between(rect, low, self.grid.cell(rect.east, rect.north))
+
+    def _regions_between(
+        self, rect: Rect, low: tuple[int, int], high: tuple[int, int]
+    ) -> tuple[int, ...]:
+        """Return the R leaves that meet a rectangle whose corners lie in these cells."""
         shift, level = self.grid.depth - self._level, self._level
-        (c0, r0), (c1, r1) = (
-            self.grid.cell(rect.west, rect.south),
-            self.grid.cell(rect.east, rect.north),
-        )
-        c0, r0, c1, r1 = c0 >> shift, r0 >> shift, c1 >> shift, r1 >> shift
-        if (c1 - c0 + 1) * (r1 - r0 + 1) > 64:
+        c0, r0, c1, r1 = low[0] >> shift, low[1] >> shift, high[0] >> shift, high[1] >> shift
+        candidates, leaves = self._candidates, self.leaves
+        if c0 == c1 and r0 == r1:
+            near = candidates.get((r0 << level) + c0, ())
+            return tuple([number for number in near if leaves[number].rect.intersects(rect)])
+        if (c1 - c0 + 1) * (r1 - r0 + 1) > _FEW_CELLS:
             return self.rtree.search(rect).leaves
-        near: set[int] = set()
+        several: set[int] = set()
         for row in range(r0, r1 + 1):
             for cell in range((row << level) + c0, (row << level) + c1 + 1):
-                near.update(self._candidates.get(cell, ()))
-        leaves = self.leaves
-        return tuple(sorted(number for number in near if leaves[number].rect.intersects(rect)))
+                several.update(candidates.get(cell, ()))
+        return tuple(sorted([n for n in several if leaves[n].rect.intersects(rect)]))
 
     def _q_leaf(self, column: int, row: int) -> int:
         depth, children = self.quadtree.table_depth, self._children
@@ -321,8 +334,33 @@ class Plan:
         first = self._q_leaf(*low)
         if low == high or first == self._q_leaf(*high):
             return [first]  # a block that holds two opposite corners holds all between them
+        depth, node_at = self.quadtree.table_depth, self._node_at
+        shift = self.grid.depth - depth
+        columns = range(low[0] >> shift, (high[0] >> shift) + 1)
+        rows = range(low[1] >> shift, (high[1] >> shift) + 1)
+        if len(columns) * len(rows) > _FEW_CELLS:
+            return sorted(self._below(0, self.grid.depth, (0, 0), low, high))
+        found: set[int] = set()
+        for row in rows:
+            for column in columns:
+                node = node_at[(row << depth) + column]
+                if self._children[node] < 0:
+                    found.add(self._leaf_of[node])
+                else:
+                    found.update(self._below(node, shift, (column, row), low, high))
+        return sorted(found)
+
+    def _below(
+        self,
+        node: int,
+        level: int,
+        place: tuple[int, int],
+        low: tuple[int, int],
+        high: tuple[int, int],
+    ) -> list[int]:
+        """Return the leaves below a node, at (column, row) of its level, that meet the cells."""
         found = []
-        stack = [(0, self.grid.depth, 0, 0)]
+        stack = [(node, level, *place)]
         while stack:
             node, level, column, row = stack.pop()
             child = self._children[node]
@@ -337,7 +375,7 @@ class Plan:
                     and low[1] >> level <= r <= high[1] >> level
                 ):
                     stack.append((child + digit, level, c, r))
-        return sorted(found)
+        return found
 
     def _meets_outside(self, rect: Rect, q_leaf: int, found: Sequence[int]) -> bool:
         linked = [self.leaves[r].rect for r in self.links[q_leaf - self.r_count] if r in found]
@@ -419,6 +457,9 @@ def _packed_leaves(
         leaves.append((f"r{number}", south_west.joined(north_east), load))
     return leaves
 
+
+_FEW_CELLS = 32
+"""Up to so many cells are looked at one by one; more are left to the trees."""
 
 REGION_DEPTH_LIMIT = 6
 """How often an R leaf may be split into quarters (trap T0.5)."""

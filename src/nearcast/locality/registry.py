@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from nearcast.locality.changes import adapted
 from nearcast.locality.plan import Plan
@@ -19,8 +19,7 @@ from nearcast.model.errors import KeyInUseError, KeyMissingError, LimitError
 S = TypeVar("S", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(NamedTuple):
     """Where one subscription is held: its area, its leaves, and where it may roam freely."""
 
     area: Rect
@@ -28,8 +27,7 @@ class Registration:
     home: Rect | None
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(NamedTuple):
     """What a move changes: leaves to enter and to leave; both empty when it stays where it is."""
 
     registration: Registration
