@@ -27,11 +27,56 @@ _PACKAGES = ("numpy", "numba", "shapely", "rtree", "superintervals", "intervaltr
 
 @app.command()
 def match(*, quick: Quick = False, json: JsonFile = None) -> None:
-    """Indexes and matcher: exact and ranked matching at up to ten million subscriptions.
+    """Measure indexes and matcher: exact and ranked matching at up to ten million subscriptions.
 
     Example: nearcast bench match --quick --json match.json
     """
     _run("match", ("intervals", "boxes", "matcher"), json, quick=quick)
+
+
+@app.command()
+def order(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Measure Δ-causal delivery beside three other algorithms: bytes, computation, memory.
+
+    Example: nearcast bench order --quick
+    """
+    _run("order", ("ordering",), json, quick=quick)
+
+
+@app.command()
+def broker(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Measure the broker beside Mosquitto, per second of broker CPU.
+
+    Example: nearcast bench broker --quick
+    """
+    _run("broker", ("broker",), json, quick=quick)
+
+
+@app.command()
+def retained(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Measure retained policies: decisions, estimators, learning, share of the gain.
+
+    Example: nearcast bench retained --quick
+    """
+    _run("retained", ("retained",), json, quick=quick)
+
+
+@app.command()
+def plan(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Measure the Q+R plan: building, finding leaves, deciding on handovers.
+
+    Example: nearcast bench plan --quick
+    """
+    _run("plan", ("locality",), json, quick=quick)
+
+
+@app.command()
+def overlay(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Measure the content overlay: joining, routing, hops.
+
+    Example: nearcast bench overlay --quick
+    """
+    _run("overlay", ("overlay",), json, quick=quick)
 
 
 def _run(name: str, modules: tuple[str, ...], path: Path | None, *, quick: bool) -> None:
@@ -86,7 +131,8 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(heading, justify="left" if heading == "what" else "right")
     for row in rows:
         holds = {True: "yes", False: "NO", None: ""}[row.get("holds")]
-        cells = (row["name"], row.get("ours"), row.get("peer"), row.get("ratio"), row.get("target"))
+        peer = row.get("peer", row.get("peers"))
+        cells = (row["name"], row.get("ours"), peer, row.get("ratio"), row.get("target"))
         table.add_row(*(_cell(cell) for cell in cells), holds)
     console().print(table)
 
@@ -94,6 +140,8 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {_cell(each)}" for name, each in value.items())
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return str(value)

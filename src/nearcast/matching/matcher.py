@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nearcast.matching.following import Follower
 from nearcast.matching.placing import Position, placed_in, spaces_for
 from nearcast.matching.shelf import Shelf
 from nearcast.matching.view import MatcherView
 from nearcast.model import (
+    Circle,
     KeyInUseError,
     KeyMissingError,
     OutOfRangeError,
@@ -27,6 +29,7 @@ class _Entry:
     weight: float
     position: Position | None
     boxes: list[tuple[Shelf, list[int]]]
+    followers: list[list[Follower]]  # for each shelf; of `$near` without a fixed area
 
 
 class Matcher(MatcherView):
@@ -105,20 +108,35 @@ class Matcher(MatcherView):
         if entry.subscription.near_m is None or position == entry.position:
             entry.position = position
             return
-        spaces = spaces_for(entry.subscription, self.spaces.values())
+        if not (entry.followers and position is not None and self._follow(entry, position)):
+            self._put_anew(key, entry, position)
+        entry.position = position
+
+    def _follow(self, entry: _Entry, position: Position) -> bool:
+        """Move a subscription's boxes where they are, if there are as many as before."""
+        assert entry.subscription.near_m is not None
+        circle = Circle(*position, entry.subscription.near_m)
+        cuts = [
+            [covered for follower in followers for covered in follower.cut_to(circle)]
+            for followers in entry.followers
+        ]
+        if any(len(cut) != len(ids) for cut, (_, ids) in zip(cuts, entry.boxes, strict=True)):
+            return False
+        place = (circle.lon, circle.lat)
+        for cut, (shelf, ids) in zip(cuts, entry.boxes, strict=True):
+            for box_id, (lows, highs, accuracy) in zip(ids, cut, strict=True):
+                shelf.move(box_id, (lows, highs), place, accuracy)
+        return True
+
+    def _put_anew(self, key: int, entry: _Entry, position: Position | None) -> None:
+        wish = entry.subscription
         placed = [
-            placed_in(space, entry.subscription, key, entry.age, entry.weight, position)
-            for space in spaces
+            placed_in(shelf.space, wish, key, entry.age, entry.weight, position)
+            for shelf, _ in entry.boxes
         ]
         for (shelf, ids), new in zip(entry.boxes, placed, strict=True):
-            if len(ids) == len(new.boxes) and new.place is not None:
-                for box_id, box in zip(ids, new.boxes, strict=True):
-                    accuracy = box.accuracy(shelf.space.extent)
-                    shelf.move(box_id, (box.lows, box.highs), new.place, accuracy)
-            else:
-                shelf.take(ids)
-                ids[:] = shelf.put(new)
-        entry.position = position
+            shelf.take(ids)
+            ids[:] = shelf.put(new)
 
     def _place(
         self, key: int, subscription: Subscription, weight: float, position: Position | None
@@ -126,7 +144,7 @@ class Matcher(MatcherView):
         spaces = spaces_for(subscription, self.spaces.values())
         age = self._next_age
         placed = [placed_in(s, subscription, key, age, weight, position) for s in spaces]
-        entry = _Entry(subscription, age, weight, position, [])
+        entry = _Entry(subscription, age, weight, position, [], _followers(subscription, spaces))
         for space, each in zip(spaces, placed, strict=True):
             shelf = self._shelf(space, subscription.topic_filter)
             entry.boxes.append((shelf, shelf.put(each)))
@@ -172,6 +190,12 @@ class Matcher(MatcherView):
             assert sum(len(shelf) for shelf in ours) == count
             for shelf in ours:
                 shelf.check_invariants()
+
+
+def _followers(wish: Subscription, spaces: list[Space]) -> list[list[Follower]]:
+    if wish.near_m is None or wish.area is not None:
+        return []
+    return [[Follower.of(box, space) for box in space.boxes(wish.where)] for space in spaces]
 
 
 def _checked_weight(weight: float) -> float:

@@ -1,0 +1,188 @@
+"""The matcher as a whole: topic, box, exact shape, rank; and a fresh process's first answer.
+
+The peer is what a broker without an index does: look at every subscription (`Subscription.covers`
+on a sample, scaled up), and a NumPy scan of all boxes for the bulk rows.
+
+    python benchmarks/matcher.py [--quick]
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from nearcast.matching import Matcher, MatcherView
+from nearcast.model import Attribute, Circle, Event, Space, Subscription, parse_where
+
+Row = dict[str, Any]
+
+CITY = Space(
+    name="city",
+    topic_filter="city/#",
+    attributes=(
+        Attribute.number("price", 0, 1000),
+        Attribute.category("kind", [f"k{i}" for i in range(20)]),
+        Attribute.number("lon", -123, -122),
+        Attribute.number("lat", 37, 38),
+    ),
+    longitude="lon",
+    latitude="lat",
+)
+
+
+def wishes(count: int, seed: int) -> list[tuple[Subscription, tuple[float, float] | None]]:
+    """A third by conditions, a third by area, a third wherever they are."""
+    chance = random.Random(seed)
+    made: list[tuple[Subscription, tuple[float, float] | None]] = []
+    for i in range(count):
+        low = chance.uniform(0, 990)
+        where = parse_where(f"{low} <= price <= {low + 10} and kind = k{chance.randrange(20)}")
+        place = (chance.uniform(-123, -122), chance.uniform(37, 38))
+        if i % 3 == 0:
+            made.append((Subscription(topic_filter="city/#", where=where), None))
+        elif i % 3 == 1:
+            made.append((Subscription(topic_filter="city/#", area=Circle(*place, 300.0)), None))
+        else:
+            made.append((Subscription(topic_filter="city/#", near_m=300.0), place))
+    return made
+
+
+def events(count: int, seed: int) -> list[Event]:
+    chance = random.Random(seed)
+    return [
+        Event.of(
+            CITY,
+            "city/x",
+            {
+                "price": chance.uniform(0, 1000),
+                "kind": f"k{chance.randrange(20)}",
+                "lon": chance.uniform(-123, -122),
+                "lat": chance.uniform(37, 38),
+            },
+        )
+        for _ in range(count)
+    ]
+
+
+def mixed_crowd(count: int, rounds: int) -> list[Row]:
+    """Match and move one by one, beside a look at every subscription."""
+    crowd = wishes(count, seed=1)
+    matcher = Matcher([CITY])
+    for key, (wish, place) in enumerate(crowd):
+        matcher.add(key, wish, position=place)
+    asked = events(2_000, seed=2)
+    sample = crowd[: min(count, 300)]
+    movers = [key for key in range(count) if key % 3 == 2][:2_000]
+    chance = random.Random(3)
+    ours, scan, moves = [], [], []
+    matched = sum(len(matcher.match(event)) for event in asked)
+    for _ in range(rounds):
+        ours.append(_seconds_each(lambda: [matcher.match(event) for event in asked], len(asked)))
+        scan.append(
+            _seconds_each(lambda: [w.covers(asked[0], p) for w, p in sample], len(sample)) * count
+        )
+        places = [(chance.uniform(-123, -122), chance.uniform(37, 38)) for _ in movers]
+        moves.append(
+            _seconds_each(
+                lambda at=places: list(map(matcher.move, movers, at)),
+                len(movers),
+            )
+        )
+    ratio = statistics.median(s / o for s, o in zip(scan, ours, strict=True))
+    each = f"{matched / len(asked):.1f} matches"
+    return [
+        {
+            "name": f"match one event, {count:,} mixed subscriptions, {each}",
+            "ours": f"{statistics.median(ours) * 1e6:.1f} µs",
+            "peer": f"scan {statistics.median(scan) * 1e3:,.0f} ms",
+            "ratio": ratio,
+            "target": "",
+            "holds": None,
+        },
+        {
+            "name": f"move one $near subscription, {count:,} mixed subscriptions",
+            "ours": f"{statistics.median(moves) * 1e6:.1f} µs",
+            "target": "",
+            "holds": None,
+        },
+    ]
+
+
+def bulk(count: int, rounds: int) -> Row:
+    """Many events of one topic against plain boxes, beside a NumPy scan."""
+    rng = np.random.default_rng(4)
+    plane = Space(
+        name="plane",
+        topic_filter="p/#",
+        attributes=(Attribute.number("x", 0, 1), Attribute.number("y", 0, 1)),
+    )
+    side = (9 / count) ** 0.5
+    lows = rng.random((count, 2)) * (1 - side)
+    highs = lows + side
+    view = MatcherView.of_boxes(plane, np.arange(count), lows, highs)
+    points = rng.random((50_000, 2))
+    view.match_points("plane", "p/x", points)
+    ours, scan = [], []
+    for _ in range(rounds):
+        ours.append(_seconds_each(lambda: view.match_points("plane", "p/x", points), len(points)))
+        scan.append(_seconds_each(lambda: [_scan(lows, highs, p) for p in points[:20]], 20))
+    ratio = statistics.median(s / o for s, o in zip(scan, ours, strict=True))
+    return {
+        "name": f"match_points, {count:,} boxes in two attributes",
+        "ours": f"{1 / statistics.median(ours):,.0f} events/s",
+        "peer": f"NumPy scan {1 / statistics.median(scan):,.0f}/s",
+        "ratio": ratio,
+        "target": "",
+        "holds": None,
+    }
+
+
+def _scan(lows: np.ndarray, highs: np.ndarray, point: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(((lows <= point) & (point <= highs)).all(axis=1))
+
+
+def first_answer() -> Row:
+    """A fresh process imports, builds a small index and answers; compiled code from the disk."""
+    code = (
+        "import time; begun = time.perf_counter()\n"
+        "from nearcast.index import BoxIndex\n"
+        "index = BoxIndex(dimensions=2)\n"
+        "index.add(1, (0, 0), (1, 1))\n"
+        "assert index.match((0.5, 0.5)).tolist() == [1]\n"
+        "print(time.perf_counter() - begun)\n"
+    )
+    took = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(4)
+    ][1:]
+    return {
+        "name": "a fresh process's first answer, import included",
+        "ours": f"{statistics.median(took):.2f} s",
+        "target": "< 1 s",
+        "holds": statistics.median(took) < 1,
+    }
+
+
+def _seconds_each(call: Any, count: int) -> float:
+    begun = time.perf_counter()
+    call()
+    return (time.perf_counter() - begun) / count
+
+
+def run(quick: bool) -> dict[str, list[Row]]:
+    rounds = 3 if quick else 7
+    rows = [*mixed_crowd(20_000 if quick else 100_000, rounds)]
+    rows.append(bulk(100_000 if quick else 1_000_000, rounds))
+    rows.append(first_answer())
+    return {"rows": rows}
+
+
+if __name__ == "__main__":
+    for row in run(quick="--quick" in sys.argv)["rows"]:
+        print(row)
