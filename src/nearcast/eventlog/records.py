@@ -37,7 +37,17 @@ class Recorder:
     a gap. Complexity: O(bytes) a record, nothing per message of a run.
     """
 
-    __slots__ = ("_first", "_gap_count", "_gap_first", "_keeps", "_notes", "_parts", "next", "size")
+    __slots__ = (
+        "_first",
+        "_gap_count",
+        "_gap_first",
+        "_keeps",
+        "_notes",
+        "_parts",
+        "_taken",
+        "next",
+        "size",
+    )
 
     def __init__(self, first: int = 1, keeps: Keeps | None = None) -> None:
         self.next = first
@@ -45,16 +55,16 @@ class Recorder:
         self._keeps = keeps
         self._parts: list[bytes] = []
         self._notes = True
-        self._first = first
+        self._first = self._taken = first
         self._gap_first = self._gap_count = 0
 
-    def take(self) -> bytes:
-        """Return the records since the last call, joined."""
+    def take(self) -> list[bytes]:
+        """Return the records since the last call, in pieces: runs are not copied."""
         self._close_gap("sampled")
-        data = b"".join(self._parts)
-        self._parts.clear()
+        parts, self._parts = self._parts, []
         self.size = 0
-        return data
+        self._taken = self.next
+        return parts
 
     def events(
         self,
@@ -79,7 +89,10 @@ class Recorder:
         fixed = EVENTS.pack(
             self._first, count, now_ms, flags, head_size, size, len(name), len(topic)
         )
-        self._add(Record.EVENTS, b"".join((fixed, name, topic, packets)))
+        head = b"".join((fixed, name, topic))
+        whole = len(head) + len(packets)
+        self._parts += (HEADER.pack(Record.EVENTS, whole) + head, packets)
+        self.size += HEADER.size + whole
 
     def delivered(self, receivers: list[str], count: int, qos: int, offset: int = 0) -> None:
         """Note that messages of the last run were handed to these clients."""
@@ -100,11 +113,10 @@ class Recorder:
     def drop(self) -> None:
         """Throw away what was not taken yet; the gap says so."""
         self._close_gap("sampled")
-        first = _first_number(self._parts)
         self._parts.clear()
         self.size = 0
-        if first is not None:
-            self.gap(first, self.next - first, "backlog")
+        if self.next > self._taken:
+            self.gap(self._taken, self.next - self._taken, "backlog")
 
     def gap(self, first: int, count: int, reason: str) -> None:
         """Note that numbers were left out, and why."""
@@ -123,14 +135,6 @@ class Recorder:
     def _add(self, kind: Record, body: bytes) -> None:
         self._parts.append(HEADER.pack(kind, len(body)) + body)
         self.size += HEADER.size + len(body)
-
-
-def _first_number(parts: list[bytes]) -> int | None:
-    """Return the first sequence number of records that were not taken."""
-    for part in parts:
-        if part[0] != Record.DELIVERIES:
-            return int.from_bytes(part[HEADER.size : HEADER.size + 8], "little")
-    return None
 
 
 def sampled(share: float) -> Keeps:

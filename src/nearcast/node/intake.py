@@ -78,10 +78,12 @@ class Intake:
         if is_guarded and not self._is_permitted(connection, route, topic):
             counters.dropped_forbidden += count
             return stop
+        if route.is_empty and self._state.log is None:
+            return stop
+        chunk = data[position:stop]
         if self._state.log is not None:
-            self._note(connection, count, 0, topic, data[position:stop], head_end - position)
+            self._note(connection, count, 0, topic, chunk, head_end - position)
         if not route.is_empty:
-            chunk = data[position:stop]
             self._spread_bytes(connection, route, chunk, size, count, head_end - position, topic)
         return stop
 

@@ -41,7 +41,7 @@ class EventLog:
         self._segment = OpenSegment(directory, node, self._number)
         self._workers: list[subprocess.Popen[bytes]] = []
         self._finish(leftovers)
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, list[bytes]] | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._flushed_s = self._opened_s = time.monotonic()
         self._thread = threading.Thread(target=self._write, name="event log", daemon=True)
@@ -67,21 +67,23 @@ class EventLog:
         if self._waiting_bytes > MOST_WAITING_BYTES:
             recorder.drop()
             return
-        data = recorder.take()
-        if data:
-            self._waiting_bytes += len(data)
-            self._queue.put(data)
+        size = recorder.size
+        parts = recorder.take()
+        if parts:
+            self._waiting_bytes += size
+            self._queue.put((size, parts))
 
     def _write(self) -> None:
         """Write until told to stop: the body of the thread."""
-        while (data := self._queue.get()) is not None:
+        while (waiting := self._queue.get()) is not None:
+            size, parts = waiting
             try:
-                self._segment.append(data)
+                self._segment.append(parts)
                 if time.monotonic() - self._opened_s > self._segment_s:
                     self._rotate()
             except OSError as problem:
                 log.error("the event log cannot be written: %s", problem)
-            self._waiting_bytes -= len(data)
+            self._waiting_bytes -= size
 
     def _rotate(self) -> None:
         finished = self._segment
@@ -106,9 +108,8 @@ class EventLog:
 
     def close(self) -> None:
         """Write the rest and have it finished."""
-        data = self.recorder.take()
-        if data:
-            self._queue.put(data)
+        size = self.recorder.size
+        self._queue.put((size, self.recorder.take()))
         self._queue.put(None)
         self._thread.join()
         self._segment.close()

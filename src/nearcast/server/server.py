@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import ssl
@@ -261,6 +262,9 @@ async def run(
     """Serve until SIGTERM or SIGINT; SIGHUP reads users and rules again."""
     server = Server(configuration)
     await server.start()
+    # What was imported and restored stays: the collector need not look at it again and again.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, server.request_stop)

@@ -76,13 +76,18 @@ class Turns:
 
     def read(self, connection: Connection, data: bytes) -> None:
         """Take in a read. Where the turn before had one read only, answer this one at once."""
-        if not self._is_scheduled:
+        if self._is_scheduled:
+            self._receive(connection, data, self.now_ms)
+        elif self._reads_before > 1:
             self.schedule()
-        self._receive(connection, data, self.now_ms)
+            self._receive(connection, data, self.now_ms)
+        else:
+            self.now_ms = self.clock.now_ms()
+            self._receive(connection, data, self.now_ms)
+            self.end()
+            self.schedule()
         self._reads += 1
         self._bytes += len(data)
-        if self._reads == 1 and self._reads_before <= 1:
-            self.end()
 
     def _end_turn(self) -> None:
         """End the turn, unless a crowd is talking: then a few turns of the loop make one.
