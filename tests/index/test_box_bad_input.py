@@ -25,7 +25,7 @@ INF, NAN = math.inf, math.nan
 
 
 def small_index() -> BoxIndex:
-    return BoxIndex.from_arrays([1, 2], [[0, 0], [5, -INF]], [[3, 3], [9, 2]])
+    return BoxIndex.from_arrays([1, 2], [[0.0, 0.0], [5.0, -INF]], [[3, 3], [9, 2]])
 
 
 def contents(index: BoxIndex) -> list[Any]:
@@ -58,8 +58,8 @@ REFUSED: list[tuple[str, type[Exception], Callable[[BoxIndex], object]]] = [
     ("NaN in a point", OutOfRangeError, lambda b: b.match((NAN, 0))),
     ("a point too short", MisuseError, lambda b: b.match((0,))),
     ("a point that is none", MisuseError, lambda b: b.match(None)),  # type: ignore[arg-type]
-    ("NaN in points", OutOfRangeError, lambda b: b.match_many([[0, 0], [0, NAN]])),
-    ("infinity in points", OutOfRangeError, lambda b: b.match_many([[0, 0], [0, INF]])),
+    ("NaN in points", OutOfRangeError, lambda b: b.match_many([[0.0, 0.0], [0.0, NAN]])),
+    ("infinity in points", OutOfRangeError, lambda b: b.match_many([[0.0, 0.0], [0.0, INF]])),
     ("points of another width", MisuseError, lambda b: b.match_many([[0, 0, 0]])),
     ("points in one row", MisuseError, lambda b: b.match_many([0, 0])),
     ("points that are text", MisuseError, lambda b: b.match_many([["a", "b"]])),

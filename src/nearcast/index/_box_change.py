@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from nearcast.index._box_build import HIGHEST, build
+from nearcast.index._box_build import build
 from nearcast.index._box_pools import (
+    HIGHEST,
     L_HEIGHT,
     LEAF,
     M_BUILT,
@@ -21,6 +22,9 @@ from nearcast.index._box_pools import (
     M_LEAVES,
     M_LEVELS,
     M_NEXT_AGE,
+    Real,
+    Truth,
+    Whole,
     event_at,
     pools_at,
 )
@@ -44,7 +48,7 @@ OK, KEY_IN_USE, KEY_MISSING, BAD_BOX = -1, -2, -3, -4
 
 
 @njit(cache=True)
-def is_box(box: Any) -> bool:
+def is_box(box: Any) -> Truth:
     """Say whether low <= high for all attributes, with no NaN, nor +inf low, nor -inf high."""
     for i in range(box.size // 2):
         low, high = box[2 * i], box[2 * i + 1]
@@ -54,13 +58,13 @@ def is_box(box: Any) -> bool:
 
 
 @njit(cache=True)
-def is_box_given(address: int) -> bool:
+def is_box_given(address: Whole) -> Truth:
     """Say whether what Python has written down is a box."""
     return is_box(_box_given(address, pools_at(address).meta[M_DIMS]))
 
 
 @njit(cache=True)
-def first_bad_box(box: Any, dims: int) -> int:
+def first_bad_box(box: Any, dims: Whole) -> Whole:
     """Return the first row that is no box, or -1."""
     for row in range(box.size // (2 * dims)):
         if not is_box(box[row * 2 * dims : (row + 1) * 2 * dims]):
@@ -69,7 +73,7 @@ def first_bad_box(box: Any, dims: int) -> int:
 
 
 @njit(cache=True)
-def _box_given(address: int, dims: int) -> Any:
+def _box_given(address: Whole, dims: Whole) -> Any:
     """Return the box that Python has written down, low and high alternating."""
     low, high = event_at(address, dims)
     box = np.empty(2 * dims, dtype=np.float64)
@@ -79,7 +83,7 @@ def _box_given(address: int, dims: int) -> Any:
 
 
 @njit(cache=True)
-def add(address: int, key: int, weight: float) -> int:
+def add(address: Whole, key: Whole, weight: Real) -> Whole:
     """Add the box written down under a new key."""
     s = pools_at(address)
     box = _box_given(address, s.meta[M_DIMS])
@@ -98,7 +102,7 @@ def add(address: int, key: int, weight: float) -> int:
 
 
 @njit(cache=True)
-def move(address: int, key: int) -> int:
+def move(address: Whole, key: Whole) -> Whole:
     """Give a key the box written down; age and weight stay."""
     s = pools_at(address)
     box = _box_given(address, s.meta[M_DIMS])
@@ -117,7 +121,7 @@ def move(address: int, key: int) -> int:
 
 
 @njit(cache=True)
-def remove(address: int, key: int) -> int:
+def remove(address: Whole, key: Whole) -> Whole:
     """Remove a key and its box."""
     s = pools_at(address)
     slot = slot_of(s, key)
@@ -132,7 +136,7 @@ def remove(address: int, key: int) -> int:
 
 
 @njit(cache=True)
-def find(address: int, key: int) -> int:
+def find(address: Whole, key: Whole) -> Whole:
     """Return a key's position, or -1."""
     s = pools_at(address)
     slot = slot_of(s, key)
@@ -140,13 +144,13 @@ def find(address: int, key: int) -> int:
 
 
 @njit(cache=True)
-def size(address: int, node: int) -> int:
+def size(address: Whole, node: Whole) -> Whole:
     """Return how many boxes a subtree holds."""
     return size_of(pools_at(address), node)
 
 
 @njit(cache=True)
-def rebuild(address: int, node: int, count: int) -> None:
+def rebuild(address: Whole, node: Whole, count: Whole) -> None:
     """Build a subtree of `count` boxes again, in place; its bounds do not change."""
     s = pools_at(address)
     boxes, keys, ages, narrows, weights = collected(s, node, count, 0)
@@ -156,14 +160,14 @@ def rebuild(address: int, node: int, count: int) -> None:
 
 
 @njit(cache=True)
-def everything(address: int) -> Any:
+def everything(address: Whole) -> Any:
     """Return copies of all boxes, keys, ages, narrownesses and weights, in leaf order."""
     s = pools_at(address)
     return collected(s, 0, s.meta[M_COUNT], 0)
 
 
 @njit(cache=True)
-def build_all(address: int, boxes: Any, keys: Any, ages: Any, narrow: Any, weights: Any) -> int:
+def build_all(address: Whole, boxes: Any, keys: Any, ages: Any, narrow: Any, weights: Any) -> Whole:
     """Fill empty pools; return OK, the row of a repeated key, or BAD_BOX if there is no room."""
     s = pools_at(address)
     placed = np.empty(keys.size, dtype=np.int32)
@@ -177,13 +181,13 @@ def build_all(address: int, boxes: Any, keys: Any, ages: Any, narrow: Any, weigh
 
 
 @njit(cache=True)
-def move_slots(address: int, old: Any) -> None:
+def move_slots(address: Whole, old: Any) -> None:
     """Fill a larger hash table from the one before."""
     reenter_all(pools_at(address), old)
 
 
 @njit(cache=True)
-def box_at(address: int, position: int, out: Any) -> None:
+def box_at(address: Whole, position: Whole, out: Any) -> None:
     """Write the box at a position."""
     s = pools_at(address)
     base = position // LEAF * LEAF * 2 * s.meta[M_DIMS] + position % LEAF

@@ -146,10 +146,7 @@ def _turns_right(pools: Pools, node: int, box: Floats, position: int, dims: int)
     bar, age = pools.routes[2 * node : 2 * node + 2].tolist()
     if route == 2 * dims:
         return (float(pools.narrow[position]), float(pools.ages[position])) >= (bar, age)
-    if route < 2 * dims:
-        return bool(box[route] >= bar)
-    side = 2 * (route - 2 * dims - 1)
-    return bool(box[side + 1] - box[side] >= bar)
+    return bool(box[route] >= bar)
 
 
 def _check_totals(pools: Pools, seen: _Seen) -> None:

@@ -42,7 +42,7 @@ def load(path: Path) -> Pools:
 
 
 def _checksum(pool: npt.NDArray[Any]) -> int:
-    return zlib.crc32(memoryview(np.ascontiguousarray(pool)).cast("B")) if pool.size else 0
+    return zlib.crc32(np.ascontiguousarray(pool).data.cast("B")) if pool.size else 0
 
 
 def _manifest(path: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from nearcast.index._box_build import HIGHEST
 from nearcast.index._box_pools import (
+    HIGHEST,
     L_CHILD,
     L_COUNT,
     L_DIM,
@@ -25,6 +25,9 @@ from nearcast.index._box_pools import (
     LEAF,
     M_DIMS,
     M_LEVELS,
+    Real,
+    Truth,
+    Whole,
     event_at,
     found_at,
     pools_at,
@@ -42,7 +45,7 @@ NEARBY = 256  # events that need not be sorted among each other
 
 
 @njit(cache=True)
-def is_finite(values: Any) -> bool:
+def is_finite(values: Any) -> Truth:
     """Say whether there is neither NaN nor infinity."""
     finite = True
     for value in values:
@@ -51,7 +54,7 @@ def is_finite(values: Any) -> bool:
 
 
 @njit(cache=True)
-def hits(coords: Any, base: Any, low: float, high: float) -> Any:
+def hits(coords: Any, base: Any, low: Real, high: Real) -> Any:
     """Return the places of a leaf, as bits, whose interval at coords[base] meets [low, high]."""
     found = ZERO
     for j in range(LEAF):
@@ -84,11 +87,11 @@ def leaf_hits(
 @njit(cache=True)
 def lowest_bit(word: Any) -> Any:
     """Return the index of the lowest bit that is set."""
-    return _popcount((word & (~word + ONE)) - ONE)
+    return popcount((word & (~word + ONE)) - ONE)
 
 
 @njit(cache=True)
-def _popcount(word: Any) -> Any:
+def popcount(word: Any) -> Any:
     """Count bits; LLVM knows the pattern and makes one instruction of it."""
     word -= (word >> ONE) & U(0x5555555555555555)
     word = (word & U(0x3333333333333333)) + ((word >> U(2)) & U(0x3333333333333333))
@@ -97,7 +100,7 @@ def _popcount(word: Any) -> Any:
 
 
 @njit(cache=True)
-def match_one(address: int, is_point: bool, finite: bool) -> int:
+def match_one(address: Whole, is_point: Truth, finite: Truth) -> Whole:
     """Write the keys of the boxes that meet the event; return how many there are.
 
     Event and keys are where the table says; of a point only the lows are read. If there are
@@ -148,7 +151,7 @@ def match_one(address: int, is_point: bool, finite: bool) -> int:
 @njit(cache=True)
 def _scan(
     leaves: Any,
-    waiting: int,
+    waiting: Whole,
     links: Any,
     bits: Any,
     coords: Any,
@@ -156,8 +159,8 @@ def _scan(
     low: Any,
     high: Any,
     out: Any,
-    count: int,
-) -> int:
+    count: Whole,
+) -> Whole:
     """Append the keys of the boxes in some leaves that meet the event; return the new count."""
     block = U(LEAF * 2 * low.size)
     for k in range(waiting):
@@ -175,7 +178,7 @@ def _scan(
 
 
 @njit(cache=True)
-def nearby_order(address: int, low: Any, order: Any) -> None:
+def nearby_order(address: Whole, low: Any, order: Any) -> None:
     """Write the events in an order in which neighbours visit the same part of the tree.
 
     The events go down the tree, each to one child only, until few of them are together.
@@ -208,7 +211,7 @@ def nearby_order(address: int, low: Any, order: Any) -> None:
 
 
 @njit(cache=True)
-def _columns(rows: Any, order: Any, dims: int) -> Any:
+def _columns(rows: Any, order: Any, dims: Whole) -> Any:
     """Return the rows in a certain order, attribute after attribute."""
     n = order.size
     columns = np.empty(n * dims, dtype=np.float64)
@@ -221,8 +224,8 @@ def _columns(rows: Any, order: Any, dims: int) -> Any:
 
 @njit(cache=True)
 def match_chunk(
-    address: int, lows: Any, highs: Any, order: Any, pair_events: Any, pair_keys: Any
-) -> int:
+    address: Whole, lows: Any, highs: Any, order: Any, pair_events: Any, pair_keys: Any
+) -> Whole:
     """Write (k, key) for every box that the event order[k] meets; return how many.
 
     Bounds are by event: lows[event * dims + i]. Pairs are written while there is room for
@@ -253,7 +256,7 @@ def match_chunk(
                 event = U(events[k])
                 found = leaf_hits(coords, leaf * block, bounded, boxes, low, high, event, n)
                 if count > room:
-                    count += _popcount(found)
+                    count += popcount(found)
                     continue
                 while found:
                     pair_keys[count] = keys[leaf * U(LEAF) + lowest_bit(found)]
@@ -284,7 +287,7 @@ def match_chunk(
 
 
 @njit(cache=True)
-def sort_pairs(pair_events: Any, pair_keys: Any, count: int, starts: Any, out: Any) -> None:
+def sort_pairs(pair_events: Any, pair_keys: Any, count: Whole, starts: Any, out: Any) -> None:
     """Sort pairs by event: the keys of event k become out[starts[k]:starts[k + 1]]."""
     n = starts.size - 1
     starts[:] = 0

@@ -24,17 +24,18 @@ Read `_box_build.py` next.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import carray, njit, types
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 LEAF = 64  # boxes a leaf can hold: hits are the bits of one word
 FILL = 52  # boxes a leaf holds after a build
+HIGHEST = np.finfo(np.float64).max
 MOST_AGES = 2**32 - 1  # ages are uint32; before they run out they are renumbered
 
 M_DIMS, M_COUNT, M_NEXT_AGE, M_LEAVES, M_LEAF_FREE, M_NODES, M_NODE_FREE, M_BUILT = range(8)
@@ -47,6 +48,11 @@ L_CHILD, L_DIM, L_LEAF, L_COUNT, L_ROUTE, L_PARENT, L_HEIGHT, L_SPARE = range(8,
 
 # The table: address and length of each pool, then the event's address, then the keys'.
 T_EVENT, T_FOUND, T_SIZE = 28, 29, 31
+
+# What kernels are handed: numbers of Python or of NumPy. Numba gives them their types.
+Whole: TypeAlias = Any
+Real: TypeAlias = Any
+Truth: TypeAlias = Any
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -88,14 +94,16 @@ DTYPES: dict[str, str] = {
 }
 
 
-@intrinsic
-def _pointer(_context: Any, _address: Any) -> Any:
+def _typed_pointer(_context: Any, _address: Any) -> Any:
     """Take an int64 for the address it is."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
 
     return types.voidptr(types.int64), generate
+
+
+_pointer: Any = intrinsic(_typed_pointer)
 
 
 @njit(cache=True)
@@ -142,8 +150,7 @@ def found_at(address: int) -> Any:
     return carray(_pointer(table[T_FOUND]), (table[T_FOUND + 1],), np.int64)
 
 
-@intrinsic
-def prefetch(_context: Any, array: Any, index: Any) -> Any:
+def _typed_prefetch(_context: Any, array: Any, index: Any) -> Any:
     """Ask for the line of the cache that holds an array's element, without waiting for it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -152,7 +159,7 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:
         place = builder.gep(data, [arguments[1]])
         byte = ir.IntType(8).as_pointer()
         word = ir.IntType(32)
-        function = cgutils.get_or_insert_function(
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
             builder.module,
             ir.FunctionType(ir.VoidType(), [byte, word, word, word]),
             "llvm.prefetch.p0i8",
@@ -164,6 +171,9 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, index), generate
 
 
+prefetch: Any = intrinsic(_typed_prefetch)
+
+
 def address_table(pools: Pools, event: Floats, found: Ints) -> Ints:
     """Return the table for these arrays; valid while they live."""
     addresses = [n for a in pools for n in (a.ctypes.data, a.size)]
@@ -173,7 +183,7 @@ def address_table(pools: Pools, event: Floats, found: Ints) -> Ints:
 def pools_of(arrays: dict[str, npt.NDArray[Any]]) -> Pools:
     """Return the pools made of these arrays, `links` and `bits` being views of `nodes`."""
     nodes = arrays["nodes"]
-    return Pools(**arrays, links=nodes.view(np.int32), bits=nodes.view(np.uint64))  # type: ignore[arg-type]
+    return Pools(**arrays, links=nodes.view(np.int32), bits=nodes.view(np.uint64))
 
 
 def stored(pools: Pools) -> dict[str, npt.NDArray[Any]]:

@@ -1,9 +1,12 @@
-"""The k best matches, without looking at all of them.
+"""The k best matches, without collecting all of them.
 
-Best-first search: nodes wait in a heap under the best score that anything in them could
-have, by their bounds: least narrowness, greatest weight, and from the ranges of lows and
-highs the least distance of the event from a centre. The search ends when the best node
-waiting cannot beat the k-th box found. Scores are ordered by (score, age), less is better.
+A branch-and-bound search: of two children the one that may hold the better box is visited
+first, and none that cannot beat the k-th best box found so far. What a node may hold is known
+from its bounds: least narrowness, greatest weight, least age. In a leaf, one comparison of all
+places leaves only those which could still enter the list; if they are few, only their boxes
+are looked at. For `centre` the ranges of a leaf's lows and highs give a least distance.
+
+Scores are ordered by (score, age), less is better.
 """
 
 from __future__ import annotations
@@ -14,14 +17,40 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from nearcast.index._box_match import NOT_FINITE, ONE, ZERO, U, is_finite, leaf_hits, lowest_bit
-from nearcast.index._box_pools import L_CHILD, L_COUNT, L_LEAF, LEAF, M_COUNT, M_DIMS, pools_at
+from nearcast.index._box_match import (
+    ALL,
+    EIGHT,
+    I_CHILD,
+    I_COUNT,
+    I_DIM,
+    I_LEAF,
+    NOT_FINITE,
+    ONE,
+    SIXTEEN,
+    ZERO,
+    U,
+    is_finite,
+    leaf_hits,
+    lowest_bit,
+    popcount,
+)
+from nearcast.index._box_pools import (
+    LEAF,
+    M_COUNT,
+    M_DIMS,
+    M_LEVELS,
+    Real,
+    Truth,
+    Whole,
+    pools_at,
+)
 
 SLACK = 1.0 - 1e-12  # a bound may be rounded up, but must not exceed the score it bounds
+FEW = U(6)  # candidates of a leaf that are cheaper to test one by one
 
 
 @njit(cache=True)
-def _offset(low: float, high: float, x: float) -> float:
+def _offset(low: Real, high: Real, x: Real) -> Real:
     """Return how far x is from the centre of [low, high]: 0 there, 1 at the borders."""
     below, above = x * 0.5 - low * 0.5, high * 0.5 - x * 0.5
     width = below + above
@@ -31,20 +60,28 @@ def _offset(low: float, high: float, x: float) -> float:
 
 
 @njit(cache=True)
-def _centre(s: Any, position: int, point: Any) -> float:
+def _centre(coords: Any, base: Any, point: Any) -> Real:
     """Return the root mean square of a box's offsets; an open side counts as 0."""
-    dims = s.meta[M_DIMS]
-    base = position // LEAF * LEAF * 2 * dims + position % LEAF
     total = 0.0
-    for i in range(dims):
-        low, high = s.coords[base + 2 * i * LEAF], s.coords[base + (2 * i + 1) * LEAF]
-        offset = _offset(low, high, point[i])
+    for i in range(point.size):
+        at = base + U(2 * i * LEAF)
+        offset = _offset(coords[at], coords[at + U(LEAF)], point[i])
         total += offset * offset
-    return math.sqrt(total / dims)
+    return math.sqrt(total / point.size)
 
 
 @njit(cache=True)
-def _least_offset(least: float, low: float, high: float, most: float, x: float) -> float:
+def _contains(coords: Any, base: Any, point: Any) -> Truth:
+    """Say whether one box contains the point."""
+    for i in range(point.size):
+        at = base + U(2 * i * LEAF)
+        if not coords[at] <= point[i] <= coords[at + U(LEAF)]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _least_offset(least: Real, low: Real, high: Real, most: Real, x: Real) -> Real:
     """Return a bound of the offset for lows in [least, low] and highs in [high, most]."""
     if least == -np.inf or most == np.inf:
         return 0.0
@@ -58,166 +95,224 @@ def _least_offset(least: float, low: float, high: float, most: float, x: float) 
 
 
 @njit(cache=True)
-def _bound(s: Any, node: int, point: Any, blend: Any) -> float:
-    """Return what no score below a node is under; +inf if the point is outside its hull."""
-    dims = s.meta[M_DIMS]
-    at = node * (4 * dims + 3)
-    score, total = 0.0, 0.0
-    for i in range(dims):
-        x = point[i]
-        least, most = s.bounds[at], s.bounds[at + 3]
-        if not least <= x <= most:
-            return np.inf
-        if blend[1] > 0.0:
-            offset = _least_offset(least, s.bounds[at + 1], s.bounds[at + 2], most, x)
-            total += offset * offset
-        at += 4
-    if blend[0] > 0.0:
-        score += blend[0] * s.bounds[at]
-    if blend[1] > 0.0:
-        score += blend[1] * (math.sqrt(total / dims) * SLACK)
-    if blend[2] > 0.0:
-        score -= blend[2] * s.bounds[at + 2]
-    return score
+def _least_centre(bounds: Any, at: Whole, point: Any) -> Real:
+    """Return a bound of the distance from the centre, for boxes within a leaf's bounds."""
+    total = 0.0
+    for i in range(point.size):
+        b = U(at + 4 * i)
+        offset = _least_offset(
+            bounds[b], bounds[b + ONE], bounds[b + U(2)], bounds[b + U(3)], point[i]
+        )
+        total += offset * offset
+    return math.sqrt(total / point.size) * SLACK
 
 
 @njit(cache=True)
-def _score(s: Any, position: int, point: Any, blend: Any) -> float:
-    """Return a box's score; the same operations in the same order as in `_bound`."""
+def _in_hull(bounds: Any, at: Whole, point: Any) -> Truth:
+    """Say whether the point is inside the hull of a leaf's boxes."""
+    for i in range(point.size):
+        b = U(at + 4 * i)
+        if not bounds[b] <= point[i] <= bounds[b + U(3)]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _bound(bounds: Any, at: Whole, blend: Any) -> Real:
+    """Return what no score in a node is under; its rank bounds begin at bounds[at]."""
     score = 0.0
     if blend[0] > 0.0:
-        score += blend[0] * s.narrow[position]
-    if blend[1] > 0.0:
-        score += blend[1] * _centre(s, position, point)
+        score += blend[0] * bounds[at]
     if blend[2] > 0.0:
-        score -= blend[2] * (s.weights[position] if s.weights.size else 1.0)
+        score -= blend[2] * bounds[at + 2]
     return score
 
 
 @njit(cache=True)
-def _before(scores: Any, ages: Any, a: int, b: int) -> bool:
+def _promising(narrow: Any, weights: Any, start: Any, blend: Any, worst: Real) -> Any:
+    """Return the places of a leaf, as bits, whose narrowness and weight might still do."""
+    found = ZERO
+    by_narrow, by_weight = blend[0], blend[2]
+    if by_weight == 0.0:
+        for j in range(LEAF):
+            found |= U(by_narrow * narrow[start + U(j)] <= worst) << U(j)
+    elif weights.size:
+        for j in range(LEAF):
+            score = by_narrow * narrow[start + U(j)] - by_weight * weights[start + U(j)]
+            found |= U(score <= worst) << U(j)
+    else:
+        for j in range(LEAF):
+            found |= U(by_narrow * narrow[start + U(j)] - by_weight <= worst) << U(j)
+    return found
+
+
+@njit(cache=True)
+def _before(scores: Any, ages: Any, a: Whole, b: Whole) -> Truth:
     return scores[a] < scores[b] or (scores[a] == scores[b] and ages[a] < ages[b])
 
 
 @njit(cache=True)
-def _swap(scores: Any, ages: Any, items: Any, a: int, b: int) -> None:
+def _swap(scores: Any, ages: Any, items: Any, a: Whole, b: Whole) -> None:
     scores[a], scores[b] = scores[b], scores[a]
     ages[a], ages[b] = ages[b], ages[a]
     items[a], items[b] = items[b], items[a]
 
 
 @njit(cache=True)
-def _rise(scores: Any, ages: Any, items: Any, at: int, sign: bool) -> None:
-    """Restore a heap whose entry `at` may belong higher; `sign`: the least is on top."""
+def _rise(scores: Any, ages: Any, items: Any, at: Whole) -> None:
+    """Restore a heap, the worst on top, whose entry `at` may belong higher."""
     while at:
         up = (at - 1) >> 1
-        if _before(scores, ages, at, up) != sign:
+        if not _before(scores, ages, up, at):
             return
         _swap(scores, ages, items, at, up)
         at = up
 
 
 @njit(cache=True)
-def _sink(scores: Any, ages: Any, items: Any, n: int, sign: bool) -> None:
+def _sink(scores: Any, ages: Any, items: Any, n: Whole) -> None:
     """Restore a heap of n whose top may belong lower."""
     at = 0
     while 2 * at + 1 < n:
         down = 2 * at + 1
-        if down + 1 < n and _before(scores, ages, down + 1, down) == sign:
+        if down + 1 < n and _before(scores, ages, down, down + 1):
             down += 1
-        if _before(scores, ages, down, at) != sign:
+        if not _before(scores, ages, at, down):
             return
         _swap(scores, ages, items, at, down)
         at = down
 
 
 @njit(cache=True)
-def _grown(array: Any) -> Any:
-    larger = np.empty(2 * array.size, dtype=array.dtype)
-    larger[: array.size] = array
-    return larger
+def _candidates(coords: Any, base: Any, bounded: Any, count: Any, point: Any, wanted: Any) -> Any:
+    """Return those of the wanted places of a leaf whose boxes contain the point."""
+    if count < U(LEAF):
+        wanted &= (ONE << count) - ONE
+    if popcount(wanted) > FEW:
+        return wanted & leaf_hits(coords, base, bounded, count, point, point, ZERO, ONE)
+    found, rest = ZERO, wanted
+    while rest:
+        place = lowest_bit(rest)
+        rest &= rest - ONE
+        if _contains(coords, base + place, point):
+            found |= ONE << place
+    return found
 
 
 @njit(cache=True)
-def _scan_leaf(
-    s: Any, node: int, point: Any, blend: Any, scores: Any, ages: Any, keys: Any, n: int
-) -> int:
-    """Offer a leaf's matches to the heap of the best (worst on top); return its new size."""
-    leaf = np.int64(s.links[node * 16 + L_LEAF])
-    boxes = U(s.links[node * 16 + L_COUNT])
-    base = U(leaf * LEAF * 2 * point.size)
-    found = leaf_hits(s.coords, base, s.bits[node * 8], boxes, point, point, ZERO, ONE)
+def _offer(
+    found: Any,
+    first: Any,
+    base: Any,
+    coords: Any,
+    keys: Any,
+    all_ages: Any,
+    narrow: Any,
+    weights: Any,
+    point: Any,
+    blend: Any,
+    scores: Any,
+    ages: Any,
+    best: Any,
+    n: Whole,
+) -> Whole:
+    """Offer the found places of a leaf to the heap of the best (worst on top); return its size."""
     while found:
-        position = leaf * LEAF + np.int64(lowest_bit(found))
+        place = lowest_bit(found)
         found &= found - ONE
-        score, age = _score(s, position, point, blend), np.float64(s.ages[position])
-        if n < keys.size:
-            scores[n], ages[n], keys[n] = score, age, s.keys[position]
-            _rise(scores, ages, keys, n, False)
+        position = first + place
+        score, age = 0.0, np.float64(all_ages[position])
+        if blend[0] > 0.0:
+            score += blend[0] * narrow[position]
+        if blend[1] > 0.0:
+            score += blend[1] * _centre(coords, base + place, point)
+        if blend[2] > 0.0:
+            score -= blend[2] * (weights[position] if weights.size else 1.0)
+        if n < best.size:
+            scores[n], ages[n], best[n] = score, age, keys[position]
+            _rise(scores, ages, best, n)
             n += 1
         elif score < scores[0] or (score == scores[0] and age < ages[0]):
-            scores[0], ages[0], keys[0] = score, age, s.keys[position]
-            _sink(scores, ages, keys, n, False)
+            scores[0], ages[0], best[0] = score, age, keys[position]
+            _sink(scores, ages, best, n)
     return n
 
 
 @njit(cache=True)
-def _hopeless(score: float, age: float, scores: Any, ages: Any, n: int) -> bool:
-    """Say whether nothing from (score, age) up can be among the best."""
-    if score == np.inf:
-        return True
-    return n == scores.size and (score > scores[0] or (score == scores[0] and age > ages[0]))
-
-
-@njit(cache=True)
-def _search(s: Any, point: Any, blend: Any, scores: Any, ages: Any, keys: Any) -> int:
+def _search(s: Any, point: Any, blend: Any, stack: Any, scores: Any, ages: Any, best: Any) -> Whole:
     """Leave the best boxes in a heap (worst on top); return how many."""
-    oldest = 4 * s.meta[M_DIMS] + 1
-    size = 4 * s.meta[M_DIMS] + 3
-    wait_scores = np.empty(128, dtype=np.float64)
-    wait_ages = np.empty(128, dtype=np.float64)
-    wait_nodes = np.empty(128, dtype=np.int64)
-    waiting, n = 0, 0
-    node = np.int64(0) if _bound(s, 0, point, blend) < np.inf else np.int64(-1)
-    while node >= 0:
-        child = np.int64(s.links[node * 16 + L_CHILD])
-        follow = np.int64(-1)
-        if child < 0:
-            n = _scan_leaf(s, node, point, blend, scores, ages, keys, n)
-        else:
-            one, two = _bound(s, child, point, blend), _bound(s, child + 1, point, blend)
-            old_one = s.bounds[child * size + oldest]
-            old_two = s.bounds[child * size + size + oldest]
-            follow, other = child, child + 1
-            if two < one or (two == one and old_two < old_one):
-                follow, other = other, follow
-                one, two, old_one, old_two = two, one, old_two, old_one
-            if _hopeless(one, old_one, scores, ages, n):
-                follow = np.int64(-1)
-            if not _hopeless(two, old_two, scores, ages, n):
-                if waiting == wait_nodes.size:
-                    wait_scores, wait_ages = _grown(wait_scores), _grown(wait_ages)
-                    wait_nodes = _grown(wait_nodes)
-                wait_scores[waiting], wait_ages[waiting] = two, old_two
-                wait_nodes[waiting] = other
-                _rise(wait_scores, wait_ages, wait_nodes, waiting, True)
-                waiting += 1
-        if follow < 0 and waiting:
-            if _hopeless(wait_scores[0], wait_ages[0], scores, ages, n):
-                break
-            follow = wait_nodes[0]
-            waiting -= 1
-            _swap(wait_scores, wait_ages, wait_nodes, 0, waiting)
-            _sink(wait_scores, wait_ages, wait_nodes, waiting, True)
-        node = follow
+    nodes, links, bits, coords, bounds = s.nodes, s.links, s.bits, s.coords, s.bounds
+    dims, size = point.size, 4 * point.size + 3
+    block, ranks = U(LEAF * 2 * dims), 4 * dims
+    stack[0] = ZERO
+    top, n = 1, 0
+    while top:
+        top -= 1
+        node = stack[top]
+        at = np.int64(node) * size + ranks
+        if n == best.size:
+            bound = _bound(bounds, at, blend)
+            if bound > scores[0] or (bound == scores[0] and bounds[at + 1] > ages[0]):
+                continue
+        child = links[node * SIXTEEN + I_CHILD]
+        if child >= 0:
+            x = point[U(links[node * SIXTEEN + I_DIM])]
+            plane = node * EIGHT
+            left = nodes[plane] <= x <= nodes[plane + ONE]
+            right = nodes[plane + U(2)] <= x <= nodes[plane + U(3)]
+            if left and right:
+                # The better one goes on top of the stack.
+                at = np.int64(child) * size + ranks
+                one, two = _bound(bounds, at, blend), _bound(bounds, at + size, blend)
+                later = one < two or (one == two and bounds[at + 1] < bounds[at + size + 1])
+                stack[top] = U(child) + U(later)
+                stack[top + 1] = U(child) + U(not later)
+                top += 2
+            elif left or right:
+                stack[top] = U(child) + U(right)
+                top += 1
+            continue
+        if not _in_hull(bounds, np.int64(node) * size, point):
+            continue
+        leaf = U(links[node * SIXTEEN + I_LEAF])
+        base, first = leaf * block, leaf * U(LEAF)
+        wanted = ALL
+        if n == best.size:
+            if blend[1] > 0.0:
+                nearest = _least_centre(bounds, np.int64(node) * size, point)
+                if bound + blend[1] * nearest > scores[0]:
+                    continue
+            wanted = _promising(s.narrow, s.weights, first, blend, scores[0])
+        count = U(links[node * SIXTEEN + I_COUNT])
+        found = _candidates(coords, base, bits[node * EIGHT], count, point, wanted)
+        if found:
+            n = _offer(
+                found,
+                first,
+                base,
+                coords,
+                s.keys,
+                s.ages,
+                s.narrow,
+                s.weights,
+                point,
+                blend,
+                scores,
+                ages,
+                best,
+                n,
+            )
     return n
 
 
 @njit(cache=True)
-def top_points(address: int, points: Any, blend: Any, out: Any, finite: bool) -> int:
+def top_points(
+    address: Whole, points: Any, order: Any, blend: Any, out: Any, finite: Truth
+) -> Whole:
     """Write the keys of each point's k best boxes, best first; return the last one's count.
 
-    `out`, of shape (points, k), holds -1 everywhere. `finite` as in `match_one`.
+    `out`, of shape (points, k), holds -1 everywhere. `order` is the order in which to go
+    through the points. `finite` as in `match_one`.
     """
     s = pools_at(address)
     if finite and not is_finite(points):
@@ -226,14 +321,16 @@ def top_points(address: int, points: Any, blend: Any, out: Any, finite: bool) ->
     k = min(out.shape[1], s.meta[M_COUNT])
     scores = np.empty(k, dtype=np.float64)
     ages = np.empty(k, dtype=np.float64)
-    keys = np.empty(k, dtype=np.int64)
+    best = np.empty(k, dtype=np.int64)
+    stack = np.empty(s.meta[M_LEVELS] + 2, dtype=np.uint64)
     n = 0
-    for row in range(out.shape[0]):
+    for row in order:
         n = 0
         if k:
-            n = _search(s, points[row * dims : (row + 1) * dims], blend, scores, ages, keys)
+            point = points[row * dims : (row + 1) * dims]
+            n = _search(s, point, blend, stack, scores, ages, best)
         for rest in range(n - 1, -1, -1):
-            out[row, rest] = keys[0]
-            _swap(scores, ages, keys, 0, rest)
-            _sink(scores, ages, keys, rest, False)
+            out[row, rest] = best[0]
+            _swap(scores, ages, best, 0, rest)
+            _sink(scores, ages, best, rest)
     return n

@@ -23,17 +23,16 @@ import numpy as np
 from numba import njit
 
 from nearcast.index._box_build import (
-    HIGHEST,
     build,
     clear_bounds,
     free_leaf,
     free_pair,
     gather_bounds,
-    route_value,
     set_planes,
     widen,
 )
 from nearcast.index._box_pools import (
+    HIGHEST,
     L_CHILD,
     L_COUNT,
     L_DIM,
@@ -44,7 +43,11 @@ from nearcast.index._box_pools import (
     LEAF,
     M_DIMS,
     M_LEVELS,
+    Real,
+    Truth,
+    Whole,
 )
+from nearcast.index._box_split import route_value
 
 FREE, TAKEN = -1, -2  # hash slots without a position: never used; of a box on its way
 MERGE = 52  # two sibling leaves with at most so many boxes become one
@@ -53,7 +56,7 @@ STEPS = 2.0**24  # narrowness is rounded to 1/STEPS, so that equal volumes tie
 
 
 @njit(cache=True)
-def narrowness(box: Any, at: int, dims: int, extent: Any) -> float:
+def narrowness(box: Any, at: Whole, dims: Whole, extent: Any) -> Real:
     """Return the sum over the attributes of log2(width / range); see `BoxIndex`."""
     total = 0.0
     for i in range(dims):
@@ -74,14 +77,14 @@ def narrowness(box: Any, at: int, dims: int, extent: Any) -> float:
 
 
 @njit(cache=True)
-def narrowness_of_all(box: Any, dims: int, extent: Any, out: Any) -> None:
+def narrowness_of_all(box: Any, dims: Whole, extent: Any, out: Any) -> None:
     """Write the narrowness of every box."""
     for k in range(out.size):
         out[k] = narrowness(box, k * 2 * dims, dims, extent)
 
 
 @njit(cache=True)
-def _home(key: int, size: int) -> int:
+def _home(key: Whole, size: Whole) -> Whole:
     mixed = np.uint64(key)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(32)
@@ -89,7 +92,7 @@ def _home(key: int, size: int) -> int:
 
 
 @njit(cache=True)
-def slot_of(s: Any, key: int) -> int:
+def slot_of(s: Any, key: Whole) -> Whole:
     """Return the hash slot of a key, or -1 - the free slot where it would go."""
     size = s.slots.size
     at = _home(key, size)
@@ -101,7 +104,7 @@ def slot_of(s: Any, key: int) -> int:
 
 
 @njit(cache=True)
-def _forget(s: Any, at: int) -> None:
+def _forget(s: Any, at: Whole) -> None:
     """Free a hash slot and close the gap behind it (no tombstones)."""
     size = s.slots.size
     gap = at
@@ -116,7 +119,7 @@ def _forget(s: Any, at: int) -> None:
 
 
 @njit(cache=True)
-def enter_all(s: Any, keys: Any, placed: Any) -> int:
+def enter_all(s: Any, keys: Any, placed: Any) -> Whole:
     """Enter keys at their positions into the hash table; return a repeated one's row, or -1."""
     for row in range(keys.size):
         slot = slot_of(s, keys[row])
@@ -139,7 +142,7 @@ def reenter_all(s: Any, old: Any) -> None:
 
 
 @njit(cache=True)
-def _descend(s: Any, box: Any, narrow: float, age: int, weight: float) -> int:
+def _descend(s: Any, box: Any, narrow: Real, age: Whole, weight: Real) -> Whole:
     """Return the leaf's node for a box, making all bounds on the way cover it."""
     dims = s.meta[M_DIMS]
     node = 0
@@ -159,7 +162,9 @@ def _descend(s: Any, box: Any, narrow: float, age: int, weight: float) -> int:
 
 
 @njit(cache=True)
-def _put(s: Any, position: int, box: Any, key: int, age: int, narrow: float, weight: float) -> None:
+def _put(
+    s: Any, position: Whole, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real
+) -> None:
     """Write a box at a position of a leaf."""
     dims = s.meta[M_DIMS]
     leaf = position // LEAF
@@ -179,7 +184,9 @@ def _put(s: Any, position: int, box: Any, key: int, age: int, narrow: float, wei
 
 
 @njit(cache=True)
-def _insert(s: Any, box: Any, key: int, age: int, narrow: float, weight: float, slot: int) -> int:
+def _insert(
+    s: Any, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real, slot: Whole
+) -> Whole:
     """Insert a box, its hash slot given; return a node to build again, or -1."""
     node = _descend(s, box, narrow, age, weight)
     count = s.links[node * 16 + L_COUNT]
@@ -195,7 +202,7 @@ def _insert(s: Any, box: Any, key: int, age: int, narrow: float, weight: float, 
 
 @njit(cache=True)
 def _overflow(
-    s: Any, node: int, box: Any, key: int, age: int, narrow: float, weight: float, slot: int
+    s: Any, node: Whole, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real, slot: Whole
 ) -> None:
     """Make two leaves of a full one and a box more."""
     dims = s.meta[M_DIMS]
@@ -220,7 +227,7 @@ def _slots_of_all(s: Any, keys: Any) -> Any:
 
 @njit(cache=True)
 def _relocate(
-    s: Any, node: int, boxes: Any, keys: Any, ages: Any, narrows: Any, weights: Any, slots: Any
+    s: Any, node: Whole, boxes: Any, keys: Any, ages: Any, narrows: Any, weights: Any, slots: Any
 ) -> None:
     """Build a subtree at a node of boxes that were elsewhere, and lead their slots there."""
     placed = np.empty(keys.size, dtype=np.int32)
@@ -230,7 +237,7 @@ def _relocate(
 
 
 @njit(cache=True)
-def _too_high(s: Any, node: int) -> int:
+def _too_high(s: Any, node: Whole) -> Whole:
     """Return the lowest ancestor much higher than when it was built, or -1; note the depth."""
     height = s.links[node * 16 + L_HEIGHT]
     found = -1
@@ -245,7 +252,7 @@ def _too_high(s: Any, node: int) -> int:
 
 
 @njit(cache=True)
-def size_of(s: Any, root: int) -> int:
+def size_of(s: Any, root: Whole) -> Whole:
     """Return how many boxes a subtree holds; O(its nodes)."""
     total = 0
     stack = [root]
@@ -261,7 +268,7 @@ def size_of(s: Any, root: int) -> int:
 
 
 @njit(cache=True)
-def _clear(s: Any, root: int) -> None:
+def _clear(s: Any, root: Whole) -> None:
     """Give back everything below a node, and its leaf if it is one."""
     stack = [root]
     while len(stack) > 0:
@@ -276,7 +283,7 @@ def _clear(s: Any, root: int) -> None:
 
 
 @njit(cache=True)
-def collected(s: Any, root: int, count: int, room: int) -> Any:
+def collected(s: Any, root: Whole, count: Whole, room: Whole) -> Any:
     """Return copies of a subtree's boxes (count of them), with room for some more."""
     dims = s.meta[M_DIMS]
     n = count + room
@@ -307,7 +314,7 @@ def collected(s: Any, root: int, count: int, room: int) -> Any:
 
 
 @njit(cache=True)
-def _renew_leaf(s: Any, node: int) -> bool:
+def _renew_leaf(s: Any, node: Whole) -> Truth:
     """Make a leaf's bounds exact again; say whether they changed."""
     dims = s.meta[M_DIMS]
     size = 4 * dims + 3
@@ -332,7 +339,7 @@ def _renew_leaf(s: Any, node: int) -> bool:
 
 
 @njit(cache=True)
-def _on_the_rim(s: Any, node: int, position: int) -> bool:
+def _on_the_rim(s: Any, node: Whole, position: Whole) -> Truth:
     """Say whether a leaf's bounds owe anything to the box at a position."""
     dims = s.meta[M_DIMS]
     b = node * (4 * dims + 3)
@@ -353,7 +360,7 @@ def _on_the_rim(s: Any, node: int, position: int) -> bool:
 
 
 @njit(cache=True)
-def _copy_place(s: Any, source: int, target: int) -> None:
+def _copy_place(s: Any, source: Whole, target: Whole) -> None:
     """Copy a box from one position to another, and lead its hash slot there."""
     s.slots[slot_of(s, s.keys[source])] = target
     dims = s.meta[M_DIMS]
@@ -369,7 +376,7 @@ def _copy_place(s: Any, source: int, target: int) -> None:
 
 
 @njit(cache=True)
-def _take_out(s: Any, position: int) -> None:
+def _take_out(s: Any, position: Whole) -> None:
     """Remove the box at a position; its hash slot is the caller's affair and leads nowhere."""
     dims = s.meta[M_DIMS]
     leaf = position // LEAF
@@ -390,7 +397,7 @@ def _take_out(s: Any, position: int) -> None:
 
 
 @njit(cache=True)
-def _join(s: Any, node: int) -> None:
+def _join(s: Any, node: Whole) -> None:
     """Merge a leaf with its sibling leaf if both are small, or drop it if it is empty."""
     parent = np.int64(s.links[node * 16 + L_PARENT])
     if parent < 0:
@@ -405,7 +412,7 @@ def _join(s: Any, node: int) -> None:
 
 
 @njit(cache=True)
-def _merge(s: Any, parent: int, node: int, sibling: int) -> None:
+def _merge(s: Any, parent: Whole, node: Whole, sibling: Whole) -> None:
     """Make a parent the leaf that holds what its two leaves held."""
     kept, freed = s.links[sibling * 16 + L_LEAF], s.links[node * 16 + L_LEAF]
     count = s.links[sibling * 16 + L_COUNT]
@@ -423,7 +430,7 @@ def _merge(s: Any, parent: int, node: int, sibling: int) -> None:
 
 
 @njit(cache=True)
-def _lift(s: Any, parent: int, node: int, sibling: int) -> None:
+def _lift(s: Any, parent: Whole, node: Whole, sibling: Whole) -> None:
     """Put an inner node in its parent's place; its sibling is an empty leaf."""
     free_leaf(s, s.links[node * 16 + L_LEAF])
     for field in (L_CHILD, L_DIM, L_ROUTE, L_HEIGHT):

@@ -22,7 +22,6 @@ from nearcast.index import _box_file as box_file
 from nearcast.index import _box_input as given
 from nearcast.index import _box_match as matching
 from nearcast.index import _box_top as ranking
-from nearcast.index._box_build import LEAST
 from nearcast.index._box_input import Bounds, Rank, rows_of
 from nearcast.index._box_pools import (
     FILL,
@@ -44,12 +43,14 @@ from nearcast.index._box_pools import (
     slots_for,
     stored,
 )
+from nearcast.index._box_split import LEAST
 from nearcast.index._box_tree import narrowness_of_all
 from nearcast.model.errors import LimitError
 
 ROOM = 8  # leaves that one change may need, and half as many as it may need of nodes
-PAIRS_AT_ONCE = 1 << 19  # (event, key) pairs that `match_many` aims at before it sorts them
-EVENTS_AT_ONCE = 1 << 14
+PAIRS_AT_ONCE = 1 << 18  # (event, key) pairs that `match_many` aims at before it sorts them
+EVENTS_AT_ONCE = 1 << 13
+_ONE_EVENT = np.zeros(1, dtype=np.int32)
 
 
 class BoxIndex:
@@ -87,6 +88,7 @@ class BoxIndex:
 
     __slots__ = (
         "_address",
+        "_buffer",
         "_dims",
         "_event",
         "_found",
@@ -104,6 +106,7 @@ class BoxIndex:
         self._dims = dims
         self._pack = Struct(f"={dims}d").pack_into
         self._event: Floats = np.zeros(2 * dims)
+        self._buffer = self._event.data
         self._lows, self._highs = self._event[:dims], self._event[dims:]
         self._found: Ints = np.empty(256, dtype=np.int64)
         self._mapped = False
@@ -299,7 +302,7 @@ class BoxIndex:
     def _take(self, numbers: Bounds, place: int) -> None:
         """Write numbers down where kernels find the event; `place` in bytes."""
         try:
-            self._pack(self._event, place, *numbers)
+            self._pack(self._buffer, place, *numbers)
         except (TypeError, OverflowError, StructError):
             raise given.wrong_length(numbers, self._dims) from None
 
@@ -354,14 +357,20 @@ class BoxIndex:
 
     def _top_one(self, point: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
         out = np.full((1, min(given.whole(k, "k"), max(1, len(self)))), -1, dtype=np.int64)
-        count = ranking.top_points(self._address, point, given.blend_of(rank), out, finite)
+        count = ranking.top_points(
+            self._address, point, _ONE_EVENT, given.blend_of(rank), out, finite
+        )
         if count == matching.NOT_FINITE:
             raise given.not_finite("top")
         return out[0, :count]
 
     def _top_rows(self, rows: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
+        """Rank neighbouring events one after the other, while their part of the tree is near."""
         out = np.full((len(rows), given.whole(k, "k")), -1, dtype=np.int64)
-        count = ranking.top_points(self._address, rows.ravel(), given.blend_of(rank), out, finite)
+        blend = given.blend_of(rank)
+        order = np.empty(len(rows), dtype=np.int32)
+        matching.nearby_order(self._address, rows.ravel(), order)
+        count = ranking.top_points(self._address, rows.ravel(), order, blend, out, finite)
         if count == matching.NOT_FINITE:
             raise given.not_finite("top_many")
         return out
