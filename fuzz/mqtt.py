@@ -29,6 +29,7 @@ from nearcast.mqtt import (
     Will,
     encode_packet,
 )
+from nearcast.node import Connection, Node
 
 VERSIONS = (ProtocolVersion.V311, ProtocolVersion.V5)
 
@@ -81,13 +82,79 @@ def check_codec(data: bytes) -> None:
             raise AssertionError(message)
 
 
+class Neighbours:
+    """A node with two healthy clients; offenders come and go."""
+
+    def __init__(self) -> None:
+        self.node = Node(with_journal=True)
+        self.now_ms = 1
+        self.listener, self.speaker = self.connected("listener"), self.connected("speaker")
+        request = Subscribe(1, (FilterRequest("healthy", 1),))
+        self.node.receive(self.listener, encode_packet(request), self.now_ms)
+        self.flush()
+        self.count = 0
+
+    def connected(self, name: str) -> Connection:
+        link = Connection()
+        self.node.open(link, self.now_ms)
+        self.node.receive(link, encode_packet(Connect(name)), self.now_ms)
+        return link
+
+    def flush(self) -> dict[Connection, bytes]:
+        self.node.take_journal()
+        sent: dict[Connection, bytes] = {}
+        for link in self.node.take_grown():
+            sent[link] = b"".join(link.outbox)
+            link.outbox, link.outbox_bytes, link.has_grown = [], 0, False
+            if link.is_closing:
+                self.node.lost(link, self.now_ms)
+        return sent
+
+    def offend(self, data: bytes, cut: int) -> None:
+        """Let a newcomer say something damaged, in two portions, and vanish."""
+        self.now_ms += 1
+        link = Connection()
+        self.node.open(link, self.now_ms)
+        for portion in (data[:cut], data[cut:]):
+            self.node.receive(link, portion, self.now_ms)
+            self.flush()
+        self.node.lost(link, self.now_ms)
+        self.flush()
+
+    def check(self) -> None:
+        """Assert that the healthy ones still understand each other."""
+        self.count += 1
+        payload = b"%d" % self.count
+        self.node.receive(
+            self.speaker, encode_packet(Publish("healthy", payload, 1, packet_id=1)), self.now_ms
+        )
+        sent = self.flush()
+        messages = [
+            one
+            for one in PacketReader().feed(sent.get(self.listener, b""))
+            if isinstance(one, Publish) and one.topic == "healthy"
+        ]
+        if [one.payload for one in messages] != [payload]:
+            message = f"a healthy client got {messages} and not {payload!r}"
+            raise AssertionError(message)
+        answer = PublishAnswer(PacketType.PUBACK, messages[0].packet_id)
+        self.node.receive(self.listener, encode_packet(answer), self.now_ms)
+        self.flush()
+
+
 def run(seconds: float, seed: int) -> int:
     rng = random.Random(seed)
-    corpus = [packet for version in VERSIONS for packet in seeds(version)]
+    corpora = [seeds(version) for version in VERSIONS]
+    neighbours = Neighbours()
     rounds, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
+        corpus = rng.choice(corpora)
         data = b"".join(mutate(rng, rng.choice(corpus)) for _ in range(rng.randint(1, 4)))
         check_codec(data)
+        greeting = corpus[0] if rng.random() < 0.8 else b""
+        neighbours.offend(greeting + data, rng.randrange(len(greeting + data) + 1))
+        if rounds % 50 == 0:
+            neighbours.check()
         rounds += 1
     return rounds
 

@@ -11,8 +11,8 @@ class Counters:
 
     bytes_received: int = 0
     bytes_sent: int = 0
-    messages_received: int = 0
-    messages_sent: int = 0
+    others_received: int = 0  # packets other than PUBLISH
+    others_sent: int = 0
     publish_received: int = 0
     publish_sent: int = 0
     publish_bytes_received: int = 0
@@ -27,6 +27,16 @@ class Counters:
     dropped_too_large: int = 0  # above the receiver's maximum packet size
     dropped_forbidden: int = 0  # the publisher may not
     dropped_ended: int = 0  # held for a session that ended
+
+    @property
+    def messages_received(self) -> int:
+        """All packets received."""
+        return self.others_received + self.publish_received
+
+    @property
+    def messages_sent(self) -> int:
+        """All packets sent."""
+        return self.others_sent + self.publish_sent
 
     @property
     def publish_dropped(self) -> int:

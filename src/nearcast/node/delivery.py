@@ -61,7 +61,6 @@ class Delivery:
         if reached and state.log is not None:
             state.log.delivered(reached, count, 0, self._offset)
         counters = state.counters
-        counters.messages_sent += sent * count
         counters.publish_sent += sent * count
         counters.publish_bytes_sent += sent * size
 
@@ -225,7 +224,6 @@ class Delivery:
             link.has_grown = True
             state.grown.append(link)
         counters = state.counters
-        counters.messages_sent += count
         counters.publish_sent += count
         counters.publish_bytes_sent += len(data)
 

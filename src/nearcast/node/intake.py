@@ -72,7 +72,6 @@ class Intake:
             count += more
         counters = self._state.counters
         counters.publish_received += count
-        counters.messages_received += count
         counters.publish_bytes_received += stop - position
         is_guarded = route.is_forbidden or connection.permits is not None
         if is_guarded and not self._is_permitted(connection, route, topic):
@@ -172,7 +171,6 @@ class Intake:
         at += has_properties
         payloads = [data[one + at : one + size] for one in range(start, stop, size)]
         counters.publish_received += len(payloads)
-        counters.messages_received += len(payloads)
         if self._state.log is not None:
             qos = data[start] >> 1 & 3
             self._note(connection, len(payloads), qos, topic, data[start:stop], at)
@@ -265,7 +263,7 @@ class Intake:
             data = start + start.join(identifiers)
         state = self._state
         state.send(connection, data)
-        state.counters.messages_sent += len(identifiers) - 1
+        state.counters.others_sent += len(identifiers) - 1
 
     def _answer_each(
         self,
@@ -316,7 +314,6 @@ class Intake:
         route = self._state.router.find(topic)
         counters = self._state.counters
         counters.publish_received += 1
-        counters.messages_received += 1
         counters.publish_bytes_received += stop - position
         head = Head(topic, stop - at, qos, properties.forward)
         message = Message(head, data[at:stop], self._expiry(properties))
@@ -446,7 +443,7 @@ class Intake:
         self, _connection: Connection, session: Session, numbers: list[int], _reason: int
     ) -> None:
         """End QoS 1 deliveries; a PUBACK for a QoS 2 message breaks the protocol."""
-        self._state.counters.messages_received += len(numbers)
+        self._state.counters.others_received += len(numbers)
         if session.exact and any(number in session.exact for number in numbers):
             raise MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")
         settle = self._delivery.settle
@@ -458,7 +455,7 @@ class Intake:
     def _take_pubrecs(
         self, connection: Connection, session: Session, numbers: list[int], reason: int
     ) -> None:
-        self._state.counters.messages_received += len(numbers)
+        self._state.counters.others_received += len(numbers)
         delivery = self._delivery
         if reason >= 0x80:
             for number in numbers:
@@ -474,7 +471,7 @@ class Intake:
     def _take_pubrels(
         self, connection: Connection, session: Session, numbers: list[int], _reason: int
     ) -> None:
-        self._state.counters.messages_received += len(numbers)
+        self._state.counters.others_received += len(numbers)
         known: list[bytes] = []
         for number in numbers:
             if number in session.incoming:
@@ -488,7 +485,7 @@ class Intake:
     def _take_pubcomps(
         self, _connection: Connection, session: Session, numbers: list[int], _reason: int
     ) -> None:
-        self._state.counters.messages_received += len(numbers)
+        self._state.counters.others_received += len(numbers)
         complete = self._delivery.complete
         for number in numbers:
             complete(session, number)

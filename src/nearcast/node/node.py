@@ -252,12 +252,12 @@ class Node:
     ) -> int:
         if stop != body:
             decode_packet(0xC0, b"x")
-        self.state.counters.messages_received += 1
+        self.state.counters.others_received += 1
         self.state.send(connection, b"\xd0\x00")
         return stop
 
     def _take_other(self, connection: Connection, first: int, body: bytes) -> None:
-        self.state.counters.messages_received += 1
+        self.state.counters.others_received += 1
         if connection.session is None:
             self._take_first(connection, first, body)
             return

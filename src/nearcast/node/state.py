@@ -50,7 +50,7 @@ class NodeState:
         """Append to a connection's outbox."""
         connection.outbox.append(data)
         connection.outbox_bytes += len(data)
-        self.counters.messages_sent += 1
+        self.counters.others_sent += 1
         if not connection.has_grown:
             connection.has_grown = True
             self.grown.append(connection)
