@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from nearcast.experiments.content_overlay import SimulatedOverlay
+from nearcast.experiments.content_overlay_world import SimulatedOverlay
 from nearcast.overlay import Bounds, Climb, Event, Extent, Method, Placement, Settings, Split
 from nearcast.simulator import Link, uniform
 

@@ -2,8 +2,8 @@
 
 Every point of a sweep is a function of its parameters and a seed that returns rows (plain
 dictionaries), so that Spark can run one point per task: `overhead_rows`, `cache_rows`,
-`churn_rows`, `growth_rows`, `onehop_rows`. `points` lists them, `claims` turns rows into verdicts
-on C3.1–C3.6, `figures` draws figures 7 and 8.
+`churn_rows`, `growth_rows`, `onehop_rows`. `content_overlay_claims.py` lists the points, turns rows
+into verdicts on C3.1–C3.6, and draws figures 7 and 8.
 
 The peers are the ones that serve clients, in the simulated world. Events enter at the root
 (`Climb.DIRECT`), so that overhead is what the paper's formula speaks of: the way down. R = F = 1.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, TypeAlias
@@ -21,26 +20,21 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from nearcast.experiments.content_overlay_world import OneHopActor, SimulatedOverlay
 from nearcast.overlay import (
     Bounds,
     Climb,
-    Delivery,
-    Envelope,
     Event,
     Extent,
     GridDensity,
     MarginalDensity,
     Method,
-    OneHopEnvelope,
     OneHopPeer,
-    Output,
-    Peer,
     Settings,
     Split,
-    size_bytes,
     violations,
 )
-from nearcast.simulator import Link, Send, World, constant
+from nearcast.simulator import Link, World, constant
 
 Row: TypeAlias = dict[str, Any]
 Floats: TypeAlias = NDArray[np.float64]
@@ -126,129 +120,11 @@ def settings_of(parameters: Parameters, seed: int) -> Settings:
     )
 
 
-# --- the world -----------------------------------------------------------------------------------
+# --- a run ---------------------------------------------------------------------------------------
 
 
-class OverlayActor:
-    """A peer as an actor of the simulated world; counts what it sends."""
-
-    def __init__(self, peer: Peer, sent: Counter[str], bytes_sent: Counter[str] | None) -> None:
-        self.peer = peer
-        self._sent = sent
-        self._bytes = bytes_sent
-
-    def receive(self, message: Envelope, now: int) -> Iterable[Any]:
-        """Hand a message to the peer."""
-        return self.posted(self.peer.receive(message, now))
-
-    def advance(self, now: int) -> Iterable[Any]:
-        """Let the peer do what is due."""
-        return self.posted(self.peer.advance(now))
-
-    def wake_at(self) -> int | None:
-        """Say when the peer wants waking."""
-        return self.peer.wake_at()
-
-    def posted(self, outputs: Sequence[Output]) -> list[Any]:
-        """Return the outputs as the world wants them."""
-        posted: list[Any] = []
-        for output in outputs:
-            if type(output) is Envelope:
-                kind = type(output.body).__name__
-                self._sent[kind] += 1
-                if self._bytes is not None:
-                    self._bytes[kind] += size_bytes(output.body)
-                posted.append(Send(output.to.peer, output))
-            else:
-                posted.append(output)
-        return posted
-
-
-class SimulatedOverlay:
-    """Many peers in one world; `delivered` says who got each event, and how often."""
-
-    def __init__(
-        self, settings: Settings, seed: int, link: Link | None = None, *, weigh: bool = False
-    ) -> None:
-        self.settings = settings
-        self.world = World(seed, link=link, observer=self._observe, keep_digest=False)
-        self.peers: dict[str, Peer] = {}
-        self.sent: Counter[str] = Counter()
-        self.bytes_sent: Counter[str] | None = Counter() if weigh else None
-        self.delivered: dict[Hashable, list[str]] = {}
-        self.deliveries = 0
-        self.hops: Counter[int] = Counter()
-        self.keep_names = True
-
-    def _observe(self, _now: int, peer_id: Any, output: Any) -> None:
-        if isinstance(output, Delivery):
-            self.deliveries += len(output.batch)
-            self.hops.update(output.batch.hops.tolist())
-            if self.keep_names:
-                for event_id in output.batch.ids:
-                    self.delivered.setdefault(event_id, []).append(peer_id)
-
-    def add(self, peer_id: str, contacts: Iterable[str] = ()) -> Peer:
-        """Put a peer into the world."""
-        peer = Peer(peer_id, self.settings, Random(f"{self.world.seed}/{peer_id}"), contacts)
-        self.peers[peer_id] = peer
-        self.world.add(peer_id, OverlayActor(peer, self.sent, self.bytes_sent))
-        return peer
-
-    def perform(self, peer_id: str, outputs: Sequence[Output]) -> None:
-        """Carry out what a peer returned."""
-        actor = self.world.actor(peer_id)
-        assert isinstance(actor, OverlayActor)
-        self.world.perform(peer_id, actor.posted(outputs))
-
-    def subscribe(self, peer_id: str, lows: Sequence[float], highs: Sequence[float]) -> None:
-        """Let a peer subscribe to a box, under the key "box"."""
-        self.perform(peer_id, self.peers[peer_id].subscribe("box", lows, highs, self.world.now))
-
-    def change(self, peer_id: str, lows: Sequence[float], highs: Sequence[float]) -> None:
-        """Let a peer change its box."""
-        self.perform(peer_id, self.peers[peer_id].change("box", lows, highs, self.world.now))
-
-    def publish(self, peer_id: str, events: Sequence[Event]) -> None:
-        """Let a peer publish."""
-        self.perform(peer_id, self.peers[peer_id].publish(events, self.world.now))
-
-    def leave(self, peer_id: str) -> None:
-        """Let a peer say goodbye."""
-        self.perform(peer_id, self.peers.pop(peer_id).leave(self.world.now))
-        self.world.remove(peer_id)
-
-    def crash(self, peer_id: str) -> None:
-        """Let a peer vanish without a word."""
-        self.world.crash(peer_id)
-        self.world.remove(peer_id)
-        del self.peers[peer_id]
-
-    def run(self, duration_ms: int) -> None:
-        """Let time pass."""
-        self.world.run(self.world.now + duration_ms)
-
-    def rest(self, most_beats: int = 30) -> int:
-        """Let beats pass until no group changes hands and the tree is sound; return how many."""
-        for beats in range(most_beats):
-            before = self.sent["Handover"]
-            self.run(self.settings.beat_ms + 100)
-            if self.sent["Handover"] == before and not violations(self.peers.values()):
-                return beats
-        return most_beats
-
-    def reset(self) -> None:
-        """Forget all counts."""
-        self.deliveries = 0
-        self.hops.clear()
-        self.delivered.clear()
-        for peer in self.peers.values():
-            for seat in peer.seats.values():
-                seat.tally = type(seat.tally)()
-
-
-def grown(parameters: Parameters, seed: int, *, weigh: bool = False) -> SimulatedOverlay:
-    """Return an overlay in which all peers have joined, one after the other, and that rests."""
+def joined(parameters: Parameters, seed: int, *, weigh: bool = False) -> SimulatedOverlay:
+    """Return an overlay that all peers have joined, one after the other."""
     settings = settings_of(parameters, seed)
     net = SimulatedOverlay(settings, seed, Link(constant(5), reordering=1.0), weigh=weigh)
     net.keep_names = False
@@ -259,6 +135,12 @@ def grown(parameters: Parameters, seed: int, *, weigh: bool = False) -> Simulate
         net.add(f"p{number}", contact)
         net.subscribe(f"p{number}", lows[number].tolist(), highs[number].tolist())
         net.run(parameters.join_gap_ms)
+    return net
+
+
+def grown(parameters: Parameters, seed: int) -> SimulatedOverlay:
+    """Return an overlay that all peers have joined and that rests."""
+    net = joined(parameters, seed)
     net.rest()
     return net
 
@@ -449,59 +331,35 @@ def _poisson(random: Random, mean: float) -> int:
 
 
 def growth_rows(parameters: Parameters, seed: int) -> list[Row]:
-    """Return hops, heights and the cost of joining at one size."""
-    net = grown(parameters, seed, weigh=True)
+    """Return hops, heights, tables and the cost of joining at one size.
+
+    Beats are made so rare that hardly any falls into the time of joining.
+    """
+    rare = 100 * parameters.peers * parameters.join_gap_ms
+    net = joined(replace(parameters, beat_ms=max(parameters.beat_ms, rare)), seed, weigh=True)
     assert net.bytes_sent is not None
-    structural = {k: v for k, v in net.sent.items() if k not in ("Events", "Greet")}
-    beats = 2 * (parameters.peers - 1) * max(1, net.world.now // parameters.beat_ms)
-    sent, weight = Counter(net.sent), Counter(net.bytes_sent)
+    messages, weight = sum(net.sent.values()), sum(net.bytes_sent.values())
+    net.rest()
     net.reset()
     points = event_points(parameters, parameters.event_sigmas[0], seed)
     publish_all(net, points, "grow")
     lows, highs = subscriptions(parameters, seed)
     row = _described(parameters, seed) | measured(net, points, matches(lows, highs, points))
+    seats = [seat for peer in net.peers.values() for seat in peer.seats.values()]
     tables = [
-        sum(len(g.members) for g in s.groups) + len(s.siblings) + len(s.path)
-        for p in net.peers.values()
-        for s in p.seats.values()
+        sum(len(group.members) for group in seat.groups) + len(seat.siblings) + len(seat.path)
+        for seat in seats
     ]
-    joins = max(sum(structural.values()) - beats, 0) / parameters.peers
     return [
         row
         | {
-            "messages_per_join": joins,
-            "bytes_per_join": sum(weight[k] for k in structural) / parameters.peers,
+            "messages_per_join": messages / parameters.peers,
+            "bytes_per_join": weight / parameters.peers,
             "copies_per_event": row["forwarded"] / len(points) + 1.0,
             "table_entries_mean": float(np.mean(tables)),
             "table_entries_most": max(tables),
-            "sent": dict(sent),
         }
     ]
-
-
-class _OneHopActor:
-    def __init__(self, peer: OneHopPeer, sent: Counter[str]) -> None:
-        self.peer = peer
-        self._sent = sent
-
-    def receive(self, message: Any, now: int) -> list[Any]:
-        return self.posted(self.peer.receive(message, now))
-
-    def advance(self, now: int) -> list[Any]:
-        return self.posted(self.peer.advance(now))
-
-    def wake_at(self) -> int | None:
-        return self.peer.wake_at()
-
-    def posted(self, outputs: Iterable[Any]) -> list[Any]:
-        posted = []
-        for output in outputs:
-            if isinstance(output, OneHopEnvelope):
-                self._sent[type(output.body).__name__] += 1
-                posted.append(Send(output.to, output.body))
-            else:
-                posted.append(output)
-        return posted
 
 
 def onehop_rows(parameters: Parameters, seed: int) -> list[Row]:
@@ -516,10 +374,10 @@ def onehop_rows(parameters: Parameters, seed: int) -> list[Row]:
         observer=lambda _n, _a, out: seen.__setitem__(0, seen[0] + len(out.batch)),
     )
     random, extent = Random(f"{seed}/contacts"), extent_of(parameters)
-    actors: list[_OneHopActor] = []
+    actors: list[OneHopActor] = []
     for number in range(parameters.peers):
         contacts = [f"p{random.randrange(number)}"] if number else []
-        actor = _OneHopActor(OneHopPeer(f"p{number}", extent, contacts), sent)
+        actor = OneHopActor(OneHopPeer(f"p{number}", extent, contacts), sent)
         actors.append(world.add(f"p{number}", actor))
         box: Bounds = (tuple(lows[number].tolist()), tuple(highs[number].tolist()))
         world.perform(f"p{number}", actor.posted(actor.peer.announce([box], world.now)))
