@@ -13,7 +13,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-EARTH_RADIUS_M = 6_371_008.8
+from nearcast.index.distance import compiled_distance_m
+
 _STREAK = 5  # so many impossible fixes in a row that agree with each other are a new beginning
 
 
@@ -63,16 +64,6 @@ class TrackCleaner:
 
 
 @njit(cache=True)
-def distances_m(lon1: float, lat1: float, lon2: float, lat2: float) -> float:
-    """Return the great-circle distance on the mean sphere."""
-    phi1, phi2 = np.radians(lat1), np.radians(lat2)
-    sin_phi = np.sin((phi2 - phi1) / 2)
-    sin_lambda = np.sin(np.radians(lon2 - lon1) / 2)
-    h = sin_phi * sin_phi + np.cos(phi1) * np.cos(phi2) * sin_lambda * sin_lambda
-    return float(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(min(1.0, h))))
-
-
-@njit(cache=True)
 def _clean(is_new_user, t_us, lon, lat, max_speed_mps, gap_s, state, verdict, trip, step_s, step_m):  # type: ignore[no-untyped-def]
     # state: instant (whole microseconds stay exact in a float64 below 2^53), place, trip, streak
     last_us = np.int64(state[0])
@@ -88,7 +79,7 @@ def _clean(is_new_user, t_us, lon, lat, max_speed_mps, gap_s, state, verdict, tr
             if passed_s > gap_s:
                 current += 1.0
             else:
-                far_m = distances_m(last_lon, last_lat, lon[i], lat[i])
+                far_m = compiled_distance_m(last_lon, last_lat, lon[i], lat[i])
                 if far_m > max_speed_mps * passed_s:
                     streak += 1.0
                     if streak < _STREAK:

@@ -8,10 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from nearcast.model.sphere import distance_m
-
-# The vocabulary's own formula, compiled: one definition, one answer.
-compiled_distance_m = njit(cache=True)(distance_m)
+from nearcast.index.distance import compiled_distance_m
 
 
 @njit(cache=True)
