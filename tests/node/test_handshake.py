@@ -261,6 +261,17 @@ def test_what_comes_before_the_password_is_checked_waits(make_world: Any) -> Non
     assert [type(one).__name__ for one in client.take()] == ["Connack", "Suback", "Pingresp"]
 
 
+def test_who_talks_on_and_on_before_the_password_is_checked_is_closed(make_world: Any) -> None:
+    world = make_world(NodeSettings(max_packet_bytes=1000), access=LateAccess())
+    client = world.client("ann")
+    for _ in range(9):
+        client.send(Publish("a", b"x" * 100))
+    assert not client.is_closed
+    client.send(Publish("a", b"x" * 100))
+
+    assert client.is_closed
+
+
 @pytest.mark.parametrize(
     ("verdict", "reason", "code"),
     [

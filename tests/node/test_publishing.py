@@ -521,6 +521,22 @@ def test_a_message_for_many_counts_once_in_total(make_world: Any) -> None:
     assert 0 < world.node.state.held_bytes < 1000
 
 
+def test_a_message_in_flight_to_many_counts_once_and_is_let_go(world: Any) -> None:
+    clients = [world.welcome(f"c{number}", answers=False) for number in range(5)]
+    for client in clients:
+        client.subscribe("a", 1)
+    sender = world.welcome("s")
+    sender.publish("a", b"x" * 100, 1)
+    one = world.node.state.held_bytes
+    sender.publish("a", b"x" * 100, 1)
+
+    assert 100 < one < 400
+    assert world.node.state.held_bytes == 2 * one
+    for client in clients:
+        client.send(PublishAnswer(PUBACK, 1), PublishAnswer(PUBACK, 2))
+    assert world.node.state.held_bytes == 0
+
+
 def test_a_paused_client_gets_everything_once_it_reads_again(world: Any) -> None:
     client = world.welcome("c")
     client.subscribe("a", 1)
@@ -537,15 +553,21 @@ def test_a_paused_client_gets_everything_once_it_reads_again(world: Any) -> None
 
 def test_identifiers_in_use_are_passed_over(world: Any) -> None:
     receiver = world.welcome("r", answers=False)
-    receiver.subscribe("a", 1)
+    receiver.subscribe("a", 2)
     receiver.take()
     session = world.node.state.sessions["r"]
     sender = world.welcome("s")
     sender.publish("a", b"first", 1)
+    sender.publish("a", b"second", 2)
+    receiver.send(PublishAnswer(PUBREC, 2))
     session.last_packet_id = 65_535
-    sender.publish("a", b"second", 1)
+    sender.publish("a", b"third", 1)
+    session.window = 2
+    sender.publish("a", b"waits", 1)
+    session.window, session.last_packet_id = 65_535, 65_535
+    receiver.send(PublishAnswer(PUBACK, 1))
 
-    assert [one.packet_id for one in receiver.publications()] == [1, 2]
+    assert [one.packet_id for one in receiver.publications()] == [1, 2, 3, 1]
 
 
 # --- dollars ---------------------------------------------------------------------------------

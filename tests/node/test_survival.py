@@ -9,7 +9,7 @@ import pytest
 from nearcast.model.errors import FileFormatError
 from nearcast.mqtt import PacketType, Properties, ProtocolVersion, Publish, PublishAnswer, Will
 from nearcast.node import Node
-from nearcast.node.journal import split_records
+from nearcast.node.journal import HEADER, Kind, split_records
 
 LASTING = {"session_expiry_interval": 3600}
 V311 = ProtocolVersion.V311
@@ -148,6 +148,28 @@ def test_a_session_that_becomes_lasting_by_takeover_is_told_in_full(make_world: 
     world.crash_and_restart()
 
     assert returned(world, "r").payloads() == [b"0", b"1", b"2"]
+
+
+def test_the_brokers_own_topics_are_not_stored(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    world.node.publish("$SYS/x", b"5", now_ms=world.now_ms, retain=True)
+
+    assert b"".join(world.node.snapshot()) == b""
+
+
+def test_records_that_make_no_sense_are_named(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    client = world.welcome("r", answers=False, props=LASTING)
+    client.subscribe("a", 1)
+    world.welcome("s").publish("a", b"x", 1)
+    records = [(kind, body) for batch in world.stored for kind, body in split_records(batch)]
+    whole = [HEADER.pack(kind, len(body)) + body for kind, body in records]
+    without_message = [one for one in whole if one[0] != Kind.MESSAGE]
+    cut = [HEADER.pack(kind, len(body) // 2) + body[: len(body) // 2] for kind, body in records]
+
+    for damaged in (without_message, cut):
+        with pytest.raises(FileFormatError):
+            Node(with_journal=True).restore([b"".join(damaged)], world.now_ms)
 
 
 @pytest.mark.parametrize("damage", [b"\x63\x00\x00\x00\x00", b"\x01\x00", b"\x05\xff\x00\x00\x00"])

@@ -111,6 +111,8 @@ class Node:
             connection.pending.append(data)
             connection.pending_bytes += len(data)
             if connection.pending_bytes < connection.wanted_bytes:
+                if connection.connect is not None and connection.pending_bytes > self._limit:
+                    state.close(connection)  # it talks on and on before it is welcome
                 return
             data = b"".join(connection.pending)
             connection.pending = []

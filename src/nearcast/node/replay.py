@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from struct import error as struct_error
 
+from nearcast.model.errors import FileFormatError
+from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.topics import split_shared
 from nearcast.node import journal as records
 from nearcast.node.journal import Journal, Kind
@@ -46,9 +49,14 @@ class Replay:
         }
 
     def apply(self, data: bytes) -> None:
-        """Apply joined records."""
+        """Apply joined records; what makes no sense is a `FileFormatError`."""
         for kind, body in records.split_records(data):
-            self._steps[kind](body)
+            try:
+                self._steps[kind](body)
+            except (KeyError, ValueError, struct_error, MqttProtocolError) as problem:
+                raise FileFormatError(
+                    f"a record that makes no sense ({problem!r})", where=f"journal, {kind.name}"
+                ) from None
 
     def finish(self) -> list[Session]:
         """Put the memory in order; return the sessions that were connected when it stopped."""
@@ -205,7 +213,8 @@ def snapshot(state: NodeState, journal: Journal) -> Iterator[bytes]:
     Complexity: O(what is held); one session at a time.
     """
     for message in state.retained.all():
-        journal.retained(message)
+        if not message.head.topic.startswith(b"$SYS/", 2):
+            journal.retained(message)
     yield journal.take()
     told: set[int] = set()
     for session in state.sessions.values():

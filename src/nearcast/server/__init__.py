@@ -12,6 +12,7 @@ Read next: `server` (start and end), `turns` (what happens per turn of the loop)
 
 from nearcast.server.access import hash_password, is_password, read_users, set_password
 from nearcast.server.client import Client, Target, broker_figures
+from nearcast.server.logs import set_up_logging
 from nearcast.server.server import Server, run, serve
 from nearcast.server.storage import JournalFile
 
@@ -27,4 +28,5 @@ __all__ = [
     "run",
     "serve",
     "set_password",
+    "set_up_logging",
 ]

@@ -97,6 +97,8 @@ class Server:
         except BaseException:
             await self.stop()
             raise
+        for kind, host, port in self.ports:
+            log.info("listening for %s on %s:%d", kind, host, port)
         self._publish_figures()
 
     def _restore(self) -> None:
@@ -106,6 +108,7 @@ class Server:
         directory = Path(self.configuration.node.data) / "journal"
         self._journal = JournalFile(directory, syncs=mode == "power")
         self.node.restore(self._journal.batches(), self.clock.now_ms())
+        log.info("%d sessions came back from %s", len(self.node.state.sessions), directory)
         self.node.take_journal()  # the snapshot tells all of it
         self._journal.compact(self.node.snapshot())
 
@@ -182,6 +185,7 @@ class Server:
 
     async def stop(self) -> None:
         """Close listeners, tell clients, store, close connections."""
+        log.info("ending")
         for listener in self._listeners:
             listener.close()
         if self._sys_alarm is not None:
