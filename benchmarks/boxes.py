@@ -24,8 +24,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from nearcast.index import BoxIndex
 from benchmarks.workloads import Workload, workload
+
+from nearcast.index import BoxIndex
 
 EVENTS = {"U2": 100_000, "U4": 30_000, "S10": 8_000, "C4": 4_000, "Z": 30_000, "P3": 4_000,
           "A4": 30_000, "U8": 4_000, "H10": 8_000}  # fmt: skip

@@ -105,6 +105,8 @@ def _cost(
     whole = most * 0.25 - least * 0.25
     left = min(left_high, most) * 0.25 - least * 0.25
     right = most * 0.25 - max(right_low, least) * 0.25
+    if not whole > 0.0:  # the least of floats have no quarters
+        return 2.0, -1
     return (left + right) / whole, 2 * i + side
 
 
