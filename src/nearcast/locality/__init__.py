@@ -10,35 +10,65 @@ pipeline's), open a socket, read a clock, or match attributes other than the two
 Read next: `plan.py`, then `registry.py`, then `gateway.py` and `holder.py` (the distributed form).
 """
 
+from nearcast.locality.balancing import (
+    Assignment,
+    assign_leaves,
+    movement_flows,
+    naive_assignment,
+)
 from nearcast.locality.changes import PlanDiff, adapted, plan_diff
 from nearcast.locality.drawing import draw_plan, plan_geojson
+from nearcast.locality.gateway import Gateway
 from nearcast.locality.grid import Counts, Grid
+from nearcast.locality.holder import Holder
+from nearcast.locality.messages import Deliver, Event, Outgoing, Timing
+from nearcast.locality.mobility import Mobility, regions_of_class
 from nearcast.locality.plan import Leaf, Plan
 from nearcast.locality.planfile import load_plan, plan_from_json, plan_to_json, save_plan
+from nearcast.locality.pursuit import Pursuit
 from nearcast.locality.rect import Rect
 from nearcast.locality.registry import Delivery, Handover, Registration, Registry, decide
+from nearcast.locality.rollout import Rollout
 from nearcast.locality.routing import Route, Router
+from nearcast.locality.spool import Spool
+from nearcast.locality.view import PlanView
 
 __all__ = [
+    "Assignment",
     "Counts",
+    "Deliver",
     "Delivery",
+    "Event",
+    "Gateway",
     "Grid",
     "Handover",
+    "Holder",
     "Leaf",
+    "Mobility",
+    "Outgoing",
     "Plan",
     "PlanDiff",
+    "PlanView",
+    "Pursuit",
     "Rect",
     "Registration",
     "Registry",
+    "Rollout",
     "Route",
     "Router",
+    "Spool",
+    "Timing",
     "adapted",
+    "assign_leaves",
     "decide",
     "draw_plan",
     "load_plan",
+    "movement_flows",
+    "naive_assignment",
     "plan_diff",
     "plan_from_json",
     "plan_geojson",
     "plan_to_json",
+    "regions_of_class",
     "save_plan",
 ]

@@ -18,6 +18,10 @@ from nearcast.locality.rect import Rect
 from nearcast.model.errors import EnvironmentProblem, MisuseError
 
 _MOST_LABELS = 80
+_KINDS = (
+    ("q", "Blues", "#33507a", "users of a Q leaf"),
+    ("r", "Oranges", "#b5440b", "users of an R leaf"),
+)
 
 
 def plan_geojson(plan: Plan, regions: Sequence[Rect] = ()) -> str:
@@ -88,27 +92,22 @@ def _title(plan: Plan) -> str:
 
 
 def _draw_leaves(axes: Any, figure: Any, plan: Plan) -> None:
-    from matplotlib.cm import ScalarMappable
+    """Draw both kinds, each with a scale of its own: R leaves carry many times the load."""
     from matplotlib.collections import PatchCollection
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
 
-    norm = Normalize(0, max(1, *(leaf.load for leaf in plan.leaves)))
-    for kind, colours, label in (
-        ("q", "Blues", "users of a Q leaf"),
-        ("r", "Oranges", "… of an R leaf"),
-    ):
+    for kind, colours, edge, label in _KINDS:
         leaves = [leaf for leaf in plan.leaves if leaf.kind == kind]
-        patches = [
-            Rectangle((r.west, r.south), r.east - r.west, r.north - r.south) for r in _rects(leaves)
-        ]
-        shades = PatchCollection(patches, cmap=colours, norm=norm, linewidth=0.6)
-        shades.set_edgecolor("#33507a" if kind == "q" else "#b5440b")
+        if not leaves:
+            continue
+        rects = _rects(leaves)
+        patches = [Rectangle((r.west, r.south), r.east - r.west, r.north - r.south) for r in rects]
+        norm = Normalize(0, 1.4 * max(1, *(leaf.load for leaf in leaves)))  # never too dark to read
+        shades = PatchCollection(patches, cmap=colours, norm=norm, linewidth=0.7, edgecolor=edge)
         shades.set_array(np.array([leaf.load for leaf in leaves], float))
         axes.add_collection(shades)
-        if leaves:
-            bar = ScalarMappable(norm, colours)
-            figure.colorbar(bar, ax=axes, label=label, shrink=0.7, pad=0.01, aspect=30)
+        figure.colorbar(shades, ax=axes, label=label, shrink=0.6, pad=0.01, aspect=30)
     axes.set_xlim(plan.space.west, plan.space.east)
     axes.set_ylim(plan.space.south, plan.space.north)
     axes.set_xlabel("x (longitude)")
@@ -142,7 +141,20 @@ def _draw_brokers(axes: Any, plan: Plan) -> None:
     """Write each leaf's broker (or its key, when each has its own) if there is room."""
     if len(plan.leaves) > _MOST_LABELS:
         return
+    from matplotlib.patheffects import withStroke
+
+    halo = [withStroke(linewidth=2, foreground="white")]
     for leaf in plan.leaves:
         text = leaf.key if plan.brokers is None else str(plan.brokers[leaf.number])
-        x, y = (leaf.rect.west + leaf.rect.east) / 2, (leaf.rect.south + leaf.rect.north) / 2
-        axes.annotate(text, (x, y), ha="center", va="center", fontsize=7, clip_on=True)
+        west, south, east, north = leaf.rect
+        if leaf.kind == "q":  # in the corner, where fewer R leaves lie over it
+            place, sides = (west, south), {"ha": "left", "va": "bottom"}
+        else:
+            place, sides = (
+                ((west + east) / 2, (south + north) / 2),
+                {"ha": "center", "va": "center"},
+            )
+        axes.annotate(
+            text, place, xytext=(2, 2) if leaf.kind == "q" else (0, 0), fontsize=7,
+            textcoords="offset points", clip_on=True, path_effects=halo, **sides,
+        )  # fmt: skip

@@ -77,7 +77,8 @@ class Plan:
 
     __slots__ = (
         "_candidates", "_cells", "_children", "_homes", "_leaf_of", "_level", "_node_at", "_rects",
-        "brokers", "fanout", "grid", "layout", "leaves", "links", "quadtree", "r_count", "rtree", "version",
+        "brokers", "fanout", "grid", "layout", "leaves", "links", "quadtree", "r_count", "rtree",
+        "version",
     )  # fmt: skip
 
     def __init__(
