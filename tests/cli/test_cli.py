@@ -32,6 +32,7 @@ COMMANDS = (
     "pipeline ingest",
     "pipeline regions",
     "pipeline match",
+    "pipeline stream",
 )
 
 

@@ -156,6 +156,47 @@ def match(
         typer.echo(f"{done.rejected:,} events could not be matched: see {output}/rejected_events")
 
 
+@app.command()
+def stream(
+    *,
+    input: Input,  # noqa: A002 - the option's name
+    subscriptions: Annotated[str, typer.Option(help="The directory of subscription changes.")],
+    output: Output,
+    checkpoint: Annotated[Path, typer.Option(help="Where the stream remembers how far it is.")],
+    space: Annotated[str, typer.Option(help="The space that the events belong to.")],
+    topic: Annotated[str, typer.Option(help="The topic of the events.")] = "",
+    top: Annotated[int | None, typer.Option(min=1, help="Only the k best of each event.")] = None,
+    rank: Annotated[str, typer.Option(help="narrowest, nearest, centre or weight.")] = "narrowest",
+    config: Annotated[Path, typer.Option(help="Where the space is declared.")] = Path(
+        "nearcast.toml"
+    ),
+    files_a_batch: Annotated[int, typer.Option(min=1, help="Event files per micro-batch.")] = 64,
+    once: Annotated[bool, typer.Option("--once", help="Stop when all files are done.")] = False,
+    master: Master = "local[*]",
+) -> None:
+    """Match event files as they appear, against subscriptions as they change.
+
+    Killed at any moment and started again, it goes on where it was: nothing lost, nothing doubled.
+
+    Example: nearcast pipeline stream --space shops --input events --subscriptions changes
+    --output found --checkpoint state
+    """
+    from nearcast.matching.ranking import checked_rank
+    from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.match import Question
+    from nearcast.pipeline.session import spark_session
+    from nearcast.pipeline.stream import Stream, start
+
+    declared = _space(config, space)
+    question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
+    paths = (Path(input), Path(subscriptions), Path(output), checkpoint)
+    spark = spark_session(master)
+    with told_plainly(output):
+        query = start(spark, Stream(*paths, declared, question, files_a_batch), once=once)
+        query.awaitTermination()
+    typer.echo(f"Done: deliveries in {output}/deliveries")
+
+
 def _space(config: Path, name: str) -> Space:
     """Return a space that the configuration declares."""
     import os

@@ -1,0 +1,192 @@
+"""The stream gives what the batch gives, whatever is killed on the way."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import settings
+from pyspark.sql import SparkSession
+
+from nearcast.matching import Matcher
+from nearcast.model import (
+    Attribute,
+    Event,
+    FileFormatError,
+    MisuseError,
+    Space,
+    Subscription,
+    parse_where,
+)
+from nearcast.pipeline.match import Question
+from nearcast.pipeline.stream import Stream, pinned, read_deliveries, start, subscriptions_at
+
+pytestmark = pytest.mark.spark
+
+SPACE = Space(
+    name="plane",
+    topic_filter="plane/#",
+    attributes=(Attribute.number("x", 0, 100), Attribute.number("y", 0, 100)),
+)
+CONFIG = """
+[[space]]
+name = "plane"
+topics = "plane/#"
+missing = "all"
+[space.attributes]
+x = { low = 0, high = 100 }
+y = { low = 0, high = 100 }
+"""
+
+
+def write_events(folder: Path, files: int, rows: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(5)
+    for number in range(files):
+        table = pa.table(
+            {
+                "event_id": np.arange(rows) + number * rows,
+                "x": rng.integers(0, 101, rows).astype(float),
+                "y": rng.integers(0, 101, rows).astype(float),
+            }
+        )
+        pq.write_table(table, folder / f"{number:06d}.parquet")
+
+
+def write_changes(folder: Path, name: str, rows: list[tuple[int, str, str]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    ids, operations, wheres = zip(*rows, strict=True)
+    table = pa.table({"subscription_id": ids, "op": operations, "where": wheres})
+    pq.write_table(table, folder / name)
+
+
+def stream_of(root: Path, k: int | None = None, files_a_batch: int = 2) -> Stream:
+    return Stream(
+        root / "events", root / "changes", root / "out", root / "checkpoint", SPACE,
+        Question("plane", "plane/x", k), files_a_batch,
+    )  # fmt: skip
+
+
+WISHES = [(i, "put", f"x >= {i} and y < {2 * i + 5}") for i in range(40)]
+
+
+def expected(root: Path, wishes: dict[int, str]) -> set[tuple[int, int, int]]:
+    matcher = Matcher([SPACE])
+    for key, where in wishes.items():
+        matcher.add(key, Subscription(topic_filter="plane/#", where=parse_where(where)))
+    found = set()
+    for file in sorted((root / "events").glob("*.parquet")):
+        for row in pq.read_table(file).to_pylist():
+            event = Event.of(SPACE, "plane/x", {"x": row["x"], "y": row["y"]})
+            found |= {(row["event_id"], key, 0) for key in matcher.match(event)}
+    return found
+
+
+def rows(spark: SparkSession, root: Path) -> set[tuple[int, int, int]]:
+    found = [tuple(row) for row in read_deliveries(spark, root / "out").collect()]
+    assert len(found) == len(set(found)), "nothing twice"
+    return set(found)
+
+
+def test_the_stream_delivers_what_the_matcher_says_and_goes_on_where_it_stopped(
+    spark: SparkSession, tmp_path: Path
+):
+    write_events(tmp_path / "events", files=3, rows=50)
+    write_changes(tmp_path / "changes", "000.parquet", WISHES)
+    start(spark, stream_of(tmp_path), once=True).awaitTermination()
+    wishes = {key: where for key, _, where in WISHES}
+    assert rows(spark, tmp_path) == expected(tmp_path, wishes)
+
+    # Later events see later subscriptions; the earlier deliveries stay.
+    before = rows(spark, tmp_path)
+    write_changes(
+        tmp_path / "changes",
+        "001.parquet",
+        [(0, "remove", ""), (1, "put", "x < 1"), (99, "put", "y = 7")],
+    )
+    late = pa.table({"event_id": [9001, 9002], "x": [50.0, 0.0], "y": [7.0, 50.0]})
+    pq.write_table(late, tmp_path / "events" / "999999.parquet")
+    start(spark, stream_of(tmp_path), once=True).awaitTermination()
+    new = {(event, key) for event, key, _ in rows(spark, tmp_path) - before}
+    assert {key for event, key in new if event == 9001} == {*range(2, 40), 99}
+    assert (9002, 1) in new
+    assert not any(key == 0 for event, key in new)
+
+
+def test_a_pin_is_chosen_once(tmp_path: Path):
+    assert pinned(tmp_path, 3, lambda: "a.parquet") == "a.parquet"
+    assert pinned(tmp_path, 3, lambda: "b.parquet") == "a.parquet"
+    (tmp_path / "4.json").write_text("{")
+    with pytest.raises(FileFormatError, match=r"4\.json"):
+        pinned(tmp_path, 4, lambda: "b.parquet")
+
+
+def test_the_last_word_on_a_subscription_counts(tmp_path: Path):
+    write_changes(
+        tmp_path, "0.parquet", [(1, "put", "x < 1"), (2, "put", "x < 2"), (1, "put", "x < 3")]
+    )
+    write_changes(tmp_path, "1.parquet", [(2, "remove", ""), (3, "put", "x < 4")])
+    write_changes(tmp_path, "2.parquet", [(3, "remove", "")])
+    assert subscriptions_at(tmp_path, "0.parquet", SPACE)["where"].to_pylist() == ["x < 3", "x < 2"]
+    assert subscriptions_at(tmp_path, "1.parquet", SPACE)["where"].to_pylist() == ["x < 3", "x < 4"]
+    (tmp_path / "3.parquet").write_bytes(b"half")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        subscriptions_at(tmp_path, "3.parquet", SPACE)
+
+
+def test_no_files_are_said(spark: SparkSession, tmp_path: Path):
+    (tmp_path / "events").mkdir()
+    with pytest.raises(MisuseError, match="no event files"):
+        start(spark, stream_of(tmp_path), once=True)
+
+
+@pytest.mark.timeout(1800)
+def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(
+    spark: SparkSession, tmp_path: Path
+):
+    kills = 10 if settings.get_current_profile_name() == "soak" else 2
+    write_events(tmp_path / "events", files=24, rows=40)
+    write_changes(tmp_path / "changes", "000.parquet", WISHES)
+    (tmp_path / "nearcast.toml").write_text(CONFIG)
+    chance = random.Random(11)
+    for _ in range(kills):
+        run = subprocess.Popen(
+            command(tmp_path),
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for_batches(tmp_path / "out", run, more=1)
+        time.sleep(chance.uniform(0, 1.5))
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    subprocess.run([*command(tmp_path), "--once"], check=True, timeout=600)
+    assert rows(spark, tmp_path) == expected(tmp_path, {key: where for key, _, where in WISHES})
+
+
+def command(root: Path) -> list[str]:
+    return [
+        sys.executable, "-c", "from nearcast.cli import main; main()",
+        "pipeline", "stream", "--space", "plane", "--config", str(root / "nearcast.toml"),
+        "--input", str(root / "events"), "--subscriptions", str(root / "changes"),
+        "--output", str(root / "out"), "--checkpoint", str(root / "checkpoint"),
+        "--files-a-batch", "1",
+    ]  # fmt: skip
+
+
+def wait_for_batches(output: Path, run: subprocess.Popen[bytes], more: int) -> None:
+    def done() -> int:
+        return len(list((output / "deliveries").glob("*/_SUCCESS")))
+
+    wanted = done() + more
+    deadline = time.monotonic() + 600
+    while done() < wanted and run.poll() is None:
+        assert time.monotonic() < deadline, "no batch in ten minutes"
+        time.sleep(0.1)
