@@ -239,6 +239,38 @@ def test_the_hot_path_refuses_what_the_codec_refuses(
             assert client.is_closed == bool(breaks) or breaks
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+@both
+def test_identifier_zero_breaks_the_protocol_anywhere_in_a_run(
+    world: Any, version: ProtocolVersion, qos: int
+) -> None:
+    receiver = world.welcome("r")
+    receiver.subscribe("a", 2)
+    receiver.take()
+    sender = world.welcome("s", version, answers=False)
+    good = encode_packet(Publish("a", b"x", qos, packet_id=1), version)
+    sender.send_bytes(good + good.replace(b"\0\1a\0\1", b"\0\1a\0\0"))
+
+    assert sender.is_closed
+    assert receiver.payloads() == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_properties_in_the_middle_of_a_run_are_not_taken_for_payload(world: Any, qos: int) -> None:
+    receiver = world.welcome("r")
+    receiver.subscribe("a", 2)
+    receiver.take()
+    marked = Properties(payload_format_indicator=1)
+    sender = world.welcome("s", answers=False)
+    sender.send(
+        Publish("a", b"12", qos, packet_id=1),
+        Publish("a", b"", qos, packet_id=2, properties=marked),
+    )
+
+    seen = [(one.payload, one.properties) for one in receiver.publications()]
+    assert seen == [(b"12", Properties()), (b"", marked)]
+
+
 def test_a_client_may_have_so_many_in_flight_as_it_said(world: Any) -> None:
     receiver = world.welcome("r", answers=False, props={"receive_maximum": 2})
     receiver.subscribe("a", 2)
@@ -482,8 +514,8 @@ def test_a_publisher_hears_that_a_quota_is_exceeded(make_world: Any, qos: int) -
     stuck.subscribe("a", 2)
     stuck.lose()
     sender = world.welcome("s")
-    for _ in range(10):
-        sender.publish("a", b"x" * 100, qos)
+    for number in range(10):
+        sender.publish("a", b"x" * 100, qos, retain=bool(number % 2))
 
     first = PUBACK if qos == 1 else PUBREC
     answers = [one.reason for one in sender.take() if one.kind is first]

@@ -356,6 +356,19 @@ def test_members_who_are_away_are_passed_over_while_others_are_there(world: Any)
     assert world.client("away", clean_start=False, props=props).payloads() == [b"kept"]
 
 
+def test_a_member_who_does_not_read_is_passed_over(world: Any) -> None:
+    stuck, other = world.welcome("stuck"), world.welcome("other")
+    for member in (stuck, other):
+        member.subscribe("$share/g/a")
+        member.take()
+    stuck.link.is_paused = True
+    sender = world.welcome("s")
+    for _ in range(4):
+        sender.publish("a")
+
+    assert len(other.payloads()) == 4
+
+
 def test_leaving_a_group_ends_ones_share(world: Any) -> None:
     clients = [world.welcome(name) for name in "xy"]
     for one in clients:

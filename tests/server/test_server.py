@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import ssl
@@ -49,6 +50,7 @@ from nearcast.mqtt import (
 from nearcast.node import Node, NodeSettings
 from nearcast.server import Server, set_password
 from nearcast.server.clock import Clock
+from nearcast.server.server import allow_descriptors
 from nearcast.server.storage import JournalFile
 from nearcast.server.turns import Turns
 
@@ -204,6 +206,21 @@ async def test_a_client_certificate_is_asked_for_and_is_a_name(
         answer = await client.next()
         assert getattr(answer, "reasons", None) == (0, ReasonCode.NOT_AUTHORIZED)
         await client.close()
+
+
+def test_a_broker_allows_itself_the_open_files_that_its_connections_need() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        allow_descriptors(2_000)
+        raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        allow_descriptors(10)
+        unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert raised == min(3_200, hard)
+    assert unchanged == raised
 
 
 # --- figures ------------------------------------------------------------------------------------

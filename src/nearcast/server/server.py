@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import ssl
 import time
@@ -264,6 +265,7 @@ async def run(
     reread: Callable[[], Configuration] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reads users and rules again."""
+    allow_descriptors(configuration.limits.connections)
     server = Server(configuration)
     await server.start()
     # What was imported and restored stays: the collector need not look at it again and again.
@@ -285,6 +287,23 @@ async def run(
             f"the journal cannot be written ({server.failure})",
             where=str(configuration.node.data),
             todo="Free some space; what was acknowledged is on disk.",
+        )
+
+
+def allow_descriptors(connections: int) -> None:
+    """Raise the process's own limit of open files as far as the connections need and it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 1_200
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "the system allows %d open files, %d connections need %d (see ulimit -n)",
+            allowed,
+            connections,
+            wanted,
         )
 
 
