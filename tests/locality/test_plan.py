@@ -308,12 +308,28 @@ def test_an_area_that_is_none_is_a_clear_error(make_plan: Callable[..., Plan]) -
         plan.leaves_for_subscription(Rect(3, math.nan, 4, 4))
 
 
-def test_a_shape_with_bounds_may_be_given(make_plan: Callable[..., Plan]) -> None:
-    class Circle:
-        bounds = (3.0, 3.0, 5.0, 5.0)
+def test_shapes_of_the_model_have_the_leaves_of_the_rectangles_that_cover_them() -> None:
+    from nearcast.model import BoundingBox, Circle
 
-    plan = make_plan([(4, 4, 6, 6)])
-    assert plan.leaves_for_event(Circle()) == plan.leaves_for_event((3, 3, 5, 5))
+    world = Rect(-180.0, -90.0, 180.0, 90.0)
+    xs, ys = [-179.0, 179.0, 0.0, 10.0], [-17.0, -17.0, 10.0, 10.0]
+    counts = Counts.from_positions(world, [], xs, ys, depth=4)
+    plan = Plan.build(
+        world,
+        [(-2, -2, 2, 2)],
+        Counts(4, counts.outside, counts.inside, np.zeros(0, np.int64)),
+        capacity=1,
+    )
+    fiji = BoundingBox(177, -20, -178, -15)
+    circle = Circle(0.0, 0.0, 100_000)
+
+    both = {
+        *plan.leaves_for_event((177, -20, 180, -15)),
+        *plan.leaves_for_event((-180, -20, -178, -15)),
+    }
+    assert set(plan.leaves_for_subscription(fiji)) == set(plan.leaves_for_event(fiji)) == both
+    assert len(both) > 1
+    assert plan.leaves_for_event(circle) == plan.leaves_for_event(circle.bounds()[0]) == (0,)
 
 
 @pytest.mark.parametrize(
@@ -389,3 +405,28 @@ def test_a_rectangle_is_covered_exactly_when_each_of_its_points_is(
     expected = all(any(c.contains(x, y) for c in covers) for x, y in sample_points(rect))
 
     assert is_covered(rect, covers) == expected
+
+
+def test_a_cover_that_begins_at_the_very_next_number_leaves_no_gap() -> None:
+    after_one = math.nextafter(1.0, 2.0)
+    before_one = math.nextafter(1.0, 0.0)
+
+    assert is_covered(Rect(0, 0, 2, 1), [Rect(0, 0, 1, 1), Rect(after_one, 0, 2, 1)])
+    assert is_covered(Rect(0, 0, 2, 1), [Rect(1, 0, 2, 1), Rect(0, 0, before_one, 1)])
+    assert is_covered(Rect(0, 0, 1, 2), [Rect(0, 0, 1, 1), Rect(0, after_one, 1, 2)])
+    assert is_covered(Rect(0, 0, 1, 2), [Rect(0, 1, 1, 2), Rect(0, 0, 1, before_one)])
+    assert not is_covered(
+        Rect(0, 0, 2, 1), [Rect(0, 0, 1, 1), Rect(math.nextafter(after_one, 2), 0, 2, 1)]
+    )
+
+
+@given(plans())
+def test_the_exact_points_of_a_leaf_end_where_the_next_leaf_begins(plan: Plan) -> None:
+    for leaf in plan.leaves[plan.r_count :]:
+        west, south, east, north = leaf.closed
+        for x, y in ((west, south), (east, south), (west, north), (east, north)):
+            assert in_block(plan, leaf.number, x, y)
+        if leaf.rect.east < plan.space.east:
+            assert math.nextafter(east, 9.0) == leaf.rect.east
+        if leaf.rect.north < plan.space.north:
+            assert math.nextafter(north, 9.0) == leaf.rect.north

@@ -30,7 +30,14 @@ from nearcast.locality.grid import (
 )
 from nearcast.locality.kernels import leaf_at_kernel
 from nearcast.locality.quadtree import QuadTree, block_of, split_by_load
-from nearcast.locality.rect import Area, Rect, checked_rect, is_covered
+from nearcast.locality.rect import (
+    Area,
+    Bounded,
+    Rect,
+    checked_rect,
+    covering_rects,
+    is_covered,
+)
 from nearcast.locality.rtree import RTree, packed_rects
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, UnknownNameError
 
@@ -200,26 +207,32 @@ class Plan:
         """
         return self._homes[leaf]
 
-    def leaves_for_event(self, area: Area) -> tuple[int, ...]:
+    def leaves_for_event(self, area: Area | Bounded) -> tuple[int, ...]:
         """Return the leaves that must see an event about a point, rectangle or shape.
 
         In ascending order. An area that does not meet the space is an OutOfRangeError.
         """
-        rect = area if type(area) is Rect else checked_rect(area, "place of an event")
-        if not rect.intersects(self.space):
-            raise OutOfRangeError(
-                f"{tuple(rect)}", where="place of an event", expected=f"a place in {self.space}"
-            )
-        return self.leaves_meeting(rect)
+        where = "place of an event"
+        rects = (area,) if type(area) is Rect else covering_rects(area, where)
+        if not any(rect.intersects(self.space) for rect in rects):
+            found = ", ".join(str(tuple(rect)) for rect in rects)
+            raise OutOfRangeError(found, where=where, expected=f"a place in {tuple(self.space)}")
+        return self._leaves_of_all([rect for rect in rects if rect.intersects(self.space)])
 
-    def leaves_for_subscription(self, area: Area) -> tuple[int, ...]:
+    def leaves_for_subscription(self, area: Area | Bounded) -> tuple[int, ...]:
         """Return the leaves that can see an event for this area (trap T0.1), in ascending order.
 
         An area beyond the space belongs to the leaves on the nearest edge: a subscriber who leaves
         the space keeps its session, and still gets events that reach out to it.
         """
-        rect = area if type(area) is Rect else checked_rect(area, "area of a subscription")
-        return self.leaves_meeting(rect)
+        if type(area) is Rect:
+            return self.leaves_meeting(area)
+        return self._leaves_of_all(covering_rects(area, "area of a subscription"))
+
+    def _leaves_of_all(self, rects: Sequence[Rect]) -> tuple[int, ...]:
+        if len(rects) == 1:
+            return self.leaves_meeting(rects[0])
+        return tuple(sorted({leaf for rect in rects for leaf in self.leaves_meeting(rect)}))
 
     def leaves_meeting(self, rect: Rect) -> tuple[int, ...]:
         """Return the R leaves that an area meets, and the Q leaves it meets outside those."""

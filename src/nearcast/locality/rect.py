@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from nearcast.model.errors import OutOfRangeError, ShapeError
 
@@ -105,27 +105,29 @@ class Rect(NamedTuple):
 
 @runtime_checkable
 class Bounded(Protocol):
-    """A shape that knows the rectangle around itself: (west, south, east, north)."""
+    """A shape of the model: knows the rectangles that cover it, two at the antimeridian."""
 
-    @property
-    def bounds(self) -> tuple[float, float, float, float]:
-        """Return the bounds, closed."""
+    def bounds(self) -> tuple[tuple[float, float, float, float], ...]:
+        """Return (west, south, east, north) of each, closed."""
         ...
 
 
-Area: TypeAlias = Rect | Sequence[float] | Bounded
+Area: TypeAlias = Rect | Sequence[float]
 
 
-def checked_rect(area: Area, where: str) -> Rect:
-    """Return the rectangle around an area: four numbers, two (a point), or a shape with `bounds`.
+def covering_rects(area: Area | Bounded, where: str) -> tuple[Rect, ...]:
+    """Return the rectangles that cover an area: itself, a point, or those of a shape."""
+    if isinstance(area, (tuple, list)) or not isinstance(area, Bounded):
+        return (checked_rect(area, where),)
+    return tuple(checked_rect(bounds, where) for bounds in area.bounds())
+
+
+def checked_rect(area: Any, where: str) -> Rect:
+    """Return an area of four numbers, or two (a point), as a rectangle.
 
     NaN, infinity and swapped bounds are errors.
     """
-    numbers: Sequence[float]
-    if isinstance(area, (tuple, list)):  # the usual case; a protocol's check is slow
-        numbers = area
-    else:
-        numbers = area.bounds if isinstance(area, Bounded) else area
+    numbers = area
     try:
         values = tuple(float(value) for value in numbers)
     except (TypeError, ValueError):
@@ -142,7 +144,7 @@ def checked_rect(area: Area, where: str) -> Rect:
     return rect
 
 
-_EXPECTED = "a point (x, y), a rectangle (west, south, east, north), or a shape with bounds"
+_EXPECTED = "a point (x, y), a rectangle (west, south, east, north), or a shape"
 
 
 def is_covered(rect: Rect, covers: Iterable[Rect]) -> bool:
