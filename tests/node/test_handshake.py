@@ -148,6 +148,20 @@ def test_a_session_ends_with_its_expiry(world: Any) -> None:
     assert world.node.counters.sessions_expired == 1
 
 
+def test_what_a_session_held_is_let_go_and_counted_when_it_ends(world: Any) -> None:
+    client = world.welcome("ann", answers=False, props={"session_expiry_interval": 10})
+    client.subscribe("a", 1)
+    sender = world.welcome("s")
+    sender.publish("a", b"in flight", 1)
+    client.lose()
+    sender.publish("a", b"queued", 1)
+    assert world.node.state.held_bytes > 0
+    world.wait(10_000)
+
+    assert world.node.state.held_bytes == 0
+    assert world.node.counters.dropped_ended == 1
+
+
 def test_without_an_expiry_a_session_ends_with_its_connection(world: Any) -> None:
     world.welcome("ann").lose()
 
@@ -180,9 +194,10 @@ def test_a_newer_connection_takes_over(world: Any, version: ProtocolVersion) -> 
 
 def test_silence_beyond_one_and_a_half_keep_alives_closes(world: Any) -> None:
     client = world.welcome("ann", keep_alive_s=10)
-    world.wait(14_000)
-    client.send(Pingreq())
-    client.take()
+    for pause_ms in (500, 14_000):
+        world.wait(pause_ms)
+        client.send(Pingreq())
+        client.take()
     world.wait(14_999)
     assert not client.is_closed
     world.wait(1)

@@ -6,8 +6,8 @@ quotas; and tells a journal what must survive. Time and randomness come in as ar
 Will not: open sockets, read a clock, check passwords or write files (`nearcast.server` does);
 talk to other nodes.
 
-Read next: `node` (the calls), `intake` (the hot path), `delivery` (who gets what, and when),
-then `handshake`, `lifecycle`, `subscribing`; `journal` and `replay` are about survival.
+Read next: `node` (the calls), `intake` and `answers` (the hot path), `delivery` (who gets what,
+and when), then `handshake`, `lifecycle`, `subscribing`; `journal` and `replay` are about survival.
 """
 
 from nearcast.node.access import Access, OpenAccess, Verdict

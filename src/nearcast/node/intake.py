@@ -1,4 +1,4 @@
-"""PUBLISH and the publish answers, read straight from the buffer: the hot path.
+"""PUBLISH, read straight from the buffer: the hot path.
 
 Packets of one publisher mostly repeat themselves: same first byte, same size, same topic. Such a
 run is found with one comparison a packet, looked up once, and passed on at once. Everything
@@ -8,14 +8,11 @@ Both accept and refuse what `nearcast.mqtt.decode` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from nearcast.mqtt import MqttProtocolError, PublishAnswer, ReasonCode
-from nearcast.mqtt.decode import decode_packet
+from nearcast.mqtt import MqttProtocolError, ReasonCode
 from nearcast.mqtt.errors import MalformedPacketError
-from nearcast.mqtt.packets import ProtocolVersion
 from nearcast.mqtt.properties import check_topic_alias
 from nearcast.mqtt.wire import TWO_BYTES
+from nearcast.node.answers import Answers, read_packet_id, zero_identifier
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery, recode_run
 from nearcast.node.message import Head, Message
@@ -31,15 +28,16 @@ _FORBIDDEN = int(ReasonCode.NOT_AUTHORIZED)
 
 
 class Intake:
-    """Takes publications and answers of connected clients.
+    """Takes publications of connected clients.
 
     Every method gets the buffer and where a whole packet lies in it, and returns the position
     behind what it took: one packet or a run of them.
     """
 
-    def __init__(self, state: NodeState, delivery: Delivery) -> None:
+    def __init__(self, state: NodeState, delivery: Delivery, answers: Answers) -> None:
         self._state = state
         self._delivery = delivery
+        self._answers = answers
         self._routes = state.router.routes
         self._properties = PropertyReader()
         self._receive_maximum = state.settings.receive_maximum
@@ -167,7 +165,7 @@ class Intake:
         counters.publish_bytes_received += stop - start
         identifiers = [data[one + at - 2 : one + at] for one in range(start, stop, size)]
         if b"\0\0" in identifiers:
-            raise _zero_identifier()
+            raise zero_identifier()
         at += has_properties
         payloads = [data[one + at : one + size] for one in range(start, stop, size)]
         counters.publish_received += len(payloads)
@@ -198,7 +196,7 @@ class Intake:
             if connection.version >= 5 and any(one.was_refused for one in messages):
                 self._answer_each(connection, 0x40, messages, identifiers)
                 return
-        self._answer_all(connection, 0x40, identifiers, reason)
+        self._answers.answer_all(connection, 0x40, identifiers, reason)
 
     def _take_exactly(
         self,
@@ -225,7 +223,7 @@ class Intake:
             self._refuse_some(connection, session, messages, list(fresh), identifiers)
             return
         reason = _EMPTY if route.is_empty and len(fresh) == len(payloads) else 0
-        self._answer_all(connection, 0x50, identifiers, reason)
+        self._answers.answer_all(connection, 0x50, identifiers, reason)
 
     def _remember_incoming(
         self, connection: Connection, session: Session, numbers: list[int]
@@ -243,27 +241,7 @@ class Intake:
             for number in numbers:
                 journal.incoming(session.number, number)
 
-    def _forget_incoming(self, session: Session, number: int) -> None:
-        session.incoming.discard(number)
-        journal = self._state.journal
-        if journal is not None and session.is_durable:
-            journal.released(session.number, number)
-
     # --- answers to publishers ------------------------------------------------------------
-
-    def _answer_all(
-        self, connection: Connection, first: int, identifiers: list[bytes], reason: int
-    ) -> None:
-        """Answer a run with one reason; success is the short form of both versions."""
-        if reason and connection.version >= 5:
-            start, end = bytes((first, 3)), bytes((reason,))
-            data = b"".join([start + one + end for one in identifiers])
-        else:
-            start = bytes((first, 2))
-            data = start + start.join(identifiers)
-        state = self._state
-        state.send(connection, data)
-        state.counters.others_sent += len(identifiers) - 1
 
     def _answer_each(
         self,
@@ -273,7 +251,7 @@ class Intake:
         identifiers: list[bytes],
     ) -> None:
         for message, one in zip(messages, identifiers, strict=True):
-            self._answer_all(connection, first, [one], _QUOTA if message.was_refused else 0)
+            self._answers.answer_all(connection, first, [one], _QUOTA if message.was_refused else 0)
 
     def _refuse_some(
         self,
@@ -287,8 +265,8 @@ class Intake:
         refused = {raw for message, raw in zip(messages, new, strict=True) if message.was_refused}
         for one in identifiers:
             if one in refused:
-                self._forget_incoming(session, one[0] << 8 | one[1])
-            self._answer_all(connection, 0x50, [one], _QUOTA if one in refused else 0)
+                self._answers.forget_incoming(session, one[0] << 8 | one[1])
+            self._answers.answer_all(connection, 0x50, [one], _QUOTA if one in refused else 0)
 
     # --- everything unusual ---------------------------------------------------------------
 
@@ -304,7 +282,7 @@ class Intake:
         topic = data[body:at]
         packet_id = 0
         if qos:
-            packet_id = _packet_id(data, at, stop)
+            packet_id = read_packet_id(data, at, stop)
             at += 2
         properties = _NOTHING
         if connection.version >= 5:
@@ -350,9 +328,9 @@ class Intake:
         if not qos:
             return
         if qos == 2 and reason >= 0x80 and connection.version >= 5:
-            self._forget_incoming(session, packet_id)
+            self._answers.forget_incoming(session, packet_id)
         answer = 0x40 if qos == 1 else 0x50
-        self._answer_all(connection, answer, [TWO_BYTES[packet_id]], reason)
+        self._answers.answer_all(connection, answer, [TWO_BYTES[packet_id]], reason)
 
     def _note(
         self,
@@ -415,99 +393,6 @@ class Intake:
             permits[topic] = known
         return known
 
-    # --- answers of subscribers -----------------------------------------------------------
-
-    def answers(
-        self, connection: Connection, data: bytes, position: int, body: int, stop: int
-    ) -> int:
-        """Take a PUBACK, PUBREC, PUBREL or PUBCOMP and those of the same kind behind it."""
-        session = connection.session
-        assert session is not None
-        first = data[position]
-        take = self._takers[first]
-        if stop - body != 2:
-            packet = decode_packet(first, data[body:stop], ProtocolVersion(connection.version))
-            assert isinstance(packet, PublishAnswer)
-            take(self, connection, session, [packet.packet_id], packet.reason)
-            return stop
-        start = data[position:body]
-        last = len(data) - 4
-        numbers = [_packet_id(data, body, stop)]
-        while stop <= last and data.startswith(start, stop):
-            numbers.append(_packet_id(data, stop + 2, stop + 4))
-            stop += 4
-        take(self, connection, session, numbers, 0)
-        return stop
-
-    def _take_pubacks(
-        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
-    ) -> None:
-        """End QoS 1 deliveries; a PUBACK for a QoS 2 message breaks the protocol."""
-        self._state.counters.others_received += len(numbers)
-        if session.exact and any(number in session.exact for number in numbers):
-            raise MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")
-        settle = self._delivery.settle
-        for number in numbers:
-            settle(session, number)
-        if session.queue:
-            self._delivery.pump(session)
-
-    def _take_pubrecs(
-        self, connection: Connection, session: Session, numbers: list[int], reason: int
-    ) -> None:
-        self._state.counters.others_received += len(numbers)
-        delivery = self._delivery
-        if reason >= 0x80:
-            for number in numbers:
-                delivery.settle(session, number)
-            delivery.pump(session)
-            return
-        known = [TWO_BYTES[number] for number in numbers if delivery.record(session, number)]
-        if known:
-            self._answer_all(connection, 0x62, known, 0)
-        if len(known) < len(numbers):
-            self._tell_unknown(connection, 0x62, numbers, known)
-
-    def _take_pubrels(
-        self, connection: Connection, session: Session, numbers: list[int], _reason: int
-    ) -> None:
-        self._state.counters.others_received += len(numbers)
-        known: list[bytes] = []
-        for number in numbers:
-            if number in session.incoming:
-                self._forget_incoming(session, number)
-                known.append(TWO_BYTES[number])
-        if known:
-            self._answer_all(connection, 0x70, known, 0)
-        if len(known) < len(numbers):
-            self._tell_unknown(connection, 0x70, numbers, known)
-
-    def _take_pubcomps(
-        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
-    ) -> None:
-        self._state.counters.others_received += len(numbers)
-        complete = self._delivery.complete
-        for number in numbers:
-            complete(session, number)
-        if session.queue:
-            self._delivery.pump(session)
-
-    def _tell_unknown(
-        self, connection: Connection, first: int, numbers: list[int], known: list[bytes]
-    ) -> None:
-        reason = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
-        answered = set(known)
-        unknown = [TWO_BYTES[one] for one in numbers if TWO_BYTES[one] not in answered]
-        if unknown:
-            self._answer_all(connection, first, unknown, reason)
-
-    _takers: dict[int, Callable[[Intake, Connection, Session, list[int], int], None]] = {  # noqa: RUF012 - a table
-        0x40: _take_pubacks,
-        0x50: _take_pubrecs,
-        0x62: _take_pubrels,
-        0x70: _take_pubcomps,
-    }
-
 
 def _topic_end(data: bytes, body: int, stop: int) -> int:
     """Return where the topic ends; it must end within the packet."""
@@ -517,19 +402,6 @@ def _topic_end(data: bytes, body: int, stop: int) -> int:
     if end > stop:
         raise MalformedPacketError("the end of the packet", where="PUBLISH", expected="a topic")
     return end
-
-
-def _packet_id(data: bytes, at: int, stop: int) -> int:
-    if at + 2 > stop:
-        raise MalformedPacketError("the end of the packet", expected="a packet identifier")
-    number = data[at] << 8 | data[at + 1]
-    if not number:
-        raise _zero_identifier()
-    return number
-
-
-def _zero_identifier() -> MqttProtocolError:
-    return MqttProtocolError("packet identifier 0", expected="1 … 65,535")
 
 
 def _resolve(connection: Connection, topic: bytes, alias: int, maximum: int) -> bytes:

@@ -18,6 +18,7 @@ from nearcast.mqtt import (
 from nearcast.mqtt.framing import long_length, too_large
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.access import Access, OpenAccess, Verdict
+from nearcast.node.answers import Answers
 from nearcast.node.connection import Connection
 from nearcast.node.counters import Counters
 from nearcast.node.delivery import Delivery
@@ -66,7 +67,8 @@ class Node:
             Router(max_levels=settings.max_topic_levels, cache_topics=settings.route_cache_topics),
         )
         self._delivery = Delivery(self.state)
-        self._intake = Intake(self.state, self._delivery)
+        self._answers = Answers(self.state, self._delivery)
+        self._intake = Intake(self.state, self._delivery, self._answers)
         self._lifecycle = Lifecycle(self.state, self._delivery)
         self._lifecycle.publish_will = self._publish_will
         self._handshake = Handshake(self.state, self._delivery, self._lifecycle)
@@ -84,7 +86,7 @@ class Node:
         intake = self._intake
         table: dict[int, Handler] = dict.fromkeys(range(0x30, 0x40), intake.publish_one)
         table |= {0x30: intake.lossy_run, 0x32: intake.sure_run, 0x34: intake.sure_run}
-        table |= dict.fromkeys((0x40, 0x50, 0x62, 0x70), intake.answers)
+        table |= dict.fromkeys((0x40, 0x50, 0x62, 0x70), self._answers.take)
         table[0xC0] = self._take_ping
         return table
 

@@ -1,0 +1,156 @@
+"""PUBACK, PUBREC, PUBREL and PUBCOMP in runs, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nearcast.mqtt import MqttProtocolError, PublishAnswer, ReasonCode
+from nearcast.mqtt.decode import decode_packet
+from nearcast.mqtt.errors import MalformedPacketError
+from nearcast.mqtt.packets import ProtocolVersion
+from nearcast.mqtt.wire import TWO_BYTES
+from nearcast.node.connection import Connection
+from nearcast.node.delivery import Delivery
+from nearcast.node.session import Session
+from nearcast.node.state import NodeState
+
+
+class Answers:
+    """Takes what clients answer, and answers what they publish.
+
+    Like a run of publications, a run of answers of one kind is taken at once. `take` gets the
+    buffer and where a whole packet lies in it, and returns the position behind the run.
+    """
+
+    def __init__(self, state: NodeState, delivery: Delivery) -> None:
+        self._state = state
+        self._delivery = delivery
+
+    # --- what we answer -----------------------------------------------------------------
+
+    def answer_all(
+        self, connection: Connection, first: int, identifiers: list[bytes], reason: int
+    ) -> None:
+        """Answer a run with one reason; success is the short form of both versions."""
+        if reason and connection.version >= 5:
+            start, end = bytes((first, 3)), bytes((reason,))
+            data = b"".join([start + one + end for one in identifiers])
+        else:
+            start = bytes((first, 2))
+            data = start + start.join(identifiers)
+        state = self._state
+        state.send(connection, data)
+        state.counters.others_sent += len(identifiers) - 1
+
+    def forget_incoming(self, session: Session, number: int) -> None:
+        """Let a client use a QoS 2 identifier anew."""
+        session.incoming.discard(number)
+        journal = self._state.journal
+        if journal is not None and session.is_durable:
+            journal.released(session.number, number)
+
+    # --- what clients answer -----------------------------------------------------------
+
+    def take(self, connection: Connection, data: bytes, position: int, body: int, stop: int) -> int:
+        """Take a PUBACK, PUBREC, PUBREL or PUBCOMP and those of the same kind behind it."""
+        session = connection.session
+        assert session is not None
+        first = data[position]
+        take = self._takers[first]
+        if stop - body != 2:
+            packet = decode_packet(first, data[body:stop], ProtocolVersion(connection.version))
+            assert isinstance(packet, PublishAnswer)
+            take(self, connection, session, [packet.packet_id], packet.reason)
+            return stop
+        start = data[position:body]
+        last = len(data) - 4
+        numbers = [read_packet_id(data, body, stop)]
+        while stop <= last and data.startswith(start, stop):
+            numbers.append(read_packet_id(data, stop + 2, stop + 4))
+            stop += 4
+        take(self, connection, session, numbers, 0)
+        return stop
+
+    def _take_pubacks(
+        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        """End QoS 1 deliveries; a PUBACK for a QoS 2 message breaks the protocol."""
+        self._state.counters.others_received += len(numbers)
+        if session.exact and any(number in session.exact for number in numbers):
+            raise MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")
+        settle = self._delivery.settle
+        for number in numbers:
+            settle(session, number)
+        if session.queue:
+            self._delivery.pump(session)
+
+    def _take_pubrecs(
+        self, connection: Connection, session: Session, numbers: list[int], reason: int
+    ) -> None:
+        self._state.counters.others_received += len(numbers)
+        delivery = self._delivery
+        if reason >= 0x80:
+            for number in numbers:
+                delivery.settle(session, number)
+            delivery.pump(session)
+            return
+        known = [TWO_BYTES[number] for number in numbers if delivery.record(session, number)]
+        if known:
+            self.answer_all(connection, 0x62, known, 0)
+        if len(known) < len(numbers):
+            self._tell_unknown(connection, 0x62, numbers, known)
+
+    def _take_pubrels(
+        self, connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        self._state.counters.others_received += len(numbers)
+        known: list[bytes] = []
+        for number in numbers:
+            if number in session.incoming:
+                self.forget_incoming(session, number)
+                known.append(TWO_BYTES[number])
+        if known:
+            self.answer_all(connection, 0x70, known, 0)
+        if len(known) < len(numbers):
+            self._tell_unknown(connection, 0x70, numbers, known)
+
+    def _take_pubcomps(
+        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        self._state.counters.others_received += len(numbers)
+        complete = self._delivery.complete
+        for number in numbers:
+            complete(session, number)
+        if session.queue:
+            self._delivery.pump(session)
+
+    def _tell_unknown(
+        self, connection: Connection, first: int, numbers: list[int], known: list[bytes]
+    ) -> None:
+        reason = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+        answered = set(known)
+        unknown = [TWO_BYTES[one] for one in numbers if TWO_BYTES[one] not in answered]
+        if unknown:
+            self.answer_all(connection, first, unknown, reason)
+
+    _takers: dict[int, Callable[[Answers, Connection, Session, list[int], int], None]] = {  # noqa: RUF012 - a table
+        0x40: _take_pubacks,
+        0x50: _take_pubrecs,
+        0x62: _take_pubrels,
+        0x70: _take_pubcomps,
+    }
+
+
+def read_packet_id(data: bytes, at: int, stop: int) -> int:
+    """Return the packet identifier at a place of the buffer; it must be there and not 0."""
+    if at + 2 > stop:
+        raise MalformedPacketError("the end of the packet", expected="a packet identifier")
+    number = data[at] << 8 | data[at + 1]
+    if not number:
+        raise zero_identifier()
+    return number
+
+
+def zero_identifier() -> MqttProtocolError:
+    """Say that 0 is no packet identifier."""
+    return MqttProtocolError("packet identifier 0", expected="1 … 65,535")
