@@ -125,6 +125,22 @@ def test_a_session_is_kept_and_told(world: Any, version: ProtocolVersion) -> Non
     assert again.payloads() == [b"hello"]
 
 
+def test_a_session_may_come_back_with_another_version_or_other_wishes(world: Any) -> None:
+    sender = world.welcome("s")
+    old = world.welcome("ann", V311, clean_start=False)
+    old.subscribe("a", 1)
+    for qos in (0, 1):
+        sender.publish("a", b"x", qos)
+    wishes = {"session_expiry_interval": 60, "topic_alias_maximum": 3}
+    new = world.welcome("ann", clean_start=False, props=wishes)
+    for qos in (0, 1):
+        sender.publish("a", b"y", qos)
+
+    assert [one.payload for one in old.publications()] == [b"x", b"x"]
+    seen = [(one.payload, one.topic, one.properties.topic_alias) for one in new.publications()]
+    assert seen == [(b"y", "a", 1), (b"y", "", 1)]
+
+
 @both
 def test_a_clean_start_forgets_the_session(world: Any, version: ProtocolVersion) -> None:
     props = {"session_expiry_interval": 60} if version is V5 else {}
