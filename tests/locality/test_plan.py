@@ -430,3 +430,18 @@ def test_the_exact_points_of_a_leaf_end_where_the_next_leaf_begins(plan: Plan) -
             assert math.nextafter(east, 9.0) == leaf.rect.east
         if leaf.rect.north < plan.space.north:
             assert math.nextafter(north, 9.0) == leaf.rect.north
+
+
+@pytest.mark.parametrize("west", [-122.5137, 0.1, -1e6 / 3])
+def test_a_position_on_any_border_is_counted_in_the_cell_that_begins_there(west: float) -> None:
+    """Arithmetic alone puts some borders into the cell before."""
+    space = Rect(west, 0.0, west + 0.1588, 1.0)
+    grid = Grid.over(space, 10)
+    below = np.nextafter(grid.xs[1:], -np.inf)
+    on_borders = Counts.from_positions(space, [], grid.xs[:-1], np.full(1024, 0.5), depth=10)
+    before_borders = Counts.from_positions(space, [], below, np.full(1024, 0.5), depth=10)
+
+    for counts in (on_borders, before_borders):
+        assert (counts.outside.sum(axis=0) == 1).all()
+    guessed = ((grid.xs[:-1] - space.west) * (1024 / (grid.xs[-1] - grid.xs[0]))).astype(int)
+    assert west == 0.1 or (guessed != np.arange(1024)).any()
