@@ -1,6 +1,5 @@
 """The package as a whole: its names, its errors, what importing it costs, its documents."""
 
-import doctest
 import itertools
 import pickle
 import runpy
@@ -21,15 +20,6 @@ from nearcast.model import (
 from nearcast.model.wording import did_you_mean, shown
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize("page", ["where.md", "shapes.md"])
-def test_the_documents_tell_the_truth(page: str) -> None:
-    results = doctest.testfile(
-        str(ROOT / "docs" / page), module_relative=False, optionflags=doctest.ELLIPSIS
-    )
-    assert results.attempted > 10
-    assert results.failed == 0
 
 
 def test_a_sample_of_the_fuzzer_finds_nothing_but_our_own_errors() -> None:

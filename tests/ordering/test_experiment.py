@@ -1,8 +1,6 @@
 """The experiment runs, repeats itself, and its page tells the truth."""
 
-import doctest
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -70,10 +68,3 @@ def test_unknown_names_are_refused() -> None:
         run_point(Point(algorithm="best"))
     with pytest.raises(UnknownNameError):
         run_point(Point(pattern="circles"))
-
-
-def test_the_examples_of_the_page_run() -> None:
-    page = Path(__file__).parents[2] / "docs" / "delta-causal.md"
-    results = doctest.testfile(str(page), module_relative=False)
-    assert results.attempted > 5
-    assert results.failed == 0
