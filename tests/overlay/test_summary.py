@@ -66,10 +66,10 @@ def test_false_positives_are_the_events_that_come_for_nobody(subscribed: Any, se
 def test_looser_summaries_have_fewer_boxes_and_more_false_positives() -> None:
     random = Random(1)
     subscribed = []
-    for _ in range(400):
+    for _ in range(120):
         x, y = random.uniform(0, 18), random.uniform(0, 18)
         subscribed.append(((x, y), (x + 1.0, y + 1.0)))
-    events = [Event.point(i, (random.uniform(0, 20), random.uniform(0, 20))) for i in range(2_000)]
+    events = [Event.point(i, (random.uniform(0, 20), random.uniform(0, 20))) for i in range(800)]
     sizes, shares = [], []
     for looseness in (0.0, 0.5, 2.0):
         summary = summarise(subscribed, SQUARE, looseness=looseness)

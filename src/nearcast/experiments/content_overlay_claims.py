@@ -332,9 +332,9 @@ def crossover(rows: Iterable[Row], events_per_change: float) -> int | None:
 
     def cost(kind: str, peers: int) -> float:
         some = _select(all_rows, kind=kind, peers=peers)
-        return mean(
-            r["messages_per_join"] + events_per_change * r["copies_per_event"] for r in some
-        )
+        told = [float(r["messages_per_join"]) for r in some]
+        sent = [float(r["copies_per_event"]) for r in some]
+        return mean(told) + events_per_change * mean(sent)
 
     sizes = {r["peers"] for r in _select(all_rows, kind="growth")}
     both = sorted(sizes & {r["peers"] for r in _select(all_rows, kind="one hop")})

@@ -45,15 +45,23 @@ def without_barren(seat: Seat, to: Address, batch: Batch) -> tuple[Batch | None,
 
 
 def note_barren(seat: Seat, sender: Address, batch: Batch, asks: int) -> None:
-    """Tell the sender which of its events met nobody here."""
+    """Tell the sender which of its events nobody wanted here or, as far as known, below."""
     branches = seat.branches
     if branches is None:
         return
-    _, places, _ = hits(batch.lows, batch.highs, branches.lows, branches.highs)
-    met = set(places.tolist())
-    lost = tuple(values_of(batch, place) for place in range(len(batch)) if place not in met)
-    seat.tally.acknowledged += len(lost)
-    seat.send(sender, Barren(lost, asks))
+    starts, places, _ = hits(
+        batch.lows, batch.highs, branches.lows, branches.highs, branches.others
+    )
+    wanted: set[int] = set()
+    for row, (address, _) in enumerate(branches.rows[: branches.others]):
+        known = seat.barren.get(address, {})
+        for place in places[starts[row] : starts[row + 1]].tolist():
+            if not known or values_of(batch, place) not in known:
+                wanted.add(place)
+    lost = tuple(values_of(batch, p) for p in range(len(batch)) if p not in wanted)
+    if lost:
+        seat.tally.acknowledged += len(lost)
+        seat.send(sender, Barren(lost, asks))
 
 
 def on_barren(seat: Seat, sender: Address, message: Barren, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape

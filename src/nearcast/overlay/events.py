@@ -127,11 +127,11 @@ def stacked(boxes: Sequence[Bounds]) -> tuple[Floats, Floats]:
 
 @njit(cache=True)  # type: ignore[misc, unused-ignore]
 def hits(
-    lows: Floats, highs: Floats, row_lows: Floats, row_highs: Floats
+    lows: Floats, highs: Floats, row_lows: Floats, row_highs: Floats, counted: int
 ) -> tuple[Ints, Ints, int]:
-    """Return which events meet each row: `places[starts[r]:starts[r + 1]]`; and how many meet none.
+    """Return which events meet each row: `places[starts[r]:starts[r + 1]]`.
 
-    O(events × rows × n).
+    Also how many events meet none of the first `counted` rows. O(events × rows × n).
     """
     events, rows, n = lows.shape[0], row_lows.shape[0], lows.shape[1]
     starts = np.zeros(rows + 1, dtype=np.int64)
@@ -150,7 +150,7 @@ def hits(
                     break
             if meets:
                 places[found] = event
-                touched[event] = True
+                touched[event] = touched[event] or row < counted
                 found += 1
         starts[row + 1] = found
     return starts, places[:found], events - int(touched.sum())

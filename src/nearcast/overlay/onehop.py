@@ -102,7 +102,7 @@ class OneHopPeer:
         outputs: list[OneHopOutput] = []
         if not self._rows:
             return outputs
-        starts, places, _ = hits(batch.lows, batch.highs, self._lows, self._highs)
+        starts, places, _ = hits(batch.lows, batch.highs, self._lows, self._highs, len(self._rows))
         meant: dict[PeerId, set[int]] = {}
         for row, peer in enumerate(self._rows):
             found = places[starts[row] : starts[row + 1]]

@@ -31,7 +31,7 @@ def publish(seat: Seat, batch: Batch, now: Instant) -> None:
         # Not in the tree yet: hand them to whoever was asked to take this seat in.
         pass_on(seat, seat.refuges[0], batch, rising=True, now=now)
     elif seat.settings.climb is Climb.DIRECT and seat.root != seat.address:
-        pass_on(seat, seat.root, batch, rising=False, now=now)
+        pass_on(seat, seat.root, batch, rising=False, now=now, cached=False)
         seat.tally.forwarded = before
         return
     fresh = _new_ones(seat, batch, now)
@@ -60,7 +60,7 @@ def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> Non
             tally.climbing += len(batch) - wanted
         else:
             tally.barren += barren
-    if message.asks is not None and barren:
+    if message.asks is not None:
         note_barren(seat, sender, batch, message.asks)
 
 
@@ -72,7 +72,9 @@ def _route(
     `served` has had them: they came up from there.
     """
     branches = seat.branches or _branches(seat)
-    starts, places, barren = hits(batch.lows, batch.highs, branches.lows, branches.highs)
+    starts, places, barren = hits(
+        batch.lows, batch.highs, branches.lows, branches.highs, branches.others
+    )
     ends = starts.tolist()
     size, wanted, start = len(batch), 0, 0
     measures = seat.settings.method is Method.MEASURED
@@ -103,16 +105,21 @@ def _branches(seat: Seat) -> Branches:
     boxes: list[Bounds] = [seat.wanted]
     for group in seat.groups:
         for address, entry in group.members.items():
-            rows.append((address, group.level))
-            boxes.append(entry.box)
+            if address != seat.address:
+                rows.append((address, group.level))
+                boxes.append(entry.box)
     # Whoever hosts a group that was handed over lately may not be known above yet.
     known = {address for address, _ in rows}
     for heir in seat.heirs:
         if heir.holder not in known and heir.holder != seat.parent:
             rows.append((heir.holder, -2))
             boxes.append(heir.box)
+    others = len(rows)
+    if seat.settings.method is Method.MEASURED:
+        rows += [(seat.address, group.level) for group in seat.groups]
+        boxes += [group.members[seat.address].box for group in seat.groups]
     lows, highs = stacked(boxes)
-    seat.branches = Branches(rows, lows, highs)
+    seat.branches = Branches(rows, others, lows, highs)
     return seat.branches
 
 
@@ -135,10 +142,15 @@ def _new_ones(seat: Seat, batch: Batch, now: Instant) -> Batch | None:
     return batch.take(np.array(new, dtype=np.int64)) if new else None
 
 
-def pass_on(seat: Seat, to: Address, batch: Batch, *, rising: bool, now: Instant) -> None:
-    """Send events to another seat, now or together with others that go the same way."""
+def pass_on(
+    seat: Seat, to: Address, batch: Batch, *, rising: bool, now: Instant, cached: bool = True
+) -> None:
+    """Send events to another seat, now or together with others that go the same way.
+
+    Only what goes down may be spared by the cache: a join that changes it comes by here.
+    """
     asks = None
-    if seat.settings.cache_size and not rising:
+    if cached and seat.settings.cache_size and not rising:
         remaining, asks = without_barren(seat, to, batch)
         if remaining is None:
             return
@@ -148,7 +160,7 @@ def pass_on(seat: Seat, to: Address, batch: Batch, *, rising: bool, now: Instant
     if not seat.settings.coalesce_ms:
         seat.send(to, Events(batch.sent(), rising, asks))
         return
-    seat.pending.setdefault((to, rising), []).append(batch)
+    seat.pending.setdefault((to, rising, cached), []).append(batch)
     if seat.flush_at is None:
         seat.flush_at = now + seat.settings.coalesce_ms
 
@@ -157,6 +169,6 @@ def flush(seat: Seat) -> None:
     """Send what was held back."""
     seat.flush_at = None
     pending, seat.pending = seat.pending, {}
-    for (to, rising), batches in pending.items():
-        asks = seat.asks.get(to) if seat.settings.cache_size and not rising else None
+    for (to, rising, cached), batches in pending.items():
+        asks = seat.asks.get(to) if seat.settings.cache_size and cached and not rising else None
         seat.send(to, Events(together(batches).sent(), rising, asks))

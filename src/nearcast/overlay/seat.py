@@ -120,6 +120,9 @@ class Branches:
     """Everybody to whom a seat passes events on, as arrays for the kernel."""
 
     rows: list[tuple[Address, int]]
+    """The seat itself first (level -1), then others, then the seat's own groups."""
+    others: int
+    """How many rows are not the seat's own groups."""
     lows: Floats
     highs: Floats
 
@@ -224,7 +227,7 @@ class Seat:
         self.seen: set[object] = set()
         self.seen_before: set[object] = set()
         self.seen_since = now
-        self.pending: dict[tuple[Address, bool], list[Batch]] = {}
+        self.pending: dict[tuple[Address, bool, bool], list[Batch]] = {}
         self.flush_at: Instant | None = None
         self.delivered: list[Batch] = []
         self.tally = Tally()

@@ -160,6 +160,8 @@ def count_false_positives(
     if not events:
         return FalsePositives(0, 0, 0)
     lows, highs = stacked([(event.lows, event.highs) for event in events])
-    admitted = len(events) - hits(lows, highs, *stacked(summary.boxes))[2] if summary.boxes else 0
-    wanted = len(events) - hits(lows, highs, *stacked(boxes))[2] if boxes else 0
+    admitted, wanted = (
+        len(events) - hits(lows, highs, *stacked(some), len(some))[2] if some else 0
+        for some in (summary.boxes, boxes)
+    )
     return FalsePositives(len(events), int(admitted), int(wanted))
