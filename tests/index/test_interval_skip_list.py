@@ -224,7 +224,7 @@ class ListAgreesWithScan(RuleBasedStateMachine):
 TestListAgreesWithScan = ListAgreesWithScan.TestCase
 
 
-@given(st.lists(intervals(), max_size=40), st.integers(0, 10), chunk_bits)
+@given(st.lists(intervals(), min_size=15, max_size=40), st.integers(0, 10), chunk_bits)
 def test_markers_are_where_the_paper_puts_them_and_in_order_of_accuracy(
     some: list[Interval], seed: int, bits: int
 ) -> None:
