@@ -41,10 +41,12 @@ test: setup java lint
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-quick: setup
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not spark and not server" -q
+	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 --dist loadgroup -m "not spark and not server" -q
 
 soak: setup java
-	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 --dist loadgroup --timeout=3600
+	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 --dist loadgroup --timeout=36000
+	$(BIN)/python fuzz/where.py 1800
+	$(BIN)/python fuzz/mqtt.py 3600
 
 bench: setup
 	$(BIN)/nearcast bench match
