@@ -302,7 +302,7 @@ REFUSED = {
     "U+0000 in a topic": ("3003000100", V311, ReasonCode.MALFORMED_PACKET),
     "a surrogate in a topic": ("30050003eda080", V311, ReasonCode.MALFORMED_PACKET),
     "a topic longer than the packet": ("3003000561", V311, ReasonCode.MALFORMED_PACKET),
-    "a superfluous length byte": ("308400 00016161", V5, ReasonCode.MALFORMED_PACKET),
+    "a superfluous length byte": ("308400 00016161", V311, ReasonCode.MALFORMED_PACKET),
     "five length bytes": ("308080808001", V5, ReasonCode.MALFORMED_PACKET),
     "unknown property": ("30060001610104 00", V5, ReasonCode.MALFORMED_PACKET),
     "property of another packet": ("3009000161051100000001", V5, ReasonCode.PROTOCOL_ERROR),

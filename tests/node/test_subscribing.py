@@ -178,6 +178,21 @@ def test_newcomers_get_the_last_retained_message(world: Any, version: ProtocolVe
     assert (message.payload, message.retain, message.qos) == (b"new", True, 1)
 
 
+def test_every_newcomer_gets_what_is_retained_by_then(world: Any) -> None:
+    sender = world.welcome("s")
+    counts = []
+    for number in range(3):
+        sender.publish(f"r/{number}", b"x", retain=True)
+        client = world.welcome(f"c{number}")
+        client.subscribe("#")
+        counts.append(len(client.publications()))
+    sender.publish("r/0", b"", retain=True)
+    client.subscribe("#")
+    counts.append(len([one for one in client.publications() if one.retain]))
+
+    assert counts == [1, 2, 3, 2]
+
+
 def test_an_empty_payload_forgets_and_is_itself_delivered(world: Any) -> None:
     sender, live = world.welcome("s"), world.welcome("l")
     live.subscribe("a")

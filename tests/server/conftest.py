@@ -35,6 +35,7 @@ class Broker:
             "listener": [{"kind": "tcp", "port": 0}],
             "durability": {"mode": "off"},
             **sections,
+            "limits": {"connections": 500, **sections.get("limits", {})},
         }
         self.ports: dict[str, int] = {}
         self.process: subprocess.Popen[str] | None = None
