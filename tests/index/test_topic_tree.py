@@ -104,7 +104,11 @@ def test_an_answer_comes_from_the_cache_until_a_filter_that_fits_changes() -> No
     assert tree.match("a/b") is first
     tree.add("a/c", "k", "other")
     assert tree.match("a/b") is first
+    tree.add("a/b", "other", "w")
+    assert set(tree.match("a/b")) == {"v", "w"}
     tree.add("a/+", "k", "wild")
+    assert set(tree.match("a/b")) == {"v", "w", "wild"}
+    tree.discard("a/b", "other")
     assert set(tree.match("a/b")) == {"v", "wild"}
 
 
