@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test test-quick lint format soak bench clean java
+.PHONY: help setup demo test test-quick lint format soak bench forget-kernels clean java
 
 help:
 	@echo "make demo        run the main job"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
 	@echo "make bench       all benchmarks beside their peers"
+	@echo "make forget-kernels  compile all kernels anew"
 	@echo "make clean       remove .venv and everything generated"
 
 $(READY): pyproject.toml constraints.txt scripts/setup.sh
@@ -50,6 +51,15 @@ soak: setup java
 
 bench: setup
 	$(BIN)/nearcast bench match
+	$(BIN)/nearcast bench order
+	$(BIN)/nearcast bench broker
+	$(BIN)/nearcast bench retained
+	$(BIN)/nearcast bench plan
+	$(BIN)/nearcast bench overlay
+
+# Numba looks at a kernel's own file only: after a change in a file that kernels import, forget them all.
+forget-kernels:
+	find src -name '*.nb[ic]' -delete
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
