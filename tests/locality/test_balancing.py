@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.locality import Counts, Plan, Rect, adapted
-from nearcast.locality.balancing import assign_leaves, movement_flows, naive_assignment
+from nearcast.locality.balancing import (
+    _Parts,
+    assign_leaves,
+    movement_flows,
+    naive_assignment,
+)
 from nearcast.model.errors import MisuseError, OutOfRangeError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -109,3 +114,11 @@ def test_bad_parameters_are_refused() -> None:
         assign_leaves(four(), {}, 0)
     with pytest.raises(MisuseError):
         naive_assignment(four(), {}, 2, [1])
+
+
+def test_a_balanced_state_is_better_than_one_that_is_not_whatever_they_cut() -> None:
+    parts = _Parts([0, 1, 1, 1], {(1, 3): 5}, 2, [3, 3, 1, 1], most=4.4)
+    improved = parts.improve(7.4)
+
+    assert improved
+    assert max(parts.total) <= 4.4

@@ -549,3 +549,16 @@ def test_a_lifetime_beyond_the_horizon_is_cut_to_it() -> None:
     assert (event.deadline, short.deadline) == (10_100, 105)
     assert len(node.spool) == 1
     assert node.spool.wake_at() == 10_100
+
+
+def test_an_event_offered_for_other_leaves_later_is_known_at_both_and_forgotten_at_both() -> None:
+    holder = Holder(0, 1, TIMING)
+    event = Event((2, 1), SPACE, 5, 900, qos=1)
+    holder.receive(Offer(2, event, 1, ("q0",)), now=10)
+    holder.receive(Offer(2, event, 2, ("q1",)), now=11)
+    in_q0 = Register(1, "s", 1, (Span(("q0",), WEST, 0, None),))
+    assert one(holder.receive(in_q0, now=12), Match).subscriptions == ("s",)
+
+    holder.advance(now=900)
+    later = Register(1, "t", 1, (Span(("q0", "q1"), WEST, 0, None),))
+    assert [type(m.message) for m in holder.receive(later, now=901)] == [Known]

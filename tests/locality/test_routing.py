@@ -74,3 +74,15 @@ def test_an_event_outside_the_space_is_a_clear_error() -> None:
     for start in (router.from_q, router.from_r):
         with pytest.raises(OutOfRangeError):
             start((9.0, 9.0))
+
+
+def test_a_region_found_at_the_root_leads_to_the_one_it_overlaps_further_down() -> None:
+    regions = [(2.0, 2.0, 5.0, 5.0), (4.5, 4.5, 5.5, 5.5)]
+    crowd = np.linspace(6.0, 7.9, 30)
+    plan = Plan.build(
+        SPACE, regions, Counts.from_positions(SPACE, regions, crowd, crowd, depth=5), capacity=2
+    )
+    route = Router(plan).from_q((4.75, 4.75))
+
+    assert route.leaves == (0, 1)
+    assert route.depth == 2  # the root, and the regions it hands the event to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +133,15 @@ def test_bad_parameters_are_refused() -> None:
         RandomWaypoints([SPACE], [1.0, 2.0], rng())
     with pytest.raises(OutOfRangeError):
         Commuters(SPACE, 3, rng(), road_gap=0, speed=1, stay_s=1)
+
+
+def test_a_commuter_stays_at_the_end_as_long_as_it_should() -> None:
+    commuters = Commuters(SPACE, 20, rng(2), road_gap=10, speed=1_000.0, stay_s=5.0)
+    places = []
+    for _ in range(40):
+        commuters.step(1.0)
+        places.append((commuters.xs[0], commuters.ys[0]))
+    changes = [i for i in range(1, 40) if places[i] != places[i - 1]]
+
+    assert len(changes) > 3
+    assert {b - a for a, b in pairwise(changes)} == {6}  # five at rest, one on the way
