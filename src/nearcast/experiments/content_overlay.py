@@ -63,6 +63,8 @@ class Parameters:
     load_bound: float = math.inf
     join_gap_ms: int = 60
     beat_ms: int = 30_000
+    coalesce_ms: int = 500
+    """Events that go the same way travel together; changes messages, not overhead."""
 
 
 # --- the workload ------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def settings_of(parameters: Parameters, seed: int) -> Settings:
         beat_ms=parameters.beat_ms,
         patience_ms=int(parameters.beat_ms * 3.5),
         probe_ms=parameters.beat_ms * 10,
-        coalesce_ms=0 if parameters.cache_size else 500,
+        coalesce_ms=0 if parameters.cache_size else parameters.coalesce_ms,
         memory_ms=600_000,
     )
 

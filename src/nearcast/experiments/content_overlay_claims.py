@@ -75,7 +75,7 @@ def points(*, quick: bool) -> list[Point]:
             many = replace(paper, dimensions=dimensions, method=Method.EXACT)
             found.append(Point("dimensions", overhead_rows, (many, seed)))
         for rate in (0.1, 1.0):
-            few = replace(wide, peers=min(size, 300), events=600, beat_ms=1000)
+            few = replace(wide, peers=min(size, 300), events=600, beat_ms=1000, coalesce_ms=0)
             found.append(Point("churn", churn_rows, (few, seed, rate, 0.5)))
     for count in (100, 300) if quick else (100, 300, 1000, 3000, 10_000, 30_000):
         grow = replace(wide, peers=count, events=1000)
