@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test test-quick lint format soak bench forget-kernels clean java
+.PHONY: help setup demo test test-quick lint format soak bench forget-kernels clean java peers
 
 help:
 	@echo "make demo        run the main job"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
+	@echo "make peers       install the brokers and clients that tests and benchmarks run beside ours"
 	@echo "make bench       all benchmarks beside their peers"
 	@echo "make forget-kernels  compile all kernels anew"
 	@echo "make clean       remove .venv and everything generated"
@@ -24,6 +25,9 @@ setup: $(READY)
 
 java:
 	@sh scripts/java.sh
+
+peers: setup
+	@sh scripts/peers.sh
 
 demo: setup
 	@$(BIN)/nearcast demo
@@ -47,7 +51,7 @@ test-quick: setup
 soak: setup java
 	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 --dist loadgroup --timeout=36000
 	$(BIN)/python fuzz/where.py 1800
-	$(BIN)/python fuzz/mqtt.py 3600
+	$(BIN)/python fuzz/mqtt.py --seconds 3600
 
 bench: setup
 	$(BIN)/nearcast bench match

@@ -26,7 +26,7 @@ import numpy as np
 from intervaltree import IntervalTree
 from ncls import NCLS
 from numpy.typing import NDArray
-from sortedcontainers import SortedKeyList  # type: ignore[import-untyped]
+from sortedcontainers import SortedKeyList
 from superintervals import IntervalMap
 
 from nearcast.index import IntervalSkipList

@@ -192,11 +192,11 @@ def log2_up(number):  # type: ignore[no-untyped-def]
 def _map_segment(size):  # type: ignore[no-untyped-def]
     """Map whole huge pages; without them most reads of a big list miss the TLB."""
     size = (size + 2 * HUGE_PAGE - 1) & -HUGE_PAGE
-    base = _map(0, size, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+    base = _map(0, size, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)  # type: ignore[call-overload]
     if base == -1:
         raise MemoryError
     segment = (base + HUGE_PAGE - 1) & -HUGE_PAGE
-    _advise(segment, base + size - segment, _WANT_HUGE_PAGES)
+    _advise(segment, base + size - segment, _WANT_HUGE_PAGES)  # type: ignore[call-overload]
     store(segment, 1, base)
     store(segment, 2, size)
     return segment
@@ -232,7 +232,7 @@ def _advise_inside(place, size):  # type: ignore[no-untyped-def]
     start = (place + HUGE_PAGE - 1) & -HUGE_PAGE
     end = (place + size) & -HUGE_PAGE
     if end > start:
-        _advise(start, end - start, _WANT_HUGE_PAGES)
+        _advise(start, end - start, _WANT_HUGE_PAGES)  # type: ignore[call-overload]
 
 
 @inlined
