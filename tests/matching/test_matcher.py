@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher, shelf, topic_matches
+from nearcast.index.topic_filters import topic_matches
+from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher, shelf
 from nearcast.model import (
     Attribute,
     BoundingBox,

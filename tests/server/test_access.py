@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nearcast.config import AuthSection, RuleSection
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.mqtt import Connect
 from nearcast.node import Connection, Verdict
 from nearcast.server import hash_password, is_password, read_users, set_password
-from nearcast.server.access import ConfiguredAccess, covers, overlaps
+from nearcast.server.access import ConfiguredAccess
 
 
 def test_a_password_is_known_by_its_hash_only() -> None:
@@ -151,36 +149,3 @@ def test_without_rules_everything_is_allowed() -> None:
     assert not access.has_rules()
     assert access.may_publish(None, "c", "x")
     assert access.may_subscribe(None, "c", "#")
-
-
-levels = st.sampled_from(["a", "b", "$c", "+"])
-filters = st.lists(levels, min_size=1, max_size=3).map("/".join)
-any_filters = filters | filters.map(lambda text: text + "/#") | st.just("#")
-TOPICS = [
-    "/".join(parts)
-    for depth in (1, 2, 3, 4)
-    for parts in __import__("itertools").product(("a", "b", "$c"), repeat=depth)
-]
-
-
-def fits(topic_filter: str, topic: str) -> bool:
-    wanted, given = topic_filter.split("/"), topic.split("/")
-    if topic.startswith("$") and wanted[0] in ("+", "#"):
-        return False
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if place >= len(given) or level not in ("+", given[place]):
-            return False
-    return len(wanted) == len(given)
-
-
-@given(any_filters, any_filters)
-def test_covering_and_overlapping_mean_what_they_say(one: str, other: str) -> None:
-    left = {topic for topic in TOPICS if fits(one, topic)}
-    right = {topic for topic in TOPICS if fits(other, topic)}
-
-    if covers(one, other):
-        assert right <= left
-    if left & right:
-        assert overlaps(one, other)

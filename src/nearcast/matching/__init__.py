@@ -4,11 +4,10 @@ One `Matcher` answers for a broker and for Spark: topic filter, then the boxes o
 the exact shape, then rank and k. It delivers nothing, knows no sessions and no MQTT packets.
 
 Read `matcher.py` first; `shelf.py` holds the boxes of one topic filter in one space, `ranking.py`
-says what is better, `filters.py` compares topic filters, `files.py` saves a matcher for workers.
+says what is better, `files.py` saves a matcher for workers.
 """
 
 from nearcast.matching.files import open_matcher, save_matcher
-from nearcast.matching.filters import filters_overlap, topic_matches
 from nearcast.matching.matcher import Matcher
 from nearcast.matching.ranking import RANKS, Match
 from nearcast.matching.view import MatcherView
@@ -18,8 +17,6 @@ __all__ = [
     "Match",
     "Matcher",
     "MatcherView",
-    "filters_overlap",
     "open_matcher",
     "save_matcher",
-    "topic_matches",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nearcast.matching.filters import filters_overlap
+from nearcast.index.topic_filters import filters_overlap
 from nearcast.matching.shelf import Placed
 from nearcast.model import (
     BoundingBox,

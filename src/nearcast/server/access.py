@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearcast.config import AuthSection, RuleSection
+from nearcast.index.topic_filters import filter_covers, filters_overlap
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.mqtt import Connect
 from nearcast.node import Connection, Verdict
@@ -110,25 +111,6 @@ class Rule:
         return text
 
 
-def covers(pattern: str, topic_filter: str) -> bool:
-    """Tell whether every topic that fits `topic_filter` fits `pattern` too.
-
-    >>> covers("a/#", "a/+/c"), covers("a/+", "a/#"), covers("#", "$SYS/#")
-    (True, False, False)
-    """
-    wanted, given = pattern.split("/"), topic_filter.split("/")
-    if wanted[0] in ("+", "#") and given[0].startswith("$"):
-        return False
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if place >= len(given) or given[place] == "#":
-            return False
-        if level != "+" and level != given[place]:
-            return False
-    return len(wanted) == len(given)
-
-
 class ConfiguredAccess:
     """Who may do what, as `[auth]` says."""
 
@@ -195,23 +177,8 @@ class ConfiguredAccess:
             pattern = rule.pattern(user_name, client_id)
             if pattern is None or not rule.concerns(user_name, client_id):
                 continue
-            if covers(pattern, topic_filter):
+            if filter_covers(pattern, topic_filter):
                 return rule.allows
-            if not rule.allows and overlaps(pattern, topic_filter):
+            if not rule.allows and filters_overlap(pattern, topic_filter):
                 return False
         return False
-
-
-def overlaps(one: str, other: str) -> bool:
-    """Tell whether some topic fits both filters."""
-    ours, theirs = one.split("/"), other.split("/")
-    for place in range(max(len(ours), len(theirs)) + 1):
-        left = ours[place] if place < len(ours) else None
-        right = theirs[place] if place < len(theirs) else None
-        if "#" in (left, right):
-            return True
-        if left is None or right is None:
-            return left is right
-        if "+" not in (left, right) and left != right:
-            return False
-    return True

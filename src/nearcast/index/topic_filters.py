@@ -39,3 +39,24 @@ def filters_overlap(one: str, other: str) -> bool:
         return True
     longer, shorter = (ours, theirs) if len(ours) > len(theirs) else (theirs, ours)
     return longer[len(shorter) :] == ["#"]  # `a/#` fits the topic `a` itself
+
+
+def filter_covers(pattern: str, topic_filter: str) -> bool:
+    """Tell whether every topic that fits `topic_filter` fits `pattern` too.
+
+    >>> filter_covers("a/#", "a/+/c"), filter_covers("a/+", "a/#")
+    (True, False)
+    >>> filter_covers("#", "$SYS/#")
+    False
+    """
+    wanted, given = pattern.split("/"), topic_filter.split("/")
+    if wanted[0] in ("+", "#") and given[0].startswith("$"):
+        return False
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(given) or given[place] == "#":
+            return False
+        if level != "+" and level != given[place]:
+            return False
+    return len(wanted) == len(given)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.index import TopicTree
-from nearcast.matching import filters_overlap, topic_matches
+from nearcast.index.topic_filters import filter_covers, filters_overlap, topic_matches
 
 LEVELS = ["a", "b", "$x"]
 TOPICS = ["/".join(t) for n in (1, 2, 3, 4) for t in product([*LEVELS, ""], repeat=n)]
@@ -30,3 +30,9 @@ def test_filters_overlap_when_some_topic_fits_both(one, other):
     together = any(topic_matches(one, t) and topic_matches(other, t) for t in TOPICS)
     assert filters_overlap(one, other) == together
     assert filters_overlap(other, one) == together
+
+
+@given(filters, filters)
+def test_a_filter_that_covers_another_fits_all_its_topics(one, other):
+    if filter_covers(one, other):
+        assert all(topic_matches(one, t) for t in TOPICS if topic_matches(other, t))
