@@ -152,13 +152,15 @@ def test_twins_share_an_entry_and_another_takes_over_when_the_relay_goes(
 ) -> None:
     """Trap T3.3: followers of a relay that is gone would get nothing any more."""
     town = make_town(most=4)
+    for place in (50, 70):
+        town.join((place, place), (place + 10, place + 10), f"other{place}")
+        town.net.run(60)
     for _ in range(5):
         town.join((10, 10), (20, 20))
         town.net.run(60)
-    town.join((50, 50), (60, 60))
     town.net.rest()
     seats = {n: p.seats[0] for n, p in town.net.peers.items()}
-    relays = [n for n, s in seats.items() if s.top >= 0 and n != "p5"]
+    relays = [n for n, s in seats.items() if s.top >= 0 and not n.startswith("other")]
     followers = [n for n, s in seats.items() if s.top == -1]
     assert (len(relays), len(followers)) == (1, 4)
 
@@ -166,7 +168,7 @@ def test_twins_share_an_entry_and_another_takes_over_when_the_relay_goes(
     town.net.rest(60)
 
     assert violations(town.net.peers.values()) == []
-    got, meant = town.publish("p5", (15, 15))
+    got, meant = town.publish("other50", (15, 15))
     assert got == meant == sorted(followers)
 
 
@@ -231,6 +233,24 @@ def test_events_that_go_the_same_way_travel_together(make_town: MakeTown) -> Non
             for number in range(50)
         )
     assert sent[200] < sent[0] / 10
+
+
+@pytest.mark.parametrize("climb", Climb)
+def test_in_a_tree_at_rest_no_copy_of_an_event_is_sent_twice(
+    make_town: MakeTown, climb: Climb
+) -> None:
+    town = make_town(least=2, most=4, beat_ms=20_000, patience_ms=70_000, climb=climb)
+    random = Random(9)
+    for _ in range(40):
+        x, y = random.randrange(80), random.randrange(80)
+        town.join((x, y), (x + 15, y + 15))
+        town.net.run(60)
+    town.net.rest()
+    for name in sorted(town.boxes):
+        got, meant = town.publish(name, (random.randrange(100), random.randrange(100)))
+        assert got == meant
+    seats = [seat for peer in town.net.peers.values() for seat in peer.seats.values()]
+    assert sum(seat.tally.duplicates for seat in seats) == 0
 
 
 def test_hops_grow_with_the_logarithm_of_the_peers(make_town: MakeTown) -> None:

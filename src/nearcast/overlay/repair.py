@@ -13,7 +13,7 @@ from __future__ import annotations
 from nearcast.overlay.election import Method
 from nearcast.overlay.joining import begin_join, change_box, decide
 from nearcast.overlay.messages import Address, Entry, Grant, Greet, Instant, Meet, Relocate
-from nearcast.overlay.routing import flush
+from nearcast.overlay.routing import flush, forget_heirs
 from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import (
     LEAST_SAMPLE,
@@ -65,8 +65,7 @@ def beat(seat: Seat, now: Instant) -> None:
                 adopt(seat, member, group.level)
     _greet_lost(seat, now)
     if seat.heirs:
-        seat.heirs = [heir for heir in seat.heirs if heir.until > now]
-        seat.branches = None
+        forget_heirs(seat, now)
     seat.next_beat = now + settings.beat_ms
 
 

@@ -71,6 +71,8 @@ def _route(
 
     `served` has had them: they came up from there.
     """
+    if seat.heirs and seat.heirs[0].until <= now:
+        forget_heirs(seat, now)
     branches = seat.branches or _branches(seat)
     starts, places, barren = hits(
         batch.lows, batch.highs, branches.lows, branches.highs, branches.others
@@ -97,6 +99,12 @@ def _route(
         seat.tally.lifted += size
         pass_on(seat, seat.parent, batch, rising=True, now=now)
     return wanted, barren
+
+
+def forget_heirs(seat: Seat, now: Instant) -> None:
+    """Send nothing more after groups that were handed over long enough ago."""
+    seat.heirs = [heir for heir in seat.heirs if heir.until > now]
+    seat.branches = None
 
 
 def _branches(seat: Seat) -> Branches:

@@ -252,7 +252,7 @@ def _handed(plan: _Plan, me: Address) -> dict[Address, list[_Part]]:
 
 
 def _note_heirs(seat: Seat, handed: dict[Address, list[_Part]], now: Instant) -> None:
-    until = now + 2 * seat.settings.beat_ms
+    until = now + 2 * min(seat.settings.beat_ms, 5 * seat.settings.retry_ms)
     seat.heirs = [heir for heir in seat.heirs if heir.until > now]
     for holder, parts in handed.items():
         for part in parts:
