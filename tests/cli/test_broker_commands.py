@@ -21,13 +21,13 @@ def port(tmp_path: Path) -> Iterator[str]:
     command = [*NEARCAST, "serve", "--port", "0", "--data", str(tmp_path / "data")]
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON, cwd=tmp_path)
     assert broker.stdout is not None
-    found = re.search(r"tcp 127\.0\.0\.1:(\d+)", broker.stdout.readline())
-    assert found, "the broker names its port first"
+    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
+    found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
+    assert found, said
     yield found[1]
     broker.terminate()
-    rest = broker.communicate(timeout=60)[0]
-    assert broker.returncode == 0
-    assert "Ready." in rest
+    broker.stdout.close()
+    assert broker.wait(timeout=60) == 0
 
 
 def nearcast(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:

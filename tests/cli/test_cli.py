@@ -15,7 +15,7 @@ def nearcast(*arguments: str, cwd: Path, **environ: str) -> subprocess.Completed
     command = [sys.executable, "-c", "from nearcast.cli import main; main()", *arguments]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NEARCAST_")} | environ
     return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -116,3 +116,19 @@ def test_an_unknown_command_is_the_callers_mistake(tmp_path: Path):
 def test_shell_completion_is_offered(tmp_path: Path):
     run = nearcast("--show-completion", "bash", cwd=tmp_path)
     assert "_NEARCAST_COMPLETE" in run.stdout or run.returncode == 0
+
+
+@pytest.mark.server
+def test_the_demo_shows_matches_a_crowd_and_a_broker_that_survives(tmp_path: Path):
+    run = nearcast("demo", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    shown = json.loads(run.stdout)
+    assert shown["matches"][0] == {
+        "event": "bakery",
+        "to": [{"who": who, "accuracy": pytest.approx(bits, abs=0.1)} for who, bits in EXPECTED],
+    }
+    assert shown["crowd"]["index_us"] < shown["crowd"]["scan_us"]
+    assert shown["broker"] == {"queued": "fresh bread, open", "retained": "open"}
+
+
+EXPECTED = (("ben", -31.5), ("cem", -30.7), ("eva", -26.1), ("ann", -11.6))

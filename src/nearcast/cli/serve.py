@@ -28,12 +28,13 @@ def serve(
     Example: nearcast serve --config nearcast.toml --port 1884
     """
     from nearcast.server import serve as run
+    from nearcast.server import set_up_logging
 
     def read() -> Configuration:
         return _configuration(config, host, port, data)
 
     configuration = read()
-    _set_up_log(configuration)
+    set_up_logging(configuration.log.format, configuration.log.level)
     run(configuration, on_ready=_announce, reread=read)
 
 
@@ -50,17 +51,6 @@ def _configuration(
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
     return load(path, {**os.environ, **given})
-
-
-def _set_up_log(configuration: Configuration) -> None:
-    import logging
-
-    text = "%(asctime)s %(levelname)s %(message)s"
-    as_json = '{"time":"%(asctime)s","level":"%(levelname)s","message":"%(message)s"}'
-    logging.basicConfig(
-        level=configuration.log.level.upper(),
-        format=as_json if configuration.log.format == "json" else text,
-    )
 
 
 def _announce(server: Server) -> None:

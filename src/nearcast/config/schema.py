@@ -123,7 +123,7 @@ class AuthSection(Section):
 class LimitsSection(Section):
     """What one client, and all together, may cost."""
 
-    connections: int = Field(20_000, ge=1)
+    connections: int = Field(10_000, ge=1)
     packet: Bytes = 1 << 20
     inflight: int = Field(65_535, ge=1, le=65_535)
     topic_levels: int = Field(128, ge=1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class NodeSettings:
     """Limits of one node. Bytes of a session count what it holds, shared payloads included."""
 
-    max_connections: int = 20_000
+    max_connections: int = 10_000
     max_open_connections: int = 21_000  # with those that have not said CONNECT yet
     max_packet_bytes: int = 1 << 20
     max_inflight: int = 65_535
