@@ -24,6 +24,7 @@ from nearcast.model.errors import (
 MOST_DIMENSIONS: Final = 64  # a leaf's attributes are the bits of one word
 MOST_BOXES: Final = 2**30  # positions are int32, and leaves are not full
 RANKS: Final = ("narrowest", "centre", "weight")
+_SINGLE_RANKS: Final = dict(zip(RANKS, np.identity(3), strict=True))
 FLOOR_LOG2: Final = -32.0  # of a width, as a share of a known range
 FLOOR_LOG2_UNKNOWN: Final = -1074.0  # of a width where the range is unknown
 
@@ -181,9 +182,7 @@ def blend_of(rank: Rank) -> Floats:
 def _single_rank(name: object) -> Floats:
     if not isinstance(name, str) or name not in RANKS:
         raise UnknownNameError(repr(name), where="rank", expected=f"one of {', '.join(RANKS)}")
-    blend = np.zeros(3)
-    blend[RANKS.index(name)] = 1.0
-    return blend
+    return _SINGLE_RANKS[name]
 
 
 def key_in_use(key: int) -> KeyInUseError:

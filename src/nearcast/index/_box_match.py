@@ -41,7 +41,7 @@ U = np.uint64
 ZERO, ONE, ALL = U(0), U(1), U(0xFFFFFFFFFFFFFFFF)
 EIGHT, SIXTEEN = U(8), U(16)
 I_CHILD, I_DIM, I_LEAF, I_COUNT = U(L_CHILD), U(L_DIM), U(L_LEAF), U(L_COUNT)
-NEARBY = 256  # events that need not be sorted among each other
+NEARBY = 16  # events that need not be sorted among each other
 
 
 @njit(cache=True)
@@ -100,6 +100,15 @@ def popcount(word: Any) -> Any:
 
 
 @njit(cache=True)
+def ask_for_leaf(links: Any, coords: Any, node: Any, block: Any) -> None:
+    """Have the bounds in the first attribute of a leaf brought here, if the node is one."""
+    if links[node * SIXTEEN + I_CHILD] < 0:
+        base = U(links[node * SIXTEEN + I_LEAF]) * block
+        for line in range(LEAF // 4):
+            prefetch(coords, base + U(8 * line))
+
+
+@njit(cache=True)
 def match_one(address: Whole, is_point: Truth, finite: Truth) -> Whole:
     """Write the keys of the boxes that meet the event; return how many there are.
 
@@ -118,8 +127,8 @@ def match_one(address: Whole, is_point: Truth, finite: Truth) -> Whole:
     block = U(LEAF * 2 * low.size)
     # First the walk, which asks for the leaves it finds; then the leaves. So the memory works
     # on all of them at once.
-    stack = np.empty(s.meta[M_LEVELS] + 2, dtype=np.uint64)
-    leaves = np.empty(64, dtype=np.uint64)
+    leaves = np.empty(64 + s.meta[M_LEVELS] + 2, dtype=np.uint64)
+    stack = leaves[64:]
     stack[0] = ZERO
     top, waiting, count = 1, 0, 0
     while top:
@@ -138,11 +147,9 @@ def match_one(address: Whole, is_point: Truth, finite: Truth) -> Whole:
         leaves[waiting] = node
         waiting += 1
         leaf = U(links[node * SIXTEEN + I_LEAF])
-        base = leaf * block
-        for line in range(8):
-            prefetch(coords, base + U(8 * line))
+        ask_for_leaf(links, coords, node, block)
         prefetch(keys, leaf * U(LEAF))
-        if waiting == leaves.size:
+        if waiting == 64:
             count = _scan(leaves, waiting, links, bits, coords, keys, low, high, out, count)
             waiting = 0
     return _scan(leaves, waiting, links, bits, coords, keys, low, high, out, count)
@@ -223,7 +230,7 @@ def _columns(rows: Any, order: Any, dims: Whole) -> Any:
 
 
 @njit(cache=True)
-def match_chunk(
+def match_chunk(  # noqa: PLR0915 - one loop, whose parts share all they know
     address: Whole, lows: Any, highs: Any, order: Any, pair_events: Any, pair_keys: Any
 ) -> Whole:
     """Write (k, key) for every box that the event order[k] meets; return how many.
@@ -239,10 +246,9 @@ def match_chunk(
     room = U(pair_keys.size - LEAF)
     levels = s.meta[M_LEVELS] + 1
     events = np.empty(order.size * (levels + 1) + 1, dtype=np.uint32)
-    for k in range(order.size):
-        events[k] = k
-    todo = np.empty((levels + 1, 3), dtype=np.uint64)
-    todo[0, 0], todo[0, 1], todo[0, 2] = ZERO, ZERO, n
+    events[: order.size] = np.arange(order.size)
+    todo = np.zeros((levels + 1, 3), dtype=np.uint64)
+    todo[0, 2] = n
     top, count = 1, ZERO
     while top:
         top -= 1
@@ -252,6 +258,8 @@ def match_chunk(
             leaf = U(links[node * SIXTEEN + I_LEAF])
             boxes = U(links[node * SIXTEEN + I_COUNT])
             bounded = bits[node * EIGHT]
+            if top:
+                ask_for_leaf(links, coords, todo[top - 1, 0], block)
             for k in range(start, end):
                 event = U(events[k])
                 found = leaf_hits(coords, leaf * block, bounded, boxes, low, high, event, n)
@@ -269,6 +277,8 @@ def match_chunk(
         right_low, right_high = nodes[plane + U(2)], nodes[plane + U(3)]
         # The right child's list replaces this one in place, the left child's goes behind it
         # and is used up before the right one's turn comes.
+        prefetch(nodes, U(child) * EIGHT)
+        prefetch(nodes, U(child) * EIGHT + EIGHT)
         right, left = start, end
         for k in range(start, end):
             event = U(events[k])

@@ -31,7 +31,7 @@ from nearcast.index._box_pools import (
 )
 
 MANY = 2048  # boxes from which on a sample's quantile is as good as the true one
-CROWD = 16  # boxes met by a point that are not many
+CROWD = 32  # boxes met by a point that are not many
 SAMPLE = 64  # boxes looked at to choose a route
 LEAST = 12  # boxes that a build leaves in a leaf at least, where there are more than FILL
 POOR = 1.7  # expected cost from which a split in space is not worth having

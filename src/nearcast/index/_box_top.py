@@ -1,10 +1,9 @@
 """The k best matches, without collecting all of them.
 
-A branch-and-bound search: of two children the one that may hold the better box is visited
-first, and none that cannot beat the k-th best box found so far. What a node may hold is known
-from its bounds: least narrowness, greatest weight, least age. In a leaf, one comparison of all
-places leaves only those which could still enter the list; if they are few, only their boxes
-are looked at. For `centre` the ranges of a leaf's lows and highs give a least distance.
+A branch-and-bound search: where boxes were split by rank, the child that may hold the better
+box is visited first, and no leaf that cannot beat the k-th best box found so far. What a node
+may hold is known from its bounds: least narrowness, greatest weight, least age. For `centre` the
+ranges of a leaf's lows and highs give a least distance.
 
 Scores are ordered by (score, age), less is better.
 """
@@ -18,7 +17,6 @@ import numpy as np
 from numba import njit
 
 from nearcast.index._box_match import (
-    ALL,
     EIGHT,
     I_CHILD,
     I_COUNT,
@@ -29,12 +27,13 @@ from nearcast.index._box_match import (
     SIXTEEN,
     ZERO,
     U,
+    ask_for_leaf,
     is_finite,
     leaf_hits,
     lowest_bit,
-    popcount,
 )
 from nearcast.index._box_pools import (
+    L_ROUTE,
     LEAF,
     M_COUNT,
     M_DIMS,
@@ -43,10 +42,13 @@ from nearcast.index._box_pools import (
     Truth,
     Whole,
     pools_at,
+    prefetch,
 )
 
 SLACK = 1.0 - 1e-12  # a bound may be rounded up, but must not exceed the score it bounds
-FEW = U(6)  # candidates of a leaf that are cheaper to test one by one
+RANKED = U(1) << U(63)  # marks a node on the stack as one half of a split by rank
+I_ROUTE = U(L_ROUTE)
+TOGETHER = 16  # leaves that are looked at together
 
 
 @njit(cache=True)
@@ -68,16 +70,6 @@ def _centre(coords: Any, base: Any, point: Any) -> Real:
         offset = _offset(coords[at], coords[at + U(LEAF)], point[i])
         total += offset * offset
     return math.sqrt(total / point.size)
-
-
-@njit(cache=True)
-def _contains(coords: Any, base: Any, point: Any) -> Truth:
-    """Say whether one box contains the point."""
-    for i in range(point.size):
-        at = base + U(2 * i * LEAF)
-        if not coords[at] <= point[i] <= coords[at + U(LEAF)]:
-            return False
-    return True
 
 
 @njit(cache=True)
@@ -129,24 +121,6 @@ def _bound(bounds: Any, at: Whole, blend: Any) -> Real:
 
 
 @njit(cache=True)
-def _promising(narrow: Any, weights: Any, start: Any, blend: Any, worst: Real) -> Any:
-    """Return the places of a leaf, as bits, whose narrowness and weight might still do."""
-    found = ZERO
-    by_narrow, by_weight = blend[0], blend[2]
-    if by_weight == 0.0:
-        for j in range(LEAF):
-            found |= U(by_narrow * narrow[start + U(j)] <= worst) << U(j)
-    elif weights.size:
-        for j in range(LEAF):
-            score = by_narrow * narrow[start + U(j)] - by_weight * weights[start + U(j)]
-            found |= U(score <= worst) << U(j)
-    else:
-        for j in range(LEAF):
-            found |= U(by_narrow * narrow[start + U(j)] - by_weight <= worst) << U(j)
-    return found
-
-
-@njit(cache=True)
 def _before(scores: Any, ages: Any, a: Whole, b: Whole) -> Truth:
     return scores[a] < scores[b] or (scores[a] == scores[b] and ages[a] < ages[b])
 
@@ -184,125 +158,99 @@ def _sink(scores: Any, ages: Any, items: Any, n: Whole) -> None:
 
 
 @njit(cache=True)
-def _candidates(coords: Any, base: Any, bounded: Any, count: Any, point: Any, wanted: Any) -> Any:
-    """Return those of the wanted places of a leaf whose boxes contain the point."""
-    if count < U(LEAF):
-        wanted &= (ONE << count) - ONE
-    if popcount(wanted) > FEW:
-        return wanted & leaf_hits(coords, base, bounded, count, point, point, ZERO, ONE)
-    found, rest = ZERO, wanted
-    while rest:
-        place = lowest_bit(rest)
-        rest &= rest - ONE
-        if _contains(coords, base + place, point):
-            found |= ONE << place
-    return found
-
-
-@njit(cache=True)
-def _offer(
-    found: Any,
-    first: Any,
-    base: Any,
-    coords: Any,
-    keys: Any,
-    all_ages: Any,
-    narrow: Any,
-    weights: Any,
-    point: Any,
-    blend: Any,
-    scores: Any,
-    ages: Any,
-    best: Any,
-    n: Whole,
+def _scan(
+    s: Any, leaves: Any, point: Any, blend: Any, scores: Any, ages: Any, best: Any, n: Whole
 ) -> Whole:
-    """Offer the found places of a leaf to the heap of the best (worst on top); return its size."""
-    while found:
-        place = lowest_bit(found)
-        found &= found - ONE
-        position = first + place
-        score, age = 0.0, np.float64(all_ages[position])
-        if blend[0] > 0.0:
-            score += blend[0] * narrow[position]
-        if blend[1] > 0.0:
-            score += blend[1] * _centre(coords, base + place, point)
-        if blend[2] > 0.0:
-            score -= blend[2] * (weights[position] if weights.size else 1.0)
-        if n < best.size:
-            scores[n], ages[n], best[n] = score, age, keys[position]
-            _rise(scores, ages, best, n)
-            n += 1
-        elif score < scores[0] or (score == scores[0] and age < ages[0]):
-            scores[0], ages[0], best[0] = score, age, keys[position]
-            _sink(scores, ages, best, n)
+    """Offer the boxes of some leaves to the heap of the best; return its new size."""
+    links, bits, coords, bounds = s.links, s.bits, s.coords, s.bounds
+    keys, all_ages, narrow, weights = s.keys, s.ages, s.narrow, s.weights
+    size, block = 4 * point.size + 3, U(LEAF * 2 * point.size)
+    for node in leaves:
+        at = np.int64(node) * size
+        if not _in_hull(bounds, at, point):
+            continue
+        if n == best.size:
+            bound = _bound(bounds, at + size - 3, blend)
+            if blend[1] > 0.0:
+                bound += blend[1] * _least_centre(bounds, at, point)
+            if bound > scores[0] or (bound == scores[0] and bounds[at + size - 2] > ages[0]):
+                continue
+        leaf = U(links[node * SIXTEEN + I_LEAF])
+        base, first = leaf * block, leaf * U(LEAF)
+        count = U(links[node * SIXTEEN + I_COUNT])
+        found = leaf_hits(coords, base, bits[node * EIGHT], count, point, point, ZERO, ONE)
+        while found:
+            place = lowest_bit(found)
+            found &= found - ONE
+            score, age = 0.0, np.float64(all_ages[first + place])
+            if blend[0] > 0.0:
+                score += blend[0] * narrow[first + place]
+            if blend[1] > 0.0:
+                score += blend[1] * _centre(coords, base + place, point)
+            if blend[2] > 0.0:
+                score -= blend[2] * (weights[first + place] if weights.size else 1.0)
+            if n < best.size:
+                scores[n], ages[n], best[n] = score, age, keys[first + place]
+                _rise(scores, ages, best, n)
+                n += 1
+            elif score < scores[0] or (score == scores[0] and age < ages[0]):
+                scores[0], ages[0], best[0] = score, age, keys[first + place]
+                _sink(scores, ages, best, n)
     return n
 
 
 @njit(cache=True)
 def _search(s: Any, point: Any, blend: Any, stack: Any, scores: Any, ages: Any, best: Any) -> Whole:
-    """Leave the best boxes in a heap (worst on top); return how many."""
-    nodes, links, bits, coords, bounds = s.nodes, s.links, s.bits, s.coords, s.bounds
+    """Leave the best boxes in a heap (worst on top); return how many.
+
+    Leaves are gathered before they are looked at, so that the memory brings several at once,
+    but not beyond the next half of a split by rank, which they may make needless.
+    """
+    nodes, links, coords, bounds = s.nodes, s.links, s.coords, s.bounds
     dims, size = point.size, 4 * point.size + 3
     block, ranks = U(LEAF * 2 * dims), 4 * dims
+    leaves = np.empty(TOGETHER, dtype=np.uint64)
     stack[0] = ZERO
-    top, n = 1, 0
+    top, n, waiting = 1, 0, 0
     while top:
         top -= 1
-        node = stack[top]
-        at = np.int64(node) * size + ranks
-        if n == best.size:
+        node = stack[top] & ~RANKED
+        if waiting and (waiting == TOGETHER or node != stack[top]):
+            n = _scan(s, leaves[:waiting], point, blend, scores, ages, best, n)
+            waiting = 0
+        if n == best.size and node != stack[top]:
+            at = np.int64(node) * size + ranks
             bound = _bound(bounds, at, blend)
             if bound > scores[0] or (bound == scores[0] and bounds[at + 1] > ages[0]):
                 continue
         child = links[node * SIXTEEN + I_CHILD]
-        if child >= 0:
-            x = point[U(links[node * SIXTEEN + I_DIM])]
-            plane = node * EIGHT
-            left = nodes[plane] <= x <= nodes[plane + ONE]
-            right = nodes[plane + U(2)] <= x <= nodes[plane + U(3)]
-            if left and right:
-                # The better one goes on top of the stack.
-                at = np.int64(child) * size + ranks
-                one, two = _bound(bounds, at, blend), _bound(bounds, at + size, blend)
-                later = one < two or (one == two and bounds[at + 1] < bounds[at + size + 1])
-                stack[top] = U(child) + U(later)
-                stack[top + 1] = U(child) + U(not later)
-                top += 2
-            elif left or right:
-                stack[top] = U(child) + U(right)
-                top += 1
+        if child < 0:
+            leaves[waiting] = node
+            waiting += 1
+            ask_for_leaf(links, coords, node, block)
+            for line in range(0, size, 8):
+                prefetch(bounds, node * U(size) + U(line))
             continue
-        if not _in_hull(bounds, np.int64(node) * size, point):
+        prefetch(nodes, U(child) * EIGHT)
+        prefetch(nodes, U(child) * EIGHT + EIGHT)
+        x = point[U(links[node * SIXTEEN + I_DIM])]
+        plane = node * EIGHT
+        left = (nodes[plane] <= x) & (x <= nodes[plane + ONE])
+        right = (nodes[plane + U(2)] <= x) & (x <= nodes[plane + U(3)])
+        if left and right and links[node * SIXTEEN + I_ROUTE] == 2 * dims:
+            # The better one goes on top of the stack.
+            at = np.int64(child) * size + ranks
+            one, two = _bound(bounds, at, blend), _bound(bounds, at + size, blend)
+            later = one < two or (one == two and bounds[at + 1] < bounds[at + size + 1])
+            stack[top] = RANKED | (U(child) + U(later))
+            stack[top + 1] = RANKED | (U(child) + U(not later))
+            top += 2
             continue
-        leaf = U(links[node * SIXTEEN + I_LEAF])
-        base, first = leaf * block, leaf * U(LEAF)
-        wanted = ALL
-        if n == best.size:
-            if blend[1] > 0.0:
-                nearest = _least_centre(bounds, np.int64(node) * size, point)
-                if bound + blend[1] * nearest > scores[0]:
-                    continue
-            wanted = _promising(s.narrow, s.weights, first, blend, scores[0])
-        count = U(links[node * SIXTEEN + I_COUNT])
-        found = _candidates(coords, base, bits[node * EIGHT], count, point, wanted)
-        if found:
-            n = _offer(
-                found,
-                first,
-                base,
-                coords,
-                s.keys,
-                s.ages,
-                s.narrow,
-                s.weights,
-                point,
-                blend,
-                scores,
-                ages,
-                best,
-                n,
-            )
-    return n
+        stack[top] = U(child) + ONE
+        top += right
+        stack[top] = U(child)
+        top += left
+    return _scan(s, leaves[:waiting], point, blend, scores, ages, best, n)
 
 
 @njit(cache=True)

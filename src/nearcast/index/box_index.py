@@ -50,6 +50,7 @@ from nearcast.model.errors import LimitError
 ROOM = 8  # leaves that one change may need, and half as many as it may need of nodes
 PAIRS_AT_ONCE = 1 << 18  # (event, key) pairs that `match_many` aims at before it sorts them
 EVENTS_AT_ONCE = 1 << 13
+SOON_FOUND = 256  # keys for which there is always room
 _ONE_EVENT = np.zeros(1, dtype=np.int32)
 
 
@@ -108,7 +109,7 @@ class BoxIndex:
         self._event: Floats = np.zeros(2 * dims)
         self._buffer = self._event.data
         self._lows, self._highs = self._event[:dims], self._event[dims:]
-        self._found: Ints = np.empty(256, dtype=np.int64)
+        self._found: Ints = np.empty(SOON_FOUND, dtype=np.int64)
         self._mapped = False
         self._install(empty_pools(dims, given.extent_of(extent, dims), 0))
 
@@ -205,7 +206,13 @@ class BoxIndex:
 
     def match(self, point: Bounds) -> Ints:
         """Return the keys of the boxes that contain a point, in no particular order."""
-        self._take(point, 0)
+        try:
+            self._pack(self._buffer, 0, *point)
+        except (TypeError, OverflowError, StructError):
+            raise given.wrong_length(point, self._dims) from None
+        count = matching.match_one(self._address, True, True)
+        if 0 <= count <= SOON_FOUND:
+            return self._found[:count].copy()
         return self._match_one(True, True)
 
     def match_box(self, lows: Bounds, highs: Bounds) -> Ints:
@@ -454,3 +461,19 @@ class BoxIndex:
         self._install(grown(self._pools, leaves, nodes))
         change.rebuild(self._address, node, count)
         self._install(self._pools)
+
+
+def warm_up() -> None:
+    """Compile every kernel, or load it from the disk: after this no call waits for a compiler."""
+    index = BoxIndex.from_arrays([1, 2], [[0.0], [1.0]], [[2.0], [3.0]], weights=[1.0, 2.0])
+    index.add(3, (0,), (1,))
+    index.move(3, (1,), (2,))
+    index._rebuild_subtree(0)
+    index._grow_slots()
+    index.match((1,))
+    index.match_box((0,), (1,))
+    index.match_many([[1.0]])
+    index.top((1,), 2)
+    index.box(3)
+    index.remove(3)
+    index.rebuild()
