@@ -12,6 +12,7 @@ settings.register_profile("soak", max_examples=5_000, **_COMMON)  # type: ignore
 settings.load_profile(os.environ.get("NEARCAST_HYPOTHESIS", "quick"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep all Spark tests in one worker: they share a session."""
     for item in items:
