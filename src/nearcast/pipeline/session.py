@@ -42,7 +42,6 @@ def spark_session(
         ) from None
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "nearcast-numba"))
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in _settings(master, memory_gb).items():
         builder = builder.config(key, value)
@@ -64,10 +63,13 @@ def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1" if master.startswith("local") else "",
         "spark.driver.memory": f"{memory_gb or _half_of_memory_gb()}g",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}",
-        "spark.executorEnv.NUMBA_CACHE_DIR": os.environ["NUMBA_CACHE_DIR"],
     }
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 2))
+    else:  # workers get the package as a zip, beside which compiled kernels cannot be kept
+        settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ.get(
+            "NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "nearcast-numba")
+        )
     return {key: value for key, value in settings.items() if value}
 
 
