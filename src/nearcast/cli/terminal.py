@@ -14,10 +14,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -30,8 +27,6 @@ from nearcast.model.errors import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Item = TypeVar("Item")
 
 JSON = typer.Option(False, "--json", help="Print JSON for machines instead of text.")
 
@@ -76,17 +71,3 @@ def console() -> Console:
 
     return Console(highlight=False)
 
-
-@contextmanager
-def progress(
-    items: Iterable[Item], description: str, total: int | None = None
-) -> Iterator[Iterable[Item]]:
-    """Show how far a loop has come, on a terminal; elsewhere stay silent."""
-    if not sys.stderr.isatty():
-        yield items
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        yield bar.track(items, description=description, total=total)
