@@ -70,4 +70,3 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
-
