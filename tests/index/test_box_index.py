@@ -224,7 +224,7 @@ def machine_for(dims: int) -> type[RuleBasedStateMachine]:
 def test_whatever_the_history_the_index_answers_as_a_scan_would(dims: int) -> None:
     run_state_machine_as_test(
         machine_for(dims),
-        settings=settings(settings.default, stateful_step_count=30),
+        settings=settings(settings.default, stateful_step_count=25),
     )
 
 

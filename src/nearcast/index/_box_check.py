@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from nearcast.index._box_pools import (
     L_CHILD,
@@ -27,7 +28,7 @@ from nearcast.index._box_pools import (
     Pools,
     bounds_size,
 )
-from nearcast.index._box_tree import narrowness
+from nearcast.index._box_tree import narrowness_of_all
 
 
 @dataclass(slots=True)
@@ -116,17 +117,17 @@ def _check_leaf(pools: Pools, node: int, seen: _Seen) -> None:
     block = pools.coords[leaf * LEAF * 2 * dims :][: LEAF * 2 * dims].reshape(2 * dims, LEAF)
     assert (block[0::2, count:] == np.inf).all(), f"leaf {leaf}: a void place is not void"
     assert (block[1::2, count:] == -np.inf).all(), f"leaf {leaf}: a void place is not void"
-    for box, position in zip(boxes, positions, strict=True):
-        bounded = {c // 2 for c in range(2 * dims) if np.isfinite(box[c])}
-        known = {i for i in range(dims) if int(pools.bits[node * 8]) >> i & 1}
-        assert bounded <= known, f"leaf {leaf} forgot an attribute"
-        narrow = narrowness(np.ascontiguousarray(box), 0, dims, pools.extent)
-        assert pools.narrow[position] == narrow, f"position {position}: narrowness"
-        seen.positions[int(position)] = int(pools.keys[position])
+    bounded = np.isfinite(boxes).any(axis=0).reshape(dims, 2).any(axis=1)
+    known = np.array([int(pools.bits[node * 8]) >> i & 1 for i in range(dims)], dtype=np.bool_)
+    assert not (bounded & ~known).any(), f"leaf {leaf} forgot an attribute"
+    narrow = np.empty(count)
+    narrowness_of_all(boxes.ravel(), dims, pools.extent, narrow)
+    assert (pools.narrow[positions] == narrow).all(), f"leaf {leaf}: narrowness"
+    seen.positions.update(zip(positions.tolist(), pools.keys[positions].tolist(), strict=True))
 
 
 def _check_inner(pools: Pools, node: int) -> None:
-    dims, size = int(pools.meta[M_DIMS]), bounds_size(int(pools.meta[M_DIMS]))
+    size = bounds_size(int(pools.meta[M_DIMS]))
     links = pools.links[node * 16 : node * 16 + 16]
     _check_bounds(pools, node, *rows_below(pools, node))
     for side in (0, 1):
@@ -134,19 +135,18 @@ def _check_inner(pools: Pools, node: int) -> None:
         hull = pools.bounds[child * size + 4 * int(links[L_DIM]) :][:4]
         planes = pools.nodes[node * 8 + 2 * side :][:2]
         assert planes.tolist() == [hull[0], hull[3]], f"node {node}: planes"
-        boxes, positions = rows_below(pools, child)
-        for box, position in zip(boxes, positions, strict=True):
-            assert _turns_right(pools, node, box, int(position), dims) == bool(side), (
-                f"node {node}: the box at {position} is on the wrong side"
-            )
+        right = _turn_right(pools, node, *rows_below(pools, child))
+        assert (right == bool(side)).all(), f"node {node}: a box is on the wrong side"
 
 
-def _turns_right(pools: Pools, node: int, box: Floats, position: int, dims: int) -> bool:
+def _turn_right(pools: Pools, node: int, boxes: Floats, positions: Ints) -> npt.NDArray[np.bool_]:
+    """Say of each box whether the node's route leads it to the right."""
     route = int(pools.links[node * 16 + L_ROUTE])
-    bar, age = pools.routes[2 * node : 2 * node + 2].tolist()
-    if route == 2 * dims:
-        return (float(pools.narrow[position]), float(pools.ages[position])) >= (bar, age)
-    return bool(box[route] >= bar)
+    bar, age = pools.routes[2 * node : 2 * node + 2]
+    if route < boxes.shape[1]:
+        return np.asarray(boxes[:, route] >= bar)
+    narrow, ages = pools.narrow[positions], pools.ages[positions]
+    return np.asarray((narrow > bar) | ((narrow == bar) & (ages >= age)))
 
 
 def _check_totals(pools: Pools, seen: _Seen) -> None:
