@@ -43,13 +43,15 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 test: setup java lint
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 -m "not spark"
+	$(BIN)/pytest -m spark  # in one process: they share a session, which uses all cores itself
 
 test-quick: setup
-	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 --dist loadgroup -m "not spark and not server" -q
+	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 -m "not spark and not server" -q
 
 soak: setup java
-	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 --dist loadgroup --timeout=36000
+	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 -m "not spark" --timeout=36000
+	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -m spark --timeout=36000
 	$(BIN)/python fuzz/where.py 1800
 	$(BIN)/python fuzz/mqtt.py --seconds 3600
 

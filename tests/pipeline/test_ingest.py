@@ -15,7 +15,7 @@ from nearcast.pipeline.ingest import COLUMNS, Cleaning, ingest, judge
 from nearcast.pipeline.sources import read_source
 from nearcast.pipeline.tables import read_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]  # one session for all
+pytestmark = pytest.mark.spark
 SAME = {name: name for name in COLUMNS}
 
 DIRTY = """\

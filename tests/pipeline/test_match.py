@@ -23,7 +23,7 @@ from nearcast.pipeline.match import Question
 from nearcast.pipeline.matching_job import match_tables
 from nearcast.pipeline.tables import read_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]  # one session for all
+pytestmark = pytest.mark.spark
 
 
 def city(missing: str = "none") -> Space:

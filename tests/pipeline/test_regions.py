@@ -12,7 +12,7 @@ from nearcast.pipeline.pictures import draw_regions
 from nearcast.pipeline.regions import cells_by_hour, find_regions, write_geojson
 from nearcast.pipeline.tables import conform, read_table, spark_schema
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]  # one session for all
+pytestmark = pytest.mark.spark
 
 
 def city(spark: SparkSession) -> DataFrame:

@@ -28,7 +28,7 @@ from nearcast.model import (
 from nearcast.pipeline.match import Question
 from nearcast.pipeline.stream import Stream, pinned, read_deliveries, start, subscriptions_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]  # one session for all
+pytestmark = pytest.mark.spark
 
 SPACE = Space(
     name="plane",
