@@ -210,7 +210,7 @@ class BoxIndex:
             self._pack(self._buffer, 0, *point)
         except (TypeError, OverflowError, StructError):
             raise given.wrong_length(point, self._dims) from None
-        count = matching.match_one(self._address, True, True)
+        count = matching.match_point(self._address)
         if 0 <= count <= SOON_FOUND:
             return self._found[:count].copy()
         return self._match_one(True, True)
