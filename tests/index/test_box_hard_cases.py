@@ -220,7 +220,7 @@ def test_narrowness_counts_what_lies_in_the_extent() -> None:
     index.add(1, (0, 0), (INF, 1))  # the whole range, and a tenth
     index.add(2, (5, 0), (INF, 1))  # half the range, and a tenth
     index.add(3, (-90, 0), (6, 1))  # six tenths, though it is long
-    index.add(4, (-INF, 0.5), (INF, 0.5))  # an equality counts as 2^-32
+    index.add(4, (-INF, 0.5), (INF, 0.5))  # an equality counts as 2^-20
     index.add(5, (5, 0.5), (6, 0.5))
 
     assert index.top((5.5, 0.5), 9).tolist() == [5, 4, 2, 3, 1]

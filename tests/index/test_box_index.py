@@ -55,7 +55,7 @@ class Scan:
             else:
                 least, most = self.extent[0][i], self.extent[1][i]
                 share = (min(high, most) - max(low, least)) / (most - least)
-                total += max(math.log2(share), -32.0) if share > 0 else -32.0
+                total += max(math.log2(share), -20.0) if share > 0 else -20.0
         return math.floor(total * 2**24 + 0.5) / 2**24
 
     def centre(self, key: int, point: tuple[float, ...]) -> float:

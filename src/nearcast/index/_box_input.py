@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from nearcast.index._box_change import first_bad_box
 from nearcast.index._box_pools import Floats, Ints
+from nearcast.model.box import ACCURACY_FLOOR
 from nearcast.model.errors import (
     KeyInUseError,
     KeyMissingError,
@@ -25,7 +26,7 @@ MOST_DIMENSIONS: Final = 64  # a leaf's attributes are the bits of one word
 MOST_BOXES: Final = 2**30  # positions are int32, and leaves are not full
 RANKS: Final = ("narrowest", "centre", "weight")
 _SINGLE_RANKS: Final = dict(zip(RANKS, np.identity(3), strict=True))
-FLOOR_LOG2: Final = -32.0  # of a width, as a share of a known range
+FLOOR_LOG2: Final = math.log2(ACCURACY_FLOOR)  # of a width, as a share of a known range
 FLOOR_LOG2_UNKNOWN: Final = -1074.0  # of a width where the range is unknown
 
 Bounds = Sequence[float] | npt.NDArray[Any]

@@ -64,7 +64,7 @@ class BoxIndex:
 
     - `narrowest`: the sum over the attributes of log2(width / range), rounded to 2^-24. The
       range comes from `extent`, and the width is what lies in it, so that an attribute left
-      out counts 0; a share below 2^-32 counts -32. Where an attribute's extent is not given
+      out counts 0; a share below 2^-20 counts -20. Where an attribute's extent is not given
       (or infinite) its range is 1, an open side counts 1024, and the floor is -1074.
     - `centre`: the root mean square, over the attributes, of the distance from the box's
       centre as a share of half its width: 0 at the centre, 1 in the corners. An attribute
