@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from nearcast.index import BoxIndex
+from nearcast.model import MISSING
 
 INF = math.inf
 Box = tuple[tuple[float, ...], tuple[float, ...]]
@@ -194,12 +195,10 @@ def machine_for(dims: int) -> type[RuleBasedStateMachine]:
             assert found == [sorted(self.scan.match_box(*b)) for b in boxes]
 
         @rule(point=a_point(dims), missing=st.sets(st.integers(0, dims - 1)))
-        def match_partial(self, point: tuple[float, ...], missing: set[int]) -> None:
-            partial = tuple(INF if i in missing else x for i, x in enumerate(point))
-            assert sorted(self.index.match_partial(partial).tolist()) == sorted(
-                self.scan.match(partial)
-            )
-            _, keys = self.index.match_partial_many([partial])
+        def match_with_values_missing(self, point: tuple[float, ...], missing: set[int]) -> None:
+            partial = tuple(MISSING if i in missing else x for i, x in enumerate(point))
+            assert sorted(self.index.match(partial).tolist()) == sorted(self.scan.match(partial))
+            _, keys = self.index.match_many([partial])
             assert sorted(keys.tolist()) == sorted(self.scan.match(partial))
 
         @rule(point=a_point(dims), k=st.integers(1, 40), rank=RANKS)

@@ -5,7 +5,7 @@
 - `TopicTree`: topic filters. Read `topic_tree.py`.
 
 They hold numbers and keys, nothing else: no exact shapes, no metres, no subscribers (that is
-`nearcast.matching`), no files, no threads. Names are loaded when first used, so that whoever
+`nearcast.matching`), no threads. Names are loaded when first used, so that whoever
 needs only the topic tree does not import Numba.
 """
 

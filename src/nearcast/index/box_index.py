@@ -254,33 +254,6 @@ class BoxIndex:
         change.box_at(self._address, position, box)
         return box[0::2].copy(), box[1::2].copy()
 
-    # For the matcher: a partial event has +inf where it leaves an attribute out, and meets only
-    # boxes that are open upwards there. Nothing is checked but the shape.
-
-    def match_partial(self, point: Bounds) -> Ints:
-        """Match a point in which +inf stands for a value that is missing."""
-        self._take(point, 0)
-        return self._match_one(True, False)
-
-    def match_partial_box(self, lows: Bounds, highs: Bounds) -> Ints:
-        """Match an event with an extent, in which [+inf, +inf] is a value that is missing."""
-        self._take_box(lows, highs)
-        return self._match_one(False, False)
-
-    def match_partial_many(self, points: npt.ArrayLike) -> tuple[Ints, Ints]:
-        """Match points in which +inf stands for a value that is missing."""
-        rows = rows_of(points, self._dims, "points")
-        return self._match_rows(rows, rows)
-
-    def top_partial(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
-        """Rank for a point in which +inf stands for a value that is missing."""
-        self._take(point, 0)
-        return self._top_one(self._lows, k, rank, finite=False)
-
-    def top_partial_many(self, points: npt.ArrayLike, k: int, rank: Rank = "narrowest") -> Ints:
-        """Rank for points in which +inf stands for a value that is missing."""
-        return self._top_rows(rows_of(points, self._dims, "points"), k, rank, finite=False)
-
     # Files and checks
 
     def save(self, path: str | Path) -> None:
