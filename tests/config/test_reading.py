@@ -95,6 +95,7 @@ lon = {{ low = -180, high = 180 }}
     ("extra", "price", "expected"),
     [
         ("", "{ low = 10, high = 0 }", "'low' (10) must lie below 'high' (0)"),
+        ("", "{ low = 5, high = 5 }", "'low' (5) must lie below 'high' (5)"),
         ("", "{ low = 10 }", "either 'low' and 'high', or 'categories'"),
         ("", '{ categories = ["a", "a"] }', "categories stand twice: a"),
         ("", "{ categories = [] }", "no categories given"),
