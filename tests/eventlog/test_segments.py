@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.eventlog.records import Recorder, sampled
+from nearcast.eventlog.records import Choice, LoggedRates, Recorder, sampled
 from nearcast.eventlog.segments import (
     OpenSegment,
     finish,
@@ -43,7 +43,8 @@ def test_a_run_becomes_a_row_for_each_message(tmp_path: Path) -> None:
     recorder.subscription(1300, "bob", "a/#", 2, is_added=True)
     counts = finished(tmp_path, recorder)
 
-    assert counts == {"events": 3, "deliveries": 7, "subscriptions": 1, "gaps": 0}
+    found = {name: count for name, count in counts.items() if count}
+    assert found == {"events": 3, "deliveries": 7, "subscriptions": 1}
     events = rows(tmp_path, "events")
     assert [(one["sequence"], one["payload"]) for one in events] == [
         (10, b"1"),
@@ -60,30 +61,105 @@ def test_a_run_becomes_a_row_for_each_message(tmp_path: Path) -> None:
     assert open_segments(tmp_path) == []
 
 
+def test_positions_and_retained_decisions_come_back_as_rows(tmp_path: Path) -> None:
+    recorder = Recorder(first=5)
+    recorder.position("ann", 9.25, -48.5, 1_000)
+    recorder.retained_decision(
+        "böb",
+        "a/ü",
+        Choice.HELD_BACK,
+        2_000,
+        rates=LoggedRates(0.5, 0.25, 0.125),
+        policy="general 3",
+        reason="policy",
+    )
+    recorder.retained_decision("cyd", "b", Choice.SENT_NOW, 3_000)
+    finished(tmp_path, recorder)
+
+    (position,) = rows(tmp_path, "positions")
+    assert (position["sequence"], position["client"]) == (5, "ann")
+    assert (position["lon"], position["lat"]) == (9.25, -48.5)
+    assert position["t"].timestamp() == 1
+    held, sent = rows(tmp_path, "retained")
+    del held["t"], held["node"]
+    assert held == {
+        "sequence": 6,
+        "client": "böb",
+        "topic": "a/ü",
+        "choice": "held_back",
+        "publish_per_s": 0.5,
+        "subscribe_per_s": 0.25,
+        "leave_per_s": 0.125,
+        "policy": "general 3",
+        "reason": "policy",
+    }
+    assert (sent["sequence"], sent["choice"], sent["publish_per_s"]) == (7, "sent_now", None)
+
+
+def test_the_longest_topic_that_mqtt_allows_is_logged(tmp_path: Path) -> None:
+    recorder = Recorder()
+    topic = b"t" * 65_535
+    packet = b"\x30\x83\x80\x04\xff\xff" + topic + b"xy"
+    recorder.events(1, 0, 0, "p" * 65_535, topic, packet, len(packet) - 2)
+    finished(tmp_path, recorder)
+
+    (event,) = rows(tmp_path, "events")
+    assert event["topic"] == topic.decode()
+    assert event["payload"] == b"xy"
+
+
+def note(recorder: Recorder, kind: str, count: int) -> int:
+    """Note something of a kind; return how many numbers it takes."""
+    if kind == "events":
+        recorder.events(count, 0, 0, "p", b"t", b"x" * count, 0)
+        return count
+    if kind == "subscriptions":
+        recorder.subscription(0, "c", "t", 0, is_added=True)
+    elif kind == "positions":
+        recorder.position("c", 1.0, 2.0, 0)
+    else:
+        recorder.retained_decision("c", "t", Choice.NOT_SENT, 0)
+    return 1
+
+
+KINDS = ("events", "subscriptions", "positions", "retained")
+
+
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=20),
+    st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 4), st.booleans()), max_size=20),
     st.sampled_from([0.0, 0.3, 1.0]),
 )
-def test_every_number_is_an_event_or_in_a_gap(
-    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[int, bool]], share: float
+def test_every_number_is_noted_once_or_in_a_gap(
+    tmp_path_factory: pytest.TempPathFactory, notes: list[tuple[str, int, bool]], share: float
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
     recorder = Recorder(1, sampled(share))
     segment = OpenSegment(directory, "n", 1)
-    for count, is_flushed in runs:
-        recorder.events(count, 0, 0, "p", b"t", b"x" * count, 0)
+    total = 0
+    for kind, count, is_flushed in notes:
+        total += note(recorder, kind, count)
         if is_flushed:
             segment.append(recorder.take())
     segment.append(recorder.take())
     segment.close()
-    total = sum(count for count, _ in runs)
     assert last_sequence(segment.path) == total
     finish(segment.path)
 
-    seen = [one["sequence"] for one in rows(directory, "events")]
+    seen = [one["sequence"] for kind in KINDS for one in rows(directory, kind)]
     for gap in rows(directory, "gaps"):
         seen += range(gap["sequence"], gap["sequence"] + gap["count"])
     assert sorted(seen) == list(range(1, total + 1))
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_what_a_run_was_is_not_forgotten_for_what_comes_between(tmp_path: Path, kind: str) -> None:
+    recorder = Recorder()
+    recorder.events(2, 0, 0, "p", b"t", b"xy", 0)
+    note(recorder, kind, 1)
+    recorder.delivered(["r"], 2, 0)
+    finished(tmp_path, recorder)
+
+    assert [one["sequence"] for one in rows(tmp_path, "deliveries")] == [1, 2]
 
 
 def test_what_is_dropped_for_want_of_room_leaves_a_gap(tmp_path: Path) -> None:
@@ -92,11 +168,14 @@ def test_what_is_dropped_for_want_of_room_leaves_a_gap(tmp_path: Path) -> None:
     recorder.take()
     recorder.events(5, 0, 0, "p", b"t", b"x" * 5, 0)
     recorder.delivered(["r"], 5, 0)
+    recorder.position("c", 1.0, 2.0, 0)
+    recorder.retained_decision("c", "t", Choice.RELEASED, 0)
     recorder.drop()
-    finished(tmp_path, recorder)
+    counts = finished(tmp_path, recorder)
 
     gaps = [(one["sequence"], one["count"], one["reason"]) for one in rows(tmp_path, "gaps")]
-    assert gaps == [(3, 5, "backlog")]
+    assert gaps == [(3, 7, "backlog")]
+    assert sum(counts.values()) == 1
 
 
 def test_deliveries_of_a_run_left_out_are_left_out(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ that were left out on purpose stand in gap records, so that a missing number mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 
 class Record(IntEnum):
@@ -19,13 +21,38 @@ class Record(IntEnum):
     DELIVERIES = 2
     SUBSCRIPTION = 3
     GAP = 4
+    POSITION = 5
+    RETAINED = 6
+
+
+class Choice(IntEnum):
+    """What became of a retained copy for a newcomer."""
+
+    SENT_NOW = 0
+    HELD_BACK = 1
+    NOT_SENT = 2  # there was none, or the subscriber asked for none
+    RELEASED = 3  # a copy held back has gone out after all
+    REPLACED = 4  # a live message stood in for a copy held back
+
+
+class LoggedRates(NamedTuple):
+    """What a decision rests on: publishes, newcomers, departures of each subscriber, per second."""
+
+    publish_per_s: float
+    subscribe_per_s: float
+    leave_per_s: float
 
 
 HEADER = Struct("<BI")
-EVENTS = Struct("<QIQBHIHH")  # first, count, ms, QoS and retain, head, size, publisher, topic
+EVENTS = Struct("<QIQBIIHH")  # first, count, ms, QoS and retain, head, size, publisher, topic
 DELIVERIES = Struct("<QIB")
 SUBSCRIPTION = Struct("<QQBBHH")
 GAP = Struct("<QQ")
+NUMBER = Struct("<Q")  # what every record but a batch's header begins with
+POSITION = Struct("<QQdd")
+RETAINED = Struct("<QQBdddHHHH")  # number, ms, choice, rates, sizes of the four texts
+
+_UNKNOWN = LoggedRates(math.nan, math.nan, math.nan)
 
 Keeps = Callable[[int], bool]
 
@@ -110,6 +137,38 @@ class Recorder:
         self.next += 1
         self._add(Record.SUBSCRIPTION, fixed + name + raw)
 
+    def position(self, client: str, lon: float, lat: float, now_ms: int) -> None:
+        """Note where a client says it is; sampled like an event, and numbered like one."""
+        number = self.next
+        self.next += 1
+        if self._is_noted(number):
+            fixed = POSITION.pack(number, now_ms, lon, lat)
+            self._add(Record.POSITION, fixed + client.encode())
+
+    def retained_decision(
+        self,
+        client: str,
+        topic: str,
+        choice: Choice,
+        now_ms: int,
+        *,
+        rates: tuple[float, float, float] | None = None,
+        policy: str = "",
+        reason: str = "",
+    ) -> None:
+        """Note what became of a retained copy, and why; sampled and numbered like an event.
+
+        `rates` are `LoggedRates`, or None where nothing is known; `policy` names the policy that
+        was asked, `reason` says in a word or two what decided.
+        """
+        number = self.next
+        self.next += 1
+        if self._is_noted(number):
+            texts = [one.encode() for one in (client, topic, policy, reason)]
+            sizes = map(len, texts)
+            fixed = RETAINED.pack(number, now_ms, choice, *(rates or _UNKNOWN), *sizes)
+            self._add(Record.RETAINED, fixed + b"".join(texts))
+
     def drop(self) -> None:
         """Throw away what was not taken yet; the gap says so."""
         self._close_gap("sampled")
@@ -121,6 +180,14 @@ class Recorder:
     def gap(self, first: int, count: int, reason: str) -> None:
         """Note that numbers were left out, and why."""
         self._add(Record.GAP, GAP.pack(first, count) + reason.encode())
+
+    def _is_noted(self, number: int) -> bool:
+        """Tell whether this number is kept; see to the gap either way."""
+        if self._keeps is None or self._keeps(number):
+            self._close_gap("sampled")
+            return True
+        self._skip(number, 1)
+        return False
 
     def _skip(self, first: int, count: int) -> None:
         if not self._gap_count:

@@ -63,3 +63,88 @@ DELIVERIES = pa.schema(
         pa.field("rank", pa.int32(), nullable=False),
     ]
 )
+
+# --- the event log of a node: written by `segments.py` ---------------------------------------
+
+_LOGGED_AT = pa.timestamp("ms", tz="UTC")
+_NUMBERED = [
+    pa.field("node", pa.string(), nullable=False),
+    pa.field("sequence", pa.int64(), nullable=False),
+]
+
+EVENTS = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        pa.field("publisher", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("qos", pa.int8(), nullable=False),
+        pa.field("retain", pa.bool_(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+
+# The sequence number is that of the event.
+EVENT_DELIVERIES = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("receiver", pa.string(), nullable=False),
+        pa.field("qos", pa.int8(), nullable=False),
+    ]
+)
+
+SUBSCRIPTION_CHANGES = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        pa.field("client", pa.string(), nullable=False),
+        pa.field("filter", pa.string(), nullable=False),
+        pa.field("qos", pa.int8(), nullable=False),
+        pa.field("added", pa.bool_(), nullable=False),
+    ]
+)
+
+CLIENT_POSITIONS = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        pa.field("client", pa.string(), nullable=False),
+        pa.field("lon", pa.float64(), nullable=False),
+        pa.field("lat", pa.float64(), nullable=False),
+    ]
+)
+
+RETAINED_DECISIONS = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        pa.field("client", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        # A name of `records.Choice`, in small letters.
+        pa.field("choice", pa.string(), nullable=False),
+        # Null where the topic's rates were not known.
+        pa.field("publish_per_s", pa.float64()),
+        pa.field("subscribe_per_s", pa.float64()),
+        pa.field("leave_per_s", pa.float64()),
+        pa.field("policy", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+# Numbers left out on purpose; a number that is in no table was lost.
+GAPS = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+LOG_TABLES = {
+    "events": EVENTS,
+    "deliveries": EVENT_DELIVERIES,
+    "subscriptions": SUBSCRIPTION_CHANGES,
+    "positions": CLIENT_POSITIONS,
+    "retained": RETAINED_DECISIONS,
+    "gaps": GAPS,
+}

@@ -3,7 +3,7 @@
     eventlog/
     ├── open-<node>-00000007.log                 batches: length twice, records
     ├── events/part-<node>-00000006.parquet      written beside, renamed when whole
-    ├── deliveries/…  subscriptions/…  gaps/…
+    ├── deliveries/…  subscriptions/…  positions/…  retained/…  gaps/…
 
 A killed broker leaves an open segment; its last batch may be cut short and is then dropped. There
 is no checksum: it would cost more than the writing, and a log is no journal.
@@ -12,6 +12,7 @@ Finishing the same segment twice gives the same files.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -23,60 +24,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import records
-from nearcast.eventlog.records import Record
+from nearcast.eventlog.records import Choice, LoggedRates, Record
+from nearcast.eventlog.schemas import LOG_TABLES
 from nearcast.model.errors import FileFormatError
 
 _BATCH = Struct("<II")
 _MARK = 0x5EC7104E
 _MOST_PIECES = 1_000  # of one writev
 _MAGIC = b"nearcast events 1\n"
-
-_INSTANT = pa.timestamp("ms", tz="UTC")
-EVENTS = pa.schema(
-    [
-        pa.field("node", pa.string(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("t", _INSTANT, nullable=False),
-        pa.field("publisher", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-        pa.field("retain", pa.bool_(), nullable=False),
-        pa.field("payload", pa.binary(), nullable=False),
-    ]
-)
-EVENT_DELIVERIES = pa.schema(
-    [
-        pa.field("node", pa.string(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("receiver", pa.string(), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-    ]
-)
-SUBSCRIPTION_CHANGES = pa.schema(
-    [
-        pa.field("node", pa.string(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("t", _INSTANT, nullable=False),
-        pa.field("client", pa.string(), nullable=False),
-        pa.field("filter", pa.string(), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-        pa.field("added", pa.bool_(), nullable=False),
-    ]
-)
-GAPS = pa.schema(
-    [
-        pa.field("node", pa.string(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
-TABLES = {
-    "events": EVENTS,
-    "deliveries": EVENT_DELIVERIES,
-    "subscriptions": SUBSCRIPTION_CHANGES,
-    "gaps": GAPS,
-}
+_ALONE = (Record.SUBSCRIPTION, Record.POSITION, Record.RETAINED)  # one number each
 
 
 class OpenSegment:
@@ -145,8 +101,8 @@ def last_sequence(path: Path) -> int:
             first, count = records.EVENTS.unpack_from(body)[:2]
         elif kind is Record.GAP:
             first, count = records.GAP.unpack_from(body)
-        elif kind is Record.SUBSCRIPTION:
-            first, count = records.SUBSCRIPTION.unpack_from(body)[0], 1
+        elif kind in _ALONE:
+            first, count = records.NUMBER.unpack_from(body)[0], 1
         else:
             continue
         highest = max(highest, first + count - 1)
@@ -156,11 +112,11 @@ def last_sequence(path: Path) -> int:
 def finish(path: Path) -> dict[str, int]:
     """Turn an open segment into Parquet files and remove it; return the rows of each table."""
     node, _, number = path.stem.removeprefix("open-").rpartition("-")
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in LOG_TABLES}
     for kind, body in read_segment(path):
         name, make = _MAKERS[kind]
         rows[name] += ({"node": node, **row} for row in make(body))
-    for name, schema in TABLES.items():
+    for name, schema in LOG_TABLES.items():
         if rows[name]:
             folder = path.parent / name
             folder.mkdir(exist_ok=True)
@@ -212,6 +168,25 @@ def _subscriptions(body: bytes) -> Iterator[dict[str, Any]]:
     }
 
 
+def _positions(body: bytes) -> Iterator[dict[str, Any]]:
+    number, ms, lon, lat = records.POSITION.unpack_from(body)
+    client = body[records.POSITION.size :].decode()
+    yield {"sequence": number, "t": ms, "client": client, "lon": lon, "lat": lat}
+
+
+def _retained(body: bytes) -> Iterator[dict[str, Any]]:
+    number, ms, choice, *rest = records.RETAINED.unpack_from(body)
+    rates, sizes = rest[:3], rest[3:]
+    row: dict[str, Any] = {"sequence": number, "t": ms, "choice": Choice(choice).name.lower()}
+    at = records.RETAINED.size
+    for name, size in zip(("client", "topic", "policy", "reason"), sizes, strict=True):
+        row[name] = body[at : at + size].decode()
+        at += size
+    for name, rate in zip(LoggedRates._fields, rates, strict=True):
+        row[name] = None if math.isnan(rate) else rate
+    yield row
+
+
 def _gaps(body: bytes) -> Iterator[dict[str, Any]]:
     first, count = records.GAP.unpack_from(body)
     yield {"sequence": first, "count": count, "reason": body[records.GAP.size :].decode()}
@@ -221,6 +196,8 @@ _MAKERS: dict[Record, tuple[str, Callable[[bytes], Iterator[dict[str, Any]]]]] =
     Record.EVENTS: ("events", _events),
     Record.DELIVERIES: ("deliveries", _deliveries),
     Record.SUBSCRIPTION: ("subscriptions", _subscriptions),
+    Record.POSITION: ("positions", _positions),
+    Record.RETAINED: ("retained", _retained),
     Record.GAP: ("gaps", _gaps),
 }
 
