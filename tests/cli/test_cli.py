@@ -33,6 +33,9 @@ COMMANDS = (
     "pipeline regions",
     "pipeline match",
     "pipeline stream",
+    "plan show",
+    "plan diff",
+    "policy show",
 )
 
 

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from nearcast import __version__
-from nearcast.cli import bench, clients, config, demo, pipeline, serve
+from nearcast.cli import bench, clients, config, demo, pipeline, plan, policy, serve
 from nearcast.cli.terminal import exit_code, report_error
 from nearcast.model.errors import NearcastError
 
@@ -34,6 +34,8 @@ app.add_typer(config.app, name="config")
 app.command()(demo.demo)
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(plan.app, name="plan")
+app.add_typer(policy.app, name="policy")
 
 
 def _version(*, wanted: bool) -> None:

@@ -14,6 +14,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
@@ -58,6 +60,16 @@ def report_error(error: NearcastError, *, as_json: bool) -> None:
     else:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo(str(error), err=True)
+
+
+@contextmanager
+def told_of_files() -> Iterator[None]:
+    """Turn a file that is missing or may not be touched into an answer."""
+    try:
+        yield
+    except OSError as problem:
+        reason, name = problem.strerror or str(problem), str(problem.filename or "")
+        raise EnvironmentProblem(reason, where=name) from None
 
 
 def print_json(value: object) -> None:

@@ -122,7 +122,7 @@ def _rects(leaves: Sequence[Leaf]) -> list[Rect]:
 def _draw_regions(axes: Any, regions: Sequence[Rect]) -> None:
     from matplotlib.patches import Rectangle
 
-    for region in regions:
+    for number, region in enumerate(regions):
         west, south, east, north = region
         axes.add_patch(
             Rectangle(
@@ -133,8 +133,11 @@ def _draw_regions(axes: Any, regions: Sequence[Rect]) -> None:
                 hatch="////",
                 edgecolor="#7a1f00",
                 linewidth=1.2,
+                label=None if number else "slow regions",
             )
         )
+    if regions:
+        axes.legend(loc="upper right", fontsize=8)
 
 
 def _draw_brokers(axes: Any, plan: Plan) -> None:
