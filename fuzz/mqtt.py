@@ -1,23 +1,31 @@
 """Throw damaged packets at the codec and at a broker node; only the protocol error may come out.
 
     python fuzz/mqtt.py --seconds 60 --seed 1
-    python fuzz/mqtt.py --atheris        # coverage-guided, where atheris is installed
+    python fuzz/mqtt.py --seconds 60 --live    # at a broker process too, over sockets
+    python fuzz/mqtt.py --atheris              # coverage-guided, where atheris is installed
 
 The codec: whole and byte by byte must agree. The node: a damaged connection must not raise, and
-two healthy clients must go on talking.
+two healthy clients must go on talking. The broker process: the same, and it must not end.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
+import socket
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from nearcast.mqtt import (
     Connect,
     FilterRequest,
     MqttProtocolError,
+    Packet,
     PacketReader,
     PacketType,
     Properties,
@@ -31,21 +39,30 @@ from nearcast.mqtt import (
 )
 from nearcast.node import Connection, Node
 
+FRESH_NODE_ROUNDS = 20_000  # what damaged packets make a node retain adds up
 VERSIONS = (ProtocolVersion.V311, ProtocolVersion.V5)
 
 
 def seeds(version: ProtocolVersion) -> list[bytes]:
     rich = Properties() if version < 5 else Properties(user_properties=(("a", "b"),))
-    packets = [
+    packets: list[Packet | bytes] = [
         Connect("fuzz", version, keep_alive_s=9, will=Will("w", b"gone", 1, True), properties=rich),
         Publish("a/b", b"x" * 20, properties=rich),
         Publish("a/b", b"x", 1, True, packet_id=7),
         Publish("a/b", b"x", 2, packet_id=8),
+        Publish("$SYS/broker/uptime", b"0", 0, True),
+        Publish("/" * 300, b""),
         Subscribe(3, (FilterRequest("a/+", 2), FilterRequest("#", 1)), rich),
+        Subscribe(5, (FilterRequest("$share/g/a/#", 1), FilterRequest("$SYS/#", 0))),
         Unsubscribe(4, ("a/+",)),
+        b"\xc0\x00",
+        b"\xe0\x00",
         *(PublishAnswer(PacketType(kind), 8) for kind in (4, 5, 6, 7)),
     ]
-    return [encode_packet(packet, version) for packet in packets]
+    return [
+        packet if isinstance(packet, bytes) else encode_packet(packet, version)
+        for packet in packets
+    ]
 
 
 def mutate(rng: random.Random, data: bytes) -> bytes:
@@ -142,19 +159,111 @@ class Neighbours:
         self.flush()
 
 
-def run(seconds: float, seed: int) -> int:
+_SERVE = """
+import sys
+from nearcast.config import Configuration, ListenerSection, LogSection, NodeSection
+from nearcast.server import serve
+serve(
+    Configuration(
+        node=NodeSection(data=sys.argv[1]),
+        listener=[ListenerSection(port=0)],
+        log=LogSection(events="full"),
+    ),
+    on_ready=lambda server: print(server.ports[0][2], flush=True),
+)
+"""
+
+
+class Live:
+    """A broker process with two healthy clients on sockets; offenders come and go."""
+
+    def __init__(self, directory: str) -> None:
+        self._log = (Path(directory) / "log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, directory], stdout=subprocess.PIPE, stderr=self._log
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+        self.listener, self.speaker = self.connected("listener"), self.connected("speaker")
+        self.listener.sendall(encode_packet(Subscribe(1, (FilterRequest("healthy", 1),))))
+        assert self.listener.recv(100)[0] == 0x90
+        self.count = 0
+        self.slowest_s = 0.0
+
+    def connected(self, name: str) -> socket.socket:
+        link = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        link.sendall(encode_packet(Connect(name)))
+        assert link.recv(100)[0] == 0x20
+        return link
+
+    def offend(self, data: bytes, cut: int) -> None:
+        """Let a newcomer say something damaged, in two portions, and vanish."""
+        link = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        with link, contextlib.suppress(ConnectionError):  # closing on it is a fair answer
+            link.sendall(data[:cut])
+            link.sendall(data[cut:])
+
+    def check(self) -> None:
+        """Assert that the healthy ones still understand each other."""
+        self.count += 1
+        payload = b"%d" % self.count
+        started = time.monotonic()
+        self.speaker.sendall(encode_packet(Publish("healthy", payload, 1, packet_id=1)))
+        (message,) = PacketReader().feed(self.listener.recv(1_000))
+        assert isinstance(message, Publish)
+        assert message.payload == payload
+        assert self.speaker.recv(100) == b"\x40\x02\x00\x01"
+        self.slowest_s = max(self.slowest_s, time.monotonic() - started)
+        answer = PublishAnswer(PacketType.PUBACK, message.packet_id)
+        self.listener.sendall(encode_packet(answer))
+
+    def close(self) -> str:
+        """End the broker; return what it complained of."""
+        assert self.process.poll() is None, "the broker has ended"
+        self.process.terminate()
+        self.process.wait()
+        self._log.seek(0)
+        lines = self._log.read().splitlines()
+        return "\n".join(one for one in lines if "Traceback" in one or "ERROR" in one)
+
+
+@contextlib.contextmanager
+def living() -> Iterator[Live]:
+    with tempfile.TemporaryDirectory(prefix="nearcast-fuzz-") as directory:
+        live = Live(directory)
+        try:
+            yield live
+            complaints = live.close()
+            assert not complaints, complaints
+        finally:
+            live.process.kill()
+            live.process.wait()
+
+
+def run(seconds: float, seed: int, live: Live | None = None) -> int:
     rng = random.Random(seed)
     corpora = [seeds(version) for version in VERSIONS]
     neighbours = Neighbours()
     rounds, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
+        if rounds % FRESH_NODE_ROUNDS == 0:
+            neighbours = Neighbours()
         corpus = rng.choice(corpora)
         data = b"".join(mutate(rng, rng.choice(corpus)) for _ in range(rng.randint(1, 4)))
-        check_codec(data)
         greeting = corpus[0] if rng.random() < 0.8 else b""
-        neighbours.offend(greeting + data, rng.randrange(len(greeting + data) + 1))
-        if rounds % 50 == 0:
-            neighbours.check()
+        cut = rng.randrange(len(greeting + data) + 1)
+        try:
+            check_codec(data)
+            neighbours.offend(greeting + data, cut)
+            if rounds % 50 == 0:
+                neighbours.check()
+            if live is not None and rounds % 10 == 0:
+                live.offend(greeting + data, cut)
+            if live is not None and rounds % 100 == 0:
+                live.check()
+        except BaseException:
+            print(f"round {rounds}: {data.hex()} after {greeting.hex()}", file=sys.stderr)
+            raise
         rounds += 1
     return rounds
 
@@ -172,10 +281,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--atheris", action="store_true")
+    parser.add_argument("--live", action="store_true", help="at a broker process too")
     arguments = parser.parse_args()
     if arguments.atheris:
         guided()
-    print(f"{run(arguments.seconds, arguments.seed)} rounds, nothing but the protocol error")
+    if not arguments.live:
+        print(f"{run(arguments.seconds, arguments.seed)} rounds, nothing but the protocol error")
+        return
+    with living() as live:
+        rounds = run(arguments.seconds, arguments.seed, live)
+        print(
+            f"{rounds} rounds, nothing but the protocol error; {live.count} exchanges of healthy"
+            f" clients with the broker process, the slowest took {live.slowest_s * 1000:.0f} ms"
+        )
 
 
 if __name__ == "__main__":
