@@ -1,0 +1,143 @@
+"""Publishing: to how many, to whom first, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nearcast.client.pairs import Pairs, one_of, paho_properties
+from nearcast.model import Shape, encode_level, parse_duration, parse_shape
+from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.model.wording import shown
+
+if TYPE_CHECKING:
+    from paho.mqtt.properties import Properties
+
+RANKS = ("narrowest", "nearest", "centre", "weight")
+ORDERS = ("causal",)
+REPLIES = ("matches",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """How a message is to be handed out; whatever is left out is as the space's defaults say.
+
+    >>> Offer(top=3, rank="nearest", lifetime="30s").pairs
+    (('$top', '3'), ('$rank', 'nearest'), ('$lifetime', '30s'))
+    >>> Offer(top=3, rank="nearest").topic("orders/new")
+    '$top/3/$rank/nearest/orders/new'
+    >>> Offer(top=0)
+    Traceback (most recent call last):
+        ...
+    nearcast.model.errors.OutOfRangeError: $top: found 0; expected a whole number from 1
+    """
+
+    top: int | None = None
+    """Only the so many best matches get it."""
+    rank: str | None = None
+    """What is best: `narrowest`, `nearest`, `centre` or `weight`."""
+    lifetime: str | None = None
+    """It is discarded where it cannot be handed over within this time, such as `250ms`."""
+    area: str | Shape | None = None
+    """An extent of the event itself, in place of a point."""
+    order: str | None = None
+    """`causal`: after what caused it."""
+    reply: str | None = None
+    """`matches`: answer on the response topic with the ranked list. Not for MQTT 3.1.1."""
+    values: Mapping[str, object] = field(default_factory=dict)
+    """Attribute values, for spaces that take them from user properties. Not for MQTT 3.1.1."""
+
+    def __post_init__(self) -> None:
+        if self.top is not None:
+            _check_top(self.top)
+        for value, where, known in (
+            (self.rank, "$rank", RANKS),
+            (self.order, "$order", ORDERS),
+            (self.reply, "$reply", REPLIES),
+        ):
+            if value is not None:
+                one_of(value, where, known)
+        if self.lifetime is not None:
+            _check_lifetime(self.lifetime)
+        if isinstance(self.area, str):
+            parse_shape(self.area)
+
+    @property
+    def pairs(self) -> Pairs:
+        """Return the user properties of PUBLISH, for any MQTT 5 client; values come first."""
+        values = ((name, str(value)) for name, value in self.values.items())
+        reply = () if self.reply is None else (("$reply", self.reply),)
+        area = () if self.area is None else (("$area", str(self.area)),)
+        return (*values, *self._short_pairs(), *area, *reply)
+
+    def _short_pairs(self) -> Pairs:
+        named = (
+            ("$top", None if self.top is None else str(self.top)),
+            ("$rank", self.rank),
+            ("$lifetime", self.lifetime),
+            ("$order", self.order),
+        )
+        return tuple((name, value) for name, value in named if value is not None)
+
+    def properties(
+        self,
+        base: Properties | None = None,
+        *,
+        response_topic: str | None = None,
+        correlation: bytes | None = None,
+    ) -> Properties:
+        """Return paho's properties for `publish`.
+
+        >>> Offer(top=5, reply="matches").properties(response_topic="me/answers").ResponseTopic
+        'me/answers'
+        """
+        if self.reply is not None and response_topic is None and base is None:
+            raise MisuseError(
+                "a reply without a response topic", expected="response_topic='…'", where="$reply"
+            )
+        properties = paho_properties("PUBLISH", self.pairs, base)
+        if response_topic is not None:
+            properties.ResponseTopic = response_topic
+        if correlation is not None:
+            properties.CorrelationData = correlation
+        return properties
+
+    def topic(self, topic: str) -> str:
+        """Return the topic with this offer in front of it, for MQTT 3.1.1.
+
+        >>> Offer(area="bbox(2.2, 48.8, 2.5, 48.9)", lifetime="1min").topic("alerts/storm")
+        '$lifetime/1min/$area/2.2,48.8,2.5,48.9/alerts/storm'
+        """
+        if self.reply is not None or self.values:
+            raise MisuseError(
+                "reply" if self.reply else "values",
+                where="a prefixed topic",
+                expected="top, rank, lifetime, order, area",
+                todo="Use properties() with MQTT 5.",
+            )
+        levels = [part for name, value in self._short_pairs() for part in (name, _level(value))]
+        if self.area is not None:
+            shape = parse_shape(self.area) if isinstance(self.area, str) else self.area
+            levels += ["$area", shape.level()]
+        return "/".join([*levels, topic])
+
+
+def _level(value: str) -> str:
+    return encode_level(value.replace(" ", ""))
+
+
+def _check_top(top: object) -> None:
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise OutOfRangeError(shown(top), where="$top", expected="a whole number from 1")
+
+
+def _check_lifetime(text: str) -> None:
+    try:
+        lifetime_s = parse_duration(text)
+    except MisuseError as problem:
+        raise type(problem)(
+            problem.found, where="$lifetime", expected=problem.expected, todo=problem.todo
+        ) from None
+    if lifetime_s <= 0:
+        raise OutOfRangeError(shown(text), where="$lifetime", expected="a duration above 0")

@@ -1,0 +1,65 @@
+"""Saying where this client is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearcast.client.pairs import Pairs, paho_properties
+from nearcast.model.errors import OutOfRangeError
+from nearcast.model.quantities import as_number, number_text
+
+if TYPE_CHECKING:
+    from paho.mqtt.properties import Properties
+
+POSITION_TOPIC = "$position"
+DECIMALS = 6  # a tenth of a metre; a GPS knows no better
+
+
+def position(lon: float, lat: float) -> bytes:
+    """Return the payload to publish to `$position`; all `$near` subscriptions follow.
+
+    >>> position(-122.40791234, 37.7875)
+    b'{"lon":-122.407912,"lat":37.7875}'
+    >>> position(37.7875, -122.4079)
+    Traceback (most recent call last):
+        ...
+    nearcast.model.errors.OutOfRangeError: position: found latitude -122.4079; expected degrees \
+from -90 to 90. Longitude comes first, then latitude: are the two swapped?
+    """
+    east, north = _checked(lon, lat)
+    return f'{{"lon":{east},"lat":{north}}}'.encode()
+
+
+def position_pairs(lon: float, lat: float) -> Pairs:
+    """Return the user properties that say the same on CONNECT.
+
+    >>> position_pairs(2.35, 48.85)
+    (('lon', '2.35'), ('lat', '48.85'))
+    """
+    east, north = _checked(lon, lat)
+    return (("lon", east), ("lat", north))
+
+
+def position_properties(lon: float, lat: float, base: Properties | None = None) -> Properties:
+    """Return paho's properties for `connect`: a position from the first moment on.
+
+    >>> position_properties(2.35, 48.85).UserProperty
+    [('lon', '2.35'), ('lat', '48.85')]
+    """
+    return paho_properties("CONNECT", position_pairs(lon, lat), base)
+
+
+def _checked(lon: float, lat: float) -> tuple[str, str]:
+    texts = []
+    for name, value, end in (("longitude", lon, 180), ("latitude", lat, 90)):
+        number = as_number(value, "position")
+        if not -end <= number <= end:
+            swapped = "Longitude comes first, then latitude: are the two swapped?"
+            raise OutOfRangeError(
+                f"{name} {number_text(number)}",
+                where="position",
+                expected=f"degrees from {-end} to {end}",
+                todo=swapped if end == 90 and abs(number) <= 180 else "",
+            )
+        texts.append(number_text(round(number, DECIMALS) + 0.0))
+    return texts[0], texts[1]

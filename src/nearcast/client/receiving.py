@@ -1,0 +1,73 @@
+"""Reading what the broker adds: the rank of a delivery, the list of matches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nearcast.model.errors import PeerProtocolError
+from nearcast.model.wording import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a delivery says about itself to a subscriber who asked with `explain=True`."""
+
+    rank: int | None = None  # 1 is the best
+    distance_m: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankedMatch:
+    """One of the subscriptions that fit, in an answer to `reply="matches"`."""
+
+    rank: int
+    label: str | None
+    accuracy: float | None  # in bits; less is narrower
+    distance_m: float | None
+
+
+def delivered(properties: Any) -> Delivered:
+    """Return rank and distance of a message: of its paho properties, or of pairs.
+
+    >>> delivered([("$rank", "2"), ("$distance", "118.5"), ("colour", "red")])
+    Delivered(rank=2, distance_m=118.5)
+    >>> delivered(None)
+    Delivered(rank=None, distance_m=None)
+    """
+    pairs = getattr(properties, "UserProperty", properties)
+    named: dict[str, str] = dict(_pairs(pairs))
+    rank, distance = named.get("$rank"), named.get("$distance")
+    return Delivered(
+        None if rank is None else int(_number(rank, "$rank")),
+        None if distance is None else _number(distance.removesuffix("m"), "$distance"),
+    )
+
+
+def _pairs(pairs: object) -> Iterable[tuple[str, str]]:
+    return pairs if isinstance(pairs, (list, tuple)) else ()
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise PeerProtocolError(shown(text), where=where, expected="a number") from None
+
+
+def ranked_matches(payload: bytes) -> list[RankedMatch]:
+    """Return the matches of an answer to `Offer(reply="matches")`, best first."""
+    try:
+        rows = json.loads(payload)["matches"]
+        return [
+            RankedMatch(
+                int(row["rank"]), row.get("label"), row.get("accuracy"), row.get("distance_m")
+            )
+            for row in rows
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise PeerProtocolError(
+            shown(payload), where="a ranked reply", expected='JSON: {"matches": […]}'
+        ) from None

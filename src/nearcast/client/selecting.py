@@ -1,0 +1,119 @@
+"""Subscribing: what of a topic filter is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nearcast.client.pairs import Pairs, one_of, paho_properties
+from nearcast.model import Shape, Subscription, parse_length, parse_shape, parse_where
+from nearcast.model.errors import MisuseError
+from nearcast.model.wording import shown
+
+if TYPE_CHECKING:
+    from paho.mqtt.properties import Properties
+
+RETAINED = ("now",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which events of a topic filter are wanted; whatever is left out does not restrict.
+
+    >>> wish = Selection(where="price < 10 and kind = food", near="500m", label="Lunch")
+    >>> wish.pairs
+    (('$where', 'price < 10 and kind = food'), ('$near', '500m'), ('$label', 'Lunch'))
+    >>> Selection(where="price < 10 and kind = food", near="500m").filter("shops/#")
+    '$where/price<10;kind=food/$near/500m/shops/#'
+    >>> Selection(near="-3m")
+    Traceback (most recent call last):
+        ...
+    nearcast.model.errors.OutOfRangeError: $near: found '-3m'; expected a length above 0
+    """
+
+    where: str | None = None
+    """Conditions on attributes, such as `price < 100 and kind in (food, tools)`."""
+    area: str | Shape | None = None
+    """A fixed area: `bbox(w,s,e,n)`, `circle(lon,lat,500m)`, `geojson({…})`, or a shape."""
+    near: str | None = None
+    """A distance from wherever this client is, such as `500m`."""
+    retained: str | None = None
+    """`now`: the retained message at once, whatever the learned policy says."""
+    explain: bool = False
+    """Deliveries say their rank and distance. Not available to MQTT 3.1.1."""
+    label: str | None = None
+    """A public name for this subscription, for ranked replies. Not available to MQTT 3.1.1."""
+
+    def __post_init__(self) -> None:
+        if self.retained is not None:
+            one_of(self.retained, "$retained", RETAINED)
+        self._subscription("#")
+
+    def _subscription(self, topic_filter: str) -> Subscription:
+        """Return the vocabulary's own subscription; it says what is wrong with one."""
+        where = area = near_m = None
+        if self.where is not None:
+            where = parse_where(self.where)
+        if self.area is not None:
+            area = parse_shape(self.area) if isinstance(self.area, str) else self.area
+        if self.near is not None:
+            try:
+                near_m = parse_length(self.near)
+            except MisuseError as problem:
+                raise type(problem)(
+                    problem.found, where="$near", expected=problem.expected, todo=problem.todo
+                ) from None
+        return Subscription(topic_filter=topic_filter, where=where, area=area, near_m=near_m)
+
+    @property
+    def pairs(self) -> Pairs:
+        """Return the user properties of SUBSCRIBE, for any MQTT 5 client."""
+        more = (("$explain", "true" if self.explain else None), ("$label", self.label))
+        return self._identity_pairs() + tuple((n, v) for n, v in more if v is not None)
+
+    def _identity_pairs(self) -> Pairs:
+        area = None if self.area is None else str(self.area)
+        named = (
+            ("$where", self.where),
+            ("$area", area),
+            ("$near", self.near),
+            ("$retained", self.retained),
+        )
+        return tuple((name, value) for name, value in named if value is not None)
+
+    def properties(self, base: Properties | None = None) -> Properties:
+        """Return paho's properties for `subscribe`; they count for all filters of the call.
+
+        >>> Selection(near="500m").properties().UserProperty
+        [('$near', '500m')]
+        """
+        return paho_properties("SUBSCRIBE", self.pairs, base)
+
+    def for_unsubscribe(self, base: Properties | None = None) -> Properties:
+        """Return paho's properties for `unsubscribe`: they name this one of the filter.
+
+        >>> Selection(near="500m", label="me").for_unsubscribe().UserProperty
+        [('$near', '500m')]
+        """
+        return paho_properties("UNSUBSCRIBE", self._identity_pairs(), base)
+
+    def filter(self, topic_filter: str, group: str | None = None) -> str:
+        """Return the topic filter with this selection in front of it, for MQTT 3.1.1.
+
+        `group` makes it a shared subscription. What `properties()` says on a filter and this text
+        are the same subscription: one replaces the other.
+
+        >>> Selection(area="circle(2.35, 48.85, 500m)").filter("alerts/+", group="staff")
+        '$share/staff/$area/2.35,48.85,500m/alerts/+'
+        """
+        if self.explain or self.label is not None:
+            raise MisuseError(
+                "explain" if self.explain else f"the label {shown(self.label)}",
+                where="a prefixed filter",
+                expected="where, area, near, retained",
+                todo="Use properties() with MQTT 5.",
+            )
+        levels = [] if group is None else ["$share", group]
+        if self.retained is not None:
+            levels += ["$retained", self.retained]
+        return "/".join([*levels, self._subscription(topic_filter).identity])
