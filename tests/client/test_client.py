@@ -101,7 +101,7 @@ def test_the_prefixed_filter_is_the_identity_and_a_filter_that_paho_takes(wish: 
         near_m=None if wish.near is None else parse_length(wish.near),
     )
     text = wish.filter("a/#")
-    assert text.removeprefix("$retained/now/") == subscription.identity
+    assert text.replace("$retained/now/", "") == subscription.identity
     levels = text.split("/")
     assert "#" not in "".join(levels[:-1])
     assert all("+" not in level for level in levels)
@@ -113,10 +113,15 @@ def test_a_group_stands_before_the_selection():
 
 
 def test_label_and_explain_are_properties_and_no_part_of_the_identity():
-    wish = Selection(where="age = 3", explain=True, label="Bakery on 5th")
-    assert wish.pairs == (("$where", "age = 3"), ("$explain", "true"), ("$label", "Bakery on 5th"))
+    wish = Selection(where="age = 3", explain=True, label="Bakery on 5th", weight=2)
+    assert wish.pairs == (
+        ("$where", "age = 3"),
+        ("$explain", "true"),
+        ("$label", "Bakery on 5th"),
+        ("$weight", "2"),
+    )
     assert in_paho(wish.for_unsubscribe()) == {"UserProperty": [("$where", "age = 3")]}
-    for each in (Selection(explain=True), Selection(label="x")):
+    for each in (Selection(explain=True), Selection(label="x"), Selection(weight=0.5)):
         with pytest.raises(MisuseError, match=r"MQTT 5"):
             each.filter("a")
 
@@ -130,6 +135,7 @@ def test_label_and_explain_are_properties_and_no_part_of_the_identity():
         ({"near": "500"}, r"\$near: found no unit"),
         ({"near": "0m"}, r"\$near: found '0m'"),
         ({"near": "30000km"}, "radius"),
+        ({"weight": float("nan")}, r"\$weight"),
         ({"retained": "later"}, r"\$retained: found 'later'; expected now"),
     ],
 )
@@ -169,15 +175,21 @@ def test_the_ranks_are_those_of_the_matcher():
 
 
 def test_values_and_reply_are_properties_only():
-    offer = Offer(top=2, values={"age": 24, "kind": "it"}, reply="matches")
-    assert offer.pairs == (("age", "24"), ("kind", "it"), ("$top", "2"), ("$reply", "matches"))
+    offer = Offer(top=2, values={"age": 24, "kind": "it"}, reply="matches", deliver=False)
+    assert offer.pairs == (
+        ("age", "24"),
+        ("kind", "it"),
+        ("$top", "2"),
+        ("$reply", "matches"),
+        ("$deliver", "false"),
+    )
     properties = offer.properties(response_topic="me/answers", correlation=b"7")
     assert in_paho(properties) == {
         "UserProperty": list(offer.pairs),
         "ResponseTopic": "me/answers",
         "CorrelationData": b"7",
     }
-    for each in (Offer(values={"age": 1}), Offer(reply="matches")):
+    for each in (Offer(values={"age": 1}), Offer(reply="matches"), Offer(deliver=True)):
         with pytest.raises(MisuseError, match=r"MQTT 5"):
             each.topic("a")
 

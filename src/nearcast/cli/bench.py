@@ -53,6 +53,15 @@ def broker(*, quick: Quick = False, json: JsonFile = None) -> None:
 
 
 @app.command()
+def selective(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Measure `$where` and `$near`: beside plain topics, and beside geohash topics on Mosquitto.
+
+    Example: nearcast bench selective --quick
+    """
+    _run("selective", ("selective",), json, quick=quick)
+
+
+@app.command()
 def retained(*, quick: Quick = False, json: JsonFile = None) -> None:
     """Measure retained policies: decisions, estimators, learning, share of the gain.
 

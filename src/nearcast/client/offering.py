@@ -45,6 +45,8 @@ class Offer:
     """`causal`: after what caused it."""
     reply: str | None = None
     """`matches`: answer on the response topic with the ranked list. Not for MQTT 3.1.1."""
+    deliver: bool | None = None
+    """With `reply`: whether the matches also get the message. Not for MQTT 3.1.1."""
     values: Mapping[str, object] = field(default_factory=dict)
     """Attribute values, for spaces that take them from user properties. Not for MQTT 3.1.1."""
 
@@ -67,9 +69,13 @@ class Offer:
     def pairs(self) -> Pairs:
         """Return the user properties of PUBLISH, for any MQTT 5 client; values come first."""
         values = ((name, str(value)) for name, value in self.values.items())
-        reply = () if self.reply is None else (("$reply", self.reply),)
         area = () if self.area is None else (("$area", str(self.area)),)
-        return (*values, *self._short_pairs(), *area, *reply)
+        return (*values, *self._short_pairs(), *area, *self._reply_pairs())
+
+    def _reply_pairs(self) -> Pairs:
+        deliver = None if self.deliver is None else str(self.deliver).lower()
+        named = (("$reply", self.reply), ("$deliver", deliver))
+        return tuple((name, value) for name, value in named if value is not None)
 
     def _short_pairs(self) -> Pairs:
         named = (
@@ -109,9 +115,10 @@ class Offer:
         >>> Offer(area="bbox(2.2, 48.8, 2.5, 48.9)", lifetime="1min").topic("alerts/storm")
         '$lifetime/1min/$area/2.2,48.8,2.5,48.9/alerts/storm'
         """
-        if self.reply is not None or self.values:
+        unsaid = [name for name, _ in self._reply_pairs()] + ["values"] * bool(self.values)
+        if unsaid:
             raise MisuseError(
-                "reply" if self.reply else "values",
+                ", ".join(unsaid),
                 where="a prefixed topic",
                 expected="top, rank, lifetime, order, area",
                 todo="Use properties() with MQTT 5.",

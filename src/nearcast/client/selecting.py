@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nearcast.client.pairs import Pairs, one_of, paho_properties
 from nearcast.model import Shape, Subscription, parse_length, parse_shape, parse_where
 from nearcast.model.errors import MisuseError
-from nearcast.model.wording import shown
+from nearcast.model.quantities import as_number, number_text
 
 if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
@@ -43,10 +43,14 @@ class Selection:
     """Deliveries say their rank and distance. Not available to MQTT 3.1.1."""
     label: str | None = None
     """A public name for this subscription, for ranked replies. Not available to MQTT 3.1.1."""
+    weight: float | None = None
+    """How much it counts where a publisher ranks by `weight`. Not available to MQTT 3.1.1."""
 
     def __post_init__(self) -> None:
         if self.retained is not None:
             one_of(self.retained, "$retained", RETAINED)
+        if self.weight is not None:
+            object.__setattr__(self, "weight", as_number(self.weight, "$weight"))
         self._subscription("#")
 
     def _subscription(self, topic_filter: str) -> Subscription:
@@ -68,8 +72,15 @@ class Selection:
     @property
     def pairs(self) -> Pairs:
         """Return the user properties of SUBSCRIBE, for any MQTT 5 client."""
-        more = (("$explain", "true" if self.explain else None), ("$label", self.label))
-        return self._identity_pairs() + tuple((n, v) for n, v in more if v is not None)
+        return self._identity_pairs() + self._other_pairs()
+
+    def _other_pairs(self) -> Pairs:
+        named = (
+            ("$explain", "true" if self.explain else None),
+            ("$label", self.label),
+            ("$weight", None if self.weight is None else number_text(self.weight)),
+        )
+        return tuple((name, value) for name, value in named if value is not None)
 
     def _identity_pairs(self) -> Pairs:
         area = None if self.area is None else str(self.area)
@@ -106,14 +117,14 @@ class Selection:
         >>> Selection(area="circle(2.35, 48.85, 500m)").filter("alerts/+", group="staff")
         '$share/staff/$area/2.35,48.85,500m/alerts/+'
         """
-        if self.explain or self.label is not None:
+        unsaid = [name for name, _ in self._other_pairs()]
+        if unsaid:
             raise MisuseError(
-                "explain" if self.explain else f"the label {shown(self.label)}",
+                ", ".join(unsaid),
                 where="a prefixed filter",
                 expected="where, area, near, retained",
                 todo="Use properties() with MQTT 5.",
             )
         levels = [] if group is None else ["$share", group]
-        if self.retained is not None:
-            levels += ["$retained", self.retained]
-        return "/".join([*levels, self._subscription(topic_filter).identity])
+        wanted = topic_filter if self.retained is None else f"$retained/now/{topic_filter}"
+        return "/".join([*levels, self._subscription(wanted).identity])
