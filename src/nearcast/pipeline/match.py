@@ -6,6 +6,8 @@ files. Where it does not, events and subscriptions meet by place (`partitioned.p
 
 from __future__ import annotations
 
+import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,10 +22,11 @@ from nearcast.eventlog import DELIVERIES
 from nearcast.matching import MatcherView, open_matcher
 from nearcast.matching.ranking import Rank
 from nearcast.model import MISSING, Event, MisuseError, Space
+from nearcast.pipeline.session import is_local
 from nearcast.pipeline.tables import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENT_KEY = "event_id"
 Batches = Iterator[pa.RecordBatch]
@@ -42,19 +45,40 @@ class Question:
 def match_by_index(events: DataFrame, index: Path, question: Question) -> DataFrame:
     """Return one row per delivery; the schema is DELIVERIES.
 
+    `index` is a saved matcher, in a directory that the workers see or that `ship` brought them.
     Deterministic under any partitioning of `events`. No shuffle.
     """
     schema = spark_schema(DELIVERIES)
     return events.mapInArrow(_deliveries_from(str(index), question), schema)
 
 
+def ship(spark: SparkSession, index: Path) -> Path:
+    """Bring a saved matcher to all workers; return where they find it.
+
+    On this machine that is where it is. Elsewhere it travels as an archive, which Spark unpacks
+    once per worker; a path that is not absolute is looked for among such archives.
+    """
+    if is_local(spark):
+        return index
+    name = f"nearcast-{secrets.token_hex(8)}"
+    archive = shutil.make_archive(str(index.parent / name), "tar", index.parent, index.name)
+    spark.sparkContext.addArchive(archive)
+    return Path(Path(archive).name) / index.name
+
+
 def _deliveries_from(index: str, question: Question) -> Callable[[Batches], Batches]:
     def deliver(batches: Batches) -> Batches:
-        view = _opened(index)
+        view = _opened(_found(index))
         for batch in batches:
             yield deliveries(batch, view, question)
 
     return deliver
+
+
+def _found(index: str) -> str:
+    from pyspark import SparkFiles
+
+    return index if Path(index).is_absolute() or "://" in index else SparkFiles.get(index)
 
 
 @lru_cache(maxsize=2)

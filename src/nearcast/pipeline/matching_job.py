@@ -12,7 +12,7 @@ import pyarrow as pa
 from nearcast.eventlog import DELIVERIES
 from nearcast.matching import save_matcher
 from nearcast.model import MisuseError, Space
-from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, why_not
+from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, ship, why_not
 from nearcast.pipeline.partitioned import choose_cells, match_by_place
 from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
 from nearcast.pipeline.tables import write_table
@@ -62,7 +62,8 @@ def match_tables(
         if count <= fits:
             view = matcher_of(wishes.orderBy(KEY).toArrow(), space)
             save_matcher(view, Path(folder) / "matcher")
-            found, way = match_by_index(good, Path(folder) / "matcher", question), "index"
+            index = ship(events.sparkSession, Path(folder) / "matcher")
+            found, way = match_by_index(good, index, question), "index"
         else:
             nullable = _nullable(good, space, names)
             cells = choose_cells(wishes, space, max(4, count // fits + 1) * 2, nullable)

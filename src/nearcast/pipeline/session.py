@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
+from nearcast.pipeline.quiet import without_boot_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,15 +42,29 @@ def spark_session(
             "PySpark is not installed", todo="pip install 'nearcast[spark]'"
         ) from None
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    _choose_python(master)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in _settings(master, memory_gb).items():
         builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
+    with without_boot_warning():
+        session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    if not master.startswith("local"):
+    if not is_local(session):
         session.sparkContext.addPyFile(str(packed_package()))
     return session
+
+
+def is_local(session: SparkSession) -> bool:
+    """Tell whether all workers run on this machine, and so see its files."""
+    return str(session.sparkContext.master).startswith("local")
+
+
+def _choose_python(master: str) -> None:
+    """Let workers run this Python; on other machines the user may know better."""
+    if master.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
@@ -60,7 +75,7 @@ def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1" if master.startswith("local") else "",
+        "spark.driver.host": "127.0.0.1" if _is_on_this_machine(master) else "",
         "spark.driver.memory": f"{memory_gb or _half_of_memory_gb()}g",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}",
     }
@@ -71,6 +86,11 @@ def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
             "NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "nearcast-numba")
         )
     return {key: value for key, value in settings.items() if value}
+
+
+def _is_on_this_machine(master: str) -> bool:
+    host = urlsplit(master.split(",", maxsplit=1)[0]).hostname if "://" in master else None
+    return master.startswith("local") or host in {"127.0.0.1", "localhost", "::1"}
 
 
 def _half_of_memory_gb() -> int:

@@ -85,7 +85,7 @@ def _event_schema(spark: SparkSession, events: Path):  # type: ignore[no-untyped
 def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
     """Match one micro-batch; doing it again writes the same rows to the same place."""
     version = pinned(stream.checkpoint / "pins", batch, lambda: newest_change(stream.changes))
-    index = index_at(stream, version)
+    index = index_at(stream, version).absolute()
     if EVENT_KEY not in events.columns:
         raise MisuseError(f"no column '{EVENT_KEY}'", where=str(stream.events))
     judged = events.withColumn("reason", why_not(stream.space, events.columns))
