@@ -1,18 +1,19 @@
-# Installs the peers that tests and benchmarks run beside ours: Mosquitto and its clients, mqtt.js.
+# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, mqtt.js; and the
+# server that several nodes talk over, nats-server.
 # Nothing needs them: a test whose peer is missing is skipped by name.
 set -eu
 missing=""
-for command in mosquitto mosquitto_pub openssl; do
+for command in mosquitto mosquitto_pub nats-server openssl; do
     command -v "$command" >/dev/null || [ -x "/usr/sbin/$command" ] || missing="$missing $command"
 done
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "Installing peers (mosquitto, mosquitto-clients, openssl) ..."
+        echo "Installing peers (mosquitto, mosquitto-clients, nats-server, openssl) ..."
         apt-get update -qq
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            mosquitto mosquitto-clients openssl >/dev/null
+            mosquitto mosquitto-clients nats-server openssl >/dev/null
     else
-        echo "Missing:$missing. Debian/Ubuntu: sudo apt-get install mosquitto mosquitto-clients openssl" >&2
+        echo "Missing:$missing. Debian/Ubuntu: sudo apt-get install mosquitto mosquitto-clients nats-server openssl" >&2
     fi
 fi
 if [ ! -d .venv/peers/node_modules/mqtt ]; then

@@ -185,5 +185,5 @@ def test_what_is_no_frame_is_refused(data: bytes):
 
 def test_a_node_that_speaks_another_format_is_named():
     data = encode_frame(Frame(Kind.BEAT, 1, 1, 1))
-    with pytest.raises(PeerProtocolError, match="format 9.*expected format 1.*Upgrade"):
+    with pytest.raises(PeerProtocolError, match=r"format 9.*expected format 1.*Upgrade"):
         decode_frame(b"\x09" + data[1:])
