@@ -1,0 +1,75 @@
+"""What nodes tell each other beside publications, as typed MessagePack.
+
+New fields go to the end with a default, so that a node of the version before reads what it knows
+and one of the next version does without what it misses.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from nearcast.model.errors import PeerProtocolError
+
+SPEAKS = (1, 1)
+"""The oldest and the newest version of these messages that this node understands."""
+
+
+class Greeting(msgspec.Struct, array_like=True, frozen=True):
+    """Who I am, first of all: sent until the other side answers."""
+
+    node: str
+    oldest: int
+    newest: int
+    spaces: str
+    """A digest of the spaces' configuration: nodes with another one cannot work together."""
+    generation: str
+    """Of the session that I keep for you."""
+    clock_ms: int = 0
+
+
+class Interest(msgspec.Struct, array_like=True, frozen=True, tag="i"):
+    """What my clients want: filters, each with the number of its share group or 0.
+
+    `whole`: these and no others. Answered with `InterestKnown`.
+    """
+
+    number: int
+    added: list[tuple[str, int]]
+    removed: list[str]
+    whole: bool = False
+
+
+class InterestKnown(msgspec.Struct, array_like=True, frozen=True, tag="k"):
+    """From now on you get what you want, up to and with this number of yours."""
+
+    number: int
+
+
+Told: TypeAlias = Interest | InterestKnown
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_told = msgspec.msgpack.Decoder(Told).decode
+_decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
+
+
+def encode(message: Told | Greeting) -> bytes:
+    """Return a message as bytes."""
+    return _encode(message)
+
+
+def decode(data: bytes) -> Told:
+    """Return the message; anything else is a PeerProtocolError."""
+    try:
+        return _decode_told(data)
+    except msgspec.MsgspecError as problem:
+        raise PeerProtocolError(str(problem), where="message between nodes") from None
+
+
+def decode_greeting(data: bytes) -> Greeting:
+    """Return the greeting; anything else is a PeerProtocolError."""
+    try:
+        return _decode_greeting(data)
+    except msgspec.MsgspecError as problem:
+        raise PeerProtocolError(str(problem), where="greeting of a node") from None

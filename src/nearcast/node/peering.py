@@ -1,0 +1,139 @@
+"""Other nodes, as a node sees them: sessions that never expire, subscribed to what is wanted there.
+
+Two nodes exchange the packets of MQTT 5 itself: PUBLISH and its answers, both ways over one
+connection. So what crosses is batched, queued, journaled, sent again and taken once exactly as it
+is for clients. There is no CONNECT and no SUBSCRIBE: `nearcast.network` says when another node is
+there, and what it wants.
+
+What another node sent goes to this node's own clients only; it never travels on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nearcast.mqtt.topics import split_shared
+from nearcast.node.connection import Connection
+from nearcast.node.delivery import Delivery
+from nearcast.node.lifecycle import Lifecycle
+from nearcast.node.session import Session, Subscription
+from nearcast.node.state import NodeState
+
+PEER_PREFIX = "$node/"
+"""What the client identifiers of other nodes begin with; clients may not call themselves so."""
+_FOREVER_S = 0xFFFF_FFFF
+
+
+class Peering:
+    """The sessions of other nodes."""
+
+    def __init__(self, state: NodeState, delivery: Delivery, lifecycle: Lifecycle) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._lifecycle = lifecycle
+
+    def session(self, name: str) -> Session:
+        """Return the session of another node; a new one has a generation of its own."""
+        state = self._state
+        known = state.sessions.get(PEER_PREFIX + name)
+        if known is not None:
+            return known
+        session = Session(PEER_PREFIX + name, state.next_session)
+        state.next_session += 1
+        state.sessions[session.client_id] = session
+        session.is_peer = session.is_durable = True
+        session.version = 5
+        session.expiry_s = _FOREVER_S
+        session.window = state.settings.receive_maximum
+        session.user_name = f"{state.rng.getrandbits(64):016x}/"
+        self._remember(session)
+        return session
+
+    def generation(self, name: str) -> str:
+        """Return what tells this node's memory of another from one that it had before."""
+        return (self.session(name).user_name or "/").partition("/")[0]
+
+    def attach(self, name: str, generation: str, now_ms: int) -> Connection:
+        """Let another node be there, and send what waits for it.
+
+        `generation` tells the other node's memory of this one: if it is another than last time,
+        that node has forgotten which exactly-once deliveries it had begun.
+        """
+        state, session = self._state, self.session(name)
+        state.now_ms = now_ms
+        connection = Connection(peer=name, listener="network")
+        connection.is_peer = True
+        connection.session = session
+        connection.version = 5
+        connection.last_seen_ms = now_ms
+        mine, _, theirs = (session.user_name or "/").partition("/")
+        if theirs != generation:
+            self._forget_incoming(session)
+            session.user_name = f"{mine}/{generation}"
+            self._remember(session)
+        session.link = connection
+        state.router.forget_session(session)
+        self._delivery.resume(session)
+        return connection
+
+    def detach(self, connection: Connection, now_ms: int) -> None:
+        """Let another node be away: what must arrive waits for it."""
+        self._state.now_ms = now_ms
+        connection.is_open = False
+        connection.is_closing = True
+        session = connection.session
+        if session is not None and session.link is connection:
+            session.link = None
+            self._state.router.forget_session(session)
+
+    def forget(self, name: str, now_ms: int) -> None:
+        """End the session of a node that has left for good."""
+        self._state.now_ms = now_ms
+        session = self._state.sessions.get(PEER_PREFIX + name)
+        if session is not None:
+            self._lifecycle.end(session)
+
+    def wants(self, name: str, added: Iterable[tuple[str, int]], removed: Iterable[str]) -> None:
+        """Change what another node wants: filters, each with the number of its share group."""
+        session = self.session(name)
+        for text in removed:
+            subscription = session.subscriptions.pop(text, None)
+            if subscription is not None:
+                self._state.router.remove(subscription)
+                if self._state.journal is not None:
+                    self._state.journal.unsubscribed(session.number, text)
+        for text, number in added:
+            self._want(session, text, number)
+
+    def wants_only(self, name: str, wanted: Iterable[tuple[str, int]]) -> None:
+        """Replace all that another node wants."""
+        entries = dict(wanted)
+        held = self.session(name).subscriptions
+        removed = [text for text in held if text not in entries]
+        changed = [
+            (text, number)
+            for text, number in entries.items()
+            if text not in held or held[text].identifier != number
+        ]
+        self.wants(name, changed, removed)
+
+    def _want(self, session: Session, text: str, number: int) -> None:
+        shared = split_shared(text)
+        subscription = Subscription(
+            session, text, shared.group, shared.topic_filter, 2, identifier=number
+        )
+        session.subscriptions[text] = subscription
+        self._state.router.add(subscription)
+        if self._state.journal is not None:
+            self._state.journal.subscribed(subscription)
+
+    def _forget_incoming(self, session: Session) -> None:
+        journal = self._state.journal
+        for number in session.incoming:
+            if journal is not None:
+                journal.released(session.number, number)
+        session.incoming.clear()
+
+    def _remember(self, session: Session) -> None:
+        if self._state.journal is not None:
+            self._state.journal.session(session)
