@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nearcast.network.messages import Interest
-from nearcast.node.routes import Router
+from nearcast.node.state import NodeState
 from nearcast.node.session import Subscription
 
 
@@ -16,7 +16,7 @@ class Interests:
     Complexity: O(1) per subscription that comes or goes.
     """
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, state: NodeState) -> None:
         self.number = 0
         self.groups: dict[int, tuple[str, str]] = {}
         self._counts: dict[str, int] = {}
@@ -24,7 +24,7 @@ class Interests:
         self._added: dict[str, None] = {}
         self._removed: dict[str, None] = {}
         self._next_group = 1
-        router.watch(self._came, self._went)
+        state.watch(self._came, self._went)
 
     def whole(self) -> Interest:
         """Return all that is wanted now."""

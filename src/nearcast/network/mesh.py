@@ -116,7 +116,7 @@ class Mesh:
         self._timing = timing or LinkTiming()
         self._random = random
         self._spaces = spaces
-        self._interests = Interests(node.state.router)
+        self._interests = Interests(node.state)
         self._gates: deque[Gate] = deque()
         self._grown: dict[str, Peer] = {}
         node.join(self)
