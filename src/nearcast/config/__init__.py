@@ -17,6 +17,7 @@ from nearcast.config.schema import (
     ListenerSection,
     LogSection,
     NodeSection,
+    PositionSection,
     RuleSection,
     SpaceSection,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ListenerSection",
     "LogSection",
     "NodeSection",
+    "PositionSection",
     "Reading",
     "RuleSection",
     "SpaceSection",

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import Attribute, Space, parse_duration
 
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|MB|GB)?")
@@ -170,6 +171,9 @@ class AttributeSection(Section):
             raise ValueError(msg)
         if self.categories is not None:
             _check_categories(self.categories)
+        if self.path is not None and not all(self.path.split(".")):
+            msg = f"'path' ({self.path}) must be names with a dot between them, as in place.lon"
+            raise ValueError(msg)
         return self
 
     def to_attribute(self, name: str) -> Attribute:
@@ -188,8 +192,22 @@ def _check_categories(names: list[str]) -> None:
         raise ValueError(msg)
 
 
+class PositionSection(Section):
+    """Whether user properties (`lon`, `lat`) say where a client is; `$position` always does."""
+
+    connect: bool = True
+    publish: bool = False
+
+
 class SpaceSection(Section):
-    """Topics whose events carry attributes that subscriptions put conditions on."""
+    """Topics whose events carry attributes that subscriptions put conditions on.
+
+    `top`, `rank`, `lifetime`, `order` hold for publications that say nothing else; `retained` for
+    subscriptions. `offline`: whether a subscriber who is away counts among the best of `$top` or
+    is skipped. `hysteresis`: how far beyond its radius, as a share of it, a `$near` subscription
+    must have gone before coming back delivers a retained message again. `positions`: whether
+    clients may subscribe to the positions of others (`$position/<client>`).
+    """
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
     topics: str = Field(min_length=1)
@@ -198,6 +216,14 @@ class SpaceSection(Section):
     longitude: str | None = None
     latitude: str | None = None
     required: list[str] = []
+    top: int | None = Field(None, ge=1)
+    rank: Literal["narrowest", "nearest", "centre", "weight"] = "narrowest"
+    lifetime: Seconds | None = None
+    order: Literal["causal"] | None = None
+    retained: Literal["now"] | None = None
+    offline: Literal["counts", "skipped"] = "counts"
+    hysteresis: float = Field(0.1, ge=0, le=10, allow_inf_nan=False)
+    positions: Literal["private", "public"] = "private"
     attributes: dict[str, AttributeSection] = Field(min_length=1)
 
     @field_validator("attributes")
@@ -235,6 +261,14 @@ class SpaceSection(Section):
             required=frozenset(self.required) if self.required else None,
         )
 
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """Return the way from the payload to each attribute that has one of its own."""
+        return {
+            name: tuple(section.path.split("."))
+            for name, section in self.attributes.items()
+            if section.path is not None
+        }
+
 
 class Configuration(Section):
     """All of `nearcast.toml`."""
@@ -245,6 +279,7 @@ class Configuration(Section):
     limits: LimitsSection = LimitsSection()
     durability: DurabilitySection = DurabilitySection()
     log: LogSection = LogSection()
+    position: PositionSection = PositionSection()
     space: list[SpaceSection] = []
 
     @model_validator(mode="after")
@@ -254,4 +289,13 @@ class Configuration(Section):
         if twice:
             msg = f"two spaces are called '{twice[0]}'"
             raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _spaces_share_no_topic(self) -> Self:
+        for place, one in enumerate(self.space):
+            for other in self.space[:place]:
+                if filters_overlap(one.topics, other.topics):
+                    msg = f"spaces '{other.name}' and '{one.name}' share topics; a topic has one"
+                    raise ValueError(msg)
         return self

@@ -9,8 +9,9 @@ says what is better, `files.py` saves a matcher for workers.
 
 from nearcast.matching.files import open_matcher, save_matcher
 from nearcast.matching.matcher import Matcher
-from nearcast.matching.ranking import RANKS, Match
+from nearcast.matching.ranking import Match
 from nearcast.matching.view import MatcherView
+from nearcast.model import RANKS
 
 __all__ = [
     "RANKS",

@@ -37,6 +37,8 @@ def spaces_for(subscription: Subscription, spaces: Iterable[Space]) -> list[Spac
     names = frozenset() if subscription.where is None else names_in(subscription.where)
     for name in names:
         if not any(_has(space, name) for space in topical):
+            if len(topical) == 1:
+                topical[0].boxes(subscription.where)  # raises, with the position too
             topical[0].place_of(name)  # raises, with the names that there are
     needs_place = subscription.area is not None or subscription.near_m is not None
     if needs_place and not any(space.coordinates for space in topical):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from nearcast.model import ACCURACY_FLOOR, Box, distance_m
+from nearcast.model import ACCURACY_FLOOR, RANKS, Box, distance_m
 from nearcast.model.errors import MisuseError, OutOfRangeError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from nearcast.matching.query import Query
 
-RANKS = ("narrowest", "nearest", "centre", "weight")
 Rank: TypeAlias = str | Mapping[str, float]
 
 
@@ -27,6 +26,7 @@ class Match:
     key: int
     accuracy: float  # in bits; less is narrower
     distance_m: float | None  # from the event to the subscriber or the middle of its area
+    score: float = 0.0  # what it was ranked by; less is better
 
 
 def checked_rank(rank: Rank) -> Rank:

@@ -64,7 +64,7 @@ class MatcherView:
             for each in shelf.top(query, k, rank)
         ]
         found.sort(key=lambda each: each[:2])
-        return [_match(shelf.row(box_id), query) for _, _, box_id, shelf in found[:k]]
+        return [_match(shelf.row(box_id), query, score) for score, _, box_id, shelf in found[:k]]
 
     def match_points(self, space: str, topic: str, points: npt.ArrayLike) -> tuple[Ids, Ids]:
         """Match many events of one topic: event e wants keys[offsets[e]:offsets[e + 1]].
@@ -153,6 +153,7 @@ def joined(parts: list[tuple[Ids, Ids]], events: int) -> tuple[Ids, Ids]:
     return offsets, keys[np.argsort(event_of, kind="stable")]
 
 
-def _match(row: np.void, query: Query) -> Match:
+def _match(row: np.void, query: Query, score: float) -> Match:
     far = distance_of(row, query)
-    return Match(int(row["key"]), float(row["accuracy"]), far if math.isfinite(far) else None)
+    away_m = far if math.isfinite(far) else None
+    return Match(int(row["key"]), float(row["accuracy"]), away_m, score)

@@ -11,7 +11,8 @@ Shapely; the methods that need them do.
 
 Read `errors`, then `attribute` and `box`; `expression` is the tree that `grammar` reads,
 `printing` writes and `union` turns into boxes; `shapes` and `polygon` are the areas; `space`,
-`event` and `subscription` bring it all together.
+`event` and `subscription` bring it all together; `requests` reads what clients write in user
+properties and prefixes.
 """
 
 from nearcast.model.attribute import Attribute
@@ -49,6 +50,14 @@ from nearcast.model.levels import decode_level, encode_level
 from nearcast.model.polygon import Polygon
 from nearcast.model.printing import where_level, where_text
 from nearcast.model.quantities import parse_duration, parse_length
+from nearcast.model.requests import (
+    RANKS,
+    PublishRequest,
+    SubscribeRequest,
+    read_publication,
+    read_subscription,
+    split_prefixes,
+)
 from nearcast.model.shape_text import Shape, parse_shape, polygon_of
 from nearcast.model.shapes import BoundingBox, Circle
 from nearcast.model.space import Space
@@ -65,6 +74,7 @@ __all__ = [
     "LENGTH_LIMIT",
     "MISSING",
     "NESTING_LIMIT",
+    "RANKS",
     "And",
     "Attribute",
     "Between",
@@ -90,10 +100,12 @@ __all__ = [
     "OutOfRangeError",
     "PeerProtocolError",
     "Polygon",
+    "PublishRequest",
     "Shape",
     "ShapeError",
     "Space",
     "Span",
+    "SubscribeRequest",
     "Subscription",
     "UnknownNameError",
     "bounds_of",
@@ -106,6 +118,9 @@ __all__ = [
     "parse_shape",
     "parse_where",
     "polygon_of",
+    "read_publication",
+    "read_subscription",
+    "split_prefixes",
     "where_level",
     "where_text",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearcast.model.box import Box
-from nearcast.model.errors import LimitError, MisuseError
+from nearcast.model.errors import LimitError, MisuseError, UnknownNameError
 from nearcast.model.event import Event, area_boxes
 from nearcast.model.expression import Expression
 from nearcast.model.printing import where_level
@@ -14,13 +14,17 @@ from nearcast.model.shape_text import Shape
 from nearcast.model.shapes import Circle
 from nearcast.model.space import Space
 from nearcast.model.union import BOX_LIMIT
+from nearcast.model.wording import shown
 
+RETAINED_WISHES = ("now",)
 Position = tuple[float, float]  # longitude, latitude
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """Conditions (`where`), a fixed area, a radius around the subscriber; each may be left out.
+
+    `retained` overrules the learned policy about retained messages; it selects nothing.
 
     >>> from nearcast.model import parse_where
     >>> Subscription(topic_filter="shops/#", where=parse_where("price < 100"), near_m=500).identity
@@ -31,11 +35,15 @@ class Subscription:
     where: Expression | None = None
     area: Shape | None = None
     near_m: float | None = None
+    retained: str | None = None
 
     def __post_init__(self) -> None:
         if self.near_m is not None:
             circle = Circle(0.0, 0.0, self.near_m)  # it knows what a radius may be
             object.__setattr__(self, "near_m", circle.radius_m)
+        if self.retained not in (None, *RETAINED_WISHES):
+            expected = ", ".join(RETAINED_WISHES)
+            raise UnknownNameError(shown(self.retained), where="retained", expected=expected)
 
     @property
     def identity(self) -> str:
@@ -47,6 +55,8 @@ class Subscription:
             levels += ["$area", self.area.level()]
         if self.near_m is not None:
             levels += ["$near", f"{number_text(self.near_m)}m"]
+        if self.retained is not None:
+            levels += ["$retained", self.retained]
         return "/".join([*levels, self.topic_filter])
 
     def shapes(self, position: Position | None = None) -> tuple[Shape, ...] | None:

@@ -16,6 +16,7 @@ from nearcast.node.counters import Counters
 from nearcast.node.node import Node
 from nearcast.node.session import Session, Subscription
 from nearcast.node.settings import NodeSettings
+from nearcast.node.spaces import SpaceSettings
 
 __all__ = [
     "Access",
@@ -25,6 +26,7 @@ __all__ = [
     "NodeSettings",
     "OpenAccess",
     "Session",
+    "SpaceSettings",
     "Subscription",
     "Verdict",
 ]

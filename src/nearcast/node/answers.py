@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from nearcast.mqtt import MqttProtocolError, PublishAnswer, ReasonCode
+from nearcast.mqtt import (
+    MqttProtocolError,
+    PacketType,
+    Properties,
+    PublishAnswer,
+    ReasonCode,
+    encode_packet,
+)
 from nearcast.mqtt.decode import decode_packet
 from nearcast.mqtt.errors import MalformedPacketError
 from nearcast.mqtt.packets import ProtocolVersion
@@ -13,6 +21,13 @@ from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.session import Session
 from nearcast.node.state import NodeState
+
+
+class Outcome(NamedTuple):
+    """What became of a publication: a reason code, and words for its publisher."""
+
+    reason: int
+    text: str = ""
 
 
 class Answers:
@@ -41,6 +56,18 @@ class Answers:
         state = self._state
         state.send(connection, data)
         state.counters.others_sent += len(identifiers) - 1
+
+    def tell(self, connection: Connection, first: int, identifier: bytes, outcome: Outcome) -> None:
+        """Answer one publication, with words where the client wants and can take them."""
+        if outcome.text and connection.version >= 5 and connection.tells_problems:
+            number = identifier[0] << 8 | identifier[1]
+            properties = Properties(reason_string=outcome.text)
+            answer = PublishAnswer(PacketType(first >> 4), number, outcome.reason, properties)
+            packet = encode_packet(answer)
+            if connection.fits(packet):
+                self._state.send(connection, packet)
+                return
+        self.answer_all(connection, first, [identifier], outcome.reason)
 
     def forget_incoming(self, session: Session, number: int) -> None:
         """Let a client use a QoS 2 identifier anew."""

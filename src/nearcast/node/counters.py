@@ -27,6 +27,13 @@ class Counters:
     dropped_too_large: int = 0  # above the receiver's maximum packet size
     dropped_forbidden: int = 0  # the publisher may not
     dropped_ended: int = 0  # held for a session that ended
+    dropped_invalid: int = 0  # with an instruction that makes no sense, such as $top=0
+    unplaced: int = 0  # events that have no place in their space: only plain subscribers got them
+    positions: int = 0  # positions taken
+    positions_refused: int = 0
+    near_without_position: int = 0  # $near subscriptions made before a position was known
+    subscriptions_lost: int = 0  # stored ones whose space is no longer declared
+    crossings: int = 0  # retained messages sent because a client came near them
 
     @property
     def messages_received(self) -> int:
@@ -48,4 +55,5 @@ class Counters:
             + self.dropped_too_large
             + self.dropped_forbidden
             + self.dropped_ended
+            + self.dropped_invalid
         )

@@ -64,12 +64,35 @@ class Delivery:
         counters.publish_sent += sent * count
         counters.publish_bytes_sent += sent * size
 
+    def send_to_each(self, sessions: list[Session], message: Message) -> None:
+        """Send one message at QoS 0 to many, encoded once for each version."""
+        if message.expires_at_ms:
+            for session in sessions:
+                self._send_lossy(session, [message])
+            return
+        groups: dict[int, list[Session]] = {}
+        for session in sessions:
+            link = session.link
+            if link is None:
+                continue
+            if link.is_plain:
+                groups.setdefault(session.version, []).append(session)
+            else:
+                self._send_lossy(session, [message])
+        for version, group in groups.items():
+            chunk = message.wire(version, 0, 0, now_ms=self._state.now_ms)
+            self.append_to_all(group, chunk, 1)
+
     def _send_lossy(self, session: Session, messages: list[Message]) -> None:
         """Send at QoS 0 to one session, with whatever its connection wants."""
         link = session.link
         if link is None:
             return
         now_ms, version = self._state.now_ms, session.version
+        if messages[0].expires_at_ms and (link.is_paused or session.queue):
+            for message in messages:  # it may be too late for it once the client reads again
+                self._enqueue(session, message, 0)
+            return
         if link.is_plain:
             chunk = b"".join([one.wire(version, 0, 0, now_ms=now_ms) for one in messages])
             self.append_to_all([session], chunk, len(messages))
@@ -103,49 +126,67 @@ class Delivery:
 
         `retain` is the flag that the publisher set; the messages themselves carry none.
         """
+        self.spread_plain(route, messages)
+        self.spread_special(route, messages, publisher, retain=retain)
+
+    def spread_plain(self, route: Route, messages: list[Message]) -> None:
+        """Deliver to those who get messages as they are."""
         qos = messages[0].head.qos
         for session, limit in route.plain:
             if qos and limit:
                 self.hand_over(session, messages, min(qos, limit))
             else:
                 self._send_lossy(session, messages)
-        self.spread_special(route, messages, publisher, retain=retain)
 
     def spread_special(
         self, route: Route, messages: list[Message], publisher: Session | None, *, retain: bool
     ) -> None:
         """Deliver to those whose options matter, and to share groups."""
+        self.spread_options(route, messages, publisher, retain=retain)
+        for group in route.shared:
+            for self._offset, message in enumerate(messages):
+                member = group.pick(message.head.qos)
+                if member is not None:
+                    self.deliver_as(member.session, [member], [message], {}, retain)
+        self._offset = 0
+
+    def spread_options(
+        self, route: Route, messages: list[Message], publisher: Session | None, *, retain: bool
+    ) -> None:
+        """Deliver to those whose options matter."""
         variants: dict[tuple[bool, tuple[int, ...]], list[Message]] = {
             (False, ()): messages,
         }
         for session, subscriptions in route.special:
             wanted = [one for one in subscriptions if not (one.no_local and session is publisher)]
             if wanted:
-                self._deliver_as(session, wanted, messages, variants, retain)
-        for group in route.shared:
-            for self._offset, message in enumerate(messages):
-                member = group.pick(message.head.qos)
-                if member is not None:
-                    self._deliver_as(member.session, [member], [message], {}, retain)
-        self._offset = 0
+                self.deliver_as(session, wanted, messages, variants, retain)
 
-    def _deliver_as(
+    def deliver_as(
         self,
         session: Session,
         subscriptions: list[Subscription],
         messages: list[Message],
         variants: dict[tuple[bool, tuple[int, ...]], list[Message]],
         retain: bool,
+        extra: bytes = b"",
     ) -> None:
+        """Deliver as these subscriptions of one session want it, once.
+
+        `variants` keeps encodings for the next receiver; `extra` properties are for this one only.
+        """
         keeps = retain and any(one.retain_as_published for one in subscriptions)
         numbers = tuple(sorted(one.identifier for one in subscriptions if one.identifier))
         key = (keeps, numbers)
-        dressed = variants.get(key)
+        dressed = None if extra else variants.get(key)
         if dressed is None:
             dressed = messages
-            if keeps or numbers:
-                dressed = [one.variant(retain=keeps, identifiers=numbers) for one in messages]
-            variants[key] = dressed
+            if keeps or numbers or extra:
+                dressed = [
+                    one.variant(retain=keeps, identifiers=numbers, extra=extra) for one in messages
+                ]
+            if not extra:
+                variants[key] = dressed
         qos = min(messages[0].head.qos, max(one.qos for one in subscriptions))
         if qos:
             self.hand_over(session, dressed, qos)
@@ -233,12 +274,12 @@ class Delivery:
         if not self._has_room(session, size):
             session.dropped += 1
             self._state.counters.dropped_quota += 1
-            message.was_refused = True
+            message.was_refused = bool(qos)
             return False
         self._hold(session, message, size)
         session.queue.append((message, qos))
         journal = self._state.journal
-        if journal is not None and session.is_durable:
+        if journal is not None and session.is_durable and qos:
             journal.queued(session.number, message, qos)
         return True
 

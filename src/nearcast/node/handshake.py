@@ -20,10 +20,12 @@ from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Head, Message
+from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import split_properties
 from nearcast.node.replay import tell_session
 from nearcast.node.session import Session, WillMessage
 from nearcast.node.state import NodeState
+from nearcast.node.values import position_problem
 
 NEVER = 0xFFFF_FFFF  # a session expiry interval that stands for no expiry
 
@@ -31,8 +33,11 @@ NEVER = 0xFFFF_FFFF  # a session expiry interval that stands for no expiry
 class Handshake:
     """Turns a CONNECT into a session in use, or refuses it."""
 
-    def __init__(self, state: NodeState, delivery: Delivery, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, state: NodeState, delivery: Delivery, lifecycle: Lifecycle, positions: Positions
+    ) -> None:
         self._state = state
+        self._positions = positions
         self._delivery = delivery
         self._lifecycle = lifecycle
 
@@ -109,9 +114,15 @@ class Handshake:
         self._set_terms(connection, session, connect)
         self._journal_session(session, is_new=old is None)
         state.counters.connects += 1
-        state.send(connection, self._connack(connection, session, connect, old is not None))
+        pairs = connect.properties.user_properties
+        takes_position = bool(pairs) and state.settings.position_on_connect
+        complaint = position_problem(pairs) if takes_position else ""
+        present = old is not None
+        state.send(connection, self._connack(connection, session, connect, present, complaint))
         if old is not None:
             self._delivery.resume(session)
+        if takes_position:
+            self._positions.take_pairs(session, pairs)
 
     def _take_over(self, link: Connection, *, ends: bool) -> None:
         """Close the older connection of a client that has come again (3.1.4-3)."""
@@ -185,7 +196,12 @@ class Handshake:
                 journal.no_will(session.number)
 
     def _connack(
-        self, connection: Connection, session: Session, connect: Connect, is_present: bool
+        self,
+        connection: Connection,
+        session: Session,
+        connect: Connect,
+        is_present: bool,
+        complaint: str,
     ) -> bytes:
         if connect.version < ProtocolVersion.V5:
             return bytes((0x20, 2, is_present, 0))
@@ -203,6 +219,7 @@ class Handshake:
             ),
             topic_alias_maximum=settings.topic_alias_maximum or None,
             maximum_packet_size=settings.max_packet_bytes,
+            reason_string=complaint if complaint and connection.tells_problems else None,
         )
         packet = encode_packet(Connack(is_present, 0, properties))
         if not connection.fits(packet):

@@ -12,12 +12,15 @@ from nearcast.mqtt import MqttProtocolError, ReasonCode
 from nearcast.mqtt.errors import MalformedPacketError
 from nearcast.mqtt.properties import check_topic_alias
 from nearcast.mqtt.wire import TWO_BYTES
-from nearcast.node.answers import Answers, read_packet_id, zero_identifier
+from nearcast.node.answers import Answers, Outcome, read_packet_id, zero_identifier
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery, recode_run
 from nearcast.node.message import Head, Message
+from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
+from nearcast.node.retaining import retain_message
 from nearcast.node.routes import Route
+from nearcast.node.selective import Selective
 from nearcast.node.session import Session
 from nearcast.node.state import NodeState
 
@@ -34,8 +37,12 @@ class Intake:
     behind what it took: one packet or a run of them.
     """
 
-    def __init__(self, state: NodeState, delivery: Delivery, answers: Answers) -> None:
+    def __init__(
+        self, state: NodeState, delivery: Delivery, answers: Answers, positions: Positions
+    ) -> None:
         self._state = state
+        self._positions = positions if state.settings.position_on_publish else None
+        self._selective = Selective(state, delivery, positions)
         self._delivery = delivery
         self._answers = answers
         self._routes = state.router.routes
@@ -59,6 +66,8 @@ class Intake:
         route = self._routes.get(topic)
         if route is None:
             route = self._state.router.find(topic)
+        if route.is_odd:
+            return self.publish_one(connection, data, position, body, stop)
         size = stop - position
         head = data[position:head_end]
         last = len(data) - size
@@ -151,8 +160,8 @@ class Intake:
         route = self._routes.get(topic)
         if route is None:
             route = self._state.router.find(topic)
-        is_guarded = route.is_forbidden or connection.permits is not None
-        if is_guarded and not self._is_permitted(connection, route, topic):
+        is_guarded = route.is_forbidden or route.is_odd or connection.permits is not None
+        if is_guarded and (route.is_odd or not self._is_permitted(connection, route, topic)):
             return self.publish_one(connection, data, position, body, stop)
         size, start = stop - position, position
         head = data[position:topic_end]
@@ -295,7 +304,7 @@ class Intake:
         counters.publish_bytes_received += stop - position
         head = Head(topic, stop - at, qos, properties.forward)
         message = Message(head, data[at:stop], self._expiry(properties))
-        self._accept(connection, route, message, packet_id, retain=bool(first & 1))
+        self._accept(connection, route, message, packet_id, properties, retain=bool(first & 1))
         return stop
 
     def _expiry(self, properties: PublishProperties) -> int:
@@ -309,28 +318,31 @@ class Intake:
         route: Route,
         message: Message,
         packet_id: int,
+        properties: PublishProperties,
         *,
         retain: bool,
     ) -> None:
         session = connection.session
         assert session is not None
         qos = message.head.qos
-        reason = 0
+        outcome = Outcome(0)
         is_repeated = qos == 2 and packet_id in session.incoming
         if not is_repeated:
-            if not self._is_permitted(connection, route, message.head.topic):
+            if not (route.is_odd or self._is_permitted(connection, route, message.head.topic)):
                 self._state.counters.dropped_forbidden += 1
-                reason = _FORBIDDEN
+                outcome = Outcome(_FORBIDDEN)
             else:
                 if qos == 2:
                     self._remember_incoming(connection, session, [packet_id])
-                reason = self.publish(route, message, session, retain=retain)
+                if self._positions is not None and properties.user:
+                    self._positions.take_pairs(session, properties.user)
+                outcome = self.publish(route, message, session, properties, retain=retain)
         if not qos:
             return
-        if qos == 2 and reason >= 0x80 and connection.version >= 5:
+        if qos == 2 and outcome.reason >= 0x80 and connection.version >= 5:
             self._answers.forget_incoming(session, packet_id)
         answer = 0x40 if qos == 1 else 0x50
-        self._answers.answer_all(connection, answer, [TWO_BYTES[packet_id]], reason)
+        self._answers.tell(connection, answer, TWO_BYTES[packet_id], outcome)
 
     def _note(
         self,
@@ -350,30 +362,27 @@ class Intake:
         )
 
     def publish(
-        self, route: Route, message: Message, publisher: Session | None, *, retain: bool
-    ) -> int:
-        """Retain and deliver one message; return the reason code for its publisher."""
+        self,
+        route: Route,
+        message: Message,
+        publisher: Session | None,
+        properties: PublishProperties | None = None,
+        *,
+        retain: bool,
+    ) -> Outcome:
+        """Retain and deliver one message; return what its publisher is to be told."""
+        if route.is_odd:
+            return self._selective.take(publisher, route, message, properties, retain=retain)
         log, head = self._state.log, message.head
         if log is not None and not route.is_forbidden:
             flags, name = head.qos | retain << 2, publisher.client_id if publisher else ""
             log.events(1, self._state.now_ms, flags, name, head.topic[2:], message.payload, 0)
         if retain:
-            self._retain(message)
+            retain_message(self._state, message)
         if route.is_empty:
-            return _EMPTY
+            return Outcome(_EMPTY)
         self._delivery.spread(route, [message], publisher, retain=retain)
-        return _QUOTA if message.was_refused else 0
-
-    def _retain(self, message: Message) -> None:
-        state = self._state
-        topic = message.topic_text()
-        kept = message.variant(retain=True)
-        if state.journal is not None and not topic.startswith("$SYS/"):
-            if message.payload:
-                state.journal.retained(kept)
-            elif state.retained.get(topic) is not None:
-                state.journal.forgotten(message.head.topic)
-        state.retained.put(topic, kept)
+        return Outcome(_QUOTA if message.was_refused else 0)
 
     def _is_permitted(self, connection: Connection, route: Route, topic: bytes) -> bool:
         if route.is_forbidden:

@@ -36,6 +36,8 @@ class Kind(IntEnum):
     FORGOTTEN = 14
     WILL = 15
     NO_WILL = 16
+    SELECTED = 17
+    POSITION = 18
 
 
 HEADER = Struct("<BI")
@@ -46,19 +48,25 @@ QUEUED = Struct("<IQB")
 PACKET = Struct("<IH")
 SESSION = Struct("<IBIQ")  # number, version, expiry in s, ends at ms (0: connected)
 SUBSCRIBED = Struct("<IBI")
+SELECTED = Struct("<IBIQdH")  # session, options, identifier, number, weight, label size
+POSITION = Struct("<Idd")
 WILL = Struct("<IIqQ")
 
 _SETTLED = Struct("<BIIH")
 
 
 class Journal:
-    """Turns changes into records. `take` gives what was collected since the last call."""
+    """Turns changes into records. `take` gives what was collected since the last call.
 
-    __slots__ = ("_next_message", "_parts")
+    `keeps_ages`: the age of every subscription matters, since a space ranks them.
+    """
 
-    def __init__(self, next_message: int = 1) -> None:
+    __slots__ = ("_next_message", "_parts", "keeps_ages")
+
+    def __init__(self, next_message: int = 1, *, keeps_ages: bool = False) -> None:
         self._parts: list[bytes] = []
         self._next_message = next_message
+        self.keeps_ages = keeps_ages
 
     def take(self) -> bytes:
         """Return the records since the last call, joined."""
@@ -133,11 +141,30 @@ class Journal:
         self._add(Kind.ENDED, session.to_bytes(4, "little"))
 
     def subscribed(self, subscription: Subscription) -> None:
-        """Tell that a filter was added or replaced."""
+        """Tell that a filter was added or replaced.
+
+        What a space needs beside (a selection stands in the text) goes into the longer record.
+        """
         one = subscription
         options = one.qos | one.no_local << 2 | one.retain_as_published << 3
-        body = SUBSCRIBED.pack(one.session.number, options, one.identifier)
-        self._add(Kind.SUBSCRIBED, body + one.text.encode())
+        text = one.text.encode()
+        is_ordinary = one.selection is None and one.label is None and one.weight == 1.0
+        if is_ordinary and not (one.explain or self.keeps_ages):
+            body = SUBSCRIBED.pack(one.session.number, options, one.identifier)
+            self._add(Kind.SUBSCRIBED, body + text)
+            return
+        options |= one.explain << 4 | one.crosses << 5 | (one.selection is not None) << 6
+        options |= (one.label is not None) << 7
+        label = (one.label or "").encode()
+        body = SELECTED.pack(
+            one.session.number, options, one.identifier, one.number, one.weight, len(label)
+        )
+        self._add(Kind.SELECTED, body + label + text)
+
+    def position(self, session: Session) -> None:
+        """Tell where a client is."""
+        if session.position is not None:
+            self._add(Kind.POSITION, POSITION.pack(session.number, *session.position))
 
     def unsubscribed(self, session: int, text: str) -> None:
         """Tell that a filter was removed."""

@@ -97,6 +97,8 @@ class Lifecycle:
         journal = state.journal
         if journal is not None and (session.is_durable or session.will is not None):
             journal.session(session)
+            if session.is_durable:
+                journal.position(session)
             if session.will is None:
                 journal.no_will(session.number)
             else:
@@ -134,7 +136,7 @@ class Lifecycle:
         if state.sessions.get(session.client_id) is session:
             del state.sessions[session.client_id]
         for text, subscription in session.subscriptions.items():
-            state.router.remove(subscription)
+            state.remove_subscription(subscription)
             if state.log is not None:
                 state.log.subscription(state.now_ms, session.client_id, text, 0, is_added=False)
         session.subscriptions.clear()

@@ -47,11 +47,12 @@ class Head:
         first = 0x30 | qos << 1 | self.retain
         return bytes((first,)) + encode_variable_integer(length) + self.topic, middle
 
-    def variant(self, *, retain: bool, identifiers: tuple[int, ...] = ()) -> Head:
-        """Return this head with another retain flag and with subscription identifiers."""
-        properties = self.properties + b"".join(
-            b"\x0b" + encode_variable_integer(one) for one in identifiers
-        )
+    def variant(
+        self, *, retain: bool, identifiers: tuple[int, ...] = (), extra: bytes = b""
+    ) -> Head:
+        """Return this head with another retain flag, with identifiers and further properties."""
+        numbers = [b"\x0b" + encode_variable_integer(one) for one in identifiers]
+        properties = b"".join((self.properties, *numbers, extra))
         return Head(self.topic, self.payload_size, self.qos, properties, retain)
 
 
@@ -95,9 +96,11 @@ class Message:
         packet_id_bytes = TWO_BYTES[packet_id] if qos else b""
         return b"".join((before, packet_id_bytes, middle, self.payload))
 
-    def variant(self, *, retain: bool, identifiers: tuple[int, ...] = ()) -> Message:
-        """Return this message with another retain flag and with subscription identifiers."""
-        head = self.head.variant(retain=retain, identifiers=identifiers)
+    def variant(
+        self, *, retain: bool, identifiers: tuple[int, ...] = (), extra: bytes = b""
+    ) -> Message:
+        """Return this message with another retain flag, with identifiers and more properties."""
+        head = self.head.variant(retain=retain, identifiers=identifiers, extra=extra)
         return Message(head, self.payload, self.expires_at_ms)
 
     def topic_text(self) -> str:

@@ -27,10 +27,14 @@ from nearcast.node.intake import Intake
 from nearcast.node.journal import Journal
 from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Head, Message
+from nearcast.node.positions import Positions
 from nearcast.node.replay import Replay, snapshot
+from nearcast.node.retaining import place_all_retained
 from nearcast.node.routes import Router
+from nearcast.node.selections import Selections
 from nearcast.node.session import Session
 from nearcast.node.settings import NodeSettings
+from nearcast.node.spaces import SpaceSettings, SpaceTable
 from nearcast.node.state import NodeState
 from nearcast.node.subscribing import Subscribing
 
@@ -57,21 +61,29 @@ class Node:
         access: Access | None = None,
         rng: Random | None = None,
         with_journal: bool = False,
+        spaces: Iterable[SpaceSettings] = (),
     ) -> None:
         settings = settings or NodeSettings()
+        table = SpaceTable(spaces)
         self.state = NodeState(
             settings,
             access or OpenAccess(),
             rng or Random(0),
-            Journal() if with_journal else None,
-            Router(max_levels=settings.max_topic_levels, cache_topics=settings.route_cache_topics),
+            Journal(keeps_ages=bool(table.all)) if with_journal else None,
+            Router(
+                max_levels=settings.max_topic_levels,
+                cache_topics=settings.route_cache_topics,
+                spaces=table,
+            ),
+            selections=Selections(table) if table.all else None,
         )
         self._delivery = Delivery(self.state)
         self._answers = Answers(self.state, self._delivery)
-        self._intake = Intake(self.state, self._delivery, self._answers)
+        self._positions = Positions(self.state, self._delivery)
+        self._intake = Intake(self.state, self._delivery, self._answers, self._positions)
         self._lifecycle = Lifecycle(self.state, self._delivery)
         self._lifecycle.publish_will = self._publish_will
-        self._handshake = Handshake(self.state, self._delivery, self._lifecycle)
+        self._handshake = Handshake(self.state, self._delivery, self._lifecycle, self._positions)
         self._subscribing = Subscribing(self.state, self._delivery)
         self._limit = settings.max_packet_bytes
         self._handlers = self._table()
@@ -89,6 +101,11 @@ class Node:
         table |= dict.fromkeys((0x40, 0x50, 0x62, 0x70), self._answers.take)
         table[0xC0] = self._take_ping
         return table
+
+    def warm_up(self) -> None:
+        """Compile what matches, or load it from the disk, so that no client waits for it."""
+        if self.state.selections is not None:
+            self.state.selections.warm_up()
 
     # --- what the server calls ------------------------------------------------------------
 
@@ -206,8 +223,11 @@ class Node:
         for batch in batches:
             replay.apply(batch)
         connected = {one.number for one in replay.finish()}
+        if state.selections is not None:
+            place_all_retained(state, state.selections)
         if state.journal is not None:
-            state.journal = Journal(replay.next_message)
+            keeps_ages = state.selections is not None
+            state.journal = Journal(replay.next_message, keeps_ages=keeps_ages)
         for session in list(state.sessions.values()):
             self._lifecycle.restore(session, was_connected=session.number in connected)
 

@@ -2,28 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from nearcast.model import PublishRequest, read_publication
+from nearcast.model.requests import PUBLISHING
 from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.properties import (
+    NO_PROPERTIES,
     PacketType,
     Properties,
     encode_property_content,
     read_properties,
 )
 from nearcast.mqtt.topics import check_topic_name
+from nearcast.mqtt.wire import encode_variable_integer
 
+_INSTRUCTIONS = frozenset(PUBLISHING) - {"$area"}
 _LARGEST_KEPT = 256
 _MOST_KEPT = 4_096
 
 
-@dataclass(frozen=True, slots=True)
 class PublishProperties:
-    """`forward` goes to every receiver unchanged; the alias and the expiry do not."""
+    """`forward` goes to every receiver unchanged; the alias and the expiry do not.
 
-    forward: bytes = b""
-    alias: int | None = None
-    expiry_s: int | None = None
+    In a space, the instructions among the user properties are taken off (`bare_forward`) and read
+    (`request`), once for all publications with the same bytes.
+    """
+
+    __slots__ = ("_bare_forward", "_request", "_whole", "alias", "expiry_s", "forward", "user")
+
+    def __init__(
+        self,
+        forward: bytes = b"",
+        alias: int | None = None,
+        expiry_s: int | None = None,
+        whole: Properties = NO_PROPERTIES,
+    ) -> None:
+        self.forward = forward
+        self.alias = alias
+        self.expiry_s = expiry_s
+        self.user = whole.user_properties
+        self._whole = whole
+        self._request: PublishRequest | None = None
+        self._bare_forward: bytes | None = None
+
+    @property
+    def response_topic(self) -> str | None:
+        """Where an answer is to go."""
+        return self._whole.response_topic
+
+    @property
+    def correlation(self) -> bytes | None:
+        """What the answer is to be recognised by."""
+        return self._whole.correlation_data
+
+    @property
+    def request(self) -> PublishRequest:
+        """What the user properties ask for; raises MisuseError."""
+        if self._request is None:
+            self._request = read_publication(self.user)
+        return self._request
+
+    @property
+    def bare_forward(self) -> bytes:
+        """What goes to receivers in a space: everything but the instructions.
+
+        An event's `$area` is no instruction: it says where the event is.
+        """
+        if self._bare_forward is None:
+            rest = tuple(one for one in self.user if one[0] not in _INSTRUCTIONS)
+            self._bare_forward = self.forward
+            if len(rest) < len(self.user):
+                bare = replace(self._whole, user_properties=rest)
+                self._bare_forward = encode_property_content(bare)
+        return self._bare_forward
 
 
 def split_properties(properties: Properties) -> PublishProperties:
@@ -39,7 +91,16 @@ def split_properties(properties: Properties) -> PublishProperties:
         encode_property_content(passed_on),
         properties.topic_alias,
         properties.message_expiry_interval,
+        passed_on,
     )
+
+
+def reread_properties(content: bytes) -> PublishProperties:
+    """Return what property content that was checked before says; for wills and from files."""
+    if not content:
+        return PublishProperties()
+    data = encode_variable_integer(len(content)) + content
+    return split_properties(read_properties(data, 0, len(data), PacketType.PUBLISH)[0])
 
 
 class PropertyReader:

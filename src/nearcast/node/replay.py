@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from struct import error as struct_error
 
-from nearcast.model.errors import FileFormatError
+from nearcast.model import read_subscription, split_prefixes
+from nearcast.model.errors import FileFormatError, MisuseError
+from nearcast.model.requests import SELECTING, decoded
 from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.topics import split_shared
 from nearcast.node import journal as records
@@ -46,6 +48,8 @@ class Replay:
             Kind.FORGOTTEN: self._forgotten,
             Kind.WILL: self._will,
             Kind.NO_WILL: self._no_will,
+            Kind.SELECTED: self._selected,
+            Kind.POSITION: self._position,
         }
 
     def apply(self, data: bytes) -> None:
@@ -64,8 +68,6 @@ class Replay:
         for session in self._sessions.values():
             state.sessions[session.client_id] = session
             state.next_session = max(state.next_session, session.number + 1)
-            for subscription in session.subscriptions.values():
-                state.router.add(subscription)
             held = [message for message, _ in session.queue]
             held += session.in_flight.values()
             for message in held:
@@ -73,7 +75,21 @@ class Replay:
                 state.held_bytes += 0 if message.holders else message.size
                 message.holders += 1
         self._messages.clear()
+        self._add_subscriptions()
         return [one for one in self._sessions.values() if one.number in self._was_connected]
+
+    def _add_subscriptions(self) -> None:
+        """Let all subscriptions take effect, the oldest first; a space may have gone meanwhile."""
+        everyone = [one for s in self._sessions.values() for one in s.subscriptions.values()]
+        everyone.sort(key=lambda one: one.number)
+        for one in everyone:
+            try:
+                if one.selection is not None and self._state.selections is None:
+                    raise MisuseError(one.text, expected="a declared space")
+                self._state.add_subscription(one)
+            except MisuseError:
+                del one.session.subscriptions[one.text]
+                self._state.counters.subscriptions_lost += 1
 
     # --- deliveries -----------------------------------------------------------------------
 
@@ -177,6 +193,40 @@ class Replay:
             identifier=identifier,
         )
 
+    def _selected(self, body: bytes) -> None:
+        number, options, identifier, age, weight, label_size = records.SELECTED.unpack_from(body)
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        start = records.SELECTED.size + label_size
+        label = body[records.SELECTED.size : start].decode() if options & 0x80 else None
+        text = body[start:].decode()
+        shared = split_shared(text)
+        bare, selection = shared.topic_filter, None
+        if options & 0x40:
+            prefixes, bare = split_prefixes(shared.topic_filter, SELECTING)
+            selection = read_subscription(bare, decoded(prefixes)).subscription
+        one = Subscription(
+            session,
+            text,
+            shared.group,
+            bare,
+            options & 3,
+            no_local=bool(options & 4),
+            retain_as_published=bool(options & 8),
+            identifier=identifier,
+        )
+        one.select(selection, explain=bool(options & 0x10), label=label, weight=weight)
+        one.crosses = bool(options & 0x20)
+        one.number = age
+        session.subscriptions[text] = one
+
+    def _position(self, body: bytes) -> None:
+        number, lon, lat = records.POSITION.unpack(body)
+        session = self._sessions.get(number)
+        if session is not None:
+            session.position = (lon, lat)
+
     def _unsubscribed(self, body: bytes) -> None:
         session = self._sessions.get(int.from_bytes(body[:4], "little"))
         if session is not None:
@@ -232,6 +282,7 @@ def tell_session(session: Session, journal: Journal, told: set[int]) -> None:
         return
     for subscription in session.subscriptions.values():
         journal.subscribed(subscription)
+    journal.position(session)
     waiting = [(one, mark) for one, mark in session.queue if mark and not mark & RETAINED]
     _tell_messages([*session.in_flight.values(), *(one for one, _ in waiting)], journal, told)
     for packet_id, message in session.in_flight.items():

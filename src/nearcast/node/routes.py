@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from nearcast.index.topic_tree import TopicTree
+from nearcast.model import MisuseError
+from nearcast.model.requests import INSTRUCTING, Pair, decoded, split_prefixes
 from nearcast.mqtt.topics import check_topic_name, has_wildcard
 from nearcast.mqtt.wire import decode_text
 from nearcast.node.session import Session, Subscription
+from nearcast.node.spaces import SpaceSettings, SpaceTable
+
+POSITION_TOPIC = "$position"
+EXPLAIN_TOPIC = "$nearcast/explain"
 
 RouteKey = tuple[tuple[int, int, int], ...]
 _MOST_SHARED_ROUTES = 10_000
 
 
+class Service(Enum):
+    """Topics whose publications the node takes itself."""
+
+    NONE = 0
+    POSITION = 1
+    EXPLAIN = 2
+    PREFIXED = 3  # instructions stand in front of the topic
+
+
 class ShareGroup:
-    """The members of one share group on one filter; messages go round (section 4.8.2)."""
+    """The members of one share group on one filter; messages go round (section 4.8.2).
 
-    __slots__ = ("_turn", "members")
+    Members that select less than the whole filter stand in the matcher; `key` is what both share.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_turn", "key", "members")
+
+    def __init__(self, key: tuple[str, str] = ("", "")) -> None:
+        self.key = key
         self.members: dict[str, Subscription] = {}
         self._turn = 0
 
@@ -46,17 +67,27 @@ class Route:
     same sessions by version, for QoS 0. Topics with the same plain receivers share one route, so
     that a run may go on over several topics. `special` has those whose options need a look at every
     message. A forbidden topic belongs to the broker (`$SYS`).
+
+    An odd route takes a look at every message: the topic belongs to a `space` (then `holders` has
+    the subscriptions behind `plain` and `special`) or to a `service`; with instructions in front
+    of it, those are `asked` and the topic itself is `bare`.
     """
 
     __slots__ = (
+        "asked",
+        "bare",
+        "holders",
         "is_empty",
         "is_forbidden",
+        "is_odd",
         "is_same_for_all",
         "key",
         "lossy_5",
         "lossy_311",
         "plain",
+        "service",
         "shared",
+        "space",
         "special",
     )
 
@@ -71,10 +102,17 @@ class Route:
         # Whether bytes of a 3.1.1 publisher, of a 5 publisher, go to all receivers unchanged.
         self.is_same_for_all = (False, False)
         self.key: RouteKey | None = None  # equal keys: the same plain receivers
+        self.space: SpaceSettings | None = None
+        self.service = Service.NONE
+        self.holders: dict[Session, list[Subscription]] = {}
+        self.is_odd = False
+        self.asked: tuple[Pair, ...] | MisuseError = ()
+        self.bare = b""
 
     def close(self) -> Route:
         """Work out what follows from the receivers."""
-        is_plain = not (self.special or self.shared or self.is_forbidden)
+        self.is_odd = self.space is not None or self.service is not Service.NONE
+        is_plain = not (self.special or self.shared or self.is_forbidden or self.is_odd)
         self.is_empty = not (self.plain or self.special or self.shared)
         self.is_same_for_all = (is_plain and not self.lossy_5, is_plain and not self.lossy_311)
         if is_plain:
@@ -88,7 +126,10 @@ class Router:
     Complexity: `find` O(1) for a topic seen since the last change, else as `TopicTree.match`.
     """
 
-    def __init__(self, *, max_levels: int, cache_topics: int) -> None:
+    def __init__(
+        self, *, max_levels: int, cache_topics: int, spaces: SpaceTable | None = None
+    ) -> None:
+        self.spaces = spaces or SpaceTable(())
         self.routes: dict[bytes, Route] = {}
         self._known: dict[RouteKey, Route] = {}
         self.subscription_count = 0
@@ -116,7 +157,7 @@ class Router:
             key = ("share", subscription.group)
             group = self._tree.get(subscription.topic_filter, key)
             if not isinstance(group, ShareGroup):
-                group = ShareGroup()
+                group = ShareGroup((subscription.group, subscription.topic_filter))
                 self._tree.put(subscription.topic_filter, key, group)
             self.shared_count += client_id not in group.members
             group.members[client_id] = subscription
@@ -144,7 +185,8 @@ class Router:
     def forget_session(self, session: Session) -> None:
         """Compile anew whatever concerns a session whose connection became another."""
         for subscription in session.subscriptions.values():
-            self._forget(subscription.topic_filter)
+            if subscription.selection is None:
+                self._forget(subscription.topic_filter)
 
     def _forget(self, topic_filter: str) -> None:
         if has_wildcard(topic_filter):
@@ -158,7 +200,11 @@ class Router:
 
     def _compile(self, topic: str) -> Route:
         route = Route()
-        route.is_forbidden = topic == "$SYS" or topic.startswith("$SYS/")
+        if topic[:1] == "$":
+            _look_for_service(route, topic)
+            if route.service is Service.PREFIXED:
+                return route.close()
+        route.space = self.spaces.of_topic(topic)
         by_session: dict[Session, list[Subscription]] = {}
         for entry in self._tree.match(topic):
             if isinstance(entry, ShareGroup):
@@ -167,6 +213,8 @@ class Router:
                 by_session.setdefault(entry.session, []).append(entry)
         for session, subscriptions in by_session.items():
             _place(route, session, subscriptions)
+        if route.space is not None:
+            route.holders = by_session
         return self._interned(route.close())
 
     def _interned(self, route: Route) -> Route:
@@ -175,6 +223,26 @@ class Router:
         if len(self._known) >= _MOST_SHARED_ROUTES:
             self._known.clear()
         return self._known.setdefault(route.key, route)
+
+
+def _look_for_service(route: Route, topic: str) -> None:
+    """Note whose topic this is, of those that begin with `$`."""
+    first = topic.partition("/")[0]
+    if topic == POSITION_TOPIC:
+        route.service = Service.POSITION
+    elif topic == EXPLAIN_TOPIC:
+        route.service = Service.EXPLAIN
+    elif first in ("$SYS", "$nearcast", POSITION_TOPIC):
+        route.is_forbidden = True
+    elif first in INSTRUCTING:
+        route.service = Service.PREFIXED
+        try:
+            pairs, bare = split_prefixes(topic, INSTRUCTING)
+            raw = bare.encode()
+            route.bare = len(raw).to_bytes(2, "big") + raw
+            route.asked = decoded(pairs)
+        except MisuseError as problem:
+            route.asked = problem
 
 
 def _place(route: Route, session: Session, subscriptions: list[Subscription]) -> None:

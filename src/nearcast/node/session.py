@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from nearcast.model import Subscription as Selection
 from nearcast.node.message import Message
 
 if TYPE_CHECKING:
@@ -14,18 +15,30 @@ RETAINED = 0x10  # marks a queue entry as a retained message for a newcomer
 
 
 class Subscription:
-    """One filter of one session, with its options; `selection` has room for conditions."""
+    """One filter of one session, with its options and, in a space, what of it is wanted.
+
+    `text` is its identity: as the client wrote it, or with a selection its canonical form.
+    `number` counts up over all sessions: it is the key in the matcher, and its order is age.
+    `inside` has the retained messages that a `$near` subscription is in range of.
+    """
 
     __slots__ = (
+        "crosses",
+        "explain",
         "group",
         "identifier",
+        "inside",
+        "is_plain",
+        "label",
         "no_local",
+        "number",
         "qos",
         "retain_as_published",
         "selection",
         "session",
         "text",
         "topic_filter",
+        "weight",
     )
 
     def __init__(
@@ -41,24 +54,39 @@ class Subscription:
         identifier: int = 0,
     ) -> None:
         self.session = session
-        self.text = text  # as the client wrote it, a share prefix included
+        self.text = text  # a share prefix included
         self.group = group
         self.topic_filter = topic_filter
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifier = identifier
-        self.selection: object | None = None
+        self.number = 0
+        self.selection: Selection | None = None
+        self.explain = False
+        self.label: str | None = None
+        self.weight = 1.0
+        self.crosses = True  # whether coming near a retained message delivers it
+        self.inside: dict[str, int] | None = None
+        # Whether every message goes out as it is.
+        self.is_plain = not (no_local or retain_as_published or identifier)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether every matching message goes out, as it is."""
-        return not (
-            self.no_local
-            or self.retain_as_published
-            or self.identifier
-            or self.selection is not None
-        )
+    def select(
+        self,
+        selection: Selection | None,
+        *,
+        explain: bool = False,
+        label: str | None = None,
+        weight: float = 1.0,
+    ) -> None:
+        """Say what of the filter is wanted, and how it is to be told; before it takes effect."""
+        self.selection = selection
+        self.explain = explain
+        self.label = label
+        self.weight = weight
+        self.is_plain = self.is_plain and not explain
+        if selection is not None and selection.near_m is not None:
+            self.inside = {}
 
 
 class WillMessage:
@@ -77,7 +105,8 @@ class Session:
 
     `in_flight` maps packet identifiers to messages sent and not yet answered, in the order sent;
     `exact` marks those of QoS 2; `released` those whose PUBREC has come and whose PUBCOMP has
-    not. `incoming` has the QoS 2 identifiers that the client has yet to release.
+    not. `incoming` has the QoS 2 identifiers that the client has yet to release. `followers` are
+    the `$near` subscriptions, which go where `position` is.
     """
 
     __slots__ = (
@@ -86,6 +115,7 @@ class Session:
         "ends_at_ms",
         "exact",
         "expiry_s",
+        "followers",
         "held_bytes",
         "in_flight",
         "incoming",
@@ -93,6 +123,8 @@ class Session:
         "last_packet_id",
         "link",
         "number",
+        "position",
+        "position_kept_ms",
         "queue",
         "released",
         "subscriptions",
@@ -124,6 +156,9 @@ class Session:
         self.will: WillMessage | None = None
         self.will_at_ms = 0
         self.dropped = 0
+        self.position: tuple[float, float] | None = None  # longitude, latitude
+        self.position_kept_ms = 0  # when the journal was told last
+        self.followers: dict[int, Subscription] = {}
 
     @property
     def room(self) -> int:

@@ -23,3 +23,6 @@ class NodeSettings:
     topic_alias_maximum: int = 64
     outbox_window_bytes: int = 1 << 18
     route_cache_topics: int = 100_000
+    position_on_connect: bool = True  # lon, lat among the user properties of CONNECT count
+    position_on_publish: bool = False  # and those of any PUBLISH
+    position_journal_ms: int = 10_000  # how old a stored position may be, of those connected

@@ -12,12 +12,13 @@ from nearcast.node.counters import Counters
 from nearcast.node.journal import Journal
 from nearcast.node.retained import RetainedStore
 from nearcast.node.routes import Router
-from nearcast.node.session import Session
+from nearcast.node.session import Session, Subscription
 from nearcast.node.settings import NodeSettings
 from nearcast.node.timers import Timers
 
-if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log
+if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log, Numba without spaces
     from nearcast.eventlog.records import Recorder
+    from nearcast.node.selections import Selections
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class NodeState:
     """The memory of a node: sessions, routes, retained messages, timers, and the outboxes grown.
 
     `now_ms` is the instant of the call being served. `journal` is None where nothing has to
-    survive, `log` where nobody wants to learn from what happens.
+    survive, `log` where nobody wants to learn from what happens, `selections` without spaces.
     """
 
     settings: NodeSettings
@@ -45,6 +46,36 @@ class NodeState:
     now_ms: int = 0
     held_bytes: int = 0
     next_session: int = 1
+    next_subscription: int = 1
+    selections: Selections | None = None
+
+    def add_subscription(self, one: Subscription, old: Subscription | None = None) -> None:
+        """Let a subscription take effect, in place of one of the same identity.
+
+        A new one is younger than all others. Raises MisuseError, and has changed nothing then.
+        """
+        number = one.number
+        one.number = number or self.next_subscription
+        if one.selection is None:
+            self.router.add(one)
+            if self.selections is not None:
+                self.selections.explaining += one.explain - (old is not None and old.explain)
+        else:
+            assert self.selections is not None
+            self.selections.add(one)
+            if old is not None:
+                self.selections.remove(old)
+        self.next_subscription = max(self.next_subscription, one.number + 1)
+
+    def remove_subscription(self, one: Subscription) -> None:
+        """Let a subscription end."""
+        if one.selection is None:
+            self.router.remove(one)
+            if self.selections is not None:
+                self.selections.explaining -= one.explain
+        else:
+            assert self.selections is not None
+            self.selections.remove(one)
 
     def send(self, connection: Connection, data: bytes) -> None:
         """Append to a connection's outbox."""

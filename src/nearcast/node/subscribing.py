@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+from nearcast.model import MisuseError, SubscribeRequest, read_subscription, split_prefixes
+from nearcast.model.requests import SELECTING, Pair, decoded
 from nearcast.mqtt import (
     FilterRequest,
     MqttProtocolError,
@@ -21,6 +25,8 @@ from nearcast.mqtt import (
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Message
+from nearcast.node.retaining import forget_retained
+from nearcast.node.routes import POSITION_TOPIC
 from nearcast.node.session import Session, Subscription
 from nearcast.node.state import NodeState
 
@@ -36,79 +42,167 @@ class Subscribing:
         """Take each filter on its own; answer, then send what is retained."""
         session = connection.session
         assert session is not None
-        identifier = next(iter(packet.properties.subscription_identifiers), 0)
         codes: list[int] = []
         complaint = ""
         newcomers: list[Subscription] = []
         for request in packet.requests:
             try:
-                subscription, is_new = self._add(session, request, identifier)
+                subscription, is_new = self._add(session, request, packet.properties)
             except MqttProtocolError as error:
                 complaint = complaint or str(error)
                 codes.append(error.reason if connection.version >= 5 else 0x80)
                 continue
             codes.append(request.qos)
+            complaint = complaint or self._warning(subscription)
             if _wants_retained(request, subscription, is_new):
                 newcomers.append(subscription)
+            elif subscription.inside is not None and self._state.selections is not None:
+                self._state.selections.crossing.entered(subscription)  # it has had those
         self._answer(connection, Suback(packet.packet_id, tuple(codes)), complaint)
         for subscription in newcomers:
-            self._send_retained(session, connection, subscription)
+            if subscription.selection is None:
+                self._send_retained(session, connection, subscription)
+            else:
+                self._send_selected(session, subscription)
 
     def _add(
-        self, session: Session, request: FilterRequest, identifier: int
+        self, session: Session, request: FilterRequest, properties: Properties
     ) -> tuple[Subscription, bool]:
         state = self._state
+        shared, prefixes, bare = self._split(request.topic_filter)
+        check_topic_filter(bare, max_levels=state.settings.max_topic_levels)
+        self._check_allowed(session, request.topic_filter, bare)
+        asked = self._asked(bare, prefixes, properties.user_properties)
         text = request.topic_filter
+        if asked is not None and asked.is_selective:
+            text = shared + asked.subscription.identity
+        subscription = Subscription(
+            session,
+            text,
+            shared[len("$share/") : -1] if shared else "",
+            bare,
+            request.qos,
+            no_local=request.no_local,
+            retain_as_published=request.retain_as_published,
+            identifier=next(iter(properties.subscription_identifiers), 0),
+        )
+        subscription.crosses = request.retain_handling != 2
+        if asked is not None:
+            selection = asked.subscription if asked.is_selective else None
+            subscription.select(
+                selection, explain=asked.explain, label=asked.label, weight=asked.weight
+            )
+        old = session.subscriptions.get(text)
+        with _as_refusal("$where: " if asked is not None and asked.subscription.where else ""):
+            state.add_subscription(subscription, old)
+        session.subscriptions[text] = subscription
+        self._tell_added(subscription)
+        return subscription, old is None
+
+    def _split(self, text: str) -> tuple[str, tuple[Pair, ...], str]:
+        """Return the share prefix, the selections in front of the filter, and the bare filter."""
         shared = split_shared(text)
-        check_topic_filter(shared.topic_filter, max_levels=state.settings.max_topic_levels)
-        if not state.access.may_subscribe(
-            session.user_name, session.client_id, shared.topic_filter
+        share_prefix = text[: len(text) - len(shared.topic_filter)]
+        with _as_refusal():
+            prefixes, bare = split_prefixes(shared.topic_filter, SELECTING)
+        return share_prefix, prefixes, bare
+
+    def _check_allowed(self, session: Session, text: str, bare: str) -> None:
+        """Ask the rules about the bare filter; positions are private."""
+        state = self._state
+        is_position = bare.partition("/")[0] == POSITION_TOPIC
+        if (is_position and not state.router.spaces.shows_positions) or (
+            not state.access.may_subscribe(session.user_name, session.client_id, bare)
         ):
             raise MqttProtocolError(
                 repr(text),
                 reason=ReasonCode.NOT_AUTHORIZED,
                 where="topic filter",
-                expected="one that the rules allow",
+                expected="one that the rules allow"
+                if not is_position
+                else "another one: positions are private",
             )
-        subscription = Subscription(
-            session,
-            text,
-            shared.group,
-            shared.topic_filter,
-            request.qos,
-            no_local=request.no_local,
-            retain_as_published=request.retain_as_published,
-            identifier=identifier,
-        )
-        is_new = text not in session.subscriptions
-        session.subscriptions[text] = subscription
-        state.router.add(subscription)
+
+    def _asked(
+        self, bare: str, prefixes: tuple[Pair, ...], pairs: tuple[Pair, ...]
+    ) -> SubscribeRequest | None:
+        """Return what is asked for on a filter that meets a space; None elsewhere."""
+        meets = self._state.router.spaces.meets(bare)
+        with _as_refusal():
+            if not meets and prefixes:
+                raise MisuseError(
+                    f"the filter {bare!r}",
+                    where=prefixes[0][0],
+                    expected="one that meets the topics of a declared space",
+                    todo="Declare a [[space]] for these topics, or subscribe without it.",
+                )
+            if not meets or not (prefixes or pairs):
+                return None
+            return read_subscription(bare, (*decoded(prefixes), *pairs))
+
+    def _tell_added(self, one: Subscription) -> None:
+        state, session = self._state, one.session
         if state.journal is not None and session.is_durable:
-            state.journal.subscribed(subscription)
+            state.journal.subscribed(one)
         if state.log is not None:
             state.log.subscription(
-                state.now_ms, session.client_id, text, request.qos, is_added=True
+                state.now_ms, session.client_id, one.text, one.qos, is_added=True
             )
-        return subscription, is_new
+
+    def _warning(self, one: Subscription) -> str:
+        if one.inside is None or one.session.position is not None:
+            return ""
+        self._state.counters.near_without_position += 1
+        return (
+            "$near: your position is not known, so nothing is near you yet; "
+            'publish {"lon": …, "lat": …} to $position'
+        )
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
-        """Remove filters, letter by letter; answer for each whether it was there."""
+        """Remove filters; answer for each whether it was there.
+
+        With selections, in either form, that one goes; a bare filter takes all of its own along.
+        """
         session = connection.session
         assert session is not None
-        state = self._state
         codes: list[int] = []
+        complaint = ""
         for text in packet.topic_filters:
-            subscription = session.subscriptions.pop(text, None)
-            if subscription is None:
-                codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            try:
+                found = self._named(session, text, packet.properties.user_properties)
+            except MqttProtocolError as error:
+                complaint = complaint or str(error)
+                codes.append(error.reason)
                 continue
-            state.router.remove(subscription)
-            if state.journal is not None and session.is_durable:
-                state.journal.unsubscribed(session.number, text)
-            if state.log is not None:
-                state.log.subscription(state.now_ms, session.client_id, text, 0, is_added=False)
-            codes.append(ReasonCode.SUCCESS)
-        self._answer(connection, Unsuback(packet.packet_id, tuple(codes)), "")
+            for one in found:
+                self._remove(one)
+            codes.append(ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        self._answer(connection, Unsuback(packet.packet_id, tuple(codes)), complaint)
+
+    def _named(self, session: Session, text: str, pairs: tuple[Pair, ...]) -> list[Subscription]:
+        """Return the subscriptions that an UNSUBSCRIBE names."""
+        state = self._state
+        plain = session.subscriptions.get(text)
+        if state.selections is None:
+            return [plain] if plain is not None else []
+        shared, prefixes, bare = self._split(text)
+        chosen = tuple(pair for pair in pairs if pair[0] in SELECTING)
+        asked = self._asked(bare, prefixes, chosen)
+        if asked is not None and asked.is_selective:
+            one = session.subscriptions.get(shared + asked.subscription.identity)
+            return [one] if one is not None else []
+        group = shared[len("$share/") : -1] if shared else ""
+        found = state.selections.on_filter(session, group, bare)
+        return found if plain is None else [plain, *found]
+
+    def _remove(self, one: Subscription) -> None:
+        state, session = self._state, one.session
+        del session.subscriptions[one.text]
+        state.remove_subscription(one)
+        if state.journal is not None and session.is_durable:
+            state.journal.unsubscribed(session.number, one.text)
+        if state.log is not None:
+            state.log.subscription(state.now_ms, session.client_id, one.text, 0, is_added=False)
 
     def _answer(self, connection: Connection, answer: Suback | Unsuback, complaint: str) -> None:
         """Answer, with a reason string where there is one and the client wants and can take it."""
@@ -139,6 +233,15 @@ class Subscribing:
         found = list(state.retained.find(subscription.topic_filter))
         self._queue_retained(session, subscription, found)
 
+    def _send_selected(self, session: Session, subscription: Subscription) -> None:
+        """Send what is retained and wanted, nothing else."""
+        selections = self._state.selections
+        assert selections is not None
+        found = selections.crossing.wanted(subscription)
+        if subscription.inside is not None:
+            subscription.inside.update((one.topic, one.version) for one in found)
+        self._queue_retained(session, subscription, [one.message for one in found])
+
     def _queue_retained(
         self, session: Session, subscription: Subscription, found: list[Message]
     ) -> None:
@@ -146,7 +249,7 @@ class Subscribing:
         state = self._state
         for message in found:
             if message.expires_at_ms and message.expires_at_ms <= state.now_ms:
-                state.retained.forget(message.topic_text())
+                forget_retained(state, message.topic_text())
                 continue
             dressed = message
             if numbers:
@@ -160,3 +263,18 @@ def _wants_retained(request: FilterRequest, subscription: Subscription, is_new: 
     if subscription.group or request.retain_handling == 2:
         return False
     return request.retain_handling == 0 or is_new
+
+
+@contextmanager
+def _as_refusal(place: str = "") -> Iterator[None]:
+    """Turn a mistake in a selection into the answer to its SUBSCRIBE."""
+    try:
+        yield
+    except MisuseError as problem:
+        raise MqttProtocolError(
+            problem.found,
+            reason=ReasonCode.TOPIC_FILTER_INVALID,
+            where=place + problem.where,
+            expected=problem.expected,
+            todo=problem.todo,
+        ) from None

@@ -15,10 +15,16 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from nearcast.config import Configuration, LimitsSection, ListenerSection
+from nearcast.config import (
+    Configuration,
+    LimitsSection,
+    ListenerSection,
+    PositionSection,
+    SpaceSection,
+)
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import ReasonCode
-from nearcast.node import Node, NodeSettings
+from nearcast.node import Node, NodeSettings, SpaceSettings
 from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.clock import Clock
 from nearcast.server.figures import prometheus_text, sys_topics
@@ -37,8 +43,9 @@ SYS_INTERVAL_S = 10.0
 _BACKLOG = 4_096
 
 
-def node_settings(limits: LimitsSection) -> NodeSettings:
+def node_settings(limits: LimitsSection, position: PositionSection | None = None) -> NodeSettings:
     """Return the node's limits for those of the configuration."""
+    position = position or PositionSection()
     return NodeSettings(
         max_connections=limits.connections,
         max_open_connections=limits.connections + 1_000,
@@ -51,6 +58,25 @@ def node_settings(limits: LimitsSection) -> NodeSettings:
         session_expiry_s=int(limits.session_expiry),
         connect_timeout_ms=int(limits.connect_timeout * 1000),
         keep_alive_s=min(65_535, int(limits.keep_alive)),
+        position_on_connect=position.connect,
+        position_on_publish=position.publish,
+    )
+
+
+def space_settings(section: SpaceSection) -> SpaceSettings:
+    """Return what the node has to know about a space."""
+    return SpaceSettings(
+        space=section.to_space(),
+        values=section.values,
+        paths=section.paths(),
+        top=section.top,
+        rank=section.rank,
+        lifetime_ms=None if section.lifetime is None else max(1, round(section.lifetime * 1000)),
+        order=section.order,
+        retained=section.retained,
+        offline=section.offline,
+        hysteresis=section.hysteresis,
+        shows_positions=section.positions == "public",
     )
 
 
@@ -72,14 +98,16 @@ class Server:
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
         self.node = Node(
-            node_settings(configuration.limits),
+            node_settings(configuration.limits, configuration.position),
             access=self._access,
             rng=SystemRandom(),
             with_journal=mode != "off",
+            spaces=[space_settings(section) for section in configuration.space],
         )
 
     async def start(self) -> None:
         """Bring back what was stored, then open all listeners."""
+        self.node.warm_up()
         self._restore()
         self._open_log()
         self._turns = Turns(

@@ -1,0 +1,220 @@
+"""What clients ask for beside topic and payload: one grammar for user properties and prefixes.
+
+| on | names |
+|---|---|
+| SUBSCRIBE, also as prefixes | `$where` `$area` `$near` `$retained` |
+| SUBSCRIBE | `$explain` `$label` `$weight` |
+| PUBLISH, also as prefixes | `$top` `$rank` `$lifetime` `$order` `$area` |
+| PUBLISH | `$reply` `$deliver` |
+
+A prefix is the name and, behind a slash, the value as one level: `$near/500m/shops/#`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, UnknownNameError
+from nearcast.model.grammar import parse_where
+from nearcast.model.levels import decode_level
+from nearcast.model.quantities import as_number, parse_duration, parse_length
+from nearcast.model.shape_text import Shape, parse_shape
+from nearcast.model.subscription import RETAINED_WISHES, Subscription
+from nearcast.model.wording import did_you_mean, shown
+
+RANKS: Final = ("narrowest", "nearest", "centre", "weight")
+ORDERS: Final = ("causal",)
+REPLIES: Final = ("matches",)
+
+SELECTING: Final = ("$where", "$area", "$near", "$retained")
+SUBSCRIBING: Final = (*SELECTING, "$explain", "$label", "$weight")
+INSTRUCTING: Final = ("$top", "$rank", "$lifetime", "$order", "$area")
+PUBLISHING: Final = (*INSTRUCTING, "$reply", "$deliver")
+
+_LONGEST_LABEL = 256
+
+Pair = tuple[str, str]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribeRequest:
+    """A subscription, and how its deliveries are to look; the latter is not its identity."""
+
+    subscription: Subscription
+    explain: bool = False
+    label: str | None = None
+    weight: float = 1.0
+
+    @property
+    def is_selective(self) -> bool:
+        """Say whether its identity is more than its topic filter."""
+        wish = self.subscription
+        return (wish.where, wish.area, wish.near_m, wish.retained) != (None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequest:
+    """To how many, to whom first, until when; None leaves it to the space's defaults."""
+
+    top: int | None = None
+    rank: str | None = None
+    lifetime_ms: int | None = None
+    order: str | None = None
+    area: Shape | None = None
+    reply: str | None = None
+    deliver: bool | None = None
+
+
+NO_REQUEST: Final = PublishRequest()
+
+
+def split_prefixes(text: str, names: Iterable[str]) -> tuple[tuple[Pair, ...], str]:
+    """Take leading `name/value/` levels off a filter or topic; values stay encoded. O(length).
+
+    >>> split_prefixes("$near/500m/$retained/now/shops/#", SELECTING)
+    ((('$near', '500m'), ('$retained', 'now')), 'shops/#')
+    >>> split_prefixes("shops/$near/500m", SELECTING)
+    ((), 'shops/$near/500m')
+    """
+    known = frozenset(names)
+    found: list[Pair] = []
+    rest = text
+    while rest[:1] == "$":
+        name, slash, behind = rest.partition("/")
+        if name not in known:
+            break
+        value, more, rest = behind.partition("/")
+        if not (slash and more and rest):
+            raise MisuseError(
+                shown(text), where=name, expected=f"{name}/<value>/<what it is in front of>"
+            )
+        found.append((name, value))
+    return tuple(found), rest
+
+
+def decoded(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+    """Return the pairs of prefixes as properties would have them."""
+    return tuple((name, _told(name, decode_level, value)) for name, value in pairs)
+
+
+def read_subscription(topic_filter: str, pairs: Iterable[Pair]) -> SubscribeRequest:
+    """Return what these properties ask for on a filter; names of no concern are passed over.
+
+    Raises MisuseError or a kind of it, with the name and the position within its value.
+
+    >>> asked = read_subscription("shops/#", [("$near", "500m"), ("$label", "me")])
+    >>> asked.subscription.identity, asked.label
+    ('$near/500m/shops/#', 'me')
+    """
+    given = _each_once(pairs, SUBSCRIBING)
+    near_m = _read(given, "$near", parse_length)
+    try:
+        subscription = Subscription(
+            topic_filter=topic_filter,
+            where=_read(given, "$where", parse_where),
+            area=_read(given, "$area", parse_shape),
+            near_m=near_m,
+            retained=_read(given, "$retained", _one_of(RETAINED_WISHES)),
+        )
+    except OutOfRangeError as problem:  # a radius beyond the far side of the earth
+        raise problem if problem.where.startswith("$") else _placed("$near", problem) from None
+    weight = _read(given, "$weight", as_number)
+    return SubscribeRequest(
+        subscription=subscription,
+        explain=_read(given, "$explain", _truth) or False,
+        label=_read(given, "$label", _label),
+        weight=1.0 if weight is None else weight,
+    )
+
+
+def read_publication(pairs: Iterable[Pair]) -> PublishRequest:
+    """Return what these properties ask for a publication; names of no concern are passed over.
+
+    >>> asked = read_publication([("$top", "3"), ("$rank", "nearest"), ("$lifetime", "250ms")])
+    >>> asked.top, asked.rank, asked.lifetime_ms
+    (3, 'nearest', 250)
+    """
+    given = _each_once(pairs, PUBLISHING)
+    if not given:
+        return NO_REQUEST
+    return PublishRequest(
+        top=_read(given, "$top", _count),
+        rank=_read(given, "$rank", _one_of(RANKS)),
+        lifetime_ms=_read(given, "$lifetime", _milliseconds),
+        order=_read(given, "$order", _one_of(ORDERS)),
+        area=_read(given, "$area", parse_shape),
+        reply=_read(given, "$reply", _one_of(REPLIES)),
+        deliver=_read(given, "$deliver", _truth),
+    )
+
+
+def _each_once(pairs: Iterable[Pair], names: tuple[str, ...]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in names:
+            continue
+        if name in given:
+            raise MisuseError(
+                f"{shown(given[name])} and {shown(value)}", where=name, expected="one value"
+            )
+        given[name] = value
+    return given
+
+
+def _read(given: Mapping[str, str], name: str, read: Callable[[str], T]) -> T | None:
+    value = given.get(name)
+    return None if value is None else _told(name, read, value)
+
+
+def _told(name: str, read: Callable[[str], T], value: str) -> T:
+    """Read a value; a complaint names the property."""
+    try:
+        return read(value)
+    except MisuseError as problem:
+        raise _placed(name, problem) from None
+
+
+def _placed(name: str, problem: MisuseError) -> MisuseError:
+    problem.where = f"{name}: {problem.where}" if problem.where else name
+    return problem
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= 1):
+        raise OutOfRangeError(shown(text), expected="a whole number from 1")
+    return int(text)
+
+
+def _milliseconds(text: str) -> int:
+    lifetime_s = parse_duration(text)
+    if lifetime_s <= 0:
+        raise OutOfRangeError(shown(text), expected="a duration above 0")
+    return math.ceil(round(lifetime_s * 1000, 6))
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise UnknownNameError(shown(text), expected="true or false")
+    return text == "true"
+
+
+def _label(text: str) -> str:
+    if not text or len(text) > _LONGEST_LABEL:
+        raise LimitError(
+            f"a label of {len(text)} characters", expected=f"1 to {_LONGEST_LABEL} characters"
+        )
+    return text
+
+
+def _one_of(known: tuple[str, ...]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text in known:
+            return text
+        expected = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
+        raise UnknownNameError(shown(text), expected=expected, todo=did_you_mean(text, known))
+
+    return read

@@ -1,0 +1,116 @@
+"""Asking without sending: a ranked list of those who would fit, by the names they made public."""
+
+from __future__ import annotations
+
+import json
+
+from nearcast.model import Event, MisuseError
+from nearcast.mqtt.properties import Properties, encode_property_content
+from nearcast.mqtt.wire import encode_string
+from nearcast.node.choosing import Candidate, Choosing
+from nearcast.node.delivery import Delivery
+from nearcast.node.message import Head, Message
+from nearcast.node.publish_properties import PublishProperties
+from nearcast.node.routes import Route
+from nearcast.node.session import Session
+from nearcast.node.state import NodeState
+
+
+class Asking:
+    """Answers `$reply` = `matches`.
+
+    The list counts labels: a client with two labelled subscriptions may stand there twice. Who
+    gave no label is not in it, nor counted by it.
+    """
+
+    def __init__(self, state: NodeState, delivery: Delivery, choosing: Choosing | None) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._choosing = choosing
+
+    def answer(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        event: Event | None,
+        asked: tuple[int | None, str],
+        complaint: str,
+        properties: PublishProperties,
+    ) -> None:
+        """Publish the list to the response topic; refuse where the asker may not publish there."""
+        topic = checked_response_topic(self._state, session, properties.response_topic)
+        document: dict[str, object] = {
+            "matches": [
+                _row(place, one)
+                for place, one in enumerate(self._labelled(session, route, event, *asked), 1)
+            ]
+        }
+        if complaint:
+            document["problem"] = complaint
+        reply_to(self._state, self._delivery, topic, document, message.head.qos, properties)
+
+    def _labelled(
+        self, session: Session | None, route: Route, event: Event | None, k: int | None, rank: str
+    ) -> list[Candidate]:
+        assert self._choosing is not None
+        found: list[Candidate] = []
+        seen: set[int] = set()
+        for one in self._choosing.ranked(route, event, k, rank):
+            subscription = one.subscription
+            if k is not None and len(found) == k:
+                break
+            is_own = subscription.no_local and subscription.session is session
+            if subscription.label is None or is_own or subscription.number in seen:
+                continue
+            seen.add(subscription.number)
+            found.append(one)
+        return found
+
+
+def checked_response_topic(state: NodeState, session: Session | None, topic: str | None) -> str:
+    """Return a topic that the asker may have an answer published to, or raise MisuseError."""
+    if topic is None:
+        raise MisuseError("no response topic", where="$reply", expected="an MQTT 5 response topic")
+    allowed = not topic.startswith("$") and (
+        session is None or state.access.may_publish(session.user_name, session.client_id, topic)
+    )
+    if not allowed:
+        raise MisuseError(
+            repr(topic), where="response topic", expected="one that you may publish to, without $"
+        )
+    return topic
+
+
+def reply_to(
+    state: NodeState,
+    delivery: Delivery,
+    topic: str,
+    document: object,
+    qos: int,
+    properties: PublishProperties,
+) -> None:
+    """Publish an answer to plain subscribers of a topic."""
+    payload = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    content = encode_property_content(
+        Properties(
+            payload_format_indicator=1,
+            content_type="application/json",
+            correlation_data=properties.correlation,
+        )
+    )
+    raw = encode_string(topic)
+    answer = Message(Head(raw, len(payload), qos, content), payload)
+    route = state.router.find(raw)
+    if not route.is_empty:
+        delivery.spread(route, [answer], None, retain=False)
+
+
+def _row(place: int, one: Candidate) -> dict[str, object]:
+    row: dict[str, object] = {
+        "rank": place,
+        "label": one.subscription.label,
+        "accuracy": round(one.accuracy, 6),
+    }
+    row["distance_m"] = None if one.distance_m is None else round(one.distance_m, 1)
+    return row

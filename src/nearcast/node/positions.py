@@ -1,0 +1,117 @@
+"""Where clients are: `$near` subscriptions follow, and retained messages come up on the way."""
+
+from __future__ import annotations
+
+from nearcast.model import MisuseError, encode_level
+from nearcast.model.quantities import number_text
+from nearcast.mqtt import ReasonCode
+from nearcast.mqtt.wire import encode_string
+from nearcast.node.answers import Outcome
+from nearcast.node.crossing import Kept
+from nearcast.node.delivery import Delivery
+from nearcast.node.message import Head, Message
+from nearcast.node.routes import POSITION_TOPIC
+from nearcast.node.session import Session, Subscription
+from nearcast.node.state import NodeState
+from nearcast.node.values import Pairs, Position, position_in, read_position
+
+_SENSELESS = int(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+
+class Positions:
+    """Takes positions. They are nobody else's business, unless a space says otherwise.
+
+    Complexity: a step costs one move of the matcher for each `$near` subscription of the client,
+    and a look around for retained messages where there are any.
+    """
+
+    def __init__(self, state: NodeState, delivery: Delivery) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._is_public = state.router.spaces.shows_positions
+
+    def take(self, session: Session | None, payload: bytes, pairs: Pairs) -> Outcome:
+        """Take a publication to `$position`."""
+        if session is None or session.link is None:
+            return Outcome(_SENSELESS, "$position: only connected clients have one")
+        try:
+            position = read_position(payload, pairs)
+        except MisuseError as problem:
+            self._state.counters.positions_refused += 1
+            return Outcome(_SENSELESS, str(problem))
+        self.move(session, position)
+        return Outcome(0)
+
+    def take_pairs(self, session: Session, pairs: Pairs) -> str:
+        """Take a position from user properties, if there is one; return what is wrong with it."""
+        try:
+            position = position_in(pairs)
+        except MisuseError as problem:
+            self._state.counters.positions_refused += 1
+            return str(problem)
+        if position is not None:
+            self.move(session, position)
+        return ""
+
+    def move(self, session: Session, position: Position) -> None:
+        """Let a client be somewhere."""
+        state = self._state
+        state.counters.positions += 1
+        selections = state.selections
+        if selections is None:
+            session.position = position
+        elif position != session.position:
+            selections.move(session, position)
+            if selections.crossing.count and session.followers:
+                self._look_around(session)
+        if state.journal is not None and session.is_durable:
+            self._keep(session)
+        if state.log is not None:
+            state.log.position(session.client_id, *position, state.now_ms)
+        if self._is_public:
+            self._show(session, position)
+
+    def _keep(self, session: Session) -> None:
+        """Tell the journal now and then: a position is old a moment later anyway."""
+        state = self._state
+        assert state.journal is not None
+        age_ms = state.now_ms - session.position_kept_ms
+        if not session.position_kept_ms or age_ms >= state.settings.position_journal_ms:
+            session.position_kept_ms = state.now_ms
+            state.journal.position(session)
+
+    def _show(self, session: Session, position: Position) -> None:
+        """Publish a position, to those who may subscribe to it."""
+        topic = encode_string(f"{POSITION_TOPIC}/{encode_level(session.client_id)}")
+        route = self._state.router.find(topic)
+        if not route.is_empty:
+            lon, lat = map(number_text, position)
+            payload = f'{{"lon":{lon},"lat":{lat}}}'.encode()
+            message = Message(Head(topic, len(payload), 0), payload)
+            self._delivery.spread(route, [message], None, retain=False)
+
+    # --- retained messages on the way -----------------------------------------------------
+
+    def _look_around(self, session: Session) -> None:
+        selections = self._state.selections
+        assert selections is not None
+        found: dict[str, tuple[Kept, list[Subscription]]] = {}
+        for one in session.followers.values():
+            if one.crosses and not one.group:
+                for kept in selections.crossing.entered(one):
+                    found.setdefault(kept.topic, (kept, []))[1].append(one)
+        for kept, subscriptions in found.values():
+            self._deliver(session, kept, subscriptions)
+
+    def _deliver(self, session: Session, kept: Kept, subscriptions: list[Subscription]) -> None:
+        state, message = self._state, kept.message
+        if message.expires_at_ms and message.expires_at_ms <= state.now_ms:
+            state.counters.dropped_expired += 1
+            return
+        state.counters.crossings += 1
+        numbers = tuple(sorted(one.identifier for one in subscriptions if one.identifier))
+        if numbers:
+            message = message.variant(retain=True, identifiers=numbers)
+        qos = min(message.head.qos, max(one.qos for one in subscriptions))
+        self._delivery.enqueue_retained(session, message, qos)
+        self._delivery.pump(session)

@@ -1,0 +1,60 @@
+"""Keeping a topic's last message: in the store, in the journal, and by its place in a space."""
+
+from __future__ import annotations
+
+from nearcast.model import Event, MisuseError
+from nearcast.node.message import Message
+from nearcast.node.publish_properties import reread_properties
+from nearcast.node.selections import Selections
+from nearcast.node.state import NodeState
+
+
+def retain_message(state: NodeState, message: Message, event: Event | None = None) -> int:
+    """Keep a message as its topic's last; return its version among those with a place, or 0.
+
+    An empty payload forgets the topic.
+    """
+    topic = message.topic_text()
+    kept = message.variant(retain=True)
+    if state.journal is not None and not topic.startswith("$SYS/"):
+        if message.payload:
+            state.journal.retained(kept)
+        elif state.retained.get(topic) is not None:
+            state.journal.forgotten(message.head.topic)
+    state.retained.put(topic, kept)
+    if state.selections is None:
+        return 0
+    if event is None or not message.payload:
+        state.selections.crossing.forget(topic)
+        return 0
+    return state.selections.crossing.put(topic, event, kept).version
+
+
+def forget_retained(state: NodeState, topic: str) -> None:
+    """Keep nothing for a topic, because it has expired."""
+    state.retained.forget(topic)
+    if state.selections is not None:
+        state.selections.crossing.forget(topic)
+
+
+def place_all_retained(state: NodeState, selections: Selections) -> None:
+    """Find the places of all retained messages again, after a restart."""
+    for message in state.retained.all():
+        event = event_of(state, selections, message)
+        if event is not None:
+            selections.crossing.put(event.topic, event, message)
+
+
+def event_of(state: NodeState, selections: Selections, message: Message) -> Event | None:
+    """Return the event that a stored message is in its space, or None."""
+    topic = message.topic_text()
+    settings = state.router.spaces.of_topic(topic)
+    if settings is None:
+        return None
+    properties = reread_properties(message.head.properties)
+    try:
+        area = properties.request.area
+        reader = selections.readers[settings.space.name]
+        return reader.read(topic, message.payload, properties.user, area)
+    except MisuseError:
+        return None

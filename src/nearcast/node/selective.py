@@ -1,0 +1,382 @@
+"""Publications to the topics of a space, and to the node's own topics.
+
+A message is read once (`values`), matched (`Matcher`), and handed to `Delivery`. What cannot be
+placed in its space (no JSON, a value missing or out of range) reaches plain subscribers only;
+an instruction that makes no sense (`$top=0`) stops the message. Both are counted, and a publisher
+who speaks MQTT 5 at QoS 1 or 2 is told why.
+"""
+
+from __future__ import annotations
+
+from nearcast.model import Event, MisuseError, PublishRequest, read_publication
+from nearcast.mqtt import ReasonCode
+from nearcast.mqtt.wire import encode_string
+from nearcast.node.answers import Outcome
+from nearcast.node.asking import Asking
+from nearcast.node.choosing import Choosing, Chosen
+from nearcast.node.delivery import Delivery
+from nearcast.node.message import Head, Message
+from nearcast.node.positions import Positions
+from nearcast.node.publish_properties import PublishProperties, reread_properties
+from nearcast.node.retaining import retain_message
+from nearcast.node.routes import Route, Service
+from nearcast.node.selections import GroupKey, Selections
+from nearcast.node.session import Session, Subscription
+from nearcast.node.spaces import SpaceSettings
+from nearcast.node.state import NodeState
+
+_EMPTY = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
+_QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
+_FORBIDDEN = int(ReasonCode.NOT_AUTHORIZED)
+_SENSELESS = int(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+
+class Selective:
+    """Takes what is published to odd routes."""
+
+    def __init__(self, state: NodeState, delivery: Delivery, positions: Positions) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._positions = positions
+        self._choosing = None if state.selections is None else Choosing(state.selections)
+        self._asking = Asking(state, delivery, self._choosing)
+
+    def take(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        properties: PublishProperties | None,
+        *,
+        retain: bool,
+    ) -> Outcome:
+        """Take one publication; `session` is None for the node's own."""
+        topic = message.head.topic
+        if properties is None:
+            properties = reread_properties(message.head.properties)
+        if route.service is Service.PREFIXED and route.bare:
+            topic = route.bare
+        if not self._may_publish(session, topic):
+            self._state.counters.dropped_forbidden += 1
+            return Outcome(_FORBIDDEN)
+        try:
+            if route.service is Service.POSITION:
+                return self._positions.take(session, message.payload, properties.user)
+            return self._publish(session, route, message, properties, retain=retain)
+        except MisuseError as problem:
+            self._state.counters.dropped_invalid += 1
+            return Outcome(_SENSELESS, str(problem))
+
+    def _may_publish(self, session: Session | None, topic: bytes) -> bool:
+        if session is None:
+            return True
+        link = session.link
+        permits = None if link is None else link.permits
+        if link is not None and permits is None:
+            return True
+        text = topic[2:].decode()
+        access = self._state.access
+        known = None if permits is None else permits.get(topic)
+        if known is None:
+            known = access.may_publish(session.user_name, session.client_id, text)
+            if permits is not None:
+                if len(permits) >= 1_000:
+                    permits.clear()
+                permits[topic] = known
+        return known
+
+    # --- a message of a space -------------------------------------------------------------
+
+    def _publish(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        properties: PublishProperties,
+        *,
+        retain: bool,
+    ) -> Outcome:
+        if route.service is Service.PREFIXED:
+            route, message, request = self._unwrapped(route, message, properties)
+        else:
+            request = properties.request
+            message = _bare(message, properties)
+        settings = route.space
+        if settings is None:
+            raise MisuseError(
+                f"the topic {message.topic_text()!r}",
+                expected="a topic of a declared space, behind such a prefix",
+                todo="Declare a [[space]] for it, or publish without the prefix.",
+            )
+        self._limit_lifetime(message, request.lifetime_ms or settings.lifetime_ms)
+        self._note(session, message, retain=retain)
+        event, complaint = self._event(settings, message, properties, request)
+        if request.reply is not None:
+            rank = request.rank or settings.rank
+            asked = (request.top or settings.top, rank)
+            self._asking.answer(session, route, message, event, asked, complaint, properties)
+            if not request.deliver:
+                return Outcome(0, complaint)
+        version = 0
+        if retain:
+            version = retain_message(self._state, message, event)
+        reached = self._spread(session, route, message, event, request, retain, version)
+        reason = 0 if reached else _EMPTY
+        return Outcome(_QUOTA if message.was_refused else reason, complaint)
+
+    def _unwrapped(
+        self, route: Route, message: Message, properties: PublishProperties
+    ) -> tuple[Route, Message, PublishRequest]:
+        """Return the route and message of the topic behind the prefixes, and what was asked."""
+        if isinstance(route.asked, MisuseError):
+            raise route.asked
+        request = read_publication((*route.asked, *properties.user))
+        head, forward = message.head, properties.bare_forward
+        if request.area is not None:
+            forward += b"\x26" + encode_string("$area") + encode_string(str(request.area))
+        bare = Head(route.bare, head.payload_size, head.qos, forward)
+        found = self._state.router.find(route.bare)
+        if found.is_forbidden or found.service is not Service.NONE:
+            raise MisuseError(
+                f"the topic {route.bare[2:].decode()!r}", expected="a topic of a declared space"
+            )
+        return found, Message(bare, message.payload, message.expires_at_ms), request
+
+    def _limit_lifetime(self, message: Message, lifetime_ms: int | None) -> None:
+        if lifetime_ms is not None:
+            until_ms = self._state.now_ms + lifetime_ms
+            if not message.expires_at_ms or until_ms < message.expires_at_ms:
+                message.expires_at_ms = until_ms
+
+    def _note(self, session: Session | None, message: Message, *, retain: bool) -> None:
+        log, head = self._state.log, message.head
+        if log is not None:
+            name = session.client_id if session is not None else ""
+            flags = head.qos | retain << 2
+            log.events(1, self._state.now_ms, flags, name, head.topic[2:], message.payload, 0)
+
+    def _event(
+        self,
+        settings: SpaceSettings,
+        message: Message,
+        properties: PublishProperties,
+        request: PublishRequest,
+    ) -> tuple[Event | None, str]:
+        """Read the event; what cannot be placed in the space is None and why."""
+        selections = self._selections
+        reader = selections.readers[settings.space.name]
+        topic = message.topic_text()
+        try:
+            return reader.read(topic, message.payload, properties.user, request.area), ""
+        except MisuseError as problem:
+            if message.payload or request.area is not None:  # else it forgets a retained message
+                self._state.counters.unplaced += 1
+            return None, str(problem)
+
+    @property
+    def _selections(self) -> Selections:
+        assert self._state.selections is not None
+        return self._state.selections
+
+    # --- who gets it ----------------------------------------------------------------------
+
+    def _spread(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        event: Event | None,
+        request: PublishRequest,
+        retain: bool,
+        version: int,
+    ) -> bool:
+        """Deliver; tell whether anyone was meant."""
+        settings = route.space
+        assert settings is not None
+        top = request.top or settings.top
+        rank = request.rank or settings.rank
+        if top is not None:
+            return self._spread_best(session, route, message, event, (top, rank), retain, version)
+        found: list[Subscription] = []
+        selections = self._selections
+        if event is not None:
+            by_number = selections.by_number
+            found = [by_number[key] for key in selections.matcher.match(event)]
+        if version:
+            self._mark_inside(found, message, version)
+        if selections.explaining:
+            everyone = [*found, *(one for held in route.holders.values() for one in held)]
+            if any(one.explain for one in everyone):
+                return self._spread_told(session, route, message, event, (found, rank), retain)
+        return self._spread_all(session, route, message, found, retain, {})
+
+    def _spread_all(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        found: list[Subscription],
+        retain: bool,
+        told: dict[Session, bytes],
+    ) -> bool:
+        picked: dict[Session, list[Subscription]] = {}
+        groups: dict[GroupKey, list[Subscription]] = {}
+        for one in found:
+            if one.group:
+                groups.setdefault((one.group, one.topic_filter), []).append(one)
+            elif not (one.no_local and one.session is session):
+                picked.setdefault(one.session, []).append(one)
+        if route.holders:
+            self._spread_beside(session, route, message, picked, retain, told)
+        self._spread_picked(message, picked, retain, told)
+        self._spread_groups(route, message, groups, retain)
+        return bool(picked or groups or route.holders or route.shared)
+
+    def _spread_beside(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        picked: dict[Session, list[Subscription]],
+        retain: bool,
+        told: dict[Session, bytes],
+    ) -> None:
+        """Deliver to plain subscribers; who also selects joins `picked`, to get it once."""
+        if not told and picked.keys().isdisjoint(route.holders):
+            self._delivery.spread_plain(route, [message])
+            self._delivery.spread_options(route, [message], session, retain=retain)
+            return
+        for holder, held in route.holders.items():
+            wanted = [one for one in held if not (one.no_local and one.session is session)]
+            if wanted:
+                picked.setdefault(holder, []).extend(wanted)
+
+    def _spread_picked(
+        self,
+        message: Message,
+        picked: dict[Session, list[Subscription]],
+        retain: bool,
+        told: dict[Session, bytes],
+    ) -> None:
+        delivery, qos = self._delivery, message.head.qos
+        lossy: list[Session] = []
+        variants: dict[tuple[bool, tuple[int, ...]], list[Message]] = {(False, ()): [message]}
+        for session, subscriptions in picked.items():
+            one = subscriptions[0]
+            if len(subscriptions) == 1 and one.is_plain and not told:
+                if qos and one.qos:
+                    delivery.hand_over(session, [message], min(qos, one.qos))
+                else:
+                    lossy.append(session)
+            else:
+                extra = told.get(session, b"") if any(s.explain for s in subscriptions) else b""
+                delivery.deliver_as(session, subscriptions, [message], variants, retain, extra)
+        if lossy:
+            delivery.send_to_each(lossy, message)
+
+    def _spread_groups(
+        self,
+        route: Route,
+        message: Message,
+        groups: dict[GroupKey, list[Subscription]],
+        retain: bool,
+    ) -> None:
+        """Give each share group's message to one of those members who want it."""
+        for group in route.shared:
+            groups.setdefault(group.key, []).extend(group.members.values())
+        for key, members in groups.items():
+            member = self._selections.pick(key, members, message.head.qos)
+            if member is not None:
+                self._delivery.deliver_as(member.session, [member], [message], {}, retain)
+
+    # --- ranked ---------------------------------------------------------------------------
+
+    def _spread_told(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        event: Event | None,
+        matched: tuple[list[Subscription], str],
+        retain: bool,
+    ) -> bool:
+        """Deliver to all, and tell those who asked what place they have."""
+        found, rank = matched
+        chosen = self._best(session, route, event, None, rank)
+        told = {
+            one.candidate.subscription.session: told_properties(one)
+            for one in chosen
+            if not one.candidate.subscription.group
+        }
+        return self._spread_all(session, route, message, found, retain, told)
+
+    def _spread_best(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        event: Event | None,
+        wish: tuple[int, str],
+        retain: bool,
+        version: int,
+    ) -> bool:
+        """Deliver to the k best, each through its best subscription."""
+        chosen = self._best(session, route, event, *wish)
+        variants: dict[tuple[bool, tuple[int, ...]], list[Message]] = {(False, ()): [message]}
+        for one in chosen:
+            best = one.candidate.subscription
+            if version:
+                self._mark_inside([best], message, version)
+            extra = told_properties(one) if best.explain else b""
+            self._delivery.deliver_as(best.session, [best], [message], variants, retain, extra)
+        return bool(chosen)
+
+    def _best(
+        self, session: Session | None, route: Route, event: Event | None, k: int | None, rank: str
+    ) -> list[Chosen]:
+        settings, choosing = route.space, self._choosing
+        assert settings is not None
+        assert choosing is not None
+        skips = settings.offline == "skipped" and k is not None
+
+        def fits(one: Subscription) -> bool:
+            if one.no_local and one.session is session:
+                return False
+            return not (skips and one.session.link is None)
+
+        chosen = choosing.best(route, event, k, rank, fits)
+        if any(_is_absent_member(one) for one in chosen):
+            return choosing.with_present_members(route, event, rank, chosen)
+        return chosen
+
+    # --- retained -------------------------------------------------------------------------
+
+    def _mark_inside(self, found: list[Subscription], message: Message, version: int) -> None:
+        """Note that these have had what is now retained: coming near brings it no second time."""
+        topic = message.topic_text()
+        for one in found:
+            reached = one.session.link is not None or min(message.head.qos, one.qos)
+            if one.inside is not None and reached:
+                one.inside[topic] = version
+
+
+def _bare(message: Message, properties: PublishProperties) -> Message:
+    """Return the message without the instructions among its properties."""
+    head, forward = message.head, properties.bare_forward
+    if forward == head.properties:
+        return message
+    bare = Head(head.topic, head.payload_size, head.qos, forward)
+    return Message(bare, message.payload, message.expires_at_ms)
+
+
+def _is_absent_member(chosen: Chosen) -> bool:
+    one = chosen.candidate.subscription
+    return bool(one.group) and one.session.link is None
+
+
+def told_properties(chosen: Chosen) -> bytes:
+    """Return `$rank` and `$distance` as user properties."""
+    pairs = [("$rank", str(chosen.place))]
+    if chosen.candidate.distance_m is not None:
+        pairs.append(("$distance", f"{chosen.candidate.distance_m:.1f}"))
+    return b"".join(b"\x26" + encode_string(name) + encode_string(text) for name, text in pairs)

@@ -1,0 +1,139 @@
+"""From a payload or user properties to an event or a position, in a few microseconds."""
+
+from __future__ import annotations
+
+import json
+
+from nearcast.model import Attribute, Event, MisuseError, Shape
+from nearcast.model.sphere import checked_place
+from nearcast.model.wording import shown
+from nearcast.node.spaces import SpaceSettings
+
+Pairs = tuple[tuple[str, str], ...]
+Position = tuple[float, float]
+
+_decode = json.JSONDecoder().decode
+
+
+def read_json(payload: bytes) -> object:
+    """Return what a JSON payload says, or raise MisuseError; O(size)."""
+    try:
+        return _decode(payload.decode())
+    except (ValueError, RecursionError) as problem:
+        why = "nested too deep" if isinstance(problem, RecursionError) else str(problem)
+        raise MisuseError(shown(payload), where="payload", expected=f"JSON ({why})") from None
+
+
+class EventReader:
+    """Reads the events of one space, from payload or properties as the space says.
+
+    Complexity: O(payload + attributes).
+    """
+
+    def __init__(self, settings: SpaceSettings) -> None:
+        space = settings.space
+        self._space = space
+        self._from_json = settings.values == "json"
+        self._source = "payload" if self._from_json else "user properties"
+        self._paths = [settings.paths.get(one.name, (one.name,)) for one in space.attributes]
+        self._names = [path[0] for path in self._paths]
+        self._is_flat = not self._from_json or all(len(path) == 1 for path in self._paths)
+        self._columns = [
+            (one, one.low, one.high, not one.is_category, one.name in (space.required or ()))
+            for one in space.attributes
+        ]
+
+    def read(self, topic: str, payload: bytes, pairs: Pairs, area: Shape | None = None) -> Event:
+        """Return the event, or raise MisuseError with the field and what was expected."""
+        found = self._fields(payload, pairs)
+        if self._is_flat:
+            raw = [found.get(name) for name in self._names]
+        else:
+            raw = [_walk(found, path) for path in self._paths]
+        if area is not None:
+            return self._with_extent(topic, raw, area)
+        values: list[float | None] = []
+        for value, (attribute, low, high, is_number, required) in zip(
+            raw, self._columns, strict=True
+        ):
+            if is_number and value.__class__ is float and low <= value <= high:
+                values.append(value)
+            elif value is None:
+                if required:
+                    raise self._missing(attribute)
+                values.append(None)
+            else:
+                values.append(attribute.encode(value, self._source))
+        return Event(topic, self._space, tuple(values))
+
+    def _fields(self, payload: bytes, pairs: Pairs) -> dict[str, object]:
+        if not self._from_json:
+            return dict(pairs)
+        found = read_json(payload)
+        if not isinstance(found, dict):
+            raise MisuseError(shown(found), where="payload", expected="a JSON object")
+        return found
+
+    def _with_extent(self, topic: str, raw: list[object], area: Shape) -> Event:
+        """Return an event that is somewhere in an area; its own coordinates do not count."""
+        coordinates = self._space.coordinates or ()
+        named = {
+            one.name: value
+            for place, (one, value) in enumerate(zip(self._space.attributes, raw, strict=True))
+            if place not in coordinates
+        }
+        return Event.of(self._space, topic, named, area)
+
+    def _missing(self, attribute: Attribute) -> MisuseError:
+        path = ".".join(self._paths[self._space.place_of(attribute.name)])
+        return MisuseError(
+            f"no {path}",
+            where=self._source,
+            expected=f"a value ({attribute.range_text}), as space {self._space.name} requires it",
+        )
+
+
+def _walk(found: object, path: tuple[str, ...]) -> object:
+    for name in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(name)
+    return found
+
+
+def read_position(payload: bytes, pairs: Pairs) -> Position:
+    """Return where a client says it is, in JSON or in user properties."""
+    fields: object = dict(pairs)
+    if payload:
+        fields = read_json(payload)
+    if not isinstance(fields, dict) or "lon" not in fields or "lat" not in fields:
+        raise MisuseError(
+            shown(payload or pairs),
+            where="$position",
+            expected='{"lon": …, "lat": …}, in degrees',
+        )
+    lon, lat = fields["lon"], fields["lat"]
+    if lon.__class__ is float and lat.__class__ is float and abs(lon) <= 180 and abs(lat) <= 90:
+        return lon, lat
+    return checked_place(lon, lat, "$position")
+
+
+def position_in(pairs: Pairs) -> Position | None:
+    """Return the position among user properties: `$position` = `lon,lat`, or `lon` and `lat`."""
+    fields = dict(pairs)
+    written = fields.get("$position")
+    if written is not None:
+        lon, _, lat = written.partition(",")
+        return checked_place(lon, lat, "$position")
+    if "lon" in fields and "lat" in fields:
+        return checked_place(fields["lon"], fields["lat"], "user properties")
+    return None
+
+
+def position_problem(pairs: Pairs) -> str:
+    """Return what is wrong with the position among user properties, if anything."""
+    try:
+        position_in(pairs)
+    except MisuseError as problem:
+        return str(problem)
+    return ""
