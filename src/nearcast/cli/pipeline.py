@@ -10,6 +10,7 @@ import typer
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
+    from nearcast.config.schema import SpaceSection
     from nearcast.model import Space
 
 app = typer.Typer(help="Run a job on Spark.", no_args_is_help=True)
@@ -30,31 +31,51 @@ def ingest(
     timezone: Annotated[str, typer.Option(help="The zone of instants that name none.")] = "UTC",
     max_speed: Annotated[float, typer.Option(help="Metres per second; faster is an error.")] = 70.0,
     gap: Annotated[float, typer.Option(help="Seconds without a fix that end a trip.")] = 600.0,
+    space: Annotated[str, typer.Option(help="Read events of this space, not positions.")] = "",
+    config: Annotated[Path, typer.Option(help="Where the space is declared.")] = Path(
+        "nearcast.toml"
+    ),
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
-    """Turn GPS files into a clean table of positions; what is dropped is kept with the reason.
+    """Turn GPS or event files into a clean table; what is dropped is kept with the reason.
 
-    Reads CSV, JSON lines, Parquet and GeoParquet. Writes the tables OUTPUT/positions and
-    OUTPUT/rejected.
+    Reads CSV, JSON lines, Parquet, GeoParquet, and the event log of a broker. Writes the tables
+    OUTPUT/positions (with --space: OUTPUT/events) and OUTPUT/rejected.
 
     Example: nearcast pipeline ingest --input cabs.csv --output city --columns t=time,user_id=cab
     """
+    from nearcast.model.errors import MisuseError
     from nearcast.pipeline import ingest as job
+    from nearcast.pipeline.event_logs import is_event_log
     from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.ingest_events import ingest_events
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.session import spark_session
-    from nearcast.pipeline.sources import read_source
+    from nearcast.pipeline.sources import read_events, read_source
 
-    names = _mapping(columns, job.COLUMNS)
+    section = _section(config, space) if space else None
+    if section and section.values == "properties" and is_event_log(input):
+        raise MisuseError(
+            f"the space {space!r}, whose values are in user properties",
+            where=input,
+            expected="a space with values in the payload: the log keeps no properties",
+        )
+    declared = section.to_space() if section else None
+    names = _mapping(columns, _event_columns(declared) if declared else job.COLUMNS)
     cleaning = job.Cleaning(max_speed, gap, timezone)
     spark = spark_session(master)
     with told_plainly(output), spark_progress(spark, "ingest"):
-        done = job.ingest(read_source(spark, input, names), output, cleaning)
+        if declared:
+            events = read_events(spark, input, declared, names)
+            done = ingest_events(events, output, declared, timezone)
+        else:
+            done = job.ingest(read_source(spark, input, names), output, cleaning)
     if json:
         print_json({"kept": done.kept, "rejected": done.rejected, "output": output})
         return
-    typer.echo(f"{done.kept:,} positions in {output}/positions")
+    what = "events" if declared else "positions"
+    typer.echo(f"{done.kept:,} {what} in {output}/{what}")
     for reason, count in sorted(done.rejected.items()):
         typer.echo(f"{count:,} rows dropped: {reason} (see {output}/rejected)")
 
@@ -199,6 +220,10 @@ def stream(
 
 def _space(config: Path, name: str) -> Space:
     """Return a space that the configuration declares."""
+    return _section(config, name).to_space()
+
+
+def _section(config: Path, name: str) -> SpaceSection:
     import os
 
     from nearcast.config import load
@@ -208,7 +233,11 @@ def _space(config: Path, name: str) -> Space:
     if name not in sections:
         expected = f"one of {', '.join(sections)}" if sections else "a [[space]] there"
         raise UnknownNameError(f"the space {name!r}", where=str(config), expected=expected)
-    return sections[name].to_space()
+    return sections[name]
+
+
+def _event_columns(space: Space) -> tuple[str, ...]:
+    return ("event_id", "t", "publisher", "topic", *(each.name for each in space.attributes))
 
 
 def _some_topic(topic_filter: str) -> str:

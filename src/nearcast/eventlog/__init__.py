@@ -15,6 +15,8 @@ from nearcast.eventlog.schemas import (
     POSITIONS,
     REGIONS,
     REJECTED_POSITIONS,
+    REJECTED_ROWS,
+    events_schema,
 )
 from nearcast.eventlog.tables import VersionedTable
 
@@ -25,5 +27,7 @@ __all__ = [
     "POSITIONS",
     "REGIONS",
     "REJECTED_POSITIONS",
+    "REJECTED_ROWS",
     "VersionedTable",
+    "events_schema",
 ]

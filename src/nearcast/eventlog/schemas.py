@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from nearcast.model import Space
+
 INSTANT = pa.timestamp("us", tz="UTC")
 
 POSITIONS = pa.schema(
@@ -63,6 +65,29 @@ DELIVERIES = pa.schema(
         pa.field("rank", pa.int32(), nullable=False),
     ]
 )
+
+# What an ingested row was, as JSON, beside the reason why it was dropped.
+REJECTED_ROWS = pa.schema(
+    [pa.field("raw", pa.string()), pa.field("reason", pa.string(), nullable=False)]
+)
+
+
+def events_schema(space: Space) -> pa.Schema:
+    """Return the columns of a table of a space's events: who, when, and a column per attribute."""
+    attributes = [
+        pa.field(one.name, pa.string() if one.is_category else pa.float64())
+        for one in space.attributes
+    ]
+    return pa.schema(
+        [
+            pa.field("event_id", pa.int64(), nullable=False),
+            pa.field("t", INSTANT),
+            pa.field("publisher", pa.string()),
+            pa.field("topic", pa.string()),
+            *attributes,
+        ]
+    )
+
 
 # --- the event log of a node: written by `segments.py` ---------------------------------------
 

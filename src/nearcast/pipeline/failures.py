@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from nearcast.model import errors
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError, NearcastError
 
 
@@ -27,17 +28,37 @@ def told_plainly(where: str) -> Iterator[None]:
 
 
 def _answer(text: str, where: str) -> NearcastError | None:
-    if "No space left on device" in text:
-        todo = "Free some space and run again; what was there before is intact"
-        return EnvironmentProblem("the disk is full", where=where, todo=todo)
-    if "PATH_NOT_FOUND" in text:
-        return MisuseError("there is no such file", where=where)
-    if "UNABLE_TO_INFER_SCHEMA" in text:
-        return MisuseError("no rows: the input is empty", where=where)
-    if "FAILED_READ_FILE" in text or "CANNOT_READ_FILE" in text:
-        file = re.search(r"reading file (\S+?)\.? ", text)
-        todo = "Is it complete, and of the format that its ending says?"
-        return FileFormatError("it cannot be read", where=file[1] if file else where, todo=todo)
-    if "Permission denied" in text:
-        return EnvironmentProblem("permission denied", where=where)
+    ours = re.search(r"^nearcast\.model\.errors\.(\w+): (.*)$", text, re.MULTILINE)
+    if ours:  # raised in a worker, and told at the end of its stack trace
+        kind = getattr(errors, ours[1], MisuseError)
+        return kind(ours[2])  # type: ignore[no-any-return]
+    for signs, make in _ANSWERS:
+        if any(sign in text for sign in signs):
+            return make(text, where)
     return None
+
+
+def _disk_is_full(_: str, where: str) -> NearcastError:
+    todo = "Free some space and run again; what was there before is intact"
+    return EnvironmentProblem("the disk is full", where=where, todo=todo)
+
+
+def _unreadable(text: str, where: str) -> NearcastError:
+    file = re.search(r"reading file (\S+?)\.? ", text)
+    todo = "Is it complete, and of the format that its ending says?"
+    return FileFormatError("it cannot be read", where=file[1] if file else where, todo=todo)
+
+
+_ANSWERS: tuple[tuple[tuple[str, ...], Callable[[str, str], NearcastError]], ...] = (
+    (("No space left on device", "Disk quota exceeded", "File too large"), _disk_is_full),
+    (("PATH_NOT_FOUND",), lambda _, where: MisuseError("there is no such file", where=where)),
+    (
+        ("UNABLE_TO_INFER_SCHEMA",),
+        lambda _, where: MisuseError("no rows: the input is empty", where=where),
+    ),
+    (("FAILED_READ_FILE", "CANNOT_READ_FILE"), _unreadable),
+    (
+        ("Permission denied",),
+        lambda _, where: EnvironmentProblem("permission denied", where=where),
+    ),
+)

@@ -87,7 +87,7 @@ def parse(source: DataFrame, timezone: str) -> DataFrame:
 
     kinds = dict(source.dtypes)
     user, lon, lat = F.col("user_id").cast("string"), _number("lon"), _number("lat")
-    instant = _instant("t", kinds["t"], timezone)
+    instant = instant_column("t", kinds["t"], timezone)
     reason = (
         F.when(F.coalesce(user, F.lit("")) == "", "no user")
         .when(F.col("t").isNull(), "no time")
@@ -115,7 +115,7 @@ def _number(name: str) -> Column:
     return F.expr(f"try_cast(`{name}` AS double)")
 
 
-def _instant(name: str, kind: str, timezone: str) -> Column:
+def instant_column(name: str, kind: str, timezone: str) -> Column:
     """Read an instant: a timestamp, seconds/milliseconds/microseconds since 1970, or ISO text."""
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nearcast.eventlog import VersionedTable
-from nearcast.model.errors import MisuseError
+from nearcast.model import MisuseError, Space
+from nearcast.pipeline.event_logs import is_event_log, node_numbers, read_log
 from nearcast.pipeline.failures import told_plainly
+from nearcast.pipeline.ingest_events import events_of_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,11 +32,30 @@ def read_source(spark: SparkSession, path: str, columns: Mapping[str, str]) -> D
     """Return the rows at `path` with the columns that `columns` asks for, renamed.
 
     `columns` maps the name we want to the name in the file. The format is told by the ending; a
-    directory is one of our tables, or a folder of Parquet files. A GeoParquet point column
-    `geometry` gives `lon` and `lat` where the file has none.
+    directory is one of our tables, a broker's event log (whose clients' positions are read), or a
+    folder of Parquet files. A GeoParquet point column `geometry` gives `lon` and `lat` where the
+    file has none.
     """
     with told_plainly(path):
+        if is_event_log(path):
+            return read_log(spark, path, "positions").withColumnRenamed("client", "user_id")
         return _renamed(_with_coordinates(_open(spark, path), columns), path, columns)
+
+
+def read_events(
+    spark: SparkSession, path: str, space: Space, columns: Mapping[str, str]
+) -> DataFrame:
+    """Return a space's events at `path`, with the columns that `columns` asks for renamed."""
+    with told_plainly(path):
+        if is_event_log(path):
+            return events_of_log(read_log(spark, path, "events"), space, node_numbers(path))
+        frame = _open(spark, path)
+        renamed = {want: source for want, source in columns.items() if want != source}
+        _renamed(frame, path, renamed)
+        kept = frame.drop(*(want for want in renamed if want not in renamed.values()))
+        for want, source in renamed.items():
+            kept = kept.withColumn(want, frame[source])
+        return kept
 
 
 def read_all(spark: SparkSession, path: str) -> DataFrame:

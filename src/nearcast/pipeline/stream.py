@@ -25,9 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearcast.eventlog import DELIVERIES
+from nearcast.eventlog import DELIVERIES, LOG_TABLES
 from nearcast.matching import save_matcher
 from nearcast.model import FileFormatError, MisuseError, Space
+from nearcast.pipeline.event_logs import is_event_log, node_numbers
+from nearcast.pipeline.ingest_events import events_of_log
 from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, why_not
 from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
 from nearcast.pipeline.tables import conform, spark_schema
@@ -56,10 +58,12 @@ def start(
     spark: SparkSession, stream: Stream, *, once: bool = False, every_s: float = 0.2
 ) -> StreamingQuery:
     """Start the query; with `once` it ends when all files that are there have been matched."""
+    folder = _event_folder(stream.events)
     frame = (
-        spark.readStream.schema(_event_schema(spark, stream.events))
+        spark.readStream.schema(_event_schema(spark, folder))
         .option("maxFilesPerTrigger", stream.files_a_batch)
-        .parquet(str(stream.events))
+        .option("pathGlobFilter", "*.parquet")  # a log's segments are drafts under other names
+        .parquet(str(folder))
     )
     writer = (
         frame.writeStream.queryName("nearcast-stream")
@@ -69,6 +73,11 @@ def start(
     if once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{every_s} seconds").start()
+
+
+def _event_folder(events: Path) -> Path:
+    """Return where event files appear: in an event log that is its table of events."""
+    return events / "events" if is_event_log(str(events)) else events
 
 
 def _event_schema(spark: SparkSession, events: Path):  # type: ignore[no-untyped-def]
@@ -86,15 +95,26 @@ def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
     """Match one micro-batch; doing it again writes the same rows to the same place."""
     version = pinned(stream.checkpoint / "pins", batch, lambda: newest_change(stream.changes))
     index = index_at(stream, version).absolute()
-    if EVENT_KEY not in events.columns:
-        raise MisuseError(f"no column '{EVENT_KEY}'", where=str(stream.events))
-    judged = events.withColumn("reason", why_not(stream.space, events.columns))
-    names = [a.name for a in stream.space.attributes if a.name in events.columns]
+    judged = _judged(stream, events)
+    names = [a.name for a in stream.space.attributes if a.name in judged.columns]
     good = judged.where("reason IS NULL").select(EVENT_KEY, *names)
     found = conform(match_by_index(good, index, stream.question), DELIVERIES)
     found.write.mode("overwrite").parquet(str(stream.output / "deliveries" / f"{batch:012d}"))
     bad = judged.where("reason IS NOT NULL").select(EVENT_KEY, "reason")
     bad.write.mode("overwrite").parquet(str(stream.output / "rejected" / f"{batch:012d}"))
+
+
+def _judged(stream: Stream, events: DataFrame) -> DataFrame:
+    """Return the events with the reason why they cannot be matched; a log's payloads opened."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if set(LOG_TABLES["events"].names) <= set(events.columns):
+        opened = events_of_log(events, stream.space, node_numbers(str(stream.events)))
+        late = why_not(stream.space, opened.columns)
+        return opened.withColumn("reason", F.coalesce("_problem", late))
+    if EVENT_KEY not in events.columns:
+        raise MisuseError(f"no column '{EVENT_KEY}'", where=str(stream.events))
+    return events.withColumn("reason", why_not(stream.space, events.columns))
 
 
 def read_deliveries(spark: SparkSession, output: Path) -> DataFrame:

@@ -1,0 +1,130 @@
+"""Reading a broker's event log: finished segments, and those that are still being written.
+
+    eventlog/
+    ├── open-<node>-00000007.log               read by a worker from a copy of its own
+    └── positions/part-<node>-00000006.parquet
+
+A segment that is finished while we look is in both forms for a moment; the finished one counts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nearcast.eventlog import LOG_TABLES
+from nearcast.eventlog.segments import finish, open_segments
+from nearcast.model import FileFormatError, MisuseError
+from nearcast.pipeline.tables import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Batches = Iterator[pa.RecordBatch]
+SEQUENCE_BITS = 41  # two million million events a node; 22 bits tell nodes apart
+
+
+def is_event_log(path: str) -> bool:
+    """Tell whether a directory is an event log."""
+    root = Path(path)
+    if "://" in path or not root.is_dir():
+        return False
+    return bool(open_segments(root)) or any(_parts(root, table) for table in LOG_TABLES)
+
+
+def read_log(spark: SparkSession, path: str, table: str) -> DataFrame:
+    """Return all rows of one of the log's tables; the schema is that of LOG_TABLES."""
+    root = Path(path).absolute()
+    opened = open_segments(root)  # first: what is finished after this is found as a part
+    parts = _parts(root, table)
+    schema = spark_schema(LOG_TABLES[table])
+    waiting = [(str(one),) for one in opened if _part_of(one, table) not in parts]
+    frames = [spark.read.schema(schema).parquet(*map(str, parts))] if parts else []
+    if waiting:
+        paths = spark.createDataFrame(waiting, "path string").repartition(len(waiting))
+        frames.append(paths.mapInArrow(_rows_of(table), schema))
+    if not frames:
+        return spark.createDataFrame([], schema)
+    return frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+
+
+def node_numbers(path: str) -> dict[str, int]:
+    """Return a number for each node that wrote to a log: the same one in every run.
+
+    Raises MisuseError where two names get the same number (one in millions).
+    """
+    root = Path(path)
+    files = [*open_segments(root), *(p for table in LOG_TABLES for p in _parts(root, table))]
+    numbers: dict[int, str] = {}
+    for node in sorted({_node_of(file) for file in files}):
+        number = zlib.crc32(node.encode()) >> 10
+        if number in numbers:
+            raise MisuseError(
+                f"nodes {numbers[number]!r} and {node!r}, whose events would get the same ids",
+                where=path,
+                todo="Read the logs of the two nodes one by one",
+            )
+        numbers[number] = node
+    return {node: number for number, node in numbers.items()}
+
+
+def _parts(root: Path, table: str) -> list[Path]:
+    return sorted((root / table).glob("part-*.parquet"))
+
+
+def _part_of(segment: Path, table: str) -> Path:
+    return segment.parent / table / f"part-{segment.stem.removeprefix('open-')}.parquet"
+
+
+def _node_of(file: Path) -> str:
+    return file.stem.partition("-")[2].rpartition("-")[0]
+
+
+def _rows_of(table: str) -> Callable[[Batches], Batches]:
+    def rows(batches: Batches) -> Batches:
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                yield from _segment_rows(Path(path), table)
+
+    return rows
+
+
+def _segment_rows(segment: Path, table: str) -> Batches:
+    """Finish a copy of an open segment; if it was finished meanwhile, read what became of it."""
+    with tempfile.TemporaryDirectory(prefix="nearcast-segment-") as folder:
+        copy = Path(folder) / segment.name
+        try:
+            shutil.copyfile(segment, copy)
+        except FileNotFoundError:
+            part = _part_of(segment, table)
+        else:
+            _finish(copy, segment)
+            part = _part_of(copy, table)
+        if part.exists():
+            yield from _in_microseconds(pq.read_table(part)).to_batches()
+
+
+def _finish(copy: Path, segment: Path) -> None:
+    try:
+        finish(copy)
+    except FileFormatError as error:
+        error.where = str(segment)  # not the copy, which nobody knows
+        raise
+
+
+def _in_microseconds(table: pa.Table) -> pa.Table:
+    """Give instants the only unit that Spark takes back."""
+    fields = [
+        field.with_type(pa.timestamp("us", tz="UTC"))
+        if pa.types.is_timestamp(field.type)
+        else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
