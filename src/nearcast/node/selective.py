@@ -15,6 +15,7 @@ from nearcast.node.answers import Outcome
 from nearcast.node.asking import Asking
 from nearcast.node.choosing import Choosing, Chosen
 from nearcast.node.delivery import Delivery
+from nearcast.node.explaining import Explaining
 from nearcast.node.message import Head, Message
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PublishProperties, reread_properties
@@ -40,6 +41,7 @@ class Selective:
         self._positions = positions
         self._choosing = None if state.selections is None else Choosing(state.selections)
         self._asking = Asking(state, delivery, self._choosing)
+        self._explaining = Explaining(state, delivery)
 
     def take(
         self,
@@ -62,6 +64,8 @@ class Selective:
         try:
             if route.service is Service.POSITION:
                 return self._positions.take(session, message.payload, properties.user)
+            if route.service is Service.EXPLAIN:
+                return self._explaining.take(session, message, properties)
             return self._publish(session, route, message, properties, retain=retain)
         except MisuseError as problem:
             self._state.counters.dropped_invalid += 1

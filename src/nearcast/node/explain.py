@@ -1,0 +1,292 @@
+"""Why did this client get, or not get, that message? Step by step, as plain data.
+
+    {"client": "ann", "topic": "shops/1", "delivered": false,
+     "because": "conditions: price < 10 is not true of the event",
+     "steps": [{"step": "client", "ok": true, "detail": "connected"}, …]}
+
+It works on the node as it is now and changes nothing. The steps are those that a message goes
+through; the first that is not ok decides, and the ones behind it are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from nearcast.index.topic_filters import topic_matches
+from nearcast.model import (
+    Event,
+    MisuseError,
+    NearcastError,
+    PublishRequest,
+    distance_m,
+    read_publication,
+    split_prefixes,
+    where_text,
+)
+from nearcast.model import Subscription as Selection
+from nearcast.model.requests import INSTRUCTING, decoded
+from nearcast.mqtt.errors import MqttProtocolError
+from nearcast.mqtt.topics import check_topic_name
+from nearcast.mqtt.wire import encode_string
+from nearcast.node.choosing import Choosing
+from nearcast.node.session import Session, Subscription
+from nearcast.node.spaces import SpaceSettings
+from nearcast.node.state import NodeState
+from nearcast.node.values import Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A message as it was, or might be, published, and the client that it is about."""
+
+    client_id: str
+    topic: str
+    payload: bytes = b""
+    pairs: Pairs = ()
+    qos: int = 0
+    publisher: str | None = None  # a client identifier, if the rules for publishing matter
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was looked at."""
+
+    step: str
+    ok: bool
+    detail: str
+
+
+def explain(state: NodeState, question: Question) -> dict[str, object]:
+    """Return the verdict; O(subscriptions of the client), and a ranking where `$top` is asked."""
+    steps: list[Step] = []
+    for step in _Inquiry(state, question).steps():
+        steps.append(step)
+        if not step.ok:
+            break
+    last = steps[-1]
+    return {
+        "client": question.client_id,
+        "topic": question.topic,
+        "delivered": last.ok,
+        "because": f"{last.step}: {last.detail}",
+        "steps": [{"step": one.step, "ok": one.ok, "detail": one.detail} for one in steps],
+    }
+
+
+class _Inquiry:
+    """One question on its way through the steps."""
+
+    def __init__(self, state: NodeState, question: Question) -> None:
+        self._state = state
+        self._question = question
+        self._topic = question.topic
+        self._request = PublishRequest()
+        self._session: Session | None = None
+        self._event: Event | None = None
+        self._fitting: list[Subscription] = []
+        self._wanting: list[Subscription] = []
+
+    def steps(self) -> Iterator[Step]:
+        yield self._look_at_message()
+        yield self._look_at_client()
+        yield self._look_at_topic()
+        yield self._look_at_rules()
+        settings = self._state.router.spaces.of_topic(self._topic)
+        if settings is not None:
+            yield self._look_at_values(settings)
+            yield from self._look_at_selections()
+            yield from self._look_at_rank(settings)
+        yield from self._look_at_lifetime(settings)
+        yield self._look_at_queue()
+
+    # --- the message and the client -------------------------------------------------------
+
+    def _look_at_message(self) -> Step:
+        try:
+            prefixes, self._topic = split_prefixes(self._question.topic, INSTRUCTING)
+            check_topic_name(self._topic)
+            if self._state.router.spaces.of_topic(self._topic) is not None:
+                pairs = (*decoded(prefixes), *self._question.pairs)
+                self._request = read_publication(pairs)
+        except (MisuseError, MqttProtocolError) as problem:
+            return Step("message", False, str(problem))
+        if self._request.reply is not None and not self._request.deliver:
+            return Step("message", False, "$reply asks without sending, and $deliver is not true")
+        return Step("message", True, f"published to {self._topic!r}")
+
+    def _look_at_client(self) -> Step:
+        self._session = self._state.sessions.get(self._question.client_id)
+        if self._session is None:
+            return Step("client", False, "there is no session of this name")
+        if self._session.link is None:
+            return Step("client", True, "not connected; its session is kept")
+        return Step("client", True, "connected")
+
+    @property
+    def _client(self) -> Session:
+        assert self._session is not None
+        return self._session
+
+    def _look_at_topic(self) -> Step:
+        self._fitting = [
+            one
+            for one in self._client.subscriptions.values()
+            if topic_matches(one.topic_filter, self._topic)
+            and not (one.no_local and self._question.publisher == self._question.client_id)
+        ]
+        if not self._fitting:
+            known = ", ".join(list(self._client.subscriptions)[:5]) or "none"
+            return Step("topic", False, f"no subscription fits the topic; there are: {known}")
+        return Step("topic", True, "subscribed by " + ", ".join(one.text for one in self._fitting))
+
+    def _look_at_rules(self) -> Step:
+        access = self._state.access
+        publisher = self._question.publisher
+        if publisher is not None:
+            known = self._state.sessions.get(publisher)
+            name = None if known is None else known.user_name
+            if not access.may_publish(name, publisher, self._topic):
+                return Step("rules", False, f"{publisher} may not publish to {self._topic!r}")
+        client = self._client
+        self._fitting = [
+            one
+            for one in self._fitting
+            if access.may_subscribe(client.user_name, client.client_id, one.topic_filter)
+        ]
+        if not self._fitting:
+            return Step("rules", False, "the client may no longer subscribe to it")
+        return Step("rules", True, "allowed")
+
+    # --- spaces ---------------------------------------------------------------------------
+
+    def _look_at_values(self, settings: SpaceSettings) -> Step:
+        selections = self._state.selections
+        assert selections is not None
+        question = self._question
+        try:
+            self._event = selections.readers[settings.space.name].read(
+                self._topic, question.payload, question.pairs, self._request.area
+            )
+        except MisuseError as problem:
+            is_fatal = all(one.selection is not None for one in self._fitting)
+            detail = f"no place in space {settings.space.name}: {problem}"
+            return Step("values", not is_fatal, detail)
+        return Step("values", True, f"an event of space {settings.space.name}")
+
+    def _look_at_selections(self) -> Iterator[Step]:
+        """Look at each subscription; one that wants the event is enough."""
+        troubles: list[Step] = []
+        for one in self._fitting:
+            trouble = self._trouble(one)
+            if trouble is None:
+                self._wanting.append(one)
+            else:
+                troubles.append(trouble)
+        if self._wanting:
+            detail = "wanted by " + ", ".join(one.text for one in self._wanting)
+            yield Step("conditions", True, detail)
+        else:
+            yield (
+                troubles[0]
+                if len(troubles) == 1
+                else Step(troubles[0].step, False, "; ".join(one.detail for one in troubles))
+            )
+
+    def _trouble(self, one: Subscription) -> Step | None:
+        """Return why a subscription does not want the event, or None."""
+        selection, event = one.selection, self._event
+        if selection is None:
+            return None
+        if event is None:
+            return Step("conditions", False, f"{one.text} needs an event with a place in the space")
+        try:
+            return _condition_trouble(selection, event) or self._position_trouble(one, event)
+        except NearcastError as problem:  # a filter over several spaces: this one lacks something
+            return Step("conditions", False, str(problem))
+
+    def _position_trouble(self, one: Subscription, event: Event) -> Step | None:
+        selection, position = one.selection, self._client.position
+        assert selection is not None
+        if selection.near_m is None:
+            return None
+        if position is None:
+            return Step("position", False, "nobody knows where the client is")
+        if selection.covers(event, position):
+            return None
+        away = ""
+        if event.position is not None:
+            away = f" ({distance_m(*position, *event.position):.0f} m away)"
+        return Step("position", False, f"the event is not within {selection.near_m:.0f} m{away}")
+
+    def _look_at_rank(self, settings: SpaceSettings) -> Iterator[Step]:
+        top = self._request.top or settings.top
+        if top is None:
+            return
+        rank = self._request.rank or settings.rank
+        selections, client = self._state.selections, self._client
+        assert selections is not None
+        if settings.offline == "skipped" and client.link is None:
+            yield Step("rank", False, "the client is away, and the space skips those")
+            return
+        route = self._state.router.find(encode_string(self._topic))
+        skips = settings.offline == "skipped"
+        publisher = self._question.publisher
+        chosen = Choosing(selections).best(
+            route,
+            self._event,
+            None,
+            rank,
+            lambda one: (
+                not (
+                    (skips and one.session.link is None)
+                    or (one.no_local and one.session.client_id == publisher)
+                )
+            ),
+        )
+        places = [one.place for one in chosen if one.candidate.subscription.session is client]
+        place = min(places, default=None)
+        if place is None:
+            yield Step("rank", False, "another member of its share group fits better")
+        else:
+            detail = f"place {place} of {len(chosen)} by {rank}; $top is {top}"
+            yield Step("rank", place <= top, detail)
+
+    # --- time and room --------------------------------------------------------------------
+
+    def _look_at_lifetime(self, settings: SpaceSettings | None) -> Iterator[Step]:
+        lifetime_ms = self._request.lifetime_ms
+        if lifetime_ms is None and settings is not None:
+            lifetime_ms = settings.lifetime_ms
+        if lifetime_ms is not None:
+            detail = f"{lifetime_ms} ms from its publication"
+            is_late = self._client.link is None
+            yield Step("lifetime", True, detail + ("; the client is away" if is_late else ""))
+
+    def _look_at_queue(self) -> Step:
+        client, link = self._client, self._client.link
+        wanting = self._wanting or self._fitting
+        qos = min(self._question.qos, max(one.qos for one in wanting))
+        limit = self._state.settings.session_queue_bytes
+        if link is None and not qos:
+            return Step("queue", False, "at QoS 0 nothing waits for a client that is away")
+        if link is None:
+            is_full = client.held_bytes + len(self._question.payload) > limit
+            detail = "its queue is full" if is_full else f"it waits with {len(client.queue)} others"
+            return Step("queue", not is_full, detail)
+        if not qos and link.outbox_bytes + len(self._question.payload) > limit:
+            return Step("queue", False, "the client reads too slowly")
+        return Step("queue", True, f"it goes out at QoS {qos}")
+
+
+def _condition_trouble(selection: Selection, event: Event) -> Step | None:
+    """Return which of the fixed conditions the event does not meet, or None."""
+    bare = replace(selection, where=None, area=None, near_m=None)
+    if selection.where is not None and not replace(bare, where=selection.where).covers(event):
+        detail = f"{where_text(selection.where)} is not true of the event"
+        return Step("conditions", False, detail)
+    if selection.area is not None and not replace(bare, area=selection.area).covers(event):
+        return Step("conditions", False, f"the event is not in {selection.area}")
+    if selection.near_m is None and not selection.covers(event):
+        return Step("conditions", False, "conditions and area do not hold together")
+    return None
