@@ -152,6 +152,57 @@ class LogSection(Section):
     metrics_port: int | None = Field(None, ge=0, le=65_535)
 
 
+def _addresses(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+NatsAddress = Annotated[str, Field(pattern=r"^(nats|tls)://[^\s/,]+$")]
+
+
+class NetworkSection(Section):
+    """Other nodes to work with, over NATS; without `join` this node is alone.
+
+    `name` keeps networks on one NATS apart. With `tls://`, an `authority` or a `certificate` the
+    connection is encrypted or not made at all. `leave`: whether the node leaves the network for
+    good when it is told to stop; if not, the others keep for it what it must not miss.
+    `replicas`: on how many servers of a NATS cluster its key-value store is kept.
+    """
+
+    join: Annotated[list[NatsAddress], BeforeValidator(_addresses)] = []
+    name: str = Field("nearcast", pattern=r"^[A-Za-z0-9_-]+$")
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    credentials: Annotated[Path | None, Field(strict=False)] = None
+    authority: Annotated[Path | None, Field(strict=False)] = None
+    certificate: Annotated[Path | None, Field(strict=False)] = None
+    key: Annotated[Path | None, Field(strict=False)] = None
+    leave: bool = False
+    replicas: int = Field(1, ge=1, le=5)
+
+    @model_validator(mode="after")
+    def _one_way_to_introduce_itself(self) -> Self:
+        ways = {"user": self.user, "token": self.token, "credentials": self.credentials}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            msg = f"'{given[0]}' and '{given[1]}' exclude each other"
+            raise ValueError(msg)
+        if (self.user is None) != (self.password is None):
+            msg = "'user' and 'password' come together"
+            raise ValueError(msg)
+        if (self.certificate is None) != (self.key is None):
+            msg = "'certificate' and 'key' come together"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection must be encrypted."""
+        return bool(self.authority or self.certificate) or any(
+            one.startswith("tls://") for one in self.join
+        )
+
+
 class AttributeSection(Section):
     """An attribute: either a number from `low` to `high`, or one of `categories`."""
 
@@ -280,6 +331,7 @@ class Configuration(Section):
     durability: DurabilitySection = DurabilitySection()
     log: LogSection = LogSection()
     position: PositionSection = PositionSection()
+    network: NetworkSection = NetworkSection()
     space: list[SpaceSection] = []
 
     @model_validator(mode="after")
