@@ -12,13 +12,27 @@ from hypothesis import strategies as st
 
 from nearcast.eventlog.records import Choice, LoggedRates, Recorder, sampled
 from nearcast.eventlog.segments import (
-    OpenSegment,
+    MAGIC,
+    batch_header,
     finish,
     last_sequence,
     open_segments,
     read_segment,
 )
 from nearcast.model.errors import FileFormatError
+
+
+class OpenSegment:
+    """A segment as the broker's writing process leaves it."""
+
+    def __init__(self, directory: Path, node: str, number: int) -> None:
+        self.path = directory / f"open-{node}-{number:08d}.log"
+        self.path.write_bytes(MAGIC)
+
+    def append(self, recorder: Recorder) -> None:
+        raw = b"".join(recorder.take())
+        with self.path.open("ab") as file:
+            file.write(batch_header(len(raw), recorder.next) + raw)
 
 
 def rows(directory: Path, table: str) -> list[dict[str, Any]]:
@@ -30,8 +44,7 @@ def rows(directory: Path, table: str) -> list[dict[str, Any]]:
 
 def finished(directory: Path, recorder: Recorder) -> dict[str, int]:
     segment = OpenSegment(directory, "my-node", 3)
-    segment.append(recorder.take())
-    segment.close()
+    segment.append(recorder)
     return finish(segment.path)
 
 
@@ -139,9 +152,8 @@ def test_every_number_is_noted_once_or_in_a_gap(
     for kind, count, is_flushed in notes:
         total += note(recorder, kind, count)
         if is_flushed:
-            segment.append(recorder.take())
-    segment.append(recorder.take())
-    segment.close()
+            segment.append(recorder)
+    segment.append(recorder)
     assert last_sequence(segment.path) == total
     finish(segment.path)
 
@@ -190,8 +202,7 @@ def test_a_segment_cut_short_keeps_its_whole_batches(tmp_path: Path) -> None:
     recorder, segment = Recorder(), OpenSegment(tmp_path, "n", 1)
     for number in range(3):
         recorder.events(1, 0, 0, "p", b"t", b"%d" % number, 0)
-        segment.append(recorder.take())
-    segment.close()
+        segment.append(recorder)
     raw = segment.path.read_bytes()
     counts = set()
     for cut in range(20, len(raw) + 1):
@@ -204,8 +215,7 @@ def test_a_segment_cut_short_keeps_its_whole_batches(tmp_path: Path) -> None:
 def test_finishing_twice_gives_the_same(tmp_path: Path) -> None:
     recorder, segment = Recorder(), OpenSegment(tmp_path, "n", 1)
     recorder.events(2, 0, 4, "p", b"t", b"xy", 0)
-    segment.append(recorder.take())
-    segment.close()
+    segment.append(recorder)
     raw = segment.path.read_bytes()
     finish(segment.path)
     before = rows(tmp_path, "events")

@@ -48,7 +48,6 @@ EVENTS = Struct("<QIQBIIHH")  # first, count, ms, QoS and retain, head, size, pu
 DELIVERIES = Struct("<QIB")
 SUBSCRIPTION = Struct("<QQBBHH")
 GAP = Struct("<QQ")
-NUMBER = Struct("<Q")  # what every record but a batch's header begins with
 POSITION = Struct("<QQdd")
 RETAINED = Struct("<QQBdddHHHH")  # number, ms, choice, rates, sizes of the four texts
 
@@ -84,6 +83,10 @@ class Recorder:
         self._notes = True
         self._first = self._taken = first
         self._gap_first = self._gap_count = 0
+
+    def keep(self, keeps: Keeps | None) -> None:
+        """Choose anew what is noted."""
+        self._keeps = keeps
 
     def take(self) -> list[bytes]:
         """Return the records since the last call, in pieces: runs are not copied."""

@@ -1,7 +1,7 @@
 """Segments on disk: append-only while open, Parquet once finished.
 
     eventlog/
-    ├── open-<node>-00000007.log                 batches: length twice, records
+    ├── open-<node>-00000007.log                 batches: size twice, next number, records
     ├── events/part-<node>-00000006.parquet      written beside, renamed when whole
     ├── deliveries/…  subscriptions/…  positions/…  retained/…  gaps/…
 
@@ -16,6 +16,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -28,39 +29,17 @@ from nearcast.eventlog.records import Choice, LoggedRates, Record
 from nearcast.eventlog.schemas import LOG_TABLES
 from nearcast.model.errors import FileFormatError
 
-_BATCH = Struct("<II")
-_MARK = 0x5EC7104E
-_MOST_PIECES = 1_000  # of one writev
-_MAGIC = b"nearcast events 1\n"
-_ALONE = (Record.SUBSCRIPTION, Record.POSITION, Record.RETAINED)  # one number each
+MAGIC = b"nearcast events 2\n"
+BATCH = Struct("<IIQ")  # size, size again as a mark, the number after the batch's last
+MARK = 0x5EC7104E
+_GROUP_ROWS = 100_000
+
+Columns = dict[str, list[Any]]
 
 
-class OpenSegment:
-    """A segment being written; `append` is one write call."""
-
-    def __init__(self, directory: Path, node: str, number: int) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.path = directory / f"open-{node}-{number:08d}.log"
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(self._descriptor, _MAGIC)
-
-    def append(self, parts: list[bytes]) -> None:
-        """Write records given in pieces; they survive the process from here on."""
-        size = sum(map(len, parts))
-        pieces: list[bytes] = [_BATCH.pack(size, size ^ _MARK), *parts]
-        for start in range(0, len(pieces), _MOST_PIECES):
-            self._write(pieces[start : start + _MOST_PIECES])
-
-    def _write(self, pieces: list[bytes]) -> None:
-        written = os.writev(self._descriptor, pieces)
-        if written < sum(map(len, pieces)):  # a disk that is nearly full
-            view = memoryview(b"".join(pieces))[written:]
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-
-    def close(self) -> None:
-        """Write no more."""
-        os.close(self._descriptor)
+def batch_header(size: int, next_number: int) -> bytes:
+    """Return what stands before `size` bytes of records, up to a number exclusive."""
+    return BATCH.pack(size, size ^ MARK, next_number)
 
 
 def open_segments(directory: Path) -> list[Path]:
@@ -68,131 +47,173 @@ def open_segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("open-*-????????.log"))
 
 
+def _batches(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number after each batch, and the batch; stop at a last one that was cut short."""
+    with path.open("rb") as file:
+        magic = file.read(len(MAGIC))
+        if magic != MAGIC and magic != MAGIC[: len(magic)]:
+            raise FileFormatError(repr(magic), where=str(path), expected=repr(MAGIC))
+        while len(head := file.read(BATCH.size)) == BATCH.size:
+            size, check, next_number = BATCH.unpack(head)
+            if size ^ MARK != check:
+                return
+            batch = file.read(size)
+            if len(batch) < size:
+                return
+            yield next_number, batch
+
+
 def read_segment(path: Path) -> Iterator[tuple[Record, bytes]]:
-    """Yield the records of a segment; stop at a last batch that was cut short."""
-    data = path.read_bytes()
-    if not data.startswith(_MAGIC):
-        raise FileFormatError(repr(data[:20]), where=str(path), expected=repr(_MAGIC))
-    position, end = len(_MAGIC), len(data)
-    while position + _BATCH.size <= end:
-        size, check = _BATCH.unpack_from(data, position)
-        start = position + _BATCH.size
-        batch = data[start : start + size]
-        if len(batch) < size or size ^ _MARK != check:
-            return
-        yield from _split(batch)
-        position = start + size
-
-
-def _split(batch: bytes) -> Iterator[tuple[Record, bytes]]:
-    position = 0
-    while position < len(batch):
-        kind, size = records.HEADER.unpack_from(batch, position)
-        position += records.HEADER.size
-        yield Record(kind), batch[position : position + size]
-        position += size
+    """Yield the records of a segment; a last batch that was cut short is left out."""
+    for _, batch in _batches(path):
+        position = 0
+        while position < len(batch):
+            kind, size = records.HEADER.unpack_from(batch, position)
+            position += records.HEADER.size
+            yield Record(kind), batch[position : position + size]
+            position += size
 
 
 def last_sequence(path: Path) -> int:
     """Return the highest number that a segment speaks of, 0 if none."""
-    highest = 0
-    for kind, body in read_segment(path):
-        if kind is Record.EVENTS:
-            first, count = records.EVENTS.unpack_from(body)[:2]
-        elif kind is Record.GAP:
-            first, count = records.GAP.unpack_from(body)
-        elif kind in _ALONE:
-            first, count = records.NUMBER.unpack_from(body)[0], 1
-        else:
-            continue
-        highest = max(highest, first + count - 1)
-    return highest
+    return max((next_number - 1 for next_number, _ in _batches(path)), default=0)
 
 
 def finish(path: Path) -> dict[str, int]:
-    """Turn an open segment into Parquet files and remove it; return the rows of each table."""
+    """Turn an open segment into Parquet files and remove it; return the rows of each table.
+
+    Memory: one batch and one row group of each table.
+    """
     node, _, number = path.stem.removeprefix("open-").rpartition("-")
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in LOG_TABLES}
-    for kind, body in read_segment(path):
-        name, make = _MAKERS[kind]
-        rows[name] += ({"node": node, **row} for row in make(body))
-    for name, schema in LOG_TABLES.items():
-        if rows[name]:
-            folder = path.parent / name
-            folder.mkdir(exist_ok=True)
-            whole = folder / f"part-{node}-{number}.parquet"
-            draft = whole.with_suffix(".new")
-            pq.write_table(pa.Table.from_pylist(rows[name], schema), draft)
-            draft.rename(whole)
-    path.unlink()
-    return {name: len(found) for name, found in rows.items()}
+    with ExitStack() as stack:
+        tables = {
+            name: _TableFile(path.parent / name, f"part-{node}-{number}", schema)
+            for name, schema in LOG_TABLES.items()
+        }
+        for table in tables.values():
+            stack.callback(table.abandon)
+        for kind, body in read_segment(path):
+            name, make = _MAKERS[kind]
+            tables[name].add(node, make(body))
+        counts = {name: table.close() for name, table in tables.items()}
+    path.unlink(missing_ok=True)
+    return counts
 
 
-def _events(body: bytes) -> Iterator[dict[str, Any]]:
+class _TableFile:
+    """A Parquet file in the making; it has its name only once it is whole."""
+
+    def __init__(self, folder: Path, name: str, schema: pa.Schema) -> None:
+        self._whole = folder / f"{name}.parquet"
+        self._draft = folder / f"{name}.{os.getpid()}.new"
+        self._schema = schema
+        self._columns: Columns = {one: [] for one in schema.names}
+        self._writer: pq.ParquetWriter | None = None
+        self._rows = 0
+
+    def add(self, node: str, rows: Columns) -> None:
+        """Add rows, given by columns."""
+        count = len(rows["sequence"])
+        self._columns["node"] += [node] * count
+        for name, values in rows.items():
+            self._columns[name] += values
+        if len(self._columns["node"]) >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            self._draft.parent.mkdir(exist_ok=True)
+            self._writer = pq.ParquetWriter(self._draft, self._schema)
+        table = pa.Table.from_pydict(self._columns, self._schema)
+        self._writer.write_table(table)
+        self._rows += table.num_rows
+        self._columns = {one: [] for one in self._schema.names}
+
+    def close(self) -> int:
+        """Give the file its name, if there is a row; return the rows."""
+        if self._columns["node"]:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._draft.rename(self._whole)
+        return self._rows
+
+    def abandon(self) -> None:
+        """Leave nothing behind, where `close` was not reached."""
+        if self._writer is not None:
+            self._writer.close()
+            self._draft.unlink(missing_ok=True)
+
+
+def _events(body: bytes) -> Columns:
     first, count, ms, flags, head, size, name_size, topic_size = records.EVENTS.unpack_from(body)
     at = records.EVENTS.size
     publisher = body[at : at + name_size].decode()
     at += name_size
     topic = body[at : at + topic_size].decode()
     at += topic_size
-    for place in range(count):
-        start = at + place * size
-        yield {
-            "sequence": first + place,
-            "t": ms,
-            "publisher": publisher,
-            "topic": topic,
-            "qos": flags & 3,
-            "retain": bool(flags & 4),
-            "payload": body[start + head : start + size],
-        }
-
-
-def _deliveries(body: bytes) -> Iterator[dict[str, Any]]:
-    first, count, qos = records.DELIVERIES.unpack_from(body)
-    for receiver in body[records.DELIVERIES.size :].decode().split("\0"):
-        for place in range(count):
-            yield {"sequence": first + place, "receiver": receiver, "qos": qos}
-
-
-def _subscriptions(body: bytes) -> Iterator[dict[str, Any]]:
-    number, ms, added, qos, name_size, _ = records.SUBSCRIPTION.unpack_from(body)
-    at = records.SUBSCRIPTION.size
-    yield {
-        "sequence": number,
-        "t": ms,
-        "client": body[at : at + name_size].decode(),
-        "filter": body[at + name_size :].decode(),
-        "qos": qos,
-        "added": bool(added),
+    starts = range(at, at + count * size, size) if size else [at] * count
+    return {
+        "sequence": list(range(first, first + count)),
+        "t": [ms] * count,
+        "publisher": [publisher] * count,
+        "topic": [topic] * count,
+        "qos": [flags & 3] * count,
+        "retain": [bool(flags & 4)] * count,
+        "payload": [body[start + head : start + size] for start in starts],
     }
 
 
-def _positions(body: bytes) -> Iterator[dict[str, Any]]:
+def _deliveries(body: bytes) -> Columns:
+    first, count, qos = records.DELIVERIES.unpack_from(body)
+    receivers = body[records.DELIVERIES.size :].decode().split("\0")
+    return {
+        "sequence": list(range(first, first + count)) * len(receivers),
+        "receiver": [receiver for receiver in receivers for _ in range(count)],
+        "qos": [qos] * count * len(receivers),
+    }
+
+
+def _subscriptions(body: bytes) -> Columns:
+    number, ms, added, qos, name_size, _ = records.SUBSCRIPTION.unpack_from(body)
+    at = records.SUBSCRIPTION.size
+    return {
+        "sequence": [number],
+        "t": [ms],
+        "client": [body[at : at + name_size].decode()],
+        "filter": [body[at + name_size :].decode()],
+        "qos": [qos],
+        "added": [bool(added)],
+    }
+
+
+def _positions(body: bytes) -> Columns:
     number, ms, lon, lat = records.POSITION.unpack_from(body)
     client = body[records.POSITION.size :].decode()
-    yield {"sequence": number, "t": ms, "client": client, "lon": lon, "lat": lat}
+    return {"sequence": [number], "t": [ms], "client": [client], "lon": [lon], "lat": [lat]}
 
 
-def _retained(body: bytes) -> Iterator[dict[str, Any]]:
+def _retained(body: bytes) -> Columns:
     number, ms, choice, *rest = records.RETAINED.unpack_from(body)
     rates, sizes = rest[:3], rest[3:]
-    row: dict[str, Any] = {"sequence": number, "t": ms, "choice": Choice(choice).name.lower()}
+    row: Columns = {"sequence": [number], "t": [ms], "choice": [Choice(choice).name.lower()]}
     at = records.RETAINED.size
     for name, size in zip(("client", "topic", "policy", "reason"), sizes, strict=True):
-        row[name] = body[at : at + size].decode()
+        row[name] = [body[at : at + size].decode()]
         at += size
     for name, rate in zip(LoggedRates._fields, rates, strict=True):
-        row[name] = None if math.isnan(rate) else rate
-    yield row
+        row[name] = [None if math.isnan(rate) else rate]
+    return row
 
 
-def _gaps(body: bytes) -> Iterator[dict[str, Any]]:
+def _gaps(body: bytes) -> Columns:
     first, count = records.GAP.unpack_from(body)
-    yield {"sequence": first, "count": count, "reason": body[records.GAP.size :].decode()}
+    reason = body[records.GAP.size :].decode()
+    return {"sequence": [first], "count": [count], "reason": [reason]}
 
 
-_MAKERS: dict[Record, tuple[str, Callable[[bytes], Iterator[dict[str, Any]]]]] = {
+_MAKERS: dict[Record, tuple[str, Callable[[bytes], Columns]]] = {
     Record.EVENTS: ("events", _events),
     Record.DELIVERIES: ("deliveries", _deliveries),
     Record.SUBSCRIPTION: ("subscriptions", _subscriptions),
@@ -203,5 +224,7 @@ _MAKERS: dict[Record, tuple[str, Callable[[bytes], Iterator[dict[str, Any]]]]] =
 
 
 if __name__ == "__main__":
+    os.nice(10)  # a broker on the same machine goes first
     for name in sys.argv[1:]:
-        finish(Path(name))
+        if Path(name).exists():  # or else somebody was faster
+            finish(Path(name))
