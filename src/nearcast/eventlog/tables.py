@@ -77,6 +77,20 @@ class VersionedTable:
             stream.write(json.dumps(pointer).encode())
         self._store.move(beside, f"{self._base}/{POINTER}")
 
+    def discard(self, version: str) -> None:
+        """Remove what was written of a version that will not be published."""
+        for path in (f"{self._base}/{version}", f"{self._base}/.{POINTER}-{version}"):
+            kind = self._store.get_file_info(path).type
+            if kind == fs.FileType.Directory:
+                self._store.delete_dir(path)
+            elif kind == fs.FileType.File:
+                self._store.delete_file(path)
+        self._drop_empty_root()
+
+    def _drop_empty_root(self) -> None:
+        if not self._store.get_file_info(fs.FileSelector(self._base, allow_not_found=True)):
+            self._store.delete_dir(self._base)
+
     def drop_old(self, keep: int = 2) -> None:
         """Remove all but the current version and the ones before it, `keep` in all.
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nearcast.eventlog import POSITIONS, REJECTED_POSITIONS
 from nearcast.model.errors import MisuseError
-from nearcast.pipeline.tables import write_table
+from nearcast.pipeline.tables import drafts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,9 +56,11 @@ def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
         kept = counts.pop(None, 0)
         if not kept:
             raise _nothing_good(counts, judged)
-        write_table(judged.where(F.col("reason").isNull()), f"{output}/positions", POSITIONS)
-        rejected = judged.where(F.col("reason").isNotNull())
-        write_table(_as_text(rejected), f"{output}/rejected", REJECTED_POSITIONS)
+        good = judged.where(F.col("reason").isNull())
+        rejected = _as_text(judged.where(F.col("reason").isNotNull()))
+        with drafts() as written:
+            written.write(good, f"{output}/positions", POSITIONS)
+            written.write(rejected, f"{output}/rejected", REJECTED_POSITIONS)
     finally:
         judged.unpersist()
     return Ingested(kept, counts)

@@ -10,7 +10,7 @@ from nearcast.model import MisuseError, Space
 from nearcast.pipeline.event_logs import SEQUENCE_BITS
 from nearcast.pipeline.ingest import Ingested, instant_column
 from nearcast.pipeline.match import EVENT_KEY, why_not
-from nearcast.pipeline.tables import write_table
+from nearcast.pipeline.tables import drafts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,9 +34,10 @@ def ingest_events(source: DataFrame, output: str, space: Space, timezone: str = 
         if not kept:
             raise _nothing_good(counts)
         good = judged.where(F.col("reason").isNull())
-        write_table(good, f"{output}/events", events_schema(space))
         bad = judged.where(F.col("reason").isNotNull())
-        write_table(bad, f"{output}/rejected", REJECTED_ROWS)
+        with drafts() as written:
+            written.write(good, f"{output}/events", events_schema(space))
+            written.write(bad, f"{output}/rejected", REJECTED_ROWS)
     finally:
         judged.unpersist()
     return Ingested(kept, counts)

@@ -15,7 +15,7 @@ from nearcast.model import MisuseError, Space
 from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, ship, why_not
 from nearcast.pipeline.partitioned import choose_cells, match_by_place
 from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
-from nearcast.pipeline.tables import write_table
+from nearcast.pipeline.tables import drafts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +57,8 @@ def match_tables(
     judged = events.withColumn("reason", why_not(space, events.columns))
     names = [a.name for a in space.attributes if a.name in events.columns]
     good = judged.where("reason IS NULL").select(EVENT_KEY, *names)
-    with tempfile.TemporaryDirectory(prefix="nearcast-index-") as folder:
+    bad = judged.where("reason IS NOT NULL").select(EVENT_KEY, "reason")
+    with tempfile.TemporaryDirectory(prefix="nearcast-index-") as folder, drafts() as written:
         count = wishes.count()
         if count <= fits:
             view = matcher_of(wishes.orderBy(KEY).toArrow(), space)
@@ -68,10 +69,9 @@ def match_tables(
             nullable = _nullable(good, space, names)
             cells = choose_cells(wishes, space, max(4, count // fits + 1) * 2, nullable)
             found, way = match_by_place(good, wishes, space, cells, question), "place"
-        rows = write_table(found, f"{output}/deliveries", DELIVERIES)
-    bad = judged.where("reason IS NOT NULL").select(EVENT_KEY, "reason")
-    rejected = write_table(bad, f"{output}/rejected_events", REJECTED_EVENTS)
-    return Matched(rows, rejected, way)
+        delivered = written.write(found, f"{output}/deliveries", DELIVERIES)
+        rejected = written.write(bad, f"{output}/rejected_events", REJECTED_EVENTS)
+    return Matched(delivered.rows, rejected.rows, way)
 
 
 def _nullable(events: DataFrame, space: Space, names: list[str]) -> set[str]:

@@ -19,7 +19,7 @@ from nearcast.locality.slow_regions import (
     slow_regions,
 )
 from nearcast.model.errors import LimitError, MisuseError
-from nearcast.pipeline.tables import conform, read_table, write_table
+from nearcast.pipeline.tables import conform, drafts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,11 +42,12 @@ def find_regions(
     """Write the tables `cells` and `regions` under `output`, and a GeoJSON file beside them."""
     spark = positions.sparkSession
     grid = CellGrid(cell_m, _middle_latitude(positions))
-    write_table(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
-    chosen = slow_and_dense(read_table(spark, f"{output}/cells"), rules)
-    found = slow_regions(chosen, rules, grid)
-    table = pa.Table.from_pylist([_row(i, region) for i, region in enumerate(found)], REGIONS)
-    write_table(spark.createDataFrame(table), f"{output}/regions", REGIONS)
+    with drafts() as written:
+        cells = written.write(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
+        chosen = slow_and_dense(spark.read.parquet(cells.path), rules)
+        found = slow_regions(chosen, rules, grid)
+        table = pa.Table.from_pylist([_row(i, region) for i, region in enumerate(found)], REGIONS)
+        written.write(spark.createDataFrame(table), f"{output}/regions", REGIONS)
     return RegionsFound(grid, found, chosen)
 
 

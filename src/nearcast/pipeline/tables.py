@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,16 +39,64 @@ def read_table(spark: SparkSession, root: str) -> DataFrame:
     return spark.read.parquet(VersionedTable(root).current_path())
 
 
-def write_table(frame: DataFrame, root: str, schema: pa.Schema) -> int:
-    """Write `frame` as the table's next version, make it current, and return its number of rows.
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A version that is written and not yet current."""
 
-    If anything fails before the end, the table stays as it was.
+    table: VersionedTable
+    version: str
+    rows: int
+
+    @property
+    def path(self) -> str:
+        """Where its files are."""
+        return self.table.path_of(self.version)
+
+
+class Drafts:
+    """The tables of one job: all of them become current when all are written, or none does."""
+
+    def __init__(self) -> None:
+        self._begun: list[tuple[VersionedTable, str]] = []
+        self._done: list[Draft] = []
+
+    def write(self, frame: DataFrame, root: str, schema: pa.Schema) -> Draft:
+        """Write `frame` as the next version of the table at `root`."""
+        table = VersionedTable(root)
+        version = table.next_version(secrets.token_hex(4))
+        self._begun.append((table, version))
+        path = table.path_of(version)
+        conform(frame, schema).write.parquet(path)
+        rows = frame.sparkSession.read.parquet(path).count()  # from the files' footers: no scan
+        self._done.append(Draft(table, version, rows))
+        return self._done[-1]
+
+    def publish(self) -> None:
+        """Make all versions current."""
+        for draft in self._done:
+            draft.table.publish(draft.version, draft.rows)
+        for draft in self._done:
+            draft.table.drop_old()
+
+    def discard(self) -> None:
+        """Remove what was written, whole or not, unless it is current already."""
+        for table, version in self._begun:
+            current = table.current()
+            if current is None or current.name != version:
+                table.discard(version)
+
+
+@contextmanager
+def drafts() -> Iterator[Drafts]:
+    """Write tables in the body; at its end they become current together.
+
+    If anything fails before the end, every table stays as it was and the space is freed.
     """
-    table = VersionedTable(root)
-    version = table.next_version(secrets.token_hex(4))
-    path = table.path_of(version)
-    conform(frame, schema).write.parquet(path)
-    rows = frame.sparkSession.read.parquet(path).count()  # from the files' footers: no scan
-    table.publish(version, rows)
-    table.drop_old()
-    return rows
+    written = Drafts()
+    try:
+        yield written
+        written.publish()
+    except BaseException:
+        with suppress(OSError):
+            written.discard()
+        raise
