@@ -36,6 +36,7 @@ from nearcast.server.websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
     from nearcast.server.event_log import EventLog
+    from nearcast.server.network import Network
 
 log = logging.getLogger("nearcast.server")
 
@@ -94,6 +95,8 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._turns: Turns | None = None
         self._log: EventLog | None = None
+        self.network: Network | None = None
+        self._leaves = configuration.network.leave
         self._sys_alarm: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
@@ -119,6 +122,7 @@ class Server:
             on_end=self._log.turn_ended if self._log is not None else None,
         )
         try:
+            await self._join_network()
             for number, section in enumerate(self.configuration.listener):
                 await self._listen(section, str(number))
             if self.configuration.log.metrics_port is not None:
@@ -151,6 +155,37 @@ class Server:
         node = self.configuration.node
         self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
         self.node.state.log = self._log.recorder
+
+    async def _join_network(self) -> None:
+        """Become part of a network, before there are clients that a taken name would send away."""
+        configuration, turns = self.configuration, self._turns
+        if not configuration.network.join:
+            return
+        from nearcast.network.mesh import Mesh
+        from nearcast.server.network import Network
+        from nearcast.server.network_entry import describe_spaces, entry_of
+
+        assert turns is not None
+        mesh = Mesh(
+            configuration.node.name,
+            self.node,
+            random=SystemRandom(),
+            spaces=describe_spaces(configuration),
+        )
+        self.network = Network(
+            configuration.network,
+            mesh,
+            turns,
+            describe=entry_of(self),
+            on_leave=self._leave,
+        )
+        turns.on_written = self.network.turn_ended
+        await self.network.start()
+
+    def _leave(self) -> None:
+        """End, and leave the network for good."""
+        self._leaves = True
+        self.request_stop()
 
     async def _listen(self, section: ListenerSection, name: str) -> None:
         turns = self._turns
@@ -229,6 +264,9 @@ class Server:
                 if not self.node.state.connections:
                     break
                 await asyncio.sleep(0.02)
+        if self.network is not None:
+            await self.network.stop(leave=self._leaves)
+            self.network = None
         if self._turns is not None:
             self._turns.stop()
         if self._log is not None:

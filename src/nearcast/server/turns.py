@@ -48,6 +48,7 @@ class Turns:
         on_failure: Callable[[BaseException], None] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
+        self.on_written: Callable[[], None] | None = None
         self.node = node
         self._receive = node.receive
         self.clock = clock
@@ -120,6 +121,8 @@ class Turns:
         else:
             for connection in self.node.take_grown():
                 self._write(connection)
+        if self.on_written is not None:
+            self.on_written()
         self._ask()
         self._set_alarm()
         if self._on_end is not None:
@@ -205,6 +208,8 @@ class Turns:
                 wire.finish()
             elif connection.session is not None and connection.session.queue:
                 self._go_on(connection)
+        if self.on_written is not None:
+            self.on_written()
         if self._held:
             self._begin_sync()
 

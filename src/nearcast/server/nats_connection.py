@@ -1,0 +1,197 @@
+"""A connection to NATS for a node: made once, and given up when it breaks.
+
+It does not mend itself: who uses it makes a new one, and so begins membership and watching anew.
+Whatever can go wrong becomes an `EnvironmentProblem` that says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.errors import (
+    BucketNotFoundError,
+    KeyNotFoundError,
+    KeyWrongLastSequenceError,
+    NoStreamResponseError,
+    ServiceUnavailableError,
+)
+
+from nearcast.config import NetworkSection
+from nearcast.model.errors import EnvironmentProblem
+
+CONNECT_TIMEOUT_S = 2
+STORE_TIMEOUT_S = 2.0
+_PING_S = 1
+_DELAY_S = 0.05
+_PASSWORD = re.compile(r"//[^@/]*@")
+
+
+class NatsConnection(Client):
+    """A client that knows when it is lost, and what the server complained of."""
+
+    def __init__(self, *, must_encrypt: bool = False) -> None:
+        super().__init__()
+        self.lost = asyncio.Event()
+        self.complaint = ""
+        self._must_encrypt = must_encrypt
+
+    def _connect_command(self) -> bytes:
+        """Show a password only to a server that encrypts, where that was asked for."""
+        if self._must_encrypt and not self._server_info.get("tls_required"):
+            raise NatsError("the server does not encrypt its connections")
+        command: bytes = super()._connect_command()
+        return command
+
+    async def note_lost(self) -> None:
+        """Tell who waits for it."""
+        self.lost.set()
+
+    async def note_complaint(self, problem: Exception) -> None:
+        """Keep what the server said, for a message later."""
+        self.complaint = str(problem) or type(problem).__name__
+
+
+def public_address(address: str) -> str:
+    """Return an address without the password in it.
+
+    >>> public_address("nats://node:secret@10.0.0.1:4222")
+    'nats://10.0.0.1:4222'
+    """
+    return _PASSWORD.sub("//", address)
+
+
+async def connect(section: NetworkSection, label: str) -> NatsConnection:
+    """Return a connection to the first server that takes us; if none does, say why."""
+    context = tls_context(section) if section.is_encrypted else None
+    problems = []
+    for address in section.join:
+        try:
+            return await _connect_one(section, address, label, context)
+        except EnvironmentProblem as problem:
+            problems.append(problem)
+    raise problems[0]
+
+
+async def _connect_one(
+    section: NetworkSection, address: str, label: str, context: ssl.SSLContext | None
+) -> NatsConnection:
+    client = NatsConnection(must_encrypt=context is not None)
+    with _explained(public_address(address), client):
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S + 1):
+                await client.connect(
+                    servers=[address],
+                    name=label,
+                    error_cb=client.note_complaint,
+                    closed_cb=client.note_lost,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=_DELAY_S,  # type: ignore[arg-type]
+                    connect_timeout=CONNECT_TIMEOUT_S,
+                    ping_interval=_PING_S,
+                    skip_subject_validation=True,
+                    **_introduction(section, context, address),
+                )
+        except BaseException:
+            await close(client)
+            raise
+    return client
+
+
+def _introduction(
+    section: NetworkSection, context: ssl.SSLContext | None, address: str
+) -> dict[str, Any]:
+    given = {
+        "user": section.user,
+        "password": section.password,
+        "token": section.token,
+        "user_credentials": None if section.credentials is None else str(section.credentials),
+        "tls": context,
+        "tls_hostname": None if context is None else urlsplit(address).hostname,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+async def close(client: NatsConnection) -> None:
+    """Close, whatever state it is in."""
+    with contextlib.suppress(NatsError, OSError, AssertionError, AttributeError):
+        async with asyncio.timeout(1):
+            await client.close()
+
+
+def tls_context(section: NetworkSection) -> ssl.SSLContext:
+    """Return the context of an encrypted connection."""
+    try:
+        context = ssl.create_default_context(
+            cafile=None if section.authority is None else str(section.authority)
+        )
+        if section.certificate is not None:
+            context.load_cert_chain(section.certificate, section.key)
+    except (OSError, ssl.SSLError) as problem:
+        raise EnvironmentProblem(
+            f"a certificate or key that cannot be read ({problem})",
+            where="network",
+            expected="PEM files",
+        ) from None
+    return context
+
+
+@contextlib.contextmanager
+def _explained(address: str, client: NatsConnection) -> Iterator[None]:
+    """Say in our words why a connection cannot be made."""
+    found, todo = "", ""
+    try:
+        yield
+    except ssl.SSLError as problem:
+        found, todo = f"no encrypted connection ({problem.reason or problem})", "Check `authority`."
+    except ModuleNotFoundError:
+        found = "a credentials file needs a package that is not installed"
+        todo = "Install it: pip install nkeys"
+    except (NatsError, OSError) as problem:
+        said = f"{problem} {client.complaint}"
+        if "authorization" in said.lower() or "authentication" in said.lower():
+            found = "NATS does not accept the user, password, token or credentials"
+            todo = "Check [network] in the configuration."
+        elif "SSL" in said or "certificate" in said:
+            found, todo = f"no encrypted connection ({client.complaint})", "Check `authority`."
+        elif "encrypt" in said:
+            found = str(problem)
+            todo = "Use nats:// without `authority`, or let the server encrypt."
+        else:
+            found = f"no connection ({client.complaint or problem or 'no answer'})"
+            todo = "Is nats-server running there?"
+    if found:
+        raise EnvironmentProblem(found, where=address, todo=todo)
+
+
+@contextlib.contextmanager
+def store_answers(client: NatsConnection) -> Iterator[None]:
+    """Say in our words why the key-value store does not do what it is asked to."""
+    client.complaint = ""
+    found, todo = "", ""
+    try:
+        yield
+    except (KeyNotFoundError, BucketNotFoundError, KeyWrongLastSequenceError):
+        raise  # an answer like any other
+    except (ServiceUnavailableError, NoStreamResponseError) as problem:
+        if getattr(problem, "err_code", None):
+            found = f"the key-value store is full ({problem.description})"
+        else:
+            found = "this NATS has no JetStream, which keeps the list of nodes"
+            todo = "Start it with: nats-server -js"
+    except TimeoutError:
+        found = "the key-value store does not answer"
+        if "permissions" in client.complaint.lower():
+            found = f"this node may not write to the key-value store ({client.complaint})"
+    except NatsError as problem:
+        found = f"the key-value store refused ({getattr(problem, 'description', '') or problem})"
+    if found:
+        raise EnvironmentProblem(found, where="NATS", todo=todo)

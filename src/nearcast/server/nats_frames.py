@@ -1,0 +1,128 @@
+"""Frames between nodes over core NATS: one subject per pair of nodes, one flush a turn.
+
+`nearcast.<network>.frames.<receiver>.<sender>`, with a further word for a piece of a long frame.
+What cannot be sent because NATS is away is dropped: links notice, and begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from nearcast.server.nats_connection import NatsConnection
+from nearcast.server.nats_members import key_of, name_of
+from nearcast.server.nats_pieces import Assembly, cut
+
+HIGH_WATER_BYTES = 4 << 20
+"""So much may wait for NATS to take it; then other nodes wait as slow clients do."""
+
+Frames = list[tuple[str, bytes]]
+
+
+class FrameCarrier:
+    """Sends and receives frames while there is a connection."""
+
+    def __init__(
+        self,
+        network: str,
+        name: str,
+        *,
+        received: Callable[[str, bytes], None],
+        has_room: Callable[[], None],
+    ) -> None:
+        self.dropped = 0
+        self.backlog_bytes = 0
+        self._name = key_of(name)
+        self._prefix = f"nearcast.{network}.frames."
+        self._received = received
+        self._has_room = has_room
+        self._is_open = False
+        self._outgoing: Frames = []
+        self._wake = asyncio.Event()
+        self._subjects: dict[str, str] = {}
+        self._senders: dict[str, str] = {}
+        self._assemblies: dict[str, Assembly] = {}
+        self._pieces_sent = 0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether NATS takes less than there is to send."""
+        return self.backlog_bytes > HIGH_WATER_BYTES
+
+    def send(self, frames: Frames) -> None:
+        """Take frames for other nodes; they leave in this order."""
+        if not self._is_open:
+            self.dropped += len(frames)
+            return
+        self._outgoing += frames
+        self.backlog_bytes += sum(len(data) for _, data in frames)
+        self._wake.set()
+
+    async def run(self, client: NatsConnection) -> None:
+        """Carry frames until the connection breaks."""
+        subject = f"{self._prefix}{self._name}.>"
+        subscription = await client.subscribe(subject, cb=self._arrived)
+        self._assemblies.clear()
+        self._is_open = True
+        try:
+            await self._pump(client)
+        finally:
+            self._is_open = False
+            self._outgoing, self.backlog_bytes = [], 0
+            if not client.is_closed:
+                await subscription.unsubscribe()
+
+    async def _pump(self, client: NatsConnection) -> None:
+        most = int(client.max_payload)
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            frames, self._outgoing = self._outgoing, []
+            was_crowded = self.is_crowded
+            for name, data in frames:
+                await self._publish(client, name, data, most)
+                self.backlog_bytes -= len(data)
+            if was_crowded and not self.is_crowded:
+                self._has_room()
+
+    async def _publish(self, client: NatsConnection, name: str, data: bytes, most: int) -> None:
+        subject = self._subjects.get(name)
+        if subject is None:
+            subject = self._subjects[name] = f"{self._prefix}{key_of(name)}.{self._name}"
+        if len(data) <= most:
+            await client.publish(subject, data)
+            return
+        self._pieces_sent += 1
+        for piece in cut(data, most, self._pieces_sent):
+            await client.publish(f"{subject}.piece", piece)
+
+    async def flush(self, client: NatsConnection) -> None:
+        """Wait until NATS has all that was sent."""
+        for _ in range(1_000):
+            if not (self._outgoing and self._is_open):
+                break
+            await asyncio.sleep(0)
+        try:
+            await client.flush(timeout=1)
+        except (NatsError, OSError):
+            self.dropped += 1
+
+    async def _arrived(self, message: Msg) -> None:
+        sender = self._senders.get(message.subject)
+        if sender is None:
+            sender = self._sender(message.subject)
+        data: bytes | None = message.data
+        if message.subject.endswith(".piece"):
+            data = self._assemblies.setdefault(sender, Assembly()).add(message.data)
+        if data is not None:
+            self._received(sender, data)
+
+    def _sender(self, subject: str) -> str:
+        word = subject.removesuffix(".piece").rpartition(".")[2]
+        name = name_of(word)
+        if len(self._senders) < 10_000:
+            self._senders[subject] = name
+        return name

@@ -1,0 +1,276 @@
+"""Who is in the network: a list in NATS's key-value store that every node writes itself into.
+
+An entry is written again every second and vanishes five seconds after the last time. So a node that
+ends without a word is away, and the others keep for it what it must not miss. One that leaves for
+good says so with a mark that stays until it joins again.
+
+Two buckets: entries of nodes, which expire, and what is to stay (marks, and `nats_settings`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.js.api import KeyValueConfig, StorageType
+from nats.js.client import JetStreamContext
+from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from nearcast.config import NetworkSection
+from nearcast.model.errors import KeyInUseError
+from nearcast.server.nats_connection import STORE_TIMEOUT_S, NatsConnection, store_answers
+
+REFRESH_S = 1.0
+EXPIRY_S = 5.0
+TAKEN_BACK = -1
+_LEFT = "left."
+_LOOK_S = 0.4
+
+
+class LinkState(msgspec.Struct, frozen=True):
+    """How a node sees its link to another one."""
+
+    is_up: bool = False
+    skew_ms: float = 0.0
+    delay_ms: float | None = None
+    restarts: int = 0
+    problem: str = ""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A node in the list; `identity` tells it from another one with the same name."""
+
+    name: str
+    identity: str
+    addresses: list[str] = []
+    speaks: tuple[int, int] = (1, 1)
+    version: str = ""
+    started_ms: int = 0
+    spaces: str = ""
+    clients: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    bytes_sent: int = 0
+    refused: int = 0
+    links: dict[str, LinkState] = {}
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The mark of a node that has left: no entry that began before then counts any more.
+
+    `TAKEN_BACK` stands for the instant when the mark is gone.
+    """
+
+    name: str
+    at_ms: int
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_member = msgspec.json.Decoder(Member).decode
+_decode_left = msgspec.json.Decoder(Left).decode
+
+
+def key_of(name: str) -> str:
+    """Return a node's name as one word of a NATS subject.
+
+    >>> key_of("berlin.3")
+    'berlin=2E3'
+    """
+    return name.replace(".", "=2E")
+
+
+def name_of(key: str) -> str:
+    """Return the name that `key_of` made a word of."""
+    return key.replace("=2E", ".")
+
+
+async def open_bucket(
+    client: NatsConnection, section: NetworkSection, *, expires: bool, creates: bool = True
+) -> KeyValue:
+    """Return the bucket of entries that expire, or of those that stay."""
+    stream = client.jetstream(timeout=STORE_TIMEOUT_S)
+    name = f"nearcast_{section.name}_{'nodes' if expires else 'kept'}"
+    with store_answers(client):
+        try:
+            return await stream.key_value(name)
+        except BucketNotFoundError:
+            if not creates:
+                raise KeyNotFoundError from None
+            return await _create(stream, name, section.replicas, expires=expires)
+
+
+async def _create(stream: JetStreamContext, name: str, replicas: int, *, expires: bool) -> KeyValue:
+    return await stream.create_key_value(
+        KeyValueConfig(
+            bucket=name,
+            history=1,
+            ttl=EXPIRY_S if expires else None,
+            storage=StorageType.MEMORY if expires else StorageType.FILE,
+            replicas=replicas,
+        )
+    )
+
+
+class Members:
+    """One node's hand on the list: write itself into it, and hear of the others."""
+
+    def __init__(self, client: NatsConnection, nodes: KeyValue, kept: KeyValue) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._kept = kept
+        self._revision: int | None = None
+
+    async def claim(self, me: Member) -> None:
+        """Take the name; if a node that lives has it, raise a KeyInUseError.
+
+        An entry of another identity may be what a killed node has left: it is watched until it
+        changes (that node lives) or expires.
+        """
+        key, seen = key_of(me.name), None
+        while True:
+            with store_answers(self._client):
+                holder, revision = await self._look(key)
+                try:
+                    if holder is None:
+                        self._revision = await self._nodes.create(key, _encode(me))
+                        return
+                    if holder.identity == me.identity:
+                        last = revision
+                        self._revision = await self._nodes.update(key, _encode(me), last=last)
+                        return
+                except KeyWrongLastSequenceError:
+                    continue  # somebody was quicker
+            if seen is not None and revision != seen:
+                raise _taken(holder)
+            seen = revision
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self, key: str) -> tuple[Member | None, int]:
+        try:
+            entry = await self._nodes.get(key)
+        except KeyNotFoundError:
+            return None, 0
+        return read_member(entry.value), int(entry.revision or 0)
+
+    async def refresh(self, me: Member) -> None:
+        """Write the entry again; one that has expired meanwhile is claimed anew."""
+        if self._revision is None:
+            await self.claim(me)
+            return
+        last, self._revision = self._revision, None  # whatever goes wrong: look before writing
+        with store_answers(self._client), contextlib.suppress(KeyWrongLastSequenceError):
+            self._revision = await self._nodes.update(key_of(me.name), _encode(me), last=last)
+        if self._revision is None:
+            await self.claim(me)
+
+    async def withdraw(self, name: str) -> None:
+        """Take the entry out of the list: the node is away."""
+        self._revision = None
+        with store_answers(self._client):
+            await self._nodes.delete(key_of(name))
+
+    async def mark_left(self, name: str, at_ms: int) -> None:
+        """Let all others know that a node has left for good."""
+        with store_answers(self._client):
+            await self._kept.put(_LEFT + key_of(name), _encode(Left(name, at_ms)))
+
+    async def unmark_left(self, name: str) -> None:
+        """Take the mark back, because the node joins again."""
+        key = _LEFT + key_of(name)
+        with store_answers(self._client):
+            try:
+                await self._kept.get(key)
+            except KeyNotFoundError:
+                return
+            await self._kept.delete(key)
+
+    async def changes(self) -> AsyncGenerator[Member | Left, None]:
+        """Yield entries and marks: first all that there are, then each that is written."""
+        queue: asyncio.Queue[Member | Left | None] = asyncio.Queue()
+        with store_answers(self._client):
+            nodes = await self._nodes.watchall()
+            kept = await self._kept.watch(_LEFT + "*")
+        tasks = [
+            asyncio.create_task(_pass_on(nodes, queue, _told_of_node)),
+            asyncio.create_task(_pass_on(kept, queue, _told_of_mark)),
+        ]
+        try:
+            while (one := await queue.get()) is not None:
+                yield one
+        finally:
+            for task in tasks:
+                task.cancel()
+            for watcher in (nodes, kept):
+                with contextlib.suppress(NatsError):
+                    await watcher.stop()  # type: ignore[no-untyped-call]
+
+
+async def _pass_on(
+    watcher: KeyValue.KeyWatcher,
+    queue: asyncio.Queue[Member | Left | None],
+    read: Callable[[KeyValue.Entry], Member | Left | None],
+) -> None:
+    async for entry in watcher:
+        one = None if entry is None else read(entry)
+        if one is not None:
+            queue.put_nowait(one)
+    queue.put_nowait(None)
+
+
+def _told_of_node(entry: KeyValue.Entry) -> Member | None:
+    return read_member(entry.value) if entry.operation is None else None
+
+
+def _told_of_mark(entry: KeyValue.Entry) -> Left | None:
+    if entry.operation is None:
+        return read_left(entry.value)
+    return Left(name_of(entry.key.removeprefix(_LEFT)), TAKEN_BACK)
+
+
+def read_member(data: bytes | None) -> Member | None:
+    """Return an entry; None for what is none."""
+    try:
+        return _decode_member(data or b"")
+    except msgspec.MsgspecError:
+        return None
+
+
+def read_left(data: bytes | None) -> Left | None:
+    """Return a mark; None for what is none."""
+    try:
+        return _decode_left(data or b"")
+    except msgspec.MsgspecError:
+        return None
+
+
+async def list_members(client: NatsConnection, section: NetworkSection) -> list[Member]:
+    """Return the nodes of a network, by name; no network has none."""
+    try:
+        nodes = await open_bucket(client, section, expires=True, creates=False)
+    except KeyNotFoundError:
+        return []
+    found = []
+    with store_answers(client):
+        watcher = await nodes.watchall()
+        async for entry in watcher:
+            if entry is None:
+                break
+            member = read_member(entry.value) if entry.operation is None else None
+            if member is not None:
+                found.append(member)
+        await watcher.stop()  # type: ignore[no-untyped-call]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _taken(holder: Member | None) -> KeyInUseError:
+    at = "" if holder is None else f" at {', '.join(holder.addresses)}"
+    name = "" if holder is None else f"'{holder.name}' "
+    return KeyInUseError(
+        f"the name {name}is taken by a node{at}",
+        where="network",
+        todo="Choose another with --name.",
+    )

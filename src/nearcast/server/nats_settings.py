@@ -1,0 +1,152 @@
+"""What all nodes of a network share: the plan, the policies. Versioned, checked, any length.
+
+A value is cut into pieces under keys of their own, which are written first. The head names version,
+length and digest, and is written last and only if nobody else has written it meanwhile; so a reader
+sees the old value or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+
+import msgspec
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError
+from nearcast.server.nats_connection import NatsConnection, store_answers
+
+_PIECE_BYTES = 512 << 10
+_HEADS, _PIECES = "shared.", "piece."
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Which value is in force; `version` grows by one with each."""
+
+    name: str
+    version: int
+    size: int
+    digest: str
+    pieces: int
+    at_ms: int = 0
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A value that all nodes share."""
+
+    head: Head
+    data: bytes
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Head).decode
+
+
+class SharedSettings:
+    """Values by name in the bucket of what is kept."""
+
+    def __init__(self, client: NatsConnection, kept: KeyValue) -> None:
+        self._client = client
+        self._kept = kept
+
+    async def put(self, name: str, data: bytes, *, at_ms: int, expected: int | None = None) -> Head:
+        """Replace a value, if its version is still `expected` (None: whatever it is).
+
+        Who comes second gets a KeyInUseError, and nothing has changed.
+        """
+        with store_answers(self._client):
+            old, revision = await self._head(name)
+        version = 0 if old is None else old.version
+        if expected is not None and expected != version:
+            raise _outrun(name, version, expected)
+        digest = hashlib.sha256(data).hexdigest()
+        count = -(-len(data) // _PIECE_BYTES)
+        head = Head(name, version + 1, len(data), digest, count, at_ms)
+        with store_answers(self._client):
+            for index in range(count):
+                piece = data[index * _PIECE_BYTES : (index + 1) * _PIECE_BYTES]
+                await self._kept.put(_piece_key(head, index), piece)
+            try:
+                await self._kept.update(_HEADS + name, _encode(head), last=revision)
+            except KeyWrongLastSequenceError:
+                raise _outrun(name, version + 1, version) from None
+            if old is not None and old.digest != digest:
+                await self._drop_pieces(old)
+        return head
+
+    async def get(self, name: str) -> Shared:
+        """Return a value; a KeyMissingError if there is none, FileFormatError if it is damaged."""
+        with store_answers(self._client):
+            head, _ = await self._head(name)
+            if head is None:
+                raise KeyMissingError(f"no '{name}'", where="network settings")
+            return await self._read(head)
+
+    async def watch(self, name: str) -> AsyncGenerator[Shared | FileFormatError, None]:
+        """Yield the value there is and each that replaces it; a damaged one as the error."""
+        with store_answers(self._client):
+            watcher = await self._kept.watch(_HEADS + name)
+        try:
+            async for entry in watcher:
+                if entry is None or entry.operation is not None:
+                    continue
+                yield await self._read_or_tell(entry.value, name)
+        finally:
+            await watcher.stop()  # type: ignore[no-untyped-call]
+
+    async def _read_or_tell(self, head: bytes | None, name: str) -> Shared | FileFormatError:
+        try:
+            with store_answers(self._client):
+                return await self._read(_read_head(head, name))
+        except FileFormatError as problem:
+            return problem
+
+    async def _head(self, name: str) -> tuple[Head | None, int]:
+        try:
+            entry = await self._kept.get(_HEADS + name)
+        except KeyNotFoundError:
+            return None, 0
+        return _read_head(entry.value, name), int(entry.revision or 0)
+
+    async def _read(self, head: Head) -> Shared:
+        parts = []
+        for index in range(head.pieces):
+            try:
+                parts.append((await self._kept.get(_piece_key(head, index))).value or b"")
+            except KeyNotFoundError:
+                raise _damaged(head, f"piece {index + 1} of {head.pieces} is missing") from None
+        data = b"".join(parts)
+        if len(data) != head.size or hashlib.sha256(data).hexdigest() != head.digest:
+            raise _damaged(head, f"{len(data)} bytes with another digest")
+        return Shared(head, data)
+
+    async def _drop_pieces(self, head: Head) -> None:
+        for index in range(head.pieces):
+            await self._kept.purge(_piece_key(head, index))
+
+
+def _piece_key(head: Head, index: int) -> str:
+    """Pieces are named by what is in them: those of two writers never mix."""
+    return f"{_PIECES}{head.name}.{head.digest[:32]}.{index}"
+
+
+def _read_head(data: bytes | None, name: str) -> Head:
+    try:
+        return _decode(data or b"")
+    except msgspec.MsgspecError as problem:
+        raise FileFormatError(str(problem), where=f"network settings, {name}") from None
+
+
+def _damaged(head: Head, found: str) -> FileFormatError:
+    where = f"network settings, {head.name}, version {head.version}"
+    return FileFormatError(found, where=where, expected=f"{head.size} bytes, {head.digest[:12]}…")
+
+
+def _outrun(name: str, version: int, expected: int) -> KeyInUseError:
+    return KeyInUseError(
+        f"'{name}' is at version {version} or later",
+        where="network settings",
+        expected=f"version {expected}",
+        todo="Look at it, then try again.",
+    )

@@ -1,0 +1,313 @@
+"""A node in a network: connects to NATS, joins, carries frames, and goes on alone when it must.
+
+Whatever happens to NATS, clients of the node are served on: links go down and come back.
+Read `nats_members` (who is there), `nats_frames` (what travels), `nats_connection` and
+`network_entry` (what a node says of itself) beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from nearcast.config import NetworkSection
+from nearcast.model.errors import EnvironmentProblem, KeyInUseError, NearcastError
+from nearcast.network.mesh import Mesh
+from nearcast.node.session import PEER_PREFIX
+from nearcast.server.nats_connection import NatsConnection, close, connect, public_address
+from nearcast.server.nats_frames import FrameCarrier
+from nearcast.server.nats_members import (
+    EXPIRY_S,
+    REFRESH_S,
+    TAKEN_BACK,
+    Left,
+    LinkState,
+    Member,
+    Members,
+    key_of,
+    open_bucket,
+)
+from nearcast.server.turns import Turns
+
+log = logging.getLogger("nearcast.network")
+
+RETRY_S = 2.0
+DRAIN_S = 10.0
+_TICK_S = 0.1
+
+
+class Network:
+    """The network side of a server.
+
+    `describe` returns this node's entry for the list, with its figures. `start` waits for the
+    first attempt to join: a name that is taken is an error, anything else is tried again later.
+    """
+
+    def __init__(
+        self,
+        section: NetworkSection,
+        mesh: Mesh,
+        turns: Turns,
+        *,
+        describe: Callable[[Network], Member],
+        on_leave: Callable[[], None],
+    ) -> None:
+        self.mesh = mesh
+        self.problem = ""
+        self._section = section
+        self._turns = turns
+        self._describe = describe
+        self._on_leave = on_leave
+        self._carrier = FrameCarrier(
+            section.name, mesh.name, received=self._received, has_room=self._let_go_on
+        )
+        self._client: NatsConnection | None = None
+        self._members: Members | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left: dict[str, int] = {}
+        self._began: dict[str, int] = {}
+        self._told_of: dict[str, tuple[bool, str]] = {}
+
+    # --- begin and end ----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Try to join; raise only if another node has the name."""
+        self._task = asyncio.create_task(self._keep_joined())
+        self._tick()
+        await self._first
+
+    async def stop(self, *, leave: bool) -> None:
+        """Withdraw from the list; with `leave`, for good, after what others must have is theirs."""
+        if leave:
+            await self._wait_until_drained()
+        self.turn_ended()
+        if self._client is not None and self._members is not None:
+            await self._carrier.flush(self._client)
+            await self._say_goodbye(self._members, leave=leave)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _wait_until_drained(self) -> None:
+        for _ in range(int(DRAIN_S / 0.05)):
+            if not any(self._waiting()):
+                return
+            await asyncio.sleep(0.05)
+        log.warning("left while other nodes had not answered everything")
+
+    def _waiting(self) -> Iterator[bool]:
+        """Yield, for each node that is there, whether something still waits for it."""
+        sessions = self.mesh.node.state.sessions
+        for name, peer in self.mesh.peers.items():
+            session = sessions.get(PEER_PREFIX + name)
+            if session is not None and peer.link.is_up:
+                yield bool(session.queue or session.in_flight or session.released)
+
+    async def _say_goodbye(self, members: Members, *, leave: bool) -> None:
+        try:
+            if leave:
+                await members.mark_left(self.mesh.name, self._turns.clock.now_ms())
+            await members.withdraw(self.mesh.name)
+        except EnvironmentProblem as problem:
+            log.warning("the other nodes were not told of the end: %s", problem)
+
+    # --- staying joined ---------------------------------------------------------------------
+
+    async def _keep_joined(self) -> None:
+        while True:
+            try:
+                await self._join_once()
+                self._tell("the connection to NATS is lost")
+            except NearcastError as problem:
+                if isinstance(problem, KeyInUseError) and not self._first.done():
+                    self._first.set_exception(problem)
+                    return
+                self._tell(str(problem))
+            except (NatsError, OSError) as problem:
+                self._tell(f"the connection to NATS broke ({problem})")
+            if not self._first.done():
+                self._first.set_result(None)
+            await asyncio.sleep(RETRY_S)
+
+    def _tell(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("not part of the network: %s. Trying on.", problem.rstrip("."))
+        self.problem = problem
+
+    async def _join_once(self) -> None:
+        """Connect, join, and stay until the connection is lost."""
+        client = await connect(self._section, f"nearcast {self.mesh.name}")
+        try:
+            nodes = await open_bucket(client, self._section, expires=True)
+            kept = await open_bucket(client, self._section, expires=False)
+            members = Members(client, nodes, kept)
+            await members.unmark_left(self.mesh.name)
+            await members.claim(self._describe(self))
+            self._client, self._members = client, members
+            await self._listen_to_requests(client)
+            await _first_to_end(
+                self._carrier.run(client),
+                self._watch(members),
+                self._refresh(members),
+                client.lost.wait(),
+            )
+        finally:
+            self._client = self._members = None
+            await close(client)
+
+    async def _refresh(self, members: Members) -> None:
+        self._joined()
+        while True:
+            try:
+                await members.refresh(self._describe(self))
+                if self.problem:
+                    self._joined()
+            except EnvironmentProblem as problem:
+                if str(problem) != self.problem:
+                    log.warning("other nodes may think this one away: %s", problem)
+                self.problem = str(problem)
+            self._tell_of_links()
+            await asyncio.sleep(REFRESH_S)
+
+    def _joined(self) -> None:
+        servers = ", ".join(public_address(one) for one in self._section.join)
+        log.info("node %s joined network %s at %s", self.mesh.name, self._section.name, servers)
+        self.problem = ""
+        if not self._first.done():
+            self._first.set_result(None)
+
+    async def _listen_to_requests(self, client: NatsConnection) -> None:
+        async def asked(message: Msg) -> None:
+            if message.data == b"leave":
+                await message.respond(b"leaving")
+                log.info("asked to leave the network for good")
+                self._on_leave()
+
+        subject = request_subject(self._section.name, self.mesh.name)
+        await client.subscribe(subject, cb=asked)
+
+    # --- who is there -----------------------------------------------------------------------
+
+    async def _watch(self, members: Members) -> None:
+        """Follow the list. This node's own entry comes by each second: silence means begin anew."""
+        while True:
+            changes = members.changes()
+            try:
+                while True:
+                    async with asyncio.timeout(EXPIRY_S):
+                        change = await anext(changes)
+                    self._changed(change)
+            except (EnvironmentProblem, TimeoutError, StopAsyncIteration):
+                await asyncio.sleep(REFRESH_S)
+            finally:
+                await changes.aclose()
+
+    def _changed(self, change: Member | Left) -> None:
+        name, now_ms = change.name, self._turns.clock.now_ms()
+        if name == self.mesh.name:
+            return
+        if type(change) is Left:
+            self._left[name] = change.at_ms
+            if change.at_ms != TAKEN_BACK and self._began.get(name, 0) <= change.at_ms:
+                self._part(name, now_ms)
+            return
+        assert type(change) is Member
+        self._began[name] = change.started_ms
+        if change.started_ms > self._left.get(name, -1) and name not in self.mesh.peers:
+            log.info("node %s is at %s", name, ", ".join(change.addresses) or "no address yet")
+            self.mesh.meet(name, now_ms)
+            self._turns.schedule()
+
+    def _part(self, name: str, now_ms: int) -> None:
+        if name in self.mesh.peers:
+            log.info("node %s has left for good", name)
+            self.mesh.part(name, now_ms)
+        else:  # it left while this node was away: what waited for it is in the journal
+            self.mesh.node.peering.forget(name, now_ms)
+        self._told_of.pop(name, None)
+        self._turns.schedule()
+
+    def _tell_of_links(self) -> None:
+        for name, peer in self.mesh.peers.items():
+            state = (peer.link.is_up, peer.problem)
+            if self._told_of.get(name, (False, "")) != state:
+                self._told_of[name] = state
+                if peer.problem:
+                    log.warning("node %s is refused: %s", name, peer.problem)
+                else:
+                    log.info("the link to node %s is %s", name, "up" if state[0] else "down")
+
+    def link_states(self) -> dict[str, LinkState]:
+        """Return how this node sees its links."""
+        return {
+            name: LinkState(
+                peer.link.is_up,
+                round(peer.link.skew_ms, 1),
+                None if peer.link.delay_ms == float("inf") else peer.link.delay_ms,
+                peer.link.restarts,
+                peer.problem,
+            )
+            for name, peer in self.mesh.peers.items()
+        }
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def _received(self, sender: str, data: bytes) -> None:
+        self._turns.schedule()
+        self.mesh.receive(sender, data, self._turns.now_ms)
+
+    def turn_ended(self) -> None:
+        """Send what the turn has brought; its journal is written."""
+        frames = self.mesh.take_frames()
+        if frames:
+            self._carrier.send(frames)
+            if self._carrier.is_crowded:
+                self._let_wait()
+
+    def _let_wait(self) -> None:
+        for peer in self.mesh.peers.values():
+            if peer.connection is not None:
+                peer.connection.is_paused = True
+
+    def _let_go_on(self) -> None:
+        for peer in self.mesh.peers.values():
+            if peer.connection is not None and peer.connection.is_paused:
+                self._turns.resumed(peer.connection)
+
+    def _tick(self) -> None:
+        """Let links do what is due. A link that went down wants waking sooner than was said."""
+        now_ms = self._turns.clock.now_ms()
+        wake_at = self.mesh.wake_at()
+        if wake_at is not None and wake_at <= now_ms:
+            self.mesh.advance(now_ms)
+            self._turns.schedule()
+        self._alarm = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+
+def request_subject(network: str, name: str) -> str:
+    """Return the subject on which a node is asked for something."""
+    return f"nearcast.{network}.ask.{key_of(name)}"
+
+
+async def _first_to_end(*work: Coroutine[Any, Any, Any]) -> None:
+    """Run all until one ends, end the others, and raise what it raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

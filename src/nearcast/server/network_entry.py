@@ -1,0 +1,88 @@
+"""What a node says of itself in the list of nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import nearcast
+from nearcast.config import Configuration
+from nearcast.network.messages import SPEAKS
+from nearcast.server.nats_members import Member
+
+if TYPE_CHECKING:
+    from nearcast.server.network import Network
+    from nearcast.server.server import Server
+
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not opened
+
+
+def entry_of(server: Server) -> Callable[[Network], Member]:
+    """Return what makes a server's entry, with the figures of the moment."""
+    configuration, started_ms = server.configuration, server.clock.now_ms()
+    me, spaces = identity(configuration), describe_spaces(configuration)
+
+    def describe(network: Network) -> Member:
+        counts = network.mesh.counts
+        return Member(
+            configuration.node.name,
+            me,
+            addresses(server.ports),
+            SPEAKS,
+            nearcast.__version__,
+            started_ms,
+            spaces,
+            server.node.state.connected,
+            counts.frames_sent,
+            counts.frames_received,
+            counts.bytes_sent,
+            counts.refused,
+            network.link_states(),
+        )
+
+    return describe
+
+
+def describe_spaces(configuration: Configuration) -> str:
+    """Return a digest of the spaces: only nodes with the same ones can work together."""
+    spaces = sorted(
+        (one.model_dump(mode="json") for one in configuration.space), key=lambda one: one["name"]
+    )
+    text = json.dumps(spaces, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def identity(configuration: Configuration) -> str:
+    """Return what tells this node from others: kept with its data, if it keeps any.
+
+    A node that was killed and comes back finds its own entry in the list, and may take it over.
+    """
+    if configuration.durability.mode == "off":
+        return secrets.token_hex(8)
+    path = configuration.node.data / "identity"
+    with contextlib.suppress(OSError):
+        known = path.read_text(encoding="utf-8").strip()
+        if known:
+            return known
+    fresh = secrets.token_hex(8)
+    path.write_text(fresh, encoding="utf-8")
+    return fresh
+
+
+def addresses(ports: Iterable[tuple[str, str, int]]) -> list[str]:
+    """Return where clients find a node; one that listens everywhere gives the machine's name.
+
+    >>> addresses([("tcp", "10.0.0.7", 1883), ("http", "127.0.0.1", 9000)])
+    ['mqtt://10.0.0.7:1883']
+    """
+    schemes = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+    return [
+        f"{schemes[kind]}://{socket.gethostname() if host in _EVERYWHERE else host}:{port}"
+        for kind, host, port in ports
+        if kind in schemes
+    ]
