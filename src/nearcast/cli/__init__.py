@@ -11,7 +11,18 @@ import sys
 import typer
 
 from nearcast import __version__
-from nearcast.cli import bench, clients, config, demo, pipeline, plan, policy, serve
+from nearcast.cli import (
+    bench,
+    clients,
+    config,
+    demo,
+    explain,
+    network,
+    pipeline,
+    plan,
+    policy,
+    serve,
+)
 from nearcast.cli.terminal import exit_code, report_error
 from nearcast.model.errors import NearcastError
 
@@ -25,9 +36,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(serve.serve)
+app.command()(network.up)
+app.command()(network.nodes)
 app.command()(clients.pub)
 app.command()(clients.sub)
 app.command()(clients.status)
+app.command()(explain.explain)
 app.command()(serve.passwd)
 app.command()(config.init)
 app.add_typer(config.app, name="config")

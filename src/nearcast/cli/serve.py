@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,11 @@ def serve(
     host: Annotated[str | None, typer.Option(help="The first listener's address.")] = None,
     port: Annotated[int | None, typer.Option(help="The first listener's port.")] = None,
     data: Annotated[Path | None, typer.Option(help="The data directory.")] = None,
+    join: Annotated[
+        str | None, typer.Option(help="Work with other nodes over NATS: nats://host:port,…")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="This node's name among others.")] = None,
+    network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
 ) -> None:
     """Run a broker until it is told to stop.
 
@@ -26,29 +32,33 @@ def serve(
     it in order, SIGHUP reads users and rules again.
 
     Example: nearcast serve --config nearcast.toml --port 1884
+
+    Example: nearcast serve --join nats://10.0.0.1:4222 --name berlin
     """
     from nearcast.server import serve as run
     from nearcast.server import set_up_logging
 
+    options = {
+        "NEARCAST_LISTENER__0__HOST": host,
+        "NEARCAST_LISTENER__0__PORT": port,
+        "NEARCAST_NODE__DATA": data,
+        "NEARCAST_NODE__NAME": name,
+        "NEARCAST_NETWORK__JOIN": join,
+        "NEARCAST_NETWORK__NAME": network,
+    }
+
     def read() -> Configuration:
-        return _configuration(config, host, port, data)
+        return _configuration(config, options)
 
     configuration = read()
     set_up_logging(configuration.log.format, configuration.log.level)
     run(configuration, on_ready=_announce, reread=read)
 
 
-def _configuration(
-    path: Path | None, host: str | None, port: int | None, data: Path | None
-) -> Configuration:
+def _configuration(path: Path | None, options: Mapping[str, object]) -> Configuration:
     """Return the configuration, options above environment above file."""
     from nearcast.config import load
 
-    options = {
-        "NEARCAST_LISTENER__0__HOST": host,
-        "NEARCAST_LISTENER__0__PORT": port,
-        "NEARCAST_NODE__DATA": data,
-    }
     given = {name: str(value) for name, value in options.items() if value is not None}
     return load(path, {**os.environ, **given})
 
@@ -59,6 +69,10 @@ def _announce(server: Server) -> None:
     node = server.configuration.node
     durability = server.configuration.durability.mode
     typer.echo(f"Node {node.name}; state in {node.data.resolve()} (durability: {durability})")
+    if server.network is not None:
+        network = server.network
+        state = f"not yet: {network.problem}" if network.problem else "joined"
+        typer.echo(f"Network {server.configuration.network.name} ({state})")
     typer.echo("Ready. Stop with Ctrl-C.")
 
 

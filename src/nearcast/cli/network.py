@@ -1,0 +1,192 @@
+"""`nearcast up` and `nearcast nodes`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.terminal import JSON, console, print_json
+
+if TYPE_CHECKING:
+    from nearcast.config import NetworkSection
+    from nearcast.server.nats_members import Member
+    from nearcast.server.processes import Fleet
+
+Config = Annotated[Path | None, typer.Option(help="The configuration file.")]
+
+
+def up(
+    *,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="How many nodes.")] = 4,
+    port: Annotated[int, typer.Option(help="The first node's port; the others follow.")] = 1883,
+    config: Config = None,
+    nats: Annotated[
+        str | None, typer.Option(help="A NATS that runs already; without it one is started.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Keep state and logs here; without it nothing is kept.")
+    ] = None,
+) -> None:
+    """Start a small network on this machine: NATS and some nodes. Ctrl-C ends all of them.
+
+    Example: nearcast up --nodes 4
+    """
+    from nearcast.server.processes import Fleet
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_interrupted_by(signal.SIGTERM))
+        directory = data
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearcast-")))
+        fleet = stack.enter_context(Fleet(directory))
+        address = nats or fleet.start_nats()
+        for number in range(nodes):
+            fleet.start_node(f"node-{number + 1}", port + number, address, config)
+        fleet.wait_until_ready()
+        _print_fleet(fleet, address, keeps=data is not None)
+        _watch_over(fleet)
+
+
+@contextlib.contextmanager
+def _interrupted_by(number: signal.Signals) -> Iterator[None]:
+    """Treat a signal like Ctrl-C."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _print_fleet(fleet: Fleet, address: str, *, keeps: bool) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"NATS at {address}", title_justify="left")
+    for heading in ("node", "clients connect to", "process", "log"):
+        table.add_column(heading, overflow="fold")
+    for child in fleet.nodes:
+        where = str(child.log) if keeps else ""
+        table.add_row(child.name, f"mqtt://127.0.0.1:{child.port}", str(child.pid), where)
+    console().print(table)
+    typer.echo(f"See it with: nearcast nodes --join {address}")
+    typer.echo("Ready. Stop with Ctrl-C.")
+    sys.stdout.flush()
+
+
+def _watch_over(fleet: Fleet) -> None:
+    """Wait for Ctrl-C; tell of processes that end by themselves, and restart none."""
+    try:
+        while fleet.is_alive:
+            for child in fleet.take_ended():
+                typer.echo(f"{child.name} has ended ({child.how}): {child.last_words()}", err=True)
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        typer.echo("Ending all.")
+        return
+    typer.echo("All nodes have ended.", err=True)
+    raise typer.Exit(1)
+
+
+def nodes(
+    *,
+    join: Annotated[str | None, typer.Option(help="The address of NATS.")] = None,
+    network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
+    config: Config = None,
+    leave: Annotated[
+        str | None, typer.Option(metavar="NODE", help="Let a node hand over, leave and end.")
+    ] = None,
+    forget: Annotated[
+        str | None,
+        typer.Option(metavar="NODE", help="Drop what is kept for a node that will not come back."),
+    ] = None,
+    json: bool = JSON,
+) -> None:
+    """Show the nodes of a network, or send one away for good.
+
+    Example: nearcast nodes --join nats://127.0.0.1:4222
+
+    Example: nearcast nodes --leave node-3
+    """
+    import asyncio
+
+    from nearcast.server.nats_admin import ask_to_leave, forget_node, look
+
+    section = _section(config, join, network)
+    if leave is not None:
+        asyncio.run(ask_to_leave(section, leave))
+        typer.echo(f"{leave} is leaving.")
+        return
+    if forget is not None:
+        asyncio.run(forget_node(section, forget))
+        typer.echo(f"The network keeps nothing for {forget} any more.")
+        return
+    members = asyncio.run(look(section))
+    if json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(members))
+    else:
+        _print_members(section, members)
+    if not members:
+        raise typer.Exit(1)
+
+
+def _section(config: Path | None, join: str | None, network: str | None) -> NetworkSection:
+    from nearcast.config import load
+
+    options = {"NEARCAST_NETWORK__JOIN": join, "NEARCAST_NETWORK__NAME": network}
+    given = {name: value for name, value in options.items() if value is not None}
+    section = load(config, {**os.environ, **given}).network
+    if section.join:
+        return section
+    return section.model_copy(update={"join": ["nats://127.0.0.1:4222"]})
+
+
+def _print_members(section: NetworkSection, members: list[Member]) -> None:
+    from rich.table import Table
+
+    from nearcast.server.nats_connection import public_address
+
+    where = ", ".join(public_address(one) for one in section.join)
+    table = Table(title=f"Network {section.name} at {where}", title_justify="left")
+    for heading in ("node", "address", "up since"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("links up", "clients", "sent", "received", "skew"):
+        table.add_column(heading, justify="right")
+    table.add_column("problem", overflow="fold")
+    for one in members:
+        table.add_row(*_cells(one))
+    console().print(table)
+
+
+def _cells(one: Member) -> tuple[str, ...]:
+    """Return a row; sent and received are frames to and from other nodes."""
+    is_recent = time.time() - one.started_ms / 1000 < 86_400
+    since = time.localtime(one.started_ms / 1000)
+    up_count = sum(link.is_up and not link.problem for link in one.links.values())
+    skew_ms = max((abs(link.skew_ms) for link in one.links.values() if link.is_up), default=0.0)
+    problems = [f"{name}: {link.problem}" for name, link in one.links.items() if link.problem]
+    return (
+        one.name,
+        "\n".join(one.addresses),
+        time.strftime("%H:%M:%S" if is_recent else "%Y-%m-%d", since),
+        f"{up_count} of {len(one.links)}",
+        str(one.clients),
+        f"{one.frames_sent:,}",
+        f"{one.frames_received:,}",
+        f"{skew_ms:.0f} ms",
+        "\n".join(problems),
+    )

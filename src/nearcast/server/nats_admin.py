@@ -1,0 +1,66 @@
+"""What the command line asks a network: who is there, and who is to leave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from nats.errors import Error as NatsError
+
+from nearcast.config import NetworkSection
+from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
+from nearcast.server.nats_connection import NatsConnection, close, connect
+from nearcast.server.nats_members import Member, Members, list_members, open_bucket
+from nearcast.server.network import request_subject
+
+
+@asynccontextmanager
+async def _connected(section: NetworkSection) -> AsyncGenerator[NatsConnection, None]:
+    client = await connect(section, "nearcast nodes")
+    try:
+        yield client
+    finally:
+        await close(client)
+
+
+async def look(section: NetworkSection) -> list[Member]:
+    """Return the nodes that are there."""
+    async with _connected(section) as client:
+        return await list_members(client, section)
+
+
+async def ask_to_leave(section: NetworkSection, name: str) -> None:
+    """Let a node hand over what others must have, leave for good, and end."""
+    async with _connected(section) as client:
+        await _find(client, section, name)
+        try:
+            await client.request(request_subject(section.name, name), b"leave", timeout=2)
+        except (NatsError, OSError):
+            raise EnvironmentProblem(
+                f"node {name} does not answer", where=f"network {section.name}"
+            ) from None
+
+
+async def forget_node(section: NetworkSection, name: str) -> None:
+    """Let all nodes drop what they keep for one that will not come back."""
+    async with _connected(section) as client:
+        if any(one.name == name for one in await list_members(client, section)):
+            raise KeyInUseError(
+                f"node {name} is there",
+                where=f"network {section.name}",
+                todo=f"Let it leave: nearcast nodes --leave {name}",
+            )
+        nodes = await open_bucket(client, section, expires=True)
+        kept = await open_bucket(client, section, expires=False)
+        await Members(client, nodes, kept).mark_left(name, int(time.time() * 1000))
+
+
+async def _find(client: NatsConnection, section: NetworkSection, name: str) -> None:
+    known = [one.name for one in await list_members(client, section)]
+    if name not in known:
+        raise KeyMissingError(
+            f"no node '{name}'",
+            where=f"network {section.name}",
+            expected=f"one of {', '.join(known)}" if known else "",
+        )

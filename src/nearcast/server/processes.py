@@ -1,0 +1,195 @@
+"""Processes for a network on this machine: a NATS and some nodes that end with their parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nearcast.model.errors import EnvironmentProblem
+
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nats-server")
+_USUAL_PORT = 4222
+_START_S = 30.0
+_END_S = 10.0
+_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+_COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
+
+
+class Child:
+    """A process that was started, and what it wrote."""
+
+    def __init__(self, name: str, port: int, command: list[str], log: Path) -> None:
+        self.name = name
+        self.port = port
+        self.log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads here
+            )
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    @property
+    def how(self) -> str:
+        """How it ended."""
+        code = self._process.poll()
+        return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+    def has_said(self, words: str) -> bool:
+        """Tell whether something stands in its output."""
+        return words in self.log.read_text(encoding="utf-8", errors="replace")
+
+    def last_words(self) -> str:
+        """Return the last line that it wrote."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM, and let a stopped one go on to hear it."""
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def end(self, within_s: float) -> None:
+        """Wait for its end; after that, end it."""
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Fleet:
+    """A NATS and some nodes; a context manager that leaves no process behind."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.nodes: list[Child] = []
+        self._directory = directory
+        self._nats: Child | None = None
+        self._told: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _problem: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """End the nodes first, so that they can say goodbye."""
+        deadline = time.monotonic() + _END_S
+        for group in (self.nodes, [] if self._nats is None else [self._nats]):
+            for child in group:
+                child.ask_to_end()
+            for child in group:
+                child.end(max(0.5, deadline - time.monotonic()))
+
+    def start_nats(self, port: int | None = None) -> str:
+        """Start nats-server with JetStream, on its usual port if that is free."""
+        program = find_nats_server()
+        if port is None:
+            port = _USUAL_PORT if _is_free(_USUAL_PORT) else free_port()
+        store = self._directory / "nats"
+        command = [program, "-js", "-sd", str(store), "-a", "127.0.0.1", "-p", str(port)]
+        self._nats = Child("nats-server", port, command, self._directory / "nats.log")
+        self._wait([self._nats], "Server is ready")
+        return f"nats://127.0.0.1:{port}"
+
+    def start_node(self, name: str, port: int, address: str, config: Path | None = None) -> Child:
+        """Start a node; it need not be ready yet."""
+        if port and not _is_free(port):
+            raise EnvironmentProblem(f"port {port} is in use", todo="Choose others with --port.")
+        options = ["--name", name, "--port", str(port), "--join", address]
+        options += ["--data", str(self._directory / name)]
+        options += ["--config", str(config)] if config is not None else []
+        command = [sys.executable, "-c", _COMMAND, "serve", *options]
+        child = Child(name, port, command, self._directory / f"{name}.log")
+        self.nodes.append(child)
+        return child
+
+    def wait_until_ready(self) -> None:
+        """Wait until all nodes serve clients."""
+        self._wait(self.nodes, "Ready.")
+
+    def _wait(self, children: list[Child], words: str) -> None:
+        deadline = time.monotonic() + _START_S
+        for child in children:
+            while not child.has_said(words):
+                if not child.is_alive or time.monotonic() > deadline:
+                    raise EnvironmentProblem(
+                        f"{child.name} does not start ({child.how}): {child.last_words()}"
+                    )
+                time.sleep(0.02)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any node runs."""
+        return any(child.is_alive for child in self.nodes)
+
+    def take_ended(self) -> list[Child]:
+        """Return the processes that have ended by themselves, each once."""
+        everyone = [*self.nodes, *([] if self._nats is None else [self._nats])]
+        ended = [one for one in everyone if not one.is_alive and one.pid not in self._told]
+        self._told.update(one.pid for one in ended)
+        return ended
+
+
+def find_nats_server() -> str:
+    """Return the path of nats-server."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])
+    found = shutil.which("nats-server", path=places)
+    if found is None:
+        raise EnvironmentProblem(
+            "there is no nats-server on this machine",
+            todo="Install it (Debian: apt install nats-server; else https://nats.io/download), "
+            "or name one that runs with --nats.",
+        )
+    return found
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _die_with_parent() -> None:
+    """Let the system end a child whose parent was killed; only Linux can."""
+    os.setpgid(0, 0)  # Ctrl-C is for the parent, which ends its children in order
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
