@@ -99,11 +99,11 @@ async def test_a_text_frame_closes_the_connection() -> None:
     protocol._transport = transport  # type: ignore[assignment]
     protocol._is_open = True
     protocol._reader = FrameReader(1000)
-    protocol.data_received(masked(9, b"are you there"))
+    protocol._take_read(masked(9, b"are you there"))
     assert transport.written == encode_frame(10, b"are you there")
     await asyncio.sleep(0)
     assert not transport.is_closing()
-    protocol.data_received(masked(1, b"text"))
+    protocol._take_read(masked(1, b"text"))
     await asyncio.sleep(0.01)
     assert transport.is_closing()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nearcast.mqtt import Connect
 
 if TYPE_CHECKING:
+    from nearcast.node.routes import Route
     from nearcast.node.session import Session
 
 
@@ -32,6 +33,7 @@ class Connection:
         "is_plain",
         "keep_alive_ms",
         "last_seen_ms",
+        "last_way",
         "listener",
         "max_packet_bytes",
         "outbox",
@@ -65,6 +67,8 @@ class Connection:
         self.pending_bytes = 0
         self.wanted_bytes = 2
         self.last_seen_ms = 0
+        # How a read of one QoS 0 packet went: size, head, topic, route, receivers.
+        self.last_way: tuple[int, bytes, bytes, Route, list[Session]] | None = None
         self.keep_alive_ms = 0
         self.max_packet_bytes = 0  # 0: the client set no limit
         self.alias_limit = 0

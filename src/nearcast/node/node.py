@@ -126,6 +126,13 @@ class Node:
         state.counters.bytes_received += len(data)
         if connection.is_closing:
             return
+        if (
+            connection.last_way is not None
+            and not connection.pending
+            and self._intake.same_again(connection, data)
+        ):
+            connection.last_seen_ms = now_ms
+            return
         if connection.pending:
             connection.pending.append(data)
             connection.pending_bytes += len(data)

@@ -50,6 +50,7 @@ class Turns:
     ) -> None:
         self.on_written: Callable[[], None] | None = None
         self.node = node
+        self._counters = node.counters
         self._receive = node.receive
         self.clock = clock
         self._journal = journal
@@ -61,7 +62,7 @@ class Turns:
         self._is_scheduled = False
         self._reads = 0
         self._reads_before = self._reads_seen = 0
-        self._bytes = self._delays = 0
+        self._bytes_before = self._delays = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._held: list[tuple[Connection, list[bytes]]] = []
@@ -88,7 +89,6 @@ class Turns:
             self.end()
             self.schedule()
         self._reads += 1
-        self._bytes += len(data)
 
     def _end_turn(self) -> None:
         """End the turn, unless a crowd is talking: then a few turns of the loop make one.
@@ -97,7 +97,7 @@ class Turns:
         """
         if (
             self._reads - self._reads_seen >= _CROWD_READS
-            and self._bytes < _CROWD_BYTES
+            and self._counters.bytes_received - self._bytes_before < _CROWD_BYTES
             and self._delays < _CROWD_DELAYS
         ):
             self._reads_seen = self._reads
@@ -106,7 +106,8 @@ class Turns:
             return
         self._is_scheduled = False
         self._reads_before = self._reads
-        self._reads = self._reads_seen = self._bytes = self._delays = 0
+        self._reads = self._reads_seen = self._delays = 0
+        self._bytes_before = self._counters.bytes_received
         self.end()
 
     def end(self) -> None:

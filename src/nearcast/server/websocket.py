@@ -127,8 +127,9 @@ class WebSocketProtocol(MqttProtocol):
         self._is_open = False
         self._request = b""
         self._reader = FrameReader(max(largest, _LARGEST_FRAME) + 16)
+        self.data_received = self._take_read  # type: ignore[method-assign]
 
-    def data_received(self, data: bytes) -> None:
+    def _take_read(self, data: bytes) -> None:
         """Take in the request, then frames."""
         try:
             if not self._is_open:
@@ -170,7 +171,7 @@ class WebSocketProtocol(MqttProtocol):
             elif opcode != _PONG:
                 raise PeerProtocolError(f"frame type {opcode}", where="WebSocket")
         if stream:
-            super().data_received(b"".join(stream))
+            self._turns.read(self._connection, b"".join(stream))
 
     def _send(self, opcode: int, payload: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
