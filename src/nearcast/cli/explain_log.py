@@ -1,0 +1,304 @@
+"""Why a client got a message, or did not: from what a broker wrote to its event log.
+
+The log has the events (without their MQTT properties), who they were handed to, who subscribed to
+what when, and where clients were. So it tells for certain whether a message was handed over, and
+which step of the selection stood in its way. Where all steps pass and yet nothing was handed over,
+it names what is left: those things are not logged.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearcast.config import Configuration, SpaceSection
+from nearcast.index.topic_filters import topic_matches
+from nearcast.model import (
+    And,
+    Event,
+    Expression,
+    MisuseError,
+    Subscription,
+    distance_m,
+    names_in,
+    read_subscription,
+    split_prefixes,
+    where_text,
+)
+from nearcast.model.errors import EnvironmentProblem, UnknownNameError
+from nearcast.model.requests import SELECTING, decoded
+from nearcast.mqtt import split_shared
+
+Position = tuple[float, float]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was looked at; `ok` is None where nobody can tell."""
+
+    step: str
+    ok: bool | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Whether a message was handed to a client, and what decided it."""
+
+    client: str
+    topic: str
+    event: Row
+    delivered: bool
+    because: str
+    steps: tuple[Step, ...]
+
+
+class LogFolder:
+    """The tables of an event log, segments that are still open included."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        self._folders = folders
+
+    def rows(self, table: str, *conditions: tuple[str, str, object]) -> list[Row]:
+        """Return the rows that satisfy all conditions, by sequence number."""
+        import pyarrow.parquet as pq
+
+        found: list[Row] = []
+        for folder in self._folders:
+            for path in sorted((folder / table).glob("part-*.parquet")):
+                found += pq.read_table(path, filters=list(conditions) or None).to_pylist()
+        return sorted(found, key=lambda row: row["sequence"])
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[LogFolder]:
+    """Open an event log. Open segments are read from copies, as the broker still writes them."""
+    from nearcast.eventlog.segments import finish, open_segments
+
+    if not directory.is_dir():
+        raise EnvironmentProblem(
+            "there is no such directory",
+            where=str(directory),
+            todo='It is "eventlog" in the node\'s data directory, if [log] events is not "off".',
+        )
+    with tempfile.TemporaryDirectory() as name:
+        copies = Path(name)
+        for path in open_segments(directory):
+            finish(Path(shutil.copy(path, copies)))
+        yield LogFolder([directory, copies])
+
+
+def explain_from_log(
+    log: LogFolder, configuration: Configuration, client: str, event: Row
+) -> Explanation:
+    """Return why a logged event reached a client or not."""
+    here = (("node", "==", event["node"]),)
+    number = event["sequence"]
+    past = (*here, ("client", "==", client), ("sequence", "<", number))
+    receivers = _receivers(log.rows("deliveries", *here, ("sequence", "==", number)))
+    places = log.rows("positions", *past)
+    case = _Case(
+        client,
+        event,
+        _space_of(configuration, event["topic"]),
+        (places[-1]["lon"], places[-1]["lat"]) if places else None,
+    )
+    steps = case.steps(held(log.rows("subscriptions", *past)))
+    is_selected = any(step.step == "selection" and step.ok for step in steps)
+    last = _handed_over(client, receivers, is_selected)
+    decisive = last if last.ok or is_selected else next((s for s in steps if s.ok is False), last)
+    return Explanation(
+        client,
+        event["topic"],
+        _shown_event(event),
+        client in receivers,
+        f"{decisive.step}: {decisive.detail}",
+        (*steps, last),
+    )
+
+
+def find_event(log: LogFolder, number: int | None, topic: str | None) -> Row:
+    """Return the event with a number, or the last one on a topic."""
+    conditions: list[tuple[str, str, object]] = []
+    if number is not None:
+        conditions.append(("sequence", "==", number))
+    if topic is not None:
+        conditions.append(("topic", "==", topic))
+    found = log.rows("events", *conditions)
+    if found:
+        return found[-1]
+    gaps = [gap for gap in log.rows("gaps") if number is not None and _covers(gap, number)]
+    why = f"event {number} was left out of the log ({gaps[0]['reason']})" if gaps else ""
+    wanted = f"event {number}" if number is not None else f"an event on {topic}"
+    raise UnknownNameError(
+        why or f"no {wanted.removeprefix('an ')}",
+        where="the event log",
+        todo='[log] events = "full" keeps every event' if gaps else "",
+    )
+
+
+def _covers(gap: Row, number: int) -> bool:
+    return bool(gap["sequence"] <= number < gap["sequence"] + gap["count"])
+
+
+def held(changes: Iterable[Row]) -> list[str]:
+    """Return the subscriptions that a client held after these changes."""
+    texts: dict[str, None] = {}
+    for change in changes:
+        texts.pop(change["filter"], None)
+        if change["added"]:
+            texts[change["filter"]] = None
+    return list(texts)
+
+
+def _receivers(rows: Iterable[Row]) -> list[str]:
+    return sorted({row["receiver"] for row in rows})
+
+
+def _space_of(configuration: Configuration, topic: str) -> SpaceSection | None:
+    spaces = (one for one in configuration.space if topic_matches(one.topics, topic))
+    return next(spaces, None)
+
+
+def _shown_event(event: Row) -> Row:
+    shown = {name: event[name] for name in ("node", "sequence", "t", "publisher", "qos", "retain")}
+    return {**shown, "payload": event["payload"].decode(errors="replace")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One client, one event."""
+
+    client: str
+    row: Row
+    space: SpaceSection | None
+    position: Position | None
+
+    def steps(self, texts: list[str]) -> list[Step]:
+        topic = self.row["topic"]
+        wishes = [(text, read_identity(text)) for text in texts]
+        fitting = [(t, w) for t, w in wishes if topic_matches(w.topic_filter, topic)]
+        if not fitting:
+            had = f"it held {', '.join(texts)}" if texts else "it held no subscription"
+            return [Step("topic", False, f"no subscription of {self.client} fits {topic}: {had}")]
+        steps = [Step("topic", True, f"{topic} fits {', '.join(text for text, _ in fitting)}")]
+        event, told = self._event()
+        if told is not None:
+            steps.append(told)
+        for text, wish in fitting:
+            steps += self._selection(text, wish, event)
+        return steps
+
+    def _event(self) -> tuple[Event | None, Step | None]:
+        """Read the event in its space, as the broker does."""
+        if self.space is None:
+            return None, Step("space", True, "the topic belongs to no space: all of it is wanted")
+        name = self.space.name
+        if self.space.values == "properties":
+            return None, Step(
+                "space", None, f"space {name}: its values are user properties, which are not logged"
+            )
+        try:
+            event = read_event(self.space, self.row["topic"], self.row["payload"])
+        except MisuseError as problem:
+            told = f"space {name}: {problem}; only plain subscriptions get such a message"
+            return None, Step("space", False, told)
+        names = (one.name for one in event.space.attributes)
+        values = ", ".join(f"{each} {_value(event, each)}" for each in names)
+        return event, Step("space", True, f"space {name}: {values}")
+
+    def _selection(self, text: str, wish: Subscription, event: Event | None) -> list[Step]:
+        if (wish.where, wish.area, wish.near_m) == (None, None, None):
+            return [Step("selection", True, f"{text} wants all of it")]
+        if event is None:
+            unknown = self.space is not None and self.space.values == "properties"
+            passed = None if unknown else False
+            return [Step("selection", passed, f"{text}: the event's values are not known")]
+        steps = [*_conditions(wish, event), *_area(wish, event), *self._near(wish, event)]
+        passed = wish.covers(event, self.position)
+        return [*steps, Step("selection", passed, f"{text} {'fits' if passed else 'does not fit'}")]
+
+    def _near(self, wish: Subscription, event: Event) -> Iterator[Step]:
+        if wish.near_m is None:
+            return
+        if self.position is None:
+            yield Step("position", False, f"nobody knew where {self.client} was")
+            return
+        lon, lat = self.position
+        passed = Subscription(topic_filter="#", near_m=wish.near_m).covers(event, self.position)
+        away = _away(event, self.position)
+        told = f"{self.client} was at {lon:g}, {lat:g}: {away}, wants within {wish.near_m:g} m"
+        yield Step("position", passed, told)
+
+
+def read_identity(text: str) -> Subscription:
+    """Return the subscription that an identity says: `$share/g/$where/…/filter`."""
+    pairs, topic_filter = split_prefixes(split_shared(text).topic_filter, SELECTING)
+    return read_subscription(topic_filter, decoded(pairs)).subscription
+
+
+def read_event(section: SpaceSection, topic: str, payload: bytes) -> Event:
+    """Return the event that a JSON payload is in its space."""
+    from nearcast.node.spaces import SpaceSettings
+    from nearcast.node.values import EventReader
+
+    settings = SpaceSettings(space=section.to_space(), values="json", paths=section.paths())
+    return EventReader(settings).read(topic, payload, ())
+
+
+def _conditions(wish: Subscription, event: Event) -> Iterator[Step]:
+    """Yield a step for each condition that must hold."""
+    parts: tuple[Expression, ...] = ()
+    if wish.where is not None:
+        parts = tuple(wish.where.parts) if isinstance(wish.where, And) else (wish.where,)
+    for part in parts:
+        passed = Subscription(topic_filter="#", where=part).covers(event)
+        values = ", ".join(f"{name} is {_value(event, name)}" for name in sorted(names_in(part)))
+        yield Step("condition", passed, f"{where_text(part)}: {values}")
+
+
+def _value(event: Event, name: str) -> str:
+    place = event.space.place_of(name)
+    value, attribute = event.values[place], event.space.attributes[place]
+    if isinstance(value, float) and attribute.is_category:
+        return str(attribute.categories[int(value)])
+    return _spoken(value)
+
+
+def _spoken(value: object) -> str:
+    return "missing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _area(wish: Subscription, event: Event) -> Iterator[Step]:
+    if wish.area is not None:
+        passed = Subscription(topic_filter="#", area=wish.area).covers(event)
+        where = "inside" if passed else "outside"
+        yield Step("area", passed, f"the event is {where} {wish.area}")
+
+
+def _away(event: Event, position: Position) -> str:
+    if event.position is None:
+        return "the event has no place"
+    return f"the event was {distance_m(*position, *event.position):,.0f} m away"
+
+
+def _handed_over(client: str, receivers: list[str], is_selected: bool) -> Step:
+    others = [name for name in receivers if name != client]
+    count = f"{len(others)} other client(s) got it" if others else "nobody else got it"
+    if client in receivers:
+        return Step("delivery", True, f"it was handed to {client}; {count}")
+    if not is_selected:
+        return Step("delivery", False, f"it was not handed to {client}; {count}")
+    left = (
+        "$top chose others, its lifetime was over, a share group chose another member, the client "
+        "was away (QoS 0), its queue was full, or it had asked not to get its own messages"
+    )
+    return Step(
+        "delivery", False, f"it was not handed to {client}; {count}. The log cannot tell: {left}"
+    )
