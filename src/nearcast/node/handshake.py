@@ -23,7 +23,7 @@ from nearcast.node.message import Head, Message
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import split_properties
 from nearcast.node.replay import tell_session
-from nearcast.node.session import Session, WillMessage
+from nearcast.node.session import PEER_PREFIX, Session, WillMessage
 from nearcast.node.state import NodeState
 from nearcast.node.values import position_problem
 
@@ -78,6 +78,8 @@ class Handshake:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if connect.will is not None and connect.will.topic.startswith("$SYS"):
             return ReasonCode.TOPIC_NAME_INVALID
+        if connect.client_id.startswith(PEER_PREFIX):
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         known = state.sessions.get(connect.client_id)
         is_takeover = known is not None and known.link is not None
         if state.connected >= state.settings.max_connections and not is_takeover:
@@ -187,6 +189,7 @@ class Handshake:
         if journal is None:
             return
         if session.is_durable and not was_durable and not is_new:
+            journal.ended(session.number)  # what was told of it before may no longer be true
             tell_session(session, journal, set())
         elif session.is_durable or session.will is not None or was_durable:
             journal.session(session)

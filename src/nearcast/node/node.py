@@ -27,15 +27,17 @@ from nearcast.node.intake import Intake
 from nearcast.node.journal import Journal
 from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Head, Message
+from nearcast.node.peer_intake import PeerIntake
+from nearcast.node.peering import Peering
 from nearcast.node.positions import Positions
 from nearcast.node.replay import Replay, snapshot
-from nearcast.node.retaining import place_all_retained
+from nearcast.node.retaining import event_of, keep_message, place_all_retained
 from nearcast.node.routes import Router
 from nearcast.node.selections import Selections
 from nearcast.node.session import Session
 from nearcast.node.settings import NodeSettings
 from nearcast.node.spaces import SpaceSettings, SpaceTable
-from nearcast.node.state import NodeState
+from nearcast.node.state import Network, NodeState
 from nearcast.node.subscribing import Subscribing
 
 Handler = Callable[[Connection, bytes, int, int, int], int]
@@ -86,21 +88,35 @@ class Node:
         self._handshake = Handshake(self.state, self._delivery, self._lifecycle, self._positions)
         self._subscribing = Subscribing(self.state, self._delivery)
         self._limit = settings.max_packet_bytes
-        self._handlers = self._table()
+        self.peering = Peering(self.state, self._delivery, self._lifecycle)
+        self._handlers = self._table(self._intake)
+        self._peer_handlers = self._table(
+            PeerIntake(self.state, self._delivery, self._answers, self._positions)
+        )
 
     @property
     def counters(self) -> Counters:
         """What was received, sent and dropped."""
         return self.state.counters
 
-    def _table(self) -> dict[int, Handler]:
+    def _table(self, intake: Intake) -> dict[int, Handler]:
         """Return who takes a packet with a given first byte; what is missing is malformed."""
-        intake = self._intake
         table: dict[int, Handler] = dict.fromkeys(range(0x30, 0x40), intake.publish_one)
         table |= {0x30: intake.lossy_run, 0x32: intake.sure_run, 0x34: intake.sure_run}
         table |= dict.fromkeys((0x40, 0x50, 0x62, 0x70), self._answers.take)
         table[0xC0] = self._take_ping
         return table
+
+    def join(self, network: Network) -> None:
+        """Become part of a network; before anything is restored, and before any client comes."""
+        self.state.network = network
+
+    def keep(self, message: Message, now_ms: int) -> None:
+        """Keep a message that was retained at another node; an empty payload forgets."""
+        self.state.now_ms = now_ms
+        selections = self.state.selections
+        event = None if selections is None else event_of(self.state, selections, message)
+        keep_message(self.state, message, event)
 
     def warm_up(self) -> None:
         """Compile what matches, or load it from the disk, so that no client waits for it."""
@@ -232,9 +248,14 @@ class Node:
         connected = {one.number for one in replay.finish()}
         if state.selections is not None:
             place_all_retained(state, state.selections)
+            for one in state.selections.by_number.values():
+                if one.inside is not None:  # it has had what it is near
+                    state.selections.crossing.entered(one)
         if state.journal is not None:
             keeps_ages = state.selections is not None
             state.journal = Journal(replay.next_message, keeps_ages=keeps_ages)
+        if state.network is not None:
+            state.network.restored()
         for session in list(state.sessions.values()):
             self._lifecycle.restore(session, was_connected=session.number in connected)
 
@@ -248,7 +269,7 @@ class Node:
     def _take(self, connection: Connection, data: bytes) -> int:
         """Take all whole packets; return how far that was."""
         position, end, limit = 0, len(data), self._limit
-        handlers = self._handlers
+        handlers = self._peer_handlers if connection.is_peer else self._handlers
         while end - position >= 2:
             first = data[position]
             length = data[position + 1]
@@ -332,7 +353,9 @@ class Node:
         """Answer a breach as the specification says: CONNACK, DISCONNECT, or just close."""
         self.state.counters.protocol_errors += 1
         connection.pending = []
-        if connection.session is None:
+        if connection.is_peer:
+            self.state.close(connection)
+        elif connection.session is None:
             self._handshake.refuse(connection, error.reason, str(error))
         else:
             self._lifecycle.disconnect(connection, error.reason, str(error))
