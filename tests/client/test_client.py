@@ -17,13 +17,12 @@ from nearcast.client import (
     RankedMatch,
     Selection,
     delivered,
-    offering,
     position,
     position_properties,
     ranked_matches,
 )
-from nearcast.matching.ranking import RANKS
 from nearcast.model import (
+    RANKS,
     Circle,
     MisuseError,
     NearcastError,
@@ -36,6 +35,8 @@ from nearcast.model import (
     parse_length,
     parse_shape,
     parse_where,
+    read_publication,
+    read_subscription,
 )
 
 WHERES = st.sampled_from(
@@ -99,9 +100,11 @@ def test_the_prefixed_filter_is_the_identity_and_a_filter_that_paho_takes(wish: 
         where=None if wish.where is None else parse_where(wish.where),
         area=parse_shape(wish.area) if isinstance(wish.area, str) else wish.area,
         near_m=None if wish.near is None else parse_length(wish.near),
+        retained=wish.retained,
     )
     text = wish.filter("a/#")
-    assert text.replace("$retained/now/", "") == subscription.identity
+    assert text == subscription.identity
+    assert read_subscription("a/#", wish.pairs).subscription == subscription
     levels = text.split("/")
     assert "#" not in "".join(levels[:-1])
     assert all("+" not in level for level in levels)
@@ -154,6 +157,15 @@ OFFERS = st.builds(
 )
 
 
+def test_the_broker_reads_an_offer_as_it_was_meant():
+    offer = Offer(
+        top=3, rank="centre", lifetime="1.5s", area="bbox(1,2,3,4)", order="causal", deliver=True
+    )
+    asked = read_publication(offer.pairs)
+    assert (asked.top, asked.rank, asked.lifetime_ms, asked.order) == (3, "centre", 1500, "causal")
+    assert (asked.area, asked.deliver, asked.reply) == (parse_shape("1,2,3,4"), True, None)
+
+
 @given(OFFERS)
 def test_the_prefixes_of_a_topic_say_what_the_properties_say(offer: Offer):
     said = dict(offer.pairs)
@@ -168,10 +180,6 @@ def test_the_prefixes_of_a_topic_say_what_the_properties_say(offer: Offer):
     for name, text in said.items():
         read = readers.get(name, str)
         assert read(text) == read(prefixes[name])
-
-
-def test_the_ranks_are_those_of_the_matcher():
-    assert offering.RANKS == RANKS
 
 
 def test_values_and_reply_are_properties_only():

@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nearcast.client.pairs import Pairs, one_of, paho_properties
-from nearcast.model import Shape, encode_level, parse_duration, parse_shape
+from nearcast.model import RANKS, Shape, encode_level, parse_duration, parse_shape
 from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.model.requests import ORDERS, REPLIES
 from nearcast.model.wording import shown
 
 if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
-
-RANKS = ("narrowest", "nearest", "centre", "weight")
-ORDERS = ("causal",)
-REPLIES = ("matches",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

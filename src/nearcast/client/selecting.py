@@ -9,11 +9,10 @@ from nearcast.client.pairs import Pairs, one_of, paho_properties
 from nearcast.model import Shape, Subscription, parse_length, parse_shape, parse_where
 from nearcast.model.errors import MisuseError
 from nearcast.model.quantities import as_number, number_text
+from nearcast.model.subscription import RETAINED_WISHES
 
 if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
-
-RETAINED = ("now",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.retained is not None:
-            one_of(self.retained, "$retained", RETAINED)
+            one_of(self.retained, "$retained", RETAINED_WISHES)
         if self.weight is not None:
             object.__setattr__(self, "weight", as_number(self.weight, "$weight"))
         self._subscription("#")
@@ -67,7 +66,13 @@ class Selection:
                 raise type(problem)(
                     problem.found, where="$near", expected=problem.expected, todo=problem.todo
                 ) from None
-        return Subscription(topic_filter=topic_filter, where=where, area=area, near_m=near_m)
+        return Subscription(
+            topic_filter=topic_filter,
+            where=where,
+            area=area,
+            near_m=near_m,
+            retained=self.retained,
+        )
 
     @property
     def pairs(self) -> Pairs:
@@ -126,5 +131,4 @@ class Selection:
                 todo="Use properties() with MQTT 5.",
             )
         levels = [] if group is None else ["$share", group]
-        wanted = topic_filter if self.retained is None else f"$retained/now/{topic_filter}"
-        return "/".join([*levels, self._subscription(wanted).identity])
+        return "/".join([*levels, self._subscription(topic_filter).identity])
