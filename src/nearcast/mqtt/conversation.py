@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nearcast.model.errors import LimitError
 from nearcast.mqtt.encode import encode_packet
 from nearcast.mqtt.errors import MqttProtocolError
@@ -42,6 +44,7 @@ class Conversation:
         self._reader = PacketReader(connect.version)
         self._outbox: list[bytes] = []
         self._incoming: set[int] = set()
+        self._recorded: dict[int, None] = {}
         self._last_id = 0
         self._send(connect)
 
@@ -50,6 +53,22 @@ class Conversation:
         data = b"".join(self._outbox)
         self._outbox.clear()
         return data
+
+    def resume(self, earlier: Conversation) -> None:
+        """Go on with the session of an earlier connection, once the broker says it has it (4.4).
+
+        Publications without an answer are sent again; of those that the broker has, only the
+        release.
+        """
+        self._incoming = set(earlier._incoming)
+        self._last_id = earlier._last_id
+        self.unsettled = dict(earlier.unsettled)
+        self._recorded = dict(earlier._recorded)
+        for packet_id, message in self.unsettled.items():
+            if packet_id in self._recorded:
+                self._send(PublishAnswer(_PUBREL, packet_id))
+            else:
+                self._send(replace(message, duplicate=True))
 
     def publish(self, message: Publish) -> None:
         """Publish; the packet identifier is given here."""
@@ -132,8 +151,10 @@ class Conversation:
             self._incoming.discard(packet.packet_id)
             self._send(PublishAnswer(_PUBCOMP, packet.packet_id))
         elif packet.kind is _PUBREC and packet.reason < 0x80:
+            self._recorded[packet.packet_id] = None
             self._send(PublishAnswer(_PUBREL, packet.packet_id))
         else:
+            self._recorded.pop(packet.packet_id, None)
             message = self.unsettled.pop(packet.packet_id, None)
             if message is not None and packet.reason >= 0x80:
                 self.refused.append((message, packet.reason))

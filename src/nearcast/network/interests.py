@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nearcast.network.messages import Interest
-from nearcast.node.state import NodeState
 from nearcast.node.session import Subscription
 
 
@@ -16,7 +15,7 @@ class Interests:
     Complexity: O(1) per subscription that comes or goes.
     """
 
-    def __init__(self, state: NodeState) -> None:
+    def __init__(self) -> None:
         self.number = 0
         self.groups: dict[int, tuple[str, str]] = {}
         self._counts: dict[str, int] = {}
@@ -24,7 +23,6 @@ class Interests:
         self._added: dict[str, None] = {}
         self._removed: dict[str, None] = {}
         self._next_group = 1
-        state.watch(self._came, self._went)
 
     def whole(self) -> Interest:
         """Return all that is wanted now."""
@@ -40,7 +38,8 @@ class Interests:
         self._added, self._removed = {}, {}
         return change
 
-    def _came(self, subscription: Subscription) -> None:
+    def came(self, subscription: Subscription) -> None:
+        """Take note of a subscription."""
         text = _wanted(subscription)
         self._counts[text] = self._counts.get(text, 0) + 1
         if self._counts[text] > 1:
@@ -53,7 +52,8 @@ class Interests:
         self._removed.pop(text, None)
         self._added[text] = None
 
-    def _went(self, subscription: Subscription) -> None:
+    def went(self, subscription: Subscription) -> None:
+        """Take note of its end."""
         text = _wanted(subscription)
         self._counts[text] -= 1
         if self._counts[text]:

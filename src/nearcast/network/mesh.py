@@ -2,7 +2,7 @@
 
 For each other node there is a link; over it run the packets of a session (`nearcast.node.peering`)
 and what nodes tell each other. The runtime says who the others are, carries frames, and calls
-`advance`; outboxes of other nodes are written through `PeerWire`, after the journal like all others.
+`advance`; outboxes of other nodes are written through `PeerWire`, after the journal like any other.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ from nearcast.network.messages import (
     Greeting,
     Interest,
     InterestKnown,
+    Retained,
     Told,
     decode,
     decode_greeting,
     encode,
 )
+from nearcast.network.retained import RetainedCopies
 from nearcast.node import Connection, Node
+from nearcast.node.message import Message
+from nearcast.node.session import Subscription
 
 _PACKETS, _TOLD = b"M", b"T"
 
@@ -49,6 +53,8 @@ class Peer:
     known: int = 0
     """The last number of this node's interests that it has taken in."""
     problem: str = ""
+    heard_ms: int = -1
+    """Until when it has surely had everything that this node told it; -1: never."""
 
 
 @dataclass(slots=True)
@@ -116,7 +122,8 @@ class Mesh:
         self._timing = timing or LinkTiming()
         self._random = random
         self._spaces = spaces
-        self._interests = Interests(node.state)
+        self._interests = Interests()
+        self._retained = RetainedCopies(name)
         self._gates: deque[Gate] = deque()
         self._grown: dict[str, Peer] = {}
         node.join(self)
@@ -212,7 +219,8 @@ class Mesh:
             if type(one) is Arrived:
                 self._arrived(peer, one.content)
             elif type(one) is Up:
-                self._came_up(peer, one.greeting)
+                if peer.link.is_up:  # else it went down again at once
+                    self._came_up(peer, one.greeting)
             else:
                 assert type(one) is Down
                 self._went_down(peer)
@@ -242,6 +250,8 @@ class Mesh:
         peer.connection = self.node.peering.attach(peer.name, greeting.generation, self.now_ms)
         peer.connection.transport = PeerWire(self, peer)
         self._tell(peer, self._interests.whole())
+        for part in self._retained.since(peer.heard_ms):
+            self._tell(peer, part)
 
     def _objection(self, peer: Peer, greeting: Greeting) -> str:
         oldest, newest = SPEAKS
@@ -258,12 +268,25 @@ class Mesh:
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, self.now_ms)
             peer.connection = None
+            peer.heard_ms = self.now_ms - self._timing.silence_ms
         peer.link.greeting = self._greeting(peer.name)
         self._open_gates()
 
     # --- interests --------------------------------------------------------------------------
 
-    def subscribed(self, release: Callable[[], None]) -> None:
+    def came(self, subscription: Subscription) -> None:
+        """Take note that a client wants something."""
+        self._interests.came(subscription)
+
+    def went(self, subscription: Subscription) -> None:
+        """Take note that it does not any longer."""
+        self._interests.went(subscription)
+
+    def group(self, number: int) -> tuple[str, str] | None:
+        """Return the share group and filter behind a number of this node's."""
+        return self._interests.groups.get(number)
+
+    def when_known(self, release: Callable[[], None]) -> None:
         """Call `release` once all nodes that are there know what is wanted here by now."""
         number = self._interests.number
         if all(peer.known >= number for peer in self._present()):
@@ -289,12 +312,29 @@ class Mesh:
             peer.known = max(peer.known, message.number)
             self._open_gates()
             return
+        if type(message) is Retained:
+            for kept in self._retained.newer(message.kept):
+                self.node.keep(kept, self.now_ms)
+            return
         assert type(message) is Interest
         if message.whole:
             self.node.peering.wants_only(peer.name, message.added)
         else:
             self.node.peering.wants(peer.name, message.added, message.removed)
         self._tell(peer, InterestKnown(message.number))
+
+    # --- retained messages ------------------------------------------------------------------
+
+    def restored(self) -> None:
+        """Take note of what the node has kept from before; anything said of it since is newer."""
+        for message in self.node.state.retained.all():
+            self._retained.restored(message)
+
+    def retained(self, message: Message) -> None:
+        """Let the other nodes keep a message that was published here."""
+        told = Retained([self._retained.put(message, self.node.state.now_ms)])
+        for peer in self._present():
+            self._tell(peer, told)
 
     def _open_gates(self) -> None:
         known = min((peer.known for peer in self._present()), default=self._interests.number)

@@ -47,7 +47,22 @@ class InterestKnown(msgspec.Struct, array_like=True, frozen=True, tag="k"):
     number: int
 
 
-Told: TypeAlias = Interest | InterestKnown
+class Kept(msgspec.Struct, array_like=True, frozen=True):
+    """A topic's last message, and when and where it was published; None: forgotten."""
+
+    topic: str
+    at_ms: int
+    node: str
+    message: bytes | None
+
+
+class Retained(msgspec.Struct, array_like=True, frozen=True, tag="r"):
+    """Keep these too, as far as you have nothing newer."""
+
+    kept: list[Kept]
+
+
+Told: TypeAlias = Interest | InterestKnown | Retained
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_told = msgspec.msgpack.Decoder(Told).decode
@@ -62,9 +77,10 @@ def encode(message: Told | Greeting) -> bytes:
 def decode(data: bytes) -> Told:
     """Return the message; anything else is a PeerProtocolError."""
     try:
-        return _decode_told(data)
+        told: Told = _decode_told(data)
     except msgspec.MsgspecError as problem:
         raise PeerProtocolError(str(problem), where="message between nodes") from None
+    return told
 
 
 def decode_greeting(data: bytes) -> Greeting:

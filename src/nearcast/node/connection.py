@@ -30,6 +30,7 @@ class Connection:
         "is_closing",
         "is_open",
         "is_paused",
+        "is_peer",
         "is_plain",
         "keep_alive_ms",
         "last_seen_ms",
@@ -58,6 +59,7 @@ class Connection:
         self.outbox_bytes = 0
         self.has_grown = False
         self.is_paused = False
+        self.is_peer = False  # another node
         self.is_open = True
         self.is_closing = False
         self.session: Session | None = None

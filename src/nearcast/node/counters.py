@@ -27,6 +27,7 @@ class Counters:
     dropped_too_large: int = 0  # above the receiver's maximum packet size
     dropped_forbidden: int = 0  # the publisher may not
     dropped_ended: int = 0  # held for a session that ended
+    dropped_no_member: int = 0  # for a share group that has no member left
     dropped_invalid: int = 0  # with an instruction that makes no sense, such as $top=0
     unplaced: int = 0  # events that have no place in their space: only plain subscribers got them
     positions: int = 0  # positions taken
@@ -55,5 +56,6 @@ class Counters:
             + self.dropped_too_large
             + self.dropped_forbidden
             + self.dropped_ended
+            + self.dropped_no_member
             + self.dropped_invalid
         )

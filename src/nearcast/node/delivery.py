@@ -126,7 +126,10 @@ class Delivery:
 
         `retain` is the flag that the publisher set; the messages themselves carry none.
         """
-        self.spread_plain(route, messages)
+        if retain and self._state.network is not None:
+            self._spread_flagged(route, messages)
+        else:
+            self.spread_plain(route, messages)
         self.spread_special(route, messages, publisher, retain=retain)
 
     def spread_plain(self, route: Route, messages: list[Message]) -> None:
@@ -137,6 +140,19 @@ class Delivery:
                 self.hand_over(session, messages, min(qos, limit))
             else:
                 self._send_lossy(session, messages)
+
+    def _spread_flagged(self, route: Route, messages: list[Message]) -> None:
+        """Deliver retained messages: other nodes must know, for those who want the flag there."""
+        qos = messages[0].head.qos
+        flagged = [one.variant(retain=True) for one in messages]
+        for session, limit in route.plain:
+            dressed = flagged if session.is_peer else messages
+            if qos and limit:
+                self.hand_over(session, dressed, min(qos, limit))
+            else:
+                self._send_lossy(session, dressed)
+        for plain, variant in zip(messages, flagged, strict=True):
+            plain.was_refused |= variant.was_refused
 
     def spread_special(
         self, route: Route, messages: list[Message], publisher: Session | None, *, retain: bool

@@ -19,7 +19,7 @@ from nearcast.node.message import Head, Message
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
 from nearcast.node.retaining import retain_message
-from nearcast.node.routes import Route
+from nearcast.node.routes import Arrivals, Route, Router
 from nearcast.node.selective import Selective
 from nearcast.node.session import Session
 from nearcast.node.state import NodeState
@@ -41,6 +41,7 @@ class Intake:
         self, state: NodeState, delivery: Delivery, answers: Answers, positions: Positions
     ) -> None:
         self._state = state
+        self._router: Router | Arrivals = state.router
         self._positions = positions if state.settings.position_on_publish else None
         self._selective = Selective(state, delivery, positions)
         self._delivery = delivery
@@ -65,7 +66,7 @@ class Intake:
         topic = data[body:topic_end]
         route = self._routes.get(topic)
         if route is None:
-            route = self._state.router.find(topic)
+            route = self._router.find(topic)
         if route.is_odd:
             return self.publish_one(connection, data, position, body, stop)
         size = stop - position
@@ -183,7 +184,7 @@ class Intake:
         topic = data[body:topic_end]
         route = self._routes.get(topic)
         if route is None:
-            route = self._state.router.find(topic)
+            route = self._router.find(topic)
         is_guarded = route.is_forbidden or route.is_odd or connection.permits is not None
         if is_guarded and (route.is_odd or not self._is_permitted(connection, route, topic)):
             return self.publish_one(connection, data, position, body, stop)
@@ -322,7 +323,7 @@ class Intake:
             properties, at = self._properties.read(data, at, stop)
         if properties.alias is not None:
             topic = _resolve(connection, topic, properties.alias, self._alias_maximum)
-        route = self._state.router.find(topic)
+        route = self._router.find(topic)
         counters = self._state.counters
         counters.publish_received += 1
         counters.publish_bytes_received += stop - position

@@ -14,7 +14,7 @@ from struct import Struct
 from nearcast.model.errors import FileFormatError
 from nearcast.mqtt.packets import ProtocolVersion
 from nearcast.node.message import Head, Message
-from nearcast.node.session import Session, Subscription, WillMessage
+from nearcast.node.session import PEER_PREFIX, Session, Subscription, WillMessage
 
 
 class Kind(IntEnum):
@@ -239,6 +239,7 @@ def session_of(body: bytes) -> tuple[Session, bool]:
     session.version = ProtocolVersion(version)
     session.expiry_s = expiry_s
     session.ends_at_ms = ends_at_ms
+    session.is_peer = session.client_id.startswith(PEER_PREFIX)
     rest = body[start + size :]
     session.user_name = rest[1:].decode() if rest else None
     return session, not ends_at_ms

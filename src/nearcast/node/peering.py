@@ -16,11 +16,9 @@ from nearcast.mqtt.topics import split_shared
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.lifecycle import Lifecycle
-from nearcast.node.session import Session, Subscription
+from nearcast.node.session import PEER_PREFIX, Session, Subscription
 from nearcast.node.state import NodeState
 
-PEER_PREFIX = "$node/"
-"""What the client identifiers of other nodes begin with; clients may not call themselves so."""
 _FOREVER_S = 0xFFFF_FFFF
 
 
@@ -72,6 +70,8 @@ class Peering:
             session.user_name = f"{mine}/{generation}"
             self._remember(session)
         session.link = connection
+        session.window = state.settings.receive_maximum
+        state.connections.add(connection)
         state.router.forget_session(session)
         self._delivery.resume(session)
         return connection
@@ -81,6 +81,7 @@ class Peering:
         self._state.now_ms = now_ms
         connection.is_open = False
         connection.is_closing = True
+        self._state.connections.discard(connection)
         session = connection.session
         if session is not None and session.link is connection:
             session.link = None
@@ -99,7 +100,7 @@ class Peering:
         for text in removed:
             subscription = session.subscriptions.pop(text, None)
             if subscription is not None:
-                self._state.router.remove(subscription)
+                self._state.remove_subscription(subscription)
                 if self._state.journal is not None:
                     self._state.journal.unsubscribed(session.number, text)
         for text, number in added:
@@ -122,8 +123,9 @@ class Peering:
         subscription = Subscription(
             session, text, shared.group, shared.topic_filter, 2, identifier=number
         )
+        held = session.subscriptions.get(text)
         session.subscriptions[text] = subscription
-        self._state.router.add(subscription)
+        self._state.add_subscription(subscription, held)
         if self._state.journal is not None:
             self._state.journal.subscribed(subscription)
 

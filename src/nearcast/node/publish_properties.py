@@ -29,7 +29,16 @@ class PublishProperties:
     (`request`), once for all publications with the same bytes.
     """
 
-    __slots__ = ("_bare_forward", "_request", "_whole", "alias", "expiry_s", "forward", "user")
+    __slots__ = (
+        "_bare_forward",
+        "_request",
+        "_whole",
+        "alias",
+        "expiry_s",
+        "forward",
+        "groups",
+        "user",
+    )
 
     def __init__(
         self,
@@ -37,7 +46,9 @@ class PublishProperties:
         alias: int | None = None,
         expiry_s: int | None = None,
         whole: Properties = NO_PROPERTIES,
+        groups: tuple[int, ...] = (),
     ) -> None:
+        self.groups = groups
         self.forward = forward
         self.alias = alias
         self.expiry_s = expiry_s
@@ -78,20 +89,29 @@ class PublishProperties:
         return self._bare_forward
 
 
-def split_properties(properties: Properties) -> PublishProperties:
-    """Split checked properties; refuse what only a server may send (3.3.4-6)."""
-    if properties.subscription_identifiers:
+def split_properties(properties: Properties, *, from_node: bool = False) -> PublishProperties:
+    """Split checked properties; refuse what only a server may send (3.3.4-6).
+
+    Between nodes, subscription identifiers are the numbers of share groups.
+    """
+    groups = properties.subscription_identifiers
+    if groups and not from_node:
         raise MqttProtocolError("a subscription identifier", where="PUBLISH from a client")
     if properties.response_topic is not None:
         check_topic_name(properties.response_topic)
     passed_on = replace(
-        properties, topic_alias=None, message_expiry_interval=None, will_delay_interval=None
+        properties,
+        topic_alias=None,
+        message_expiry_interval=None,
+        will_delay_interval=None,
+        subscription_identifiers=(),
     )
     return PublishProperties(
         encode_property_content(passed_on),
         properties.topic_alias,
         properties.message_expiry_interval,
         passed_on,
+        groups,
     )
 
 
@@ -109,8 +129,9 @@ class PropertyReader:
     Complexity: O(bytes); O(1) parsing work for bytes seen before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, from_node: bool = False) -> None:
         self._known: dict[bytes, PublishProperties] = {}
+        self._from_node = from_node
 
     def read(self, data: bytes, position: int, stop: int) -> tuple[PublishProperties, int]:
         """Return the properties that start at `position`, and the position behind them."""
@@ -121,7 +142,7 @@ class PropertyReader:
             if known is not None and position + 1 + length <= stop:
                 return known, position + 1 + length
         properties, behind = read_properties(data, position, stop, PacketType.PUBLISH)
-        split = split_properties(properties)
+        split = split_properties(properties, from_node=self._from_node)
         if behind - position <= _LARGEST_KEPT:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()

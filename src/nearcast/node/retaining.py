@@ -10,6 +10,13 @@ from nearcast.node.state import NodeState
 
 
 def retain_message(state: NodeState, message: Message, event: Event | None = None) -> int:
+    """Keep what a client published as its topic's last, in the whole network; as `keep_message`."""
+    if state.network is not None and not message.head.topic.startswith(b"$SYS/", 2):
+        state.network.retained(message)
+    return keep_message(state, message, event)
+
+
+def keep_message(state: NodeState, message: Message, event: Event | None = None) -> int:
     """Keep a message as its topic's last; return its version among those with a place, or 0.
 
     An empty payload forgets the topic.

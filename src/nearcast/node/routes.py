@@ -41,12 +41,14 @@ class ShareGroup:
         self.members: dict[str, Subscription] = {}
         self._turn = 0
 
-    def pick(self, qos: int) -> Subscription | None:
+    def pick(self, qos: int, *, is_arrival: bool = False) -> Subscription | None:
         """Return whose turn it is: someone connected and reading, else someone who has a queue.
 
         O(members) at worst, O(1) while all are connected.
         """
         members = list(self.members.values())
+        if is_arrival:
+            members = [one for one in members if not one.session.is_peer]
         waiting: Subscription | None = None
         for step in range(len(members)):
             place = (self._turn + step) % len(members)
@@ -120,6 +122,28 @@ class Route:
         return self
 
 
+class Arrivals:
+    """Routes for what other nodes sent: this node's own clients, without share groups.
+
+    A share group is the whole network's: the node where a message was published has chosen who of
+    it gets it.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.routes: dict[bytes, Route] = {}
+        self._router = router
+
+    def find(self, topic: bytes) -> Route:
+        """Return the route of a topic given with its two length bytes; refuse a bad name."""
+        route = self.routes.get(topic)
+        if route is None:
+            route = self._router.compile_arrival(self._router.checked(topic))
+            if len(self.routes) >= _MOST_SHARED_ROUTES:
+                self.routes.clear()
+            self.routes[topic] = route
+        return route
+
+
 class Router:
     """All subscriptions of a node, and the routes compiled from them.
 
@@ -131,6 +155,7 @@ class Router:
     ) -> None:
         self.spaces = spaces or SpaceTable(())
         self.routes: dict[bytes, Route] = {}
+        self.arrivals = Arrivals(self)
         self._known: dict[RouteKey, Route] = {}
         self.subscription_count = 0
         self.shared_count = 0
@@ -142,13 +167,26 @@ class Router:
         """Return the route of a topic given with its two length bytes; refuse a bad name."""
         route = self.routes.get(topic)
         if route is None:
-            text = decode_text(topic[2:])
-            check_topic_name(text, max_levels=self._max_levels)
-            route = self._compile(text)
+            route = self._compile(self.checked(topic))
             if len(self.routes) >= self._cache_topics:
                 self.routes.clear()
             self.routes[topic] = route
         return route
+
+    def checked(self, topic: bytes) -> str:
+        """Return a topic given with its two length bytes as text; refuse a bad name."""
+        text = decode_text(topic[2:])
+        check_topic_name(text, max_levels=self._max_levels)
+        return text
+
+    def group(self, name: str, topic_filter: str) -> ShareGroup | None:
+        """Return a share group, if it has members."""
+        group = self._tree.get(topic_filter, ("share", name))
+        return group if isinstance(group, ShareGroup) else None
+
+    def compile_arrival(self, topic: str) -> Route:
+        """Return the route of a topic for what another node sent."""
+        return self._compile(topic, is_arrival=True)
 
     def add(self, subscription: Subscription) -> None:
         """Let a subscription take effect, in place of the session's same filter."""
@@ -189,6 +227,7 @@ class Router:
                 self._forget(subscription.topic_filter)
 
     def _forget(self, topic_filter: str) -> None:
+        self.arrivals.routes.clear()
         if has_wildcard(topic_filter):
             self.routes.clear()
             self._known.clear()
@@ -198,7 +237,7 @@ class Router:
             if route is not None and route.key is not None:
                 self._known.pop(route.key, None)
 
-    def _compile(self, topic: str) -> Route:
+    def _compile(self, topic: str, *, is_arrival: bool = False) -> Route:
         route = Route()
         if topic[:1] == "$":
             _look_for_service(route, topic)
@@ -208,8 +247,9 @@ class Router:
         by_session: dict[Session, list[Subscription]] = {}
         for entry in self._tree.match(topic):
             if isinstance(entry, ShareGroup):
-                route.shared.append(entry)
-            else:
+                if not is_arrival:
+                    route.shared.append(entry)
+            elif not (is_arrival and entry.session.is_peer):
                 by_session.setdefault(entry.session, []).append(entry)
         for session, subscriptions in by_session.items():
             _place(route, session, subscriptions)

@@ -71,6 +71,32 @@ class Selective:
             self._state.counters.dropped_invalid += 1
             return Outcome(_SENSELESS, str(problem))
 
+    def take_arrival(
+        self,
+        sender: Session | None,
+        route: Route,
+        message: Message,
+        properties: PublishProperties | None,
+        *,
+        retain: bool,
+    ) -> None:
+        """Deliver what another node sent to those here who want it; it has been limited there."""
+        if properties is None:
+            properties = reread_properties(message.head.properties)
+        if route.space is None:
+            return
+        try:
+            request = properties.request
+        except MisuseError:
+            self._state.counters.dropped_invalid += 1
+            return
+        event, _ = self._event(route.space, message, properties, request)
+        found: list[Subscription] = []
+        if event is not None:
+            by_number = self._selections.by_number
+            found = [by_number[key] for key in self._selections.matcher.match(event)]
+        self._spread_all(sender, route, message, found, retain, {})
+
     def _may_publish(self, session: Session | None, topic: bytes) -> bool:
         if session is None:
             return True

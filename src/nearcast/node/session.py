@@ -11,6 +11,8 @@ from nearcast.node.message import Message
 if TYPE_CHECKING:
     from nearcast.node.connection import Connection
 
+PEER_PREFIX = "$node/"
+"""What the client identifiers of other nodes begin with; clients may not call themselves so."""
 RETAINED = 0x10  # marks a queue entry as a retained message for a newcomer
 
 
@@ -120,6 +122,7 @@ class Session:
         "in_flight",
         "incoming",
         "is_durable",
+        "is_peer",
         "last_packet_id",
         "link",
         "number",
@@ -152,6 +155,7 @@ class Session:
         self.last_packet_id = 0
         self.expiry_s = 0
         self.is_durable = False
+        self.is_peer = False  # another node
         self.ends_at_ms = 0
         self.will: WillMessage | None = None
         self.will_at_ms = 0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nearcast.node.access import Access
 from nearcast.node.connection import Connection
 from nearcast.node.counters import Counters
 from nearcast.node.journal import Journal
+from nearcast.node.message import Message
 from nearcast.node.retained import RetainedStore
 from nearcast.node.routes import Router
 from nearcast.node.session import Session, Subscription
@@ -19,6 +21,28 @@ from nearcast.node.timers import Timers
 if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log, Numba without spaces
     from nearcast.eventlog.records import Recorder
     from nearcast.node.selections import Selections
+
+
+class Network(Protocol):
+    """What a node tells and asks of the network that it has joined."""
+
+    def came(self, subscription: Subscription, /) -> None:
+        """Take note that a client wants something."""
+
+    def went(self, subscription: Subscription, /) -> None:
+        """Take note that it does not any longer."""
+
+    def when_known(self, release: Callable[[], None], /) -> None:
+        """Call `release` once all nodes that are there know what is wanted by now."""
+
+    def group(self, number: int, /) -> tuple[str, str] | None:
+        """Return the share group and filter that a message from another node is for."""
+
+    def restored(self) -> None:
+        """Take note that the node has its memory of before."""
+
+    def retained(self, message: Message, /) -> None:
+        """Let the other nodes keep a message too; an empty payload forgets."""
 
 
 @dataclass(slots=True)
@@ -48,6 +72,7 @@ class NodeState:
     next_session: int = 1
     next_subscription: int = 1
     selections: Selections | None = None
+    network: Network | None = None
 
     def add_subscription(self, one: Subscription, old: Subscription | None = None) -> None:
         """Let a subscription take effect, in place of one of the same identity.
@@ -66,6 +91,10 @@ class NodeState:
             if old is not None:
                 self.selections.remove(old)
         self.next_subscription = max(self.next_subscription, one.number + 1)
+        if self.network is not None and not one.session.is_peer:
+            self.network.came(one)
+            if old is not None:
+                self.network.went(old)
 
     def remove_subscription(self, one: Subscription) -> None:
         """Let a subscription end."""
@@ -76,6 +105,8 @@ class NodeState:
         else:
             assert self.selections is not None
             self.selections.remove(one)
+        if self.network is not None and not one.session.is_peer:
+            self.network.went(one)
 
     def send(self, connection: Connection, data: bytes) -> None:
         """Append to a connection's outbox."""

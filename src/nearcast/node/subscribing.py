@@ -212,7 +212,15 @@ class Subscribing:
             told = replace(answer, properties=Properties(reason_string=complaint))
             longer = encode_packet(told, version)
             packet = longer if connection.fits(longer) else packet
-        self._state.send(connection, packet)
+        network = self._state.network
+        if network is None or isinstance(answer, Unsuback):
+            self._state.send(connection, packet)
+        else:
+            network.when_known(lambda: self._send_answer(connection, packet))
+
+    def _send_answer(self, connection: Connection, packet: bytes) -> None:
+        if connection.is_open and not connection.is_closing:
+            self._state.send(connection, packet)
 
     # --- retained -------------------------------------------------------------------------
 

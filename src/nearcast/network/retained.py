@@ -1,0 +1,91 @@
+"""Retained messages in a network: every node keeps all of them, the newest of each topic.
+
+Newer is what was published later by the clock of its node; of two at the same instant, that of the
+node with the greater name. So all nodes end up with the same message, whatever order they hear of
+them in. What was forgotten is remembered as forgotten for a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from nearcast.model.errors import FileFormatError, PeerProtocolError
+from nearcast.mqtt.wire import encode_string
+from nearcast.network.messages import Kept, Retained
+from nearcast.node.journal import decode_message, encode_message
+from nearcast.node.message import Head, Message
+
+_PORTION = 200
+_GRAVE_MS = 24 * 3_600_000
+
+
+class RetainedCopies:
+    """When and where each topic's last message was published, as far as it is known here.
+
+    Complexity: O(1) a message; O(all) for a node that was away.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._kept: dict[str, Kept] = {}
+
+    def put(self, message: Message, at_ms: int) -> Kept:
+        """Take note of a message that was published here; return what to tell others."""
+        topic = message.topic_text()
+        known = self._kept.get(topic)
+        if known is not None and (known.at_ms, known.node) >= (at_ms, self._name):
+            at_ms = known.at_ms + 1  # it came after that one, whatever the clocks say
+        body = encode_message(message) if message.payload else None
+        kept = Kept(topic, at_ms, self._name, body)
+        self._set(kept)
+        return kept
+
+    def restored(self, message: Message) -> None:
+        """Take note of a message that is older than this process."""
+        topic = message.topic_text()
+        if not topic.startswith("$SYS/"):
+            self._set(Kept(topic, 0, "", encode_message(message)))
+
+    def newer(self, told: Iterable[Kept]) -> Iterator[Message]:
+        """Yield the messages, of those told by another node, that replace what is known here."""
+        for kept in told:
+            known = self._kept.get(kept.topic)
+            if known is None or (known.at_ms, known.node) < (kept.at_ms, kept.node):
+                message = _message(kept)
+                self._set(kept)
+                yield message
+
+    def since(self, heard_ms: int) -> Iterator[Retained]:
+        """Yield, in portions, what is newer than an instant; for a node that was away."""
+        portion: list[Kept] = []
+        for kept in self._kept.values():
+            if kept.at_ms >= heard_ms:
+                portion.append(kept)
+            if len(portion) >= _PORTION:
+                yield Retained(portion)
+                portion = []
+        if portion:
+            yield Retained(portion)
+
+    def _set(self, kept: Kept) -> None:
+        self._kept.pop(kept.topic, None)
+        self._kept[kept.topic] = kept
+        if kept.message is None:
+            self._bury(kept.at_ms - _GRAVE_MS)
+
+    def _bury(self, before_ms: int) -> None:
+        """Forget what was forgotten long ago; the dictionary is in the order of last change."""
+        for topic, kept in list(self._kept.items())[:8]:
+            if kept.message is None and kept.at_ms < before_ms:
+                del self._kept[topic]
+
+
+def _message(kept: Kept) -> Message:
+    if kept.message is None:
+        return Message(Head(encode_string(kept.topic), 0, 0), b"")
+    try:
+        message = decode_message(kept.message)
+    except (FileFormatError, ValueError) as problem:
+        raise PeerProtocolError(f"a retained message ({problem})", where=kept.topic) from None
+    message.number = 0
+    return message

@@ -1,0 +1,63 @@
+"""PUBLISH from another node: for this node's own clients, and for share groups that it names.
+
+What is retained in the network is told apart from it; here the flag is only passed on to those who
+asked for it.
+"""
+
+from __future__ import annotations
+
+from nearcast.node.answers import Answers, Outcome
+from nearcast.node.delivery import Delivery
+from nearcast.node.intake import Intake
+from nearcast.node.message import Message
+from nearcast.node.positions import Positions
+from nearcast.node.publish_properties import PropertyReader, PublishProperties
+from nearcast.node.routes import Route
+from nearcast.node.session import Session
+from nearcast.node.state import NodeState
+
+
+class PeerIntake(Intake):
+    """Takes publications of other nodes, in runs as those of clients."""
+
+    def __init__(
+        self, state: NodeState, delivery: Delivery, answers: Answers, positions: Positions
+    ) -> None:
+        super().__init__(state, delivery, answers, positions)
+        self._router = state.router.arrivals
+        self._routes = state.router.arrivals.routes
+        self._properties = PropertyReader(from_node=True)
+        self._positions = None
+
+    def publish(
+        self,
+        route: Route,
+        message: Message,
+        publisher: Session | None,
+        properties: PublishProperties | None = None,
+        *,
+        retain: bool,
+    ) -> Outcome:
+        """Deliver one message; other nodes are told of success in any case: it is ours now."""
+        if properties is not None and properties.groups:
+            for number in properties.groups:
+                self._to_group(number, message, retain=retain)
+        elif route.is_odd:
+            self._selective.take_arrival(publisher, route, message, properties, retain=retain)
+        elif not route.is_empty:
+            self._delivery.spread(route, [message], publisher, retain=retain)
+        return Outcome(0)
+
+    def _to_group(self, number: int, message: Message, *, retain: bool) -> None:
+        """Give a message to one member here; if all have gone meanwhile, to one elsewhere."""
+        network = self._state.network
+        named = None if network is None else network.group(number)
+        group = None if named is None else self._state.router.group(*named)
+        member = None
+        if group is not None:
+            qos = message.head.qos
+            member = group.pick(qos, is_arrival=True) or group.pick(qos)
+        if member is None:
+            self._state.counters.dropped_no_member += 1
+        else:
+            self._delivery.deliver_as(member.session, [member], [message], {}, retain)

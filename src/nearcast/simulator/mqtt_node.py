@@ -1,0 +1,218 @@
+"""A real node in the simulated world: MQTT clients on one side, other nodes on the other.
+
+What survives a crash is what a server has on disk: the node's journal. Clients stay, notice the
+crash as a lost connection, and come back when they are told to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from nearcast.mqtt import (
+    Connack,
+    Connect,
+    Conversation,
+    FilterRequest,
+    Packet,
+    Properties,
+    ProtocolVersion,
+    Publish,
+    Suback,
+)
+from nearcast.network import LinkTiming, Mesh
+from nearcast.node import Connection, Node, NodeSettings
+from nearcast.simulator.world import Instant, Send
+
+SESSION_S = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class FromNode:
+    """A frame on its way between nodes."""
+
+    sender: str
+    data: bytes
+
+
+class SimulatedClient:
+    """An MQTT 5 client with a lasting session; it keeps all that it was sent, in order."""
+
+    def __init__(self, name: str, expiry_s: int = SESSION_S) -> None:
+        self.name = name
+        self.received: list[Publish] = []
+        self.subacks: list[Suback] = []
+        self._expiry_s = expiry_s
+        self._talk: Conversation | None = None
+        self._earlier: Conversation | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker has let it in."""
+        return self._talk is not None and self._talk.connack is not None
+
+    @property
+    def unsettled(self) -> int:
+        """How many of its publications the broker has yet to answer."""
+        talk = self._talk or self._earlier
+        return 0 if talk is None else len(talk.unsettled)
+
+    def connect(self) -> None:
+        """Come, or come back."""
+        properties = Properties(session_expiry_interval=self._expiry_s)
+        connect = Connect(self.name, ProtocolVersion.V5, clean_start=False, properties=properties)
+        self._talk = Conversation(connect)
+
+    def lose(self) -> None:
+        """Lose the connection; the session goes on."""
+        if self._talk is not None and self._talk.connack is not None:
+            self._earlier = self._talk
+        self._talk = None
+
+    def publish(self, message: Publish) -> None:
+        """Publish; it must be connected."""
+        assert self._talk is not None
+        self._talk.publish(message)
+
+    def subscribe(self, topic_filter: str, qos: int = 2) -> None:
+        """Subscribe; it must be connected."""
+        assert self._talk is not None
+        self._talk.subscribe(FilterRequest(topic_filter, qos))
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """Unsubscribe; it must be connected."""
+        assert self._talk is not None
+        self._talk.unsubscribe(topic_filter)
+
+    def take(self) -> bytes:
+        """Return what it says."""
+        return b"" if self._talk is None else self._talk.take()
+
+    def receive(self, data: bytes) -> None:
+        """Hear what the broker says."""
+        if self._talk is not None:
+            for packet in self._talk.receive(data):
+                self._hear(packet)
+
+    def _hear(self, packet: Packet) -> None:
+        if isinstance(packet, Publish):
+            self.received.append(packet)
+        elif isinstance(packet, Suback):
+            self.subacks.append(packet)
+        elif isinstance(packet, Connack) and self._earlier is not None:
+            assert self._talk is not None
+            if packet.session_present:
+                self._talk.resume(self._earlier)
+            self._earlier = None
+
+
+class MqttNode:
+    """One node with its clients; an `Actor` of the world."""
+
+    def __init__(self, name: str, seed: int, *, settings: NodeSettings | None = None) -> None:
+        self.name = name
+        self._seed = seed
+        self._settings = settings
+        self._starts = 0
+        self._others: dict[str, None] = {}
+        self._disk: list[bytes] = []
+        self._clients: dict[Connection, SimulatedClient] = {}
+        self._start(0)
+
+    def _start(self, now: Instant) -> None:
+        self._starts += 1
+        random = Random(f"{self._seed}/{self.name}/{self._starts}")
+        self.node = Node(self._settings, rng=random, with_journal=True)
+        self.mesh = Mesh(self.name, self.node, random=random, timing=LinkTiming())
+        self.node.restore(self._disk, now)
+        self.node.take_journal()
+        self._disk = list(self.node.snapshot())
+        for name in self._others:
+            self.mesh.meet(name, now)
+
+    def restart(self, now: Instant) -> list[Send]:
+        """Come back after a crash with what was on disk."""
+        for client in self._clients.values():
+            client.lose()
+        self._clients = {}
+        self._start(now)
+        return self._turn(now)
+
+    def meet(self, names: list[str], now: Instant) -> list[Send]:
+        """Learn of other nodes."""
+        self._others.update(dict.fromkeys(names))
+        for name in names:
+            self.mesh.meet(name, now)
+        return self._turn(now)
+
+    def receive(self, message: FromNode, now: Instant) -> list[Send]:
+        """Take in a frame."""
+        self.mesh.receive(message.sender, message.data, now)
+        return self._turn(now)
+
+    def advance(self, now: Instant) -> list[Send]:
+        """Do what is due."""
+        self.node.wake(now)
+        self.mesh.advance(now)
+        return self._turn(now)
+
+    def wake_at(self) -> Instant | None:
+        """Say when something is due."""
+        times = (self.node.wake_at(), self.mesh.wake_at())
+        return min((at for at in times if at is not None), default=None)
+
+    # --- clients ----------------------------------------------------------------------------
+
+    def admit(self, client: SimulatedClient, now: Instant) -> list[Send]:
+        """Let a client connect."""
+        client.connect()
+        connection = Connection(peer=client.name)
+        self._clients[connection] = client
+        self.node.open(connection, now)
+        return self._turn(now)
+
+    def drop(self, client: SimulatedClient, now: Instant) -> list[Send]:
+        """Cut a client's connection."""
+        for connection, one in list(self._clients.items()):
+            if one is client:
+                del self._clients[connection]
+                self.node.lost(connection, now)
+        client.lose()
+        return self._turn(now)
+
+    def turn(self, now: Instant) -> list[Send]:
+        """Carry what clients have said since."""
+        return self._turn(now)
+
+    def _turn(self, now: Instant) -> list[Send]:
+        """Run until nobody here has anything to say: journal first, then outboxes, then frames."""
+        while True:
+            for connection, client in list(self._clients.items()):
+                data = client.take()
+                if data:
+                    self.node.receive(connection, data, now)
+            self._disk.append(self.node.take_journal())
+            grown = self.node.take_grown()
+            if not grown:
+                break
+            for connection in grown:
+                self._write(connection, now)
+        return [Send(name, FromNode(self.name, data)) for name, data in self.mesh.take_frames()]
+
+    def _write(self, connection: Connection, now: Instant) -> None:
+        connection.has_grown = False
+        chunks, connection.outbox, connection.outbox_bytes = connection.outbox, [], 0
+        if connection.is_peer:
+            connection.transport.write(chunks)  # type: ignore[attr-defined]
+            if connection.is_closing:
+                connection.transport.finish()  # type: ignore[attr-defined]
+        else:
+            client = self._clients.get(connection)
+            if client is not None:
+                client.receive(b"".join(chunks))
+                if connection.is_closing:
+                    del self._clients[connection]
+                    self.node.lost(connection, now)
+                    client.lose()
+        if connection.is_open and not connection.is_closing:
+            self.node.drained(connection, now)

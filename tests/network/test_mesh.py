@@ -1,0 +1,279 @@
+"""Real nodes in a simulated network: plain MQTT works as on one node, whatever the network does."""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearcast.mqtt import Publish
+from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
+from nearcast.simulator.network import Link, uniform
+from nearcast.simulator.world import Send, World
+
+assert settings.default is not None
+RUNS = max(2, settings.default.max_examples // 5)
+
+
+class City:
+    """Some nodes that know each other, and their clients."""
+
+    def __init__(self, nodes: int = 3, seed: int = 1, link: Link | None = None) -> None:
+        self.world = World(seed, link=link or Link(delay=uniform(1, 3)))
+        self.names = [f"n{number}" for number in range(nodes)]
+        self.nodes = {name: self.world.add(name, MqttNode(name, seed)) for name in self.names}
+        self.homes: dict[str, str] = {}
+        for name in self.names:
+            self.at(name, lambda node, now: node.meet(self.names, now))
+        self.run(1_000)
+
+    def at(self, name: str, action: Callable[[MqttNode, int], list[Send]]) -> None:
+        self.world.perform(name, action(self.nodes[name], self.world.now))
+
+    def run(self, ms: int) -> None:
+        self.world.run(self.world.now + ms)
+
+    def client(self, name: str, home: str, *filters: str) -> SimulatedClient:
+        client = SimulatedClient(name)
+        self.homes[name] = home
+        self.admit(client)
+        for one in filters:
+            client.subscribe(one)
+        self.turn(client)
+        return client
+
+    def admit(self, client: SimulatedClient) -> None:
+        self.at(self.homes[client.name], lambda node, now: node.admit(client, now))
+
+    def turn(self, client: SimulatedClient) -> None:
+        self.at(self.homes[client.name], lambda node, now: node.turn(now))
+
+    def publish(
+        self,
+        client: SimulatedClient,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        *,
+        retain: bool = False,
+    ) -> None:
+        client.publish(Publish(topic, payload, qos, retain))
+        self.turn(client)
+
+    def crash(self, name: str) -> None:
+        self.world.crash(name)
+
+    def restart(self, name: str) -> None:
+        self.world.restart(name)
+        self.at(name, lambda node, now: node.restart(now))
+
+
+def payloads(client: SimulatedClient) -> list[bytes]:
+    return [one.payload for one in client.received]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_reaches_subscribers_on_every_node_once(qos: int):
+    city = City()
+    readers = [city.client(f"r{name}", name, "road/+/ice", "road/#") for name in city.names]
+    bystander = city.client("by", "n1", "sea/#")
+    city.run(50)
+    writer = city.client("w", "n0")
+    for number in range(20):
+        city.publish(writer, "road/7/ice", b"%d" % number, qos)
+    city.run(100)
+    expected = [b"%d" % number for number in range(20)]
+    for reader in readers:
+        assert payloads(reader) == expected
+        assert {one.qos for one in reader.received} == {qos}
+    assert bystander.received == []
+    assert writer.unsettled == 0
+
+
+def test_a_subscription_is_acknowledged_when_every_node_knows_of_it():
+    city = City(link=Link(delay=uniform(20, 20)))
+    reader = city.client("r", "n1", "a")
+    assert reader.subacks == []
+    city.run(39)
+    assert reader.subacks == []
+    city.run(2)
+    assert len(reader.subacks) == 1
+    writer = city.client("w", "n2")
+    city.publish(writer, "a", b"x")
+    city.run(30)
+    assert payloads(reader) == [b"x"]
+
+
+def test_what_nobody_elsewhere_wants_does_not_travel():
+    city = City()
+    reader = city.client("r", "n0", "a")
+    writer = city.client("w", "n0")
+    city.run(50)
+    before = city.nodes["n0"].mesh.counts.bytes_sent
+    for _ in range(50):
+        city.publish(writer, "a", bytes(100))
+    assert city.nodes["n0"].mesh.counts.bytes_sent - before < 100
+    assert len(reader.received) == 50
+
+
+def test_an_unsubscribed_filter_is_sent_no_more():
+    city = City()
+    reader = city.client("r", "n1", "a")
+    writer = city.client("w", "n0")
+    city.run(50)
+    reader.unsubscribe("a")
+    city.turn(reader)
+    city.run(50)
+    before = city.nodes["n0"].mesh.counts.bytes_sent
+    city.publish(writer, "a", bytes(1_000))
+    city.run(50)
+    assert reader.received == []
+    assert city.nodes["n0"].mesh.counts.bytes_sent - before < 1_000
+
+
+def test_a_share_group_is_the_whole_networks():
+    city = City()
+    members = [city.client(f"m{name}", name, "$share/g/job") for name in city.names]
+    other = city.client("other", "n2", "$share/h/job")
+    city.run(50)
+    writer = city.client("w", "n0")
+    for number in range(30):
+        city.publish(writer, "job", b"%d" % number, qos=number % 3)
+        city.run(10)
+    got = [payload for one in members for payload in payloads(one)]
+    assert sorted(got, key=int) == [b"%d" % number for number in range(30)]
+    assert all(one.received for one in members)
+    assert len(other.received) == 30
+
+
+def test_retained_messages_are_everywhere_and_forgotten_everywhere():
+    city = City()
+    writer = city.client("w", "n0")
+    city.publish(writer, "state", b"on", 1, retain=True)
+    city.run(50)
+    newcomer = city.client("late", "n2", "state")
+    city.run(50)
+    assert [(one.payload, one.retain) for one in newcomer.received] == [(b"on", True)]
+    city.publish(writer, "state", b"", 1, retain=True)
+    city.run(50)
+    assert payloads(city.client("later", "n1", "state")) == []
+
+
+def test_of_two_retained_messages_all_nodes_keep_the_same():
+    city = City(link=Link(delay=uniform(5, 40)))
+    writers = [city.client(f"w{name}", name) for name in city.names]
+    for number in range(30):
+        for writer in writers:
+            city.publish(writer, "state", f"{writer.name}{number}".encode(), retain=True)
+    city.run(200)
+    kept = [city.nodes[name].node.state.retained.get("state") for name in city.names]
+    assert len({one and one.payload for one in kept}) == 1
+
+
+def test_a_node_that_was_away_hears_of_retained_messages():
+    city = City()
+    city.crash("n2")
+    writer = city.client("w", "n0")
+    city.publish(writer, "state", b"on", 1, retain=True)
+    city.run(10_000)
+    city.restart("n2")
+    city.run(3_000)
+    newcomer = city.client("late", "n2", "state")
+    city.run(50)
+    assert payloads(newcomer) == [b"on"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_acknowledged_messages_wait_for_a_node_that_is_away(qos: int):
+    city = City()
+    reader = city.client("r", "n1", "a")
+    city.run(50)
+    writer = city.client("w", "n0")
+    city.crash("n1")
+    city.run(20)
+    for number in range(10):
+        city.publish(writer, "a", b"%d" % number, qos)
+    city.run(5_000)
+    assert writer.unsettled == 0
+    city.restart("n1")
+    city.admit(reader)
+    city.run(3_000)
+    assert payloads(reader) == [b"%d" % number for number in range(10)]
+
+
+def test_clients_may_not_call_themselves_nodes():
+    city = City(1)
+    assert not city.client("$node/n1", "n0").is_connected
+
+
+def test_nodes_with_other_spaces_are_refused_by_name():
+    city = City(2)
+    mesh = city.nodes["n0"].mesh
+    mesh._spaces = "another"
+    mesh.peers["n1"].link.greeting = mesh._greeting("n1")
+    city.run(1)
+    mesh.broke(mesh.peers["n1"])
+    city.world.perform("n0", city.nodes["n0"].turn(city.world.now))
+    city.run(2_000)
+    assert "other spaces" in city.nodes["n1"].mesh.peers["n0"].problem
+    assert "n0" in city.nodes["n1"].mesh.peers["n0"].problem
+
+
+def disturb(city: City, random: Random, readers: list[SimulatedClient]) -> None:
+    """Let one thing go wrong, and right again some time later."""
+    name = random.choice(city.names)
+    kind = random.choice(["crash", "cut", "client"])
+    if kind == "crash" and city.world.alive(name):
+        city.crash(name)
+        city.run(random.randint(1, 4_000))
+        city.restart(name)
+        for one in readers:
+            if city.homes[one.name] == name and not one.is_connected:
+                city.admit(one)
+    elif kind == "cut":
+        other = random.choice([one for one in city.names if one != name])
+        city.world.network.cut(name, other)
+        city.world.network.cut(other, name)
+        city.run(random.randint(1, 5_000))
+        city.world.network.heal()
+    else:
+        reader = random.choice(readers)
+        if reader.is_connected:
+            city.at(city.homes[reader.name], lambda node, now: node.drop(reader, now))
+            city.run(random.randint(1, 500))
+            city.admit(reader)
+
+
+@settings(max_examples=RUNS)
+@given(st.integers(0, 100_000), st.sampled_from([0.0, 0.1, 0.3]))
+def test_faults_lose_nothing_acknowledged_and_double_nothing_at_qos_2(seed: int, loss: float):
+    random = Random(seed)
+    city = City(
+        random.randint(2, 4), seed, Link(delay=uniform(1, 10), loss=loss, duplication=loss / 3)
+    )
+    city.run(3_000)
+    readers = [city.client(f"r{n}", random.choice(city.names), "a/#") for n in range(3)]
+    writer = city.client("w", "n0")
+    city.run(6_000)
+    sent: Counter[bytes] = Counter()
+    for number in range(40):
+        if writer.is_connected:
+            payload, qos = b"%d" % number, random.choice([1, 2])
+            city.publish(writer, f"a/{number % 3}", payload, qos)
+            sent[payload] = qos
+        city.run(random.randint(1, 60))
+        if random.random() < 0.15:
+            disturb(city, random, [*readers, writer])
+    city.world.network.link = Link(delay=uniform(1, 3))
+    city.run(60_000)
+    for one in [*readers, writer]:
+        if not one.is_connected:
+            city.admit(one)
+    city.run(20_000)
+    assert writer.unsettled == 0
+    for reader in readers:
+        got = Counter(payloads(reader))
+        assert set(got) == set(sent), f"{reader.name} at {city.homes[reader.name]}"
+        assert all(got[one] == 1 for one, qos in sent.items() if qos == 2)
