@@ -6,7 +6,8 @@
 
 They hold numbers and keys, nothing else: no exact shapes, no metres, no subscribers (that is
 `nearcast.matching`), no threads. Names are loaded when first used, so that whoever
-needs only the topic tree does not import Numba.
+needs only the topic tree does not import Numba. `warm_up()` compiles all kernels, or loads them
+from the disk: call it at installation, and in a process that serves before it serves.
 """
 
 from importlib import import_module
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from nearcast.index.interval_skip_list import IntervalSkipList
     from nearcast.index.topic_tree import TopicTree
 
-__all__ = ["BoxIndex", "IntervalSkipList", "TopicTree"]
+__all__ = ["BoxIndex", "IntervalSkipList", "TopicTree", "warm_up"]
 
 _HOMES = {
     "BoxIndex": "nearcast.index.box_index",
@@ -32,3 +33,15 @@ def __getattr__(name: str) -> object:
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def warm_up() -> None:
+    """Compile every kernel of both indexes, or load it from the disk.
+
+    About two minutes of one processor the first time, under a second later. The kernels are kept
+    beside the package, or in `NUMBA_CACHE_DIR`.
+    """
+    from nearcast.index import box_index, interval_skip_list
+
+    box_index.warm_up()
+    interval_skip_list.warm_up()

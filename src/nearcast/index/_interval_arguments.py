@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, NoReturn, SupportsFloat, SupportsIndex
 
 import numpy as np
 
 from nearcast.model.errors import (
     KeyInUseError,
     KeyMissingError,
-    LimitError,
     MisuseError,
     OutOfRangeError,
     UnknownNameError,
@@ -25,7 +24,6 @@ Rank = str | Mapping[str, float]
 
 RANKS = ("narrowest", "centre", "weight")
 METHODS = ("exact", "paper")
-WIDEST_ANSWER = 1 << 40  # words; more than any machine has
 _LEAST_KEY = -(1 << 63)
 _GREATEST_KEY = (1 << 63) - 1
 
@@ -36,7 +34,6 @@ _MISTAKES = {
     4: (OutOfRangeError, "a low bound above the high bound", "low <= high"),
     5: (OutOfRangeError, "an interval that contains nothing", "at least one value inside"),
     6: (OutOfRangeError, "a weight that is not finite", "a finite weight"),
-    7: (LimitError, "too many intervals", "fewer than 2**32 intervals"),
 }
 
 
@@ -72,6 +69,14 @@ def whole(key: SupportsIndex) -> int:
     if not _LEAST_KEY <= number <= _GREATEST_KEY:
         raise OutOfRangeError(str(number), where="key", expected="a number of 64 bits")
     return number
+
+
+def number(value: SupportsFloat, where: str) -> float:
+    """Return a bound or a weight as a float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MisuseError(repr(value), where=where, expected="a number") from error
 
 
 def checked_k(k: SupportsIndex) -> int:

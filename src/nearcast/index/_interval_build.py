@@ -1,5 +1,7 @@
 """The interval skip list in bulk: built from arrays, and laid open for checks.
 
+`_interval_store.py` calls these in turn, and has the arena enlarged in between.
+
 A list built in bulk has its nodes and marker lists side by side in the order of keys, which is
 what makes a search on it gentle to the processor's caches. Nothing else differs from a list made
 by adding one interval after another: levels are random, markers and their order are the same.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from numba import njit
 
+from nearcast.index._interval_best import shown_high, shown_low
 from nearcast.index._interval_kernels import (
     KEY_IN_USE,
     OK,
@@ -36,10 +39,13 @@ from nearcast.index._interval_lists import (
     write_list,
 )
 from nearcast.index._interval_memory import (
+    S_CHUNK_BITS,
     S_COUNT,
     S_HEADER,
     S_HEIGHT,
     S_KEYS,
+    S_LISTED,
+    S_RANDOM,
     S_RECORDS,
     S_RECORDS_USED,
     S_TAIL,
@@ -48,8 +54,6 @@ from nearcast.index._interval_memory import (
     inlined,
     load,
     remember_key,
-    reserve_keys,
-    reserve_records,
     store,
 )
 from nearcast.index._interval_nodes import (
@@ -62,7 +66,7 @@ from nearcast.index._interval_nodes import (
     set_height,
     take_node,
 )
-from nearcast.index._interval_scores import shown_high, shown_low
+from nearcast.index._interval_runs import IN_LIST, R_HOME
 
 
 @njit(cache=True)
@@ -72,8 +76,6 @@ def fill_records(s, keys, lows, highs, openness, weights, ends):  # type: ignore
     `ends` gets the ordinals of all low ends, then of all high ends.
     """
     count = len(keys)
-    reserve_records(s, count)
-    reserve_keys(s, count)
     for slot in range(count):
         mistake = mistake_in(lows[slot], highs[slot], openness[slot], weights[slot])
         if mistake == OK and find_slot(s, keys[slot]) >= 0:
@@ -95,6 +97,17 @@ def read_widths(s, widths):  # type: ignore[no-untyped-def]
     """Copy the widths of slots 0, 1, …."""
     for slot in range(len(widths)):
         widths[slot] = float_of(load(load(s, S_RECORDS) + (slot << 6), R_WIDTH))
+
+
+@njit(cache=True)
+def node_words(s, nodes):  # type: ignore[no-untyped-def]
+    """Return how many words the next nodes will take; their levels are drawn, and drawn again."""
+    state = load(s, S_RANDOM)
+    words = 0
+    for _ in range(nodes):
+        words += 4 + 4 * random_levels(s)
+    store(s, S_RANDOM, state)
+    return words
 
 
 @inlined
@@ -153,6 +166,8 @@ def count_markers(s, order):  # type: ignore[no-untyped-def]
         record = load(s, S_RECORDS) + (order[index] << 6)
         node = load(record, R_LOW_NODE)
         level = 0
+        if load(record, R_HOME) == IN_LIST:
+            store(s, S_LISTED, load(s, S_LISTED) + 1)
         if _is_boundless(s, record):
             edge = edge_at(node, TOP)
             store(edge, E_INFO, load(edge, E_INFO) + 1)
@@ -165,6 +180,29 @@ def count_markers(s, order):  # type: ignore[no-untyped-def]
             total += 1
             node = load(edge, E_NEXT)
     return total
+
+
+@inlined
+def _list_words(s, length):  # type: ignore[no-untyped-def]
+    """Return what `write_list` takes at most."""
+    chunk = 1 << load(s, S_CHUNK_BITS)
+    if length <= chunk >> 1:
+        return 2 * length + 2
+    chunks = length // (3 * chunk // 4) + 2
+    return chunks * chunk + 8 * (chunks + 2)
+
+
+@njit(cache=True)
+def marker_words(s):  # type: ignore[no-untyped-def]
+    """Return how many words the counted markers will take at most."""
+    header = load(s, S_HEADER)
+    words = _list_words(s, load(edge_at(header, TOP), E_INFO))
+    node = header
+    while node != load(s, S_TAIL):
+        for level in range(level_count(node)):
+            words += _list_words(s, load(edge_at(node, level), E_INFO))
+        node = load(edge_at(node, 0), E_NEXT)
+    return words
 
 
 @inlined
@@ -255,7 +293,7 @@ def dump_edges(s, level, edges, entries, capacity):  # type: ignore[no-untyped-d
 
 @njit(cache=True)
 def dump_records(s, words, values):  # type: ignore[no-untyped-def]
-    """Write key, first, above, age, slot found, openness; low, high, width, weight of each slot."""
+    """Write key, first, above, age, slot found, openness, home; low, high, width, weight."""
     for slot in range(load(s, S_RECORDS_USED)):
         record = load(s, S_RECORDS) + (slot << 6)
         words[slot, 0] = load(load(s, S_KEYS), slot)
@@ -263,6 +301,7 @@ def dump_records(s, words, values):  # type: ignore[no-untyped-def]
         words[slot, 2] = load(record, R_HIGH)
         words[slot, 3] = load(record, R_AGE) >> 2
         words[slot, 5] = load(record, R_AGE) & 3
+        words[slot, 6] = load(record, R_HOME)
         if load(record, R_AGE) < 0:
             continue
         words[slot, 4] = find_slot(s, words[slot, 0])

@@ -1,4 +1,4 @@
-"""The interval skip list laid open: its nodes, edges and markers, and whether they are right."""
+"""The interval skip list laid open: nodes, edges, markers, runs, and whether they are right."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import numpy as np
 
 from nearcast.index import _interval_build as build
 from nearcast.index import _interval_memory as memory
+from nearcast.index import _interval_runs as runs
 from nearcast.index._interval_nodes import ABOVE_ALL, BELOW_ALL, TOP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from nearcast.index._interval_store import Store
 
     Words = NDArray[np.int64]
 
@@ -45,11 +48,12 @@ class Level:
 class Anatomy:
     """A copy of everything inside a list, taken at once."""
 
-    def __init__(self, state: Words) -> None:
-        self.state = state
-        address = state.ctypes.data
+    def __init__(self, store: Store) -> None:
+        self.state = state = store.state
+        self.runs = [Run(run) for run in store.runs]
+        address = store.address
         used = int(state[memory.S_RECORDS_USED])
-        self.words = np.full((used, 6), -1, dtype=np.int64)
+        self.words = np.full((used, 7), -1, dtype=np.int64)
         self.values = np.full((used, 4), np.nan)
         build.dump_records(address, self.words, self.values)
         self.live = np.flatnonzero(self.words[:, 3] >= 0)
@@ -104,6 +108,9 @@ class Anatomy:
             self._check_order(level)
             self._check_cover(level, above)
         self._check_tiling()
+        for run in self.runs:
+            run.check()
+        self._check_homes()
 
     def _check_counts(self) -> None:
         assert len(self.live) == self.state[memory.S_COUNT], "the count is off"
@@ -113,9 +120,22 @@ class Anatomy:
         assert len(self.nodes) - 1 == self.state[memory.S_NODES], "the number of nodes is off"
 
     def _placed(self) -> Words:
-        words = self.words
-        placed: Words = self.live[words[self.live, 1] < words[self.live, 2]]
+        """Return the slots of the intervals in the list."""
+        placed: Words = self.live[self.words[self.live, 6] == runs.IN_LIST]
         return placed
+
+    def _check_homes(self) -> None:
+        """Check that each interval is in the list or in one run, or contains no float."""
+        words, live = self.words, self.live
+        nowhere = live[words[live, 6] == runs.NOWHERE]
+        assert (words[nowhere, 1] >= words[nowhere, 2]).all(), "an interval got lost"
+        in_runs = live[words[live, 6] == runs.IN_RUN]
+        found = [run.column(runs.C_SLOT)[run.live] for run in self.runs]
+        slots = np.concatenate([np.empty(0, dtype=np.int64), *found])
+        assert np.array_equal(np.sort(slots), in_runs), "the runs hold others than they should"
+        assert len(self._placed()) == self.state[memory.S_LISTED], "the list's count is off"
+        for run in self.runs:
+            run.check_content(words, self.values)
 
     def _check_nodes(self) -> None:
         """Check that each node is the end of as many intervals as it says, at least one."""
@@ -172,3 +192,60 @@ class Anatomy:
         assert (left[fresh] == self.words[slots[fresh], 1]).all(), "a gap at the low end"
         assert (right[last[: len(fresh)]] == self.words[slots[fresh], 2]).all(), "a gap at the top"
         assert (left[inner] == right[inner - 1]).all(), "a gap or an overlap between markers"
+
+
+class Run:
+    """One run, read from its memory."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self.entries = int(words[runs.H_ENTRIES])
+        self.live = np.flatnonzero(self.column(runs.C_FIRST) < self.column(runs.C_ABOVE))
+
+    def column(self, number: int) -> Words:
+        """Return a column of the entries."""
+        start = runs.HEADER + number * int(self.words[runs.H_PADDED])
+        return self.words[start : start + self.entries]
+
+    def nodes(self, level: int, number: int) -> Words:
+        """Return a column of a level's nodes, padding included."""
+        size = int(self.words[runs.H_NODES + level])
+        start = (int(self.words[runs.H_LEVEL + level]) - self.words.ctypes.data) // 8
+        return self.words[start + number * size : start + (number + 1) * size]
+
+    def check(self) -> None:
+        """Check order and bounds."""
+        firsts = self.column(runs.C_FIRST)
+        assert (firsts[1:] >= firsts[:-1]).all(), "a run out of order"
+        assert self.entries - len(self.live) == self.words[runs.H_REMOVED], "removals miscounted"
+        sizes = runs.level_sizes(self.entries)
+        assert len(sizes) == self.words[runs.H_LEVELS], "a run has other levels than it should"
+        below = [self.column(n) for n in (runs.C_FIRST, runs.C_ABOVE)]
+        for level, size in enumerate(sizes, start=1):
+            starts = np.arange(0, len(below[0]), runs.GROUP)
+            below = [below[0][starts], np.maximum.reduceat(below[1], starts)]
+            for number, expected in zip((runs.N_FIRST, runs.N_ABOVE), below, strict=True):
+                column = self.nodes(level, number)
+                assert np.array_equal(column[:size], expected), "a node is not what is below it"
+                padding = ABOVE_ALL if number == runs.N_FIRST else BELOW_ALL
+                assert (column[size:] == padding).all(), "a run's padding is not empty"
+
+    def check_content(self, words: Words, values: NDArray[np.float64]) -> None:
+        """Check entries against the records, and that bounds of nodes are bounds."""
+        slots = self.column(runs.C_SLOT)[self.live]
+        for number, word in ((runs.C_KEY, 0), (runs.C_FIRST, 1), (runs.C_ABOVE, 2)):
+            assert np.array_equal(self.column(number)[self.live], words[slots, word]), "a stray"
+        open_low = words[slots, 1] == BELOW_ALL
+        open_high = (words[slots, 2] == ABOVE_ALL) & (words[slots, 5] >= 2)
+        closed = np.where(open_low | open_high, 0.0, values[slots, 2])
+        node = self.live
+        for level in range(1, int(self.words[runs.H_LEVELS]) + 1):
+            node = node // runs.GROUP
+            widths = self.nodes(level, runs.N_WIDTH).view(np.float64)[node]
+            weights = self.nodes(level, runs.N_WEIGHT).view(np.float64)[node]
+            ages = self.nodes(level, runs.N_AGE)[node]
+            assert (widths <= values[slots, 2]).all(), "a bound above a width"
+            assert (weights >= values[slots, 3]).all(), "a bound below a weight"
+            assert (ages >> 2 <= words[slots, 3]).all(), "a bound above an age"
+            least = self.nodes(level, runs.N_CLOSED).view(np.float64)[node]
+            assert (least <= closed).all(), "a bound above a closed width"

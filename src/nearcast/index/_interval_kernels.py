@@ -3,7 +3,10 @@
 The marked edges of an interval form a staircase, up from its low node and down to its high node,
 without gap or overlap.
 
-Previous: `_interval_nodes.py`; next: `_interval_queries.py`.
+A new interval goes into the list. If the list is full, or the arena might not do, the kernel says
+so before it changes anything, and `_interval_store.py` makes room.
+
+Previous: `_interval_runs.py`; next: `_interval_queries.py`.
 """
 
 from __future__ import annotations
@@ -25,33 +28,44 @@ from nearcast.index._interval_lists import (
     R_WIDTH,
     entry_of,
     insert_marker,
+    read_list,
+    record_of,
     remove_marker,
 )
 from nearcast.index._interval_memory import (
-    S_CHUNK_BITS,
+    S_ASK,
     S_COUNT,
     S_EXTENT_HIGH,
     S_EXTENT_LOW,
+    S_FREE_BLOCK,
     S_FREE_SLOT,
     S_HEADER,
     S_KEYS,
+    S_LIST_LIMIT,
+    S_LISTED,
+    S_MARKER_LIMIT,
+    S_MARKERS,
     S_NEXT_AGE,
-    S_RANDOM,
+    S_NODES,
+    S_PATH,
+    S_RECORD_CAPACITY,
     S_RECORDS,
     S_RECORDS_USED,
     S_STAIRS,
+    S_TABLE_BITS,
     S_TAIL,
+    S_WORN_RUN,
     bits_of,
     find_slot,
     float_of,
     forget_key,
+    free_words,
     inlined,
     load,
     ordinal,
     prefetch,
     remember_key,
-    reserve_keys,
-    reserve_records,
+    scratch,
     store,
     take_words,
 )
@@ -67,8 +81,13 @@ from nearcast.index._interval_nodes import (
     own_nodes,
     set_height,
 )
+from nearcast.index._interval_runs import IN_LIST, IN_RUN, NOWHERE, R_HOME, R_RUN, take_out
 
-MOST_SLOTS = 1 << 32
+# What one change of the list may take of the arena, at most: each marker may be copied once for
+# each new node, into a block of up to twice its size, and again if it is then promoted; beside
+# that, a staircase may split a chunk on every edge.
+WORDS_A_MARKER = 8
+WORDS_A_CHANGE = 40_000
 
 OK = 0
 KEY_IN_USE = 1
@@ -77,16 +96,15 @@ NOT_A_NUMBER = 3
 UPSIDE_DOWN = 4
 EMPTY = 5
 BAD_WEIGHT = 6
-TOO_MANY = 7
+NO_ROOM = 8
+WORN = 9  # done, and a run should be merged
 
 
 @njit(cache=True)
-def found(s, seed, chunk_bits):  # type: ignore[no-untyped-def]
-    """Make an empty list in a table of zeros."""
-    store(s, S_CHUNK_BITS, chunk_bits)
-    store(s, S_RANDOM, seed)
-    store(s, S_FREE_SLOT, -1)
-    reserve_keys(s, 8)
+def found(s):  # type: ignore[no-untyped-def]
+    """Make an empty list at the beginning of an unused arena."""
+    for word in range(S_FREE_BLOCK, S_PATH):
+        store(s, word, 0)
     tail = take_words(s, 4)
     store(tail, 0, ABOVE_ALL)
     store(tail, 1, 0)
@@ -96,6 +114,9 @@ def found(s, seed, chunk_bits):  # type: ignore[no-untyped-def]
         bare_edge(edge_at(header, level), tail, ABOVE_ALL)
     store(s, S_TAIL, tail)
     store(s, S_HEADER, header)
+    store(s, S_LISTED, 0)
+    store(s, S_MARKERS, 0)
+    store(s, S_NODES, 0)
     set_height(s, 1)
 
 
@@ -182,6 +203,7 @@ def write_record(s, slot, key, low, high, openness, weight):  # type: ignore[no-
     store(record, R_WEIGHT, bits_of(weight + 0.0))
     store(record, R_LOW_NODE, 0)
     store(record, R_HIGH_NODE, 0)
+    store(record, R_HOME, IN_LIST if first < above else NOWHERE)  # no float may lie inside
     store(s, S_NEXT_AGE, load(s, S_NEXT_AGE) + 1)
 
 
@@ -192,51 +214,124 @@ def _take_slot(s):  # type: ignore[no-untyped-def]
         store(s, S_FREE_SLOT, load(load(s, S_KEYS), slot))
         return slot
     slot = load(s, S_RECORDS_USED)
-    reserve_records(s, slot + 1)
     store(s, S_RECORDS_USED, slot + 1)
     return slot
 
 
+@inlined
+def _arena_will_do(s):  # type: ignore[no-untyped-def]
+    return free_words(s) >= WORDS_A_MARKER * load(s, S_MARKERS) + WORDS_A_CHANGE
+
+
+@inlined
+def _list_has_room(s):  # type: ignore[no-untyped-def]
+    fits = load(s, S_LISTED) < load(s, S_LIST_LIMIT)
+    fits &= load(s, S_MARKERS) < load(s, S_MARKER_LIMIT)
+    return fits & _arena_will_do(s)
+
+
+@inlined
+def _has_room(s):  # type: ignore[no-untyped-def]
+    """Return whether one more interval fits everywhere."""
+    fits = 2 * (load(s, S_COUNT) + 1) <= (1 << load(s, S_TABLE_BITS))
+    fits &= (load(s, S_FREE_SLOT) >= 0) | (load(s, S_RECORDS_USED) < load(s, S_RECORD_CAPACITY))
+    return fits & _list_has_room(s)
+
+
 @njit(cache=True)
-def add(s, key, low, high, openness, weight):  # type: ignore[no-untyped-def]
-    """Add an interval, or say why not and change nothing. Expected O(log² n)."""
+def list_has_room(s):  # type: ignore[no-untyped-def]
+    """Return whether the list can take one more interval, and any change."""
+    return _list_has_room(s)
+
+
+@njit(cache=True)
+def add(s):  # type: ignore[no-untyped-def]
+    """Add the interval that is asked for, or say why not and change nothing. Expected O(log² n).
+
+    Asked for: key, low, high, openness, weight.
+    """
+    key = load(s, S_ASK)
+    low = float_of(load(s, S_ASK + 1))
+    high = float_of(load(s, S_ASK + 2))
+    openness = load(s, S_ASK + 3)
+    weight = float_of(load(s, S_ASK + 4))
     mistake = mistake_in(low, high, openness, weight)
     if mistake != OK:
         return mistake
     if find_slot(s, key) >= 0:
         return KEY_IN_USE
-    if load(s, S_COUNT) >= MOST_SLOTS:
-        return TOO_MANY
+    if not _has_room(s):
+        return NO_ROOM
     slot = _take_slot(s)
     write_record(s, slot, key, low, high, openness, weight)
     remember_key(s, key, slot)
     store(s, S_COUNT, load(s, S_COUNT) + 1)
     record = load(s, S_RECORDS) + (slot << 6)
-    if load(record, R_LOW) < load(record, R_HIGH):  # else no float lies inside
+    if load(record, R_HOME) == IN_LIST:
+        store(s, S_LISTED, load(s, S_LISTED) + 1)
         own_nodes(s, record)
         _mark(s, slot, True)
     return OK
 
 
 @njit(cache=True)
-def remove(s, key):  # type: ignore[no-untyped-def]
-    """Remove an interval, its markers, and the nodes that were its alone. Expected O(log² n)."""
+def remove(s):  # type: ignore[no-untyped-def]
+    """Remove the interval whose key is asked for, or say why not and change nothing.
+
+    From the list: with its markers and the nodes that were its alone, expected O(log² n). From a
+    run: O(log n), and the run is noted if it is worn out.
+    """
+    key = load(s, S_ASK)
     slot = find_slot(s, key)
     if slot < 0:
         return KEY_MISSING
     record = load(s, S_RECORDS) + (slot << 6)
-    if load(record, R_LOW) < load(record, R_HIGH):
+    home = load(record, R_HOME)
+    if home == IN_LIST:
+        if not _arena_will_do(s):
+            return NO_ROOM
         _mark(s, slot, False)
         disown_nodes(s, record)
+        store(s, S_LISTED, load(s, S_LISTED) - 1)
+    elif home == IN_RUN and take_out(record):
+        store(s, S_WORN_RUN, load(record, R_RUN))
     forget_key(s, key)
     store(record, R_AGE, -1)
     store(load(s, S_KEYS), slot, load(s, S_FREE_SLOT))
     store(s, S_FREE_SLOT, slot)
     store(s, S_COUNT, load(s, S_COUNT) - 1)
-    return OK
+    return OK if load(s, S_WORN_RUN) == 0 else WORN
 
 
 @njit(cache=True)
 def slot_of(s, key):  # type: ignore[no-untyped-def]
     """Return the slot of a key, or -1."""
     return find_slot(s, key)
+
+
+@inlined
+def _copy_starting(s, edge, key, slots, found):  # type: ignore[no-untyped-def]
+    """Append the slots of an edge's markers whose interval begins where the edge does."""
+    records = load(s, S_RECORDS)
+    place = scratch(s)
+    for index in range(read_list(edge, place)):
+        entry = load(place, index)
+        if load(record_of(records, entry), R_LOW) == key:
+            slots[found] = entry & 0xFFFFFFFF
+            found += 1
+    return found
+
+
+@njit(cache=True)
+def listed_slots(s, slots):  # type: ignore[no-untyped-def]
+    """Write the slots of the intervals in the list, by low end: each marks one edge from there."""
+    found = 0
+    header = load(s, S_HEADER)
+    node = header
+    while node != load(s, S_TAIL):
+        for level in range(TOP if node == header else level_count(node)):
+            found = _copy_starting(s, edge_at(node, level), load(node, 0), slots, found)
+        if node == header:
+            found = _copy_starting(s, edge_at(node, TOP), BELOW_ALL, slots, found)
+        node = load(edge_at(node, 0), E_NEXT)
+    return found

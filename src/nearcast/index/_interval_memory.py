@@ -1,13 +1,15 @@
-"""Raw memory for the interval skip list: words, an arena with size classes, a key table.
+"""Memory as the kernels of the interval skip list see it: words, an arena, a key table.
 
 Kernels get one number, the address of a small table of words (`S_…` below), instead of a dozen
 arrays: a Numba call costs 100 to 200 ns per array, and a list that is asked a few hundred
 thousand times a second cannot pay that. Everything here counts in words of eight bytes.
-Blocks come from segments that never move, so that addresses stay good for a block's life.
+
+All memory is NumPy's, and belongs to `_interval_store.py`, which enlarges it *before* a kernel
+begins to change anything. Kernels never allocate, so they cannot fail half way.
 
 Numba caches a kernel by the date of its own file only: after a change here, empty the cache.
 
-Previous: `interval_skip_list.py` (the public class); next: `_interval_lists.py` (marker lists).
+Previous: `_interval_store.py`; next: `_interval_lists.py` (marker lists).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ S_HEADER = 1
 S_TAIL = 2
 S_RANDOM = 3
 S_NEXT_AGE = 4
-S_COUNT = 5
+S_COUNT = 5  # intervals in all
 S_RECORDS = 6
 S_RECORD_CAPACITY = 7
 S_RECORDS_USED = 8
@@ -34,35 +36,35 @@ S_TABLE = 11
 S_TABLE_BITS = 12
 S_BUMP = 13
 S_BUMP_END = 14
-S_SEGMENTS = 15
-S_SCRATCH = 16
-S_SCRATCH_WORDS = 17
-S_TOUCHED = 18
-S_EDGES = 19
-S_NODES = 20
-S_MARKERS = 21
-S_BYTES = 22
-S_EXTENT_LOW = 23
-S_EXTENT_HIGH = 24
-S_CHUNK_BITS = 25
+S_SCRATCH = 15
+S_SCRATCH_WORDS = 16
+S_TOUCHED = 17
+S_EDGES = 18
+S_NODES = 19
+S_MARKERS = 20
+S_EXTENT_LOW = 21
+S_EXTENT_HIGH = 22
+S_CHUNK_BITS = 23
+S_LISTED = 24  # intervals in the list; the others are in runs
+S_LIST_LIMIT = 25
+S_MARKER_LIMIT = 26
+S_RUN_COUNT = 27
+S_WORN_RUN = 28  # a run of mostly removed intervals, or 0
 S_FREE_BLOCK = 32  # one free list per power of two of words
 S_FREE_NODE = 80  # one free list per level
 S_PATH = 128  # the marked edges over a value, from the top down
 S_REACH = 168
+S_ASK = 208  # what a caller asks for, written there by `struct`
+S_RUN = 224  # addresses of the runs, the greatest first
 S_CURSORS = 256  # what a merge reads next from each list, eight words each
 S_HEAP = 528
 S_LOW_PATH = 576  # by level: the node before an end point; the node after; its key
 S_HIGH_PATH = 672
 S_STAIRS = 768  # the edges of a staircase, a hundred at a time
-STATE_WORDS = 896
+S_STACK = 896  # nodes of a run that are still to be visited
+STATE_WORDS = 1536
 
-LEAST_SEGMENT = 1 << 16
-GREATEST_SEGMENT = 1 << 25
-HUGE_PAGE = 1 << 21
-# Numbers of the Linux kernel, for mmap and madvise.
-_READ_WRITE = 3
-_PRIVATE_ANONYMOUS = 0x22
-_WANT_HUGE_PAGES = 14
+MOST_RUNS = 16
 _WORD = ir.IntType(64)
 _intrinsic: Any = intrinsic  # its own annotations are those of the inside, not of the call
 
@@ -160,15 +162,6 @@ def float_of_single(_context: Any, bits: Any) -> Any:  # noqa: ARG001
     return types.float64(types.int64), generate
 
 
-_malloc = types.ExternalFunction("malloc", types.int64(types.uint64))
-_realloc = types.ExternalFunction("realloc", types.int64(types.int64, types.uint64))
-_map = types.ExternalFunction(
-    "mmap",
-    types.int64(types.int64, types.uint64, types.int32, types.int32, types.int32, types.int64),
-)
-_unmap = types.ExternalFunction("munmap", types.int32(types.int64, types.uint64))
-_advise = types.ExternalFunction("madvise", types.int32(types.int64, types.uint64, types.int32))
-_free = types.ExternalFunction("free", types.void(types.int64))
 _memmove = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.uint64))
 
 
@@ -189,67 +182,20 @@ def log2_up(number):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _map_segment(size):  # type: ignore[no-untyped-def]
-    """Map whole huge pages; without them most reads of a big list miss the TLB."""
-    size = (size + 2 * HUGE_PAGE - 1) & -HUGE_PAGE
-    base = _map(0, size, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)  # type: ignore[call-overload]
-    if base == -1:
-        raise MemoryError
-    segment = (base + HUGE_PAGE - 1) & -HUGE_PAGE
-    _advise(segment, base + size - segment, _WANT_HUGE_PAGES)  # type: ignore[call-overload]
-    store(segment, 1, base)
-    store(segment, 2, size)
-    return segment
-
-
-@inlined
-def _new_segment(s, size):  # type: ignore[no-untyped-def]
-    """Get memory that stays where it is until the list goes."""
-    if size >= HUGE_PAGE:
-        segment = _map_segment(size)
-    else:
-        segment = _malloc(size)
-        if segment == 0:
-            raise MemoryError
-        store(segment, 1, 0)
-    store(segment, 0, load(s, S_SEGMENTS))
-    store(s, S_SEGMENTS, segment)
-    store(s, S_BYTES, load(s, S_BYTES) + size)
-    return segment
-
-
-@inlined
-def _drop_segment(segment):  # type: ignore[no-untyped-def]
-    if load(segment, 1) != 0:
-        _unmap(load(segment, 1), load(segment, 2))
-    else:
-        _free(segment)
-
-
-@inlined
-def _advise_inside(place, size):  # type: ignore[no-untyped-def]
-    """Ask for huge pages in the part of a place that can have them."""
-    start = (place + HUGE_PAGE - 1) & -HUGE_PAGE
-    end = (place + size) & -HUGE_PAGE
-    if end > start:
-        _advise(start, end - start, _WANT_HUGE_PAGES)  # type: ignore[call-overload]
-
-
-@inlined
 def take_words(s, words):  # type: ignore[no-untyped-def]
-    """Return the address of fresh words; they may hold anything. O(1)."""
-    size = words << 3
+    """Return the address of fresh words; they may hold anything. O(1).
+
+    There is room: whoever changes the list has asked for it first.
+    """
     bump = load(s, S_BUMP)
-    if bump + size <= load(s, S_BUMP_END):
-        store(s, S_BUMP, bump + size)
-        return bump
-    length = min(max(load(s, S_BYTES) >> 2, LEAST_SEGMENT), GREATEST_SEGMENT)
-    if size > length >> 3:
-        return _new_segment(s, size + 64) + 64
-    segment = _new_segment(s, length)
-    store(s, S_BUMP, segment + 64 + size)
-    store(s, S_BUMP_END, segment + length)
-    return segment + 64
+    store(s, S_BUMP, bump + (words << 3))
+    return bump
+
+
+@inlined
+def free_words(s):  # type: ignore[no-untyped-def]
+    """Return how many words of the arena were never taken."""
+    return (load(s, S_BUMP_END) - load(s, S_BUMP)) >> 3
 
 
 @inlined
@@ -270,15 +216,8 @@ def give_block(s, block, bits):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def scratch(s, words):  # type: ignore[no-untyped-def]
-    """Return a place for `words` words that is good until the next call of this."""
-    if load(s, S_SCRATCH_WORDS) < words:
-        bits = log2_up(words)
-        place = _realloc(load(s, S_SCRATCH), 8 << bits)
-        if place == 0:
-            raise MemoryError
-        store(s, S_SCRATCH, place)
-        store(s, S_SCRATCH_WORDS, 1 << bits)
+def scratch(s):  # type: ignore[no-untyped-def]
+    """Return a place that is good until the next call of this."""
     return load(s, S_SCRATCH)
 
 
@@ -322,7 +261,8 @@ def find_slot(s, key):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _put_slot(s, key, slot):  # type: ignore[no-untyped-def]
+def remember_key(s, key, slot):  # type: ignore[no-untyped-def]
+    """Note the slot of a key that is not there yet. Expected O(1)."""
     table = load(s, S_TABLE)
     mask = (1 << load(s, S_TABLE_BITS)) - 1
     place = _hash(s, key)
@@ -330,39 +270,6 @@ def _put_slot(s, key, slot):  # type: ignore[no-untyped-def]
         place = (place + 1) & mask
     store(table, 2 * place, key)
     store(table, 2 * place + 1, slot)
-
-
-@inlined
-def _new_table(s, bits):  # type: ignore[no-untyped-def]
-    old = load(s, S_TABLE)
-    old_words = 2 << load(s, S_TABLE_BITS)
-    table = _malloc(16 << bits)
-    if table == 0:
-        raise MemoryError
-    _advise_inside(table, 16 << bits)
-    for place in range(1 << bits):
-        store(table, 2 * place + 1, -1)
-    store(s, S_TABLE, table)
-    store(s, S_TABLE_BITS, bits)
-    if old != 0:
-        for word in range(0, old_words, 2):
-            if load(old, word + 1) >= 0:
-                _put_slot(s, load(old, word), load(old, word + 1))
-        _free(old)
-
-
-@inlined
-def reserve_keys(s, count):  # type: ignore[no-untyped-def]
-    """Make the key table big enough for `count` keys (at most half full)."""
-    if load(s, S_TABLE) == 0 or 2 * count > (1 << load(s, S_TABLE_BITS)):
-        _new_table(s, max(4, log2_up(2 * count)))
-
-
-@inlined
-def remember_key(s, key, slot):  # type: ignore[no-untyped-def]
-    """Note the slot of a key that is not there yet. Amortised O(1)."""
-    reserve_keys(s, load(s, S_COUNT) + 1)
-    _put_slot(s, key, slot)
 
 
 @inlined
@@ -384,35 +291,9 @@ def forget_key(s, key):  # type: ignore[no-untyped-def]
     store(table, 2 * hole + 1, -1)
 
 
-@inlined
-def reserve_records(s, count):  # type: ignore[no-untyped-def]
-    """Make room for `count` records of eight words, and their keys."""
-    if load(s, S_RECORD_CAPACITY) >= count:
-        return
-    capacity = max(16, count, load(s, S_RECORD_CAPACITY) * 2)
-    records = _realloc(load(s, S_RECORDS), capacity << 6)
-    if records == 0:
-        raise MemoryError
-    store(s, S_RECORDS, records)
-    keys = _realloc(load(s, S_KEYS), capacity << 3)
-    if keys == 0:
-        raise MemoryError
-    store(s, S_KEYS, keys)
-    store(s, S_RECORD_CAPACITY, capacity)
-    _advise_inside(records, capacity << 6)
-    _advise_inside(keys, capacity << 3)
-
-
 @njit(cache=True)
-def release_all(s):  # type: ignore[no-untyped-def]
-    """Give everything back to the system. The list is unusable afterwards."""
-    segment = load(s, S_SEGMENTS)
-    while segment != 0:
-        following = load(segment, 0)
-        _drop_segment(segment)
-        segment = following
-    for word in (S_RECORDS, S_KEYS, S_TABLE, S_SCRATCH):
-        if load(s, word) != 0:
-            _free(load(s, word))
-    for word in range(STATE_WORDS):
-        store(s, word, 0)
+def move_keys(s, old):  # type: ignore[no-untyped-def]
+    """Put all keys of a former table into the present one, which is empty."""
+    for word in range(0, len(old), 2):
+        if old[word + 1] >= 0:
+            remember_key(s, old[word], old[word + 1])

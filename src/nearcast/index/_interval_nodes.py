@@ -248,7 +248,7 @@ def _split_markers(s, path, node, level, levels):  # type: ignore[no-untyped-def
     left = edge_at(_path_node(path, level), level)
     right = edge_at(node, level)
     length = list_length(left)
-    place = scratch(s, 3 * length)
+    place = scratch(s)
     read_list(left, place)
     if level == levels - 1:  # there is no higher edge to reach
         write_list(s, right, place, length)
@@ -357,7 +357,7 @@ def _join_markers(s, path, node, level, levels):  # type: ignore[no-untyped-def]
         return
     lefts = list_length(left)
     rights = list_length(right)
-    place = scratch(s, 2 * (lefts + rights))
+    place = scratch(s)
     other = place + (lefts << 3)
     joined = other + (rights << 3)
     read_list(left, place)

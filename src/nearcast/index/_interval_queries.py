@@ -1,14 +1,14 @@
 """Questions to the interval skip list: who contains a value, and who fits it best.
 
-All walk the ordinary search path. It advances while the next key is *not above* the value, so a
-node equal to the value is reached, and the edges that leave it are read (trap T1.5).
+In the list all walk the ordinary search path. It advances while the next key is *not above* the
+value, so a node equal to the value is reached, and the edges that leave it are read (trap T1.5).
 
-- `stab` copies the markers of the path's edges: no test, no duplicate.
-- `top` merges the path's sorted lists through a heap: the exact k narrowest in
+- `stab` copies the markers of the path's edges: no test, no duplicate; then it asks the runs.
+- `narrowest_in_list` merges the path's sorted lists through a heap: the exact k narrowest in
   O(path + k · log path), where the paper's level-by-level walk errs (trap T1.1).
-- `top_paper` is that walk, mended only as T1.5 asks.
+- `top_paper` is that walk, mended only as T1.5 asks. It knows no runs.
 
-Previous: `_interval_kernels.py`; next: `_interval_scores.py` (other ranks).
+Previous: `_interval_kernels.py`; next: `_interval_scores.py` (ranks).
 """
 
 from __future__ import annotations
@@ -38,22 +38,20 @@ from nearcast.index._interval_memory import (
     S_KEYS,
     S_PATH,
     S_RECORDS,
+    S_RUN,
+    S_RUN_COUNT,
     S_TOUCHED,
     inlined,
     load,
     ordinal,
     prefetch,
-    scratch,
     store,
 )
-from nearcast.index._interval_nodes import (
-    TOP,
-    edge_at,
-)
+from nearcast.index._interval_nodes import TOP, edge_at
+from nearcast.index._interval_runs import stab_run
 
 NOT_FINITE = -1
 SLOT_MASK = 0xFFFFFFFF
-TOGETHER = 16
 
 # A cursor: where a merge stands in one list.
 _ENTRY = 0
@@ -102,98 +100,47 @@ def _copy_list(keys, edge, out):  # type: ignore[no-untyped-def]
         target += load(chunk, C_LENGTH) << 3
 
 
-@njit(cache=True)
-def stab(s, x, out, capacity):  # type: ignore[no-untyped-def]
-    """Write the keys of all intervals that contain x, if they fit; return how many they are."""
-    if not math.isfinite(x):
-        return NOT_FINITE
-    edges = walk(s, ordinal(x))
+@inlined
+def _stab(s, number, out, capacity):  # type: ignore[no-untyped-def]
+    """Write the keys of all that contain a value, while they fit; return how many they are."""
+    edges = walk(s, number)
     total = 0
     for index in range(edges):
         total += list_length(load(s, S_PATH + index))
-    if total > capacity:
-        return total
-    keys = load(s, S_KEYS)
-    target = out
-    for index in range(edges):
-        edge = load(s, S_PATH + index)
-        _copy_list(keys, edge, target)
-        target += list_length(edge) << 3
+    if total <= capacity:
+        keys = load(s, S_KEYS)
+        target = out
+        for index in range(edges):
+            edge = load(s, S_PATH + index)
+            _copy_list(keys, edge, target)
+            target += list_length(edge) << 3
+    for index in range(load(s, S_RUN_COUNT)):
+        total = stab_run(s, load(s, S_RUN + index), number, out, total, capacity)
     return total
 
 
-@inlined
-def _walk_together(s, xs, first, count, walks):  # type: ignore[no-untyped-def]
-    """Walk for several values in turns: each steps while the others wait for memory.
-
-    A walk is 40 words: value, node, level, number of marked edges, these edges.
-    """
-    header = load(s, S_HEADER)
-    top_edge = edge_at(header, TOP)
-    for index in range(count):
-        walk = walks + 320 * index
-        store(walk, 0, ordinal(xs[first + index]))
-        store(walk, 1, header)
-        store(walk, 2, load(s, S_HEIGHT) - 1)
-        store(walk, 3, 0)
-        if list_length(top_edge) > 0:
-            store(walk, 3, 1)
-            store(walk, 4, top_edge)
-    under_way = count
-    while under_way > 0:
-        for index in range(count):
-            walk = walks + 320 * index
-            level = load(walk, 2)
-            if level < 0:
-                continue
-            edge = edge_at(load(walk, 1), level)
-            if load(edge, E_NEXT_KEY) <= load(walk, 0):
-                node = load(edge, E_NEXT)
-                store(walk, 1, node)
-                prefetch(edge_at(node, level))
-                continue
-            if list_length(edge) > 0:
-                prefetch(load(edge, E_BLOCK))
-                store(walk, 4 + load(walk, 3), edge)
-                store(walk, 3, load(walk, 3) + 1)
-            store(walk, 2, level - 1)
-            if level == 0:
-                under_way -= 1
+@njit(cache=True)
+def stab(s, x, out, capacity):  # type: ignore[no-untyped-def]
+    """Write the keys of all intervals that contain x, while they fit; return how many they are."""
+    if not math.isfinite(x):
+        return NOT_FINITE
+    return _stab(s, ordinal(x), out, capacity)
 
 
 @njit(cache=True)
-def find_marked_edges(s, xs, first, last, offsets, edges):  # type: ignore[no-untyped-def]
-    """List the marked edges over xs[first:last] one after the other, and add up their markers.
+def stab_some(s, xs, first, offsets, out, capacity):  # type: ignore[no-untyped-def]
+    """Answer xs[first:] one after the other while the keys fit; return where it stopped.
 
-    Returns the number of edges; offsets[first + 1:last + 1] continue from offsets[first].
+    offsets[i + 1] is set for each value answered, counted from 0 at xs[first].
     """
-    walks = scratch(s, 40 * TOGETHER)
-    used = 0
-    total = offsets[first]
-    for start in range(first, last, TOGETHER):
-        count = min(TOGETHER, last - start)
-        _walk_together(s, xs, start, count, walks)
-        for index in range(count):
-            walk = walks + 320 * index
-            for number in range(load(walk, 3)):
-                edge = load(walk, 4 + number)
-                edges[used] = edge
-                used += 1
-                total += list_length(edge)
-            offsets[start + index + 1] = total
-    return used
-
-
-@njit(cache=True)
-def copy_marked_edges(s, edges, count, out):  # type: ignore[no-untyped-def]
-    """Write the keys of all markers on the listed edges."""
-    keys = load(s, S_KEYS)
-    target = out
-    for index in range(count):
-        if index + 8 < count:
-            prefetch(load(edges[index + 8], E_BLOCK))
-        _copy_list(keys, edges[index], target)
-        target += list_length(edges[index]) << 3
+    total = 0
+    for index in range(first, len(xs)):
+        found = _stab(s, ordinal(xs[index]), out + (total << 3), capacity - total)
+        if total + found > capacity:
+            return index
+        total += found
+        offsets[index + 1] = total
+    return len(xs)
 
 
 @inlined
@@ -261,9 +208,8 @@ def _sink(s, records, place, size):  # type: ignore[no-untyped-def]
 
 @inlined
 def _merge_lists(s, path, size, k, out):  # type: ignore[no-untyped-def]
-    """Write the keys of the k narrowest markers on the `size` edges listed at `path`."""
+    """Write the slots of the k narrowest markers on the `size` edges listed at `path`."""
     records = load(s, S_RECORDS)
-    keys = load(s, S_KEYS)
     for index in range(size):
         cursor = _cursor(s, index)
         _open_cursor(cursor, load(path, index))
@@ -274,7 +220,7 @@ def _merge_lists(s, path, size, k, out):  # type: ignore[no-untyped-def]
     left = size
     while found < k and left > 0:
         cursor = load(s, S_HEAP)
-        store(out, found, load(keys, load(cursor, _ENTRY) & SLOT_MASK))
+        store(out, found, load(cursor, _ENTRY) & SLOT_MASK)
         found += 1
         if found == k:
             break
@@ -285,12 +231,10 @@ def _merge_lists(s, path, size, k, out):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
-def top(s, x, k, out):  # type: ignore[no-untyped-def]
-    """Write the keys of the k narrowest intervals that contain x; return how many there are."""
-    if not math.isfinite(x):
-        return NOT_FINITE
-    edges = walk(s, ordinal(x))
+@inlined
+def narrowest_in_list(s, number, k, out):  # type: ignore[no-untyped-def]
+    """Write the slots of the k narrowest in the list that contain a value; return how many."""
+    edges = walk(s, number)
     found = _merge_lists(s, s + (S_PATH << 3), edges, k, out)
     store(s, S_EDGES, edges)
     store(s, S_TOUCHED, found + edges)  # what was taken, and one more to look at in each list
@@ -316,6 +260,7 @@ def top_paper(s, x, k, out):  # type: ignore[no-untyped-def]
         found += _merge_lists(s, path + (index << 3), 1, k - found, out + (found << 3))
     store(s, S_EDGES, edges)
     store(s, S_TOUCHED, found)
+    _copy_keys(load(s, S_KEYS), out, found, out)
     return found
 
 
@@ -330,22 +275,3 @@ def _edges_from_equal_node(s, number, edges):  # type: ignore[no-untyped-def]
         if load(node, 0) == number and list_length(edge_at(node, level)) > 0:
             marked += 1
     return min(marked, edges)
-
-
-@inlined
-def fill_up(target, found, k):  # type: ignore[no-untyped-def]
-    for place in range(found, k):
-        store(target, place, -1)
-
-
-@njit(cache=True)
-def top_many(s, xs, k, out):  # type: ignore[no-untyped-def]
-    """Write a row of the k narrowest for each value, -1 where there are fewer."""
-    walks = scratch(s, 40 * TOGETHER)
-    for start in range(0, len(xs), TOGETHER):
-        count = min(TOGETHER, len(xs) - start)
-        _walk_together(s, xs, start, count, walks)
-        for index in range(count):
-            walk = walks + 320 * index
-            target = out + (((start + index) * k) << 3)
-            fill_up(target, _merge_lists(s, walk + 32, load(walk, 3), k, target), k)

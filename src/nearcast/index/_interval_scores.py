@@ -1,9 +1,11 @@
-"""Ranks that the marker lists are not sorted by: weight, centre, blends.
+"""The best k by any rank: in the list, then in the runs, into one heap.
 
-Best first over the lists and chunks of the search path, each with a lower bound of its scores,
-until none can better the k-th: exact, and without collecting all matches.
+In the list, the narrowest come from a merge of sorted marker lists; for the other ranks lists and
+chunks are taken best first, each with a lower bound of its scores. In a run, nodes are taken the
+most promising first, each with a lower bound, and left aside when they cannot better the k-th. So
+answers are exact, and matches are not collected.
 
-Previous: `_interval_queries.py`; next: `_interval_build.py`.
+Previous: `_interval_best.py`; next: `_interval_build.py`.
 """
 
 from __future__ import annotations
@@ -12,14 +14,20 @@ import math
 
 from numba import njit
 
+from nearcast.index._interval_best import (
+    blend,
+    copy_triple,
+    offer,
+    offset_of,
+    worse,
+    write_best,
+)
 from nearcast.index._interval_lists import (
     C_CHUNK,
     C_FIRST,
     C_LENGTH,
     C_WEIGHT,
     E_BLOCK,
-    E_NEXT,
-    E_NEXT_KEY,
     R_AGE,
     R_HIGH,
     R_LOW,
@@ -31,15 +39,15 @@ from nearcast.index._interval_lists import (
     record_of,
 )
 from nearcast.index._interval_memory import (
+    S_ASK,
     S_EDGES,
     S_EXTENT_HIGH,
     S_EXTENT_LOW,
-    S_HEADER,
-    S_HEIGHT,
-    S_KEYS,
     S_PATH,
-    S_REACH,
     S_RECORDS,
+    S_RUN,
+    S_RUN_COUNT,
+    S_STACK,
     S_TOUCHED,
     bits_of,
     float_of,
@@ -51,59 +59,46 @@ from nearcast.index._interval_memory import (
     store,
     value_of,
 )
-from nearcast.index._interval_nodes import (
-    ABOVE_ALL,
-    BELOW_ALL,
-    TOP,
-    edge_at,
-)
+from nearcast.index._interval_nodes import BELOW_ALL
 from nearcast.index._interval_queries import (
     NOT_FINITE,
     SLOT_MASK,
-    fill_up,
+    narrowest_in_list,
     walk,
 )
+from nearcast.index._interval_runs import (
+    C_ABOVE as RUN_ABOVE,
+)
+from nearcast.index._interval_runs import (
+    C_AGE as RUN_AGE,
+)
+from nearcast.index._interval_runs import (
+    C_FIRST as RUN_FIRST,
+)
+from nearcast.index._interval_runs import (
+    C_SLOT as RUN_SLOT,
+)
+from nearcast.index._interval_runs import (
+    C_WEIGHT as RUN_WEIGHT,
+)
+from nearcast.index._interval_runs import (
+    C_WIDTH as RUN_WIDTH,
+)
+from nearcast.index._interval_runs import (
+    GROUP,
+    H_LEVELS,
+    N_ABOVE,
+    N_AGE,
+    N_CLOSED,
+    N_FIRST,
+    N_WEIGHT,
+    N_WIDTH,
+    column,
+    node_column,
+)
 
-
-@inlined
-def shown_low(s, record):  # type: ignore[no-untyped-def]
-    """Return the lower bound as it was given; the extent's, if there is none."""
-    first = load(record, R_LOW)
-    if first == BELOW_ALL:
-        return float_of(load(s, S_EXTENT_LOW))
-    return value_of(first - (load(record, R_AGE) & 1))
-
-
-@inlined
-def shown_high(s, record):  # type: ignore[no-untyped-def]
-    """Return the upper bound as it was given; the extent's, if there is none."""
-    above = load(record, R_HIGH)
-    if above == ABOVE_ALL and load(record, R_AGE) & 2:
-        return float_of(load(s, S_EXTENT_HIGH))
-    return value_of(above - 1 + ((load(record, R_AGE) >> 1) & 1))
-
-
-@inlined
-def _distance(s, record, x):  # type: ignore[no-untyped-def]
-    """Return how far x is from the interval's centre; infinity where there is none."""
-    low = shown_low(s, record)
-    high = shown_high(s, record)
-    if math.isinf(low) or math.isinf(high):
-        return math.inf
-    return abs(x - (0.5 * low + 0.5 * high))
-
-
-@inlined
-def _blend(width, distance, weight, a, b, c):  # type: ignore[no-untyped-def]
-    """Return a score, lower is better. Monotone in each argument, rounding included."""
-    score = 0.0
-    if a != 0.0:
-        score += a * width
-    if b != 0.0:
-        score += b * distance
-    if c != 0.0:
-        score -= c * weight
-    return score
+SLACK = 1e-9  # more than rounding can ever be off, for offsets between 0 and 1
+TINY = 1e-290  # where floats thin out, there is no bound
 
 
 @inlined
@@ -113,231 +108,287 @@ def _least_width(entry):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _walk_with_reach(s, x, number):  # type: ignore[no-untyped-def]
-    """Walk as `_walk`; note also how far from x an interval on that edge may end at most.
-
-    An interval that marks an edge does not cover the edge above: one of its ends is within that.
-    So x is farther than half the width less this reach from its centre.
-    """
-    node = load(s, S_HEADER)
-    edges = walk(s, number)
-    reach = math.inf
-    index = 0
-    if edges > 0 and load(s, S_PATH) == edge_at(node, TOP):
-        store(s, S_REACH, bits_of(reach))
-        index = 1
-    for level in range(load(s, S_HEIGHT) - 1, -1, -1):
-        edge = edge_at(node, level)
-        while load(edge, E_NEXT_KEY) <= number:
-            node = load(edge, E_NEXT)
-            edge = edge_at(node, level)
-        if index < edges and edge == load(s, S_PATH + index):
-            store(s, S_REACH + index, bits_of(reach))
-            index += 1
-        reach = max(x - value_of(load(node, 0)), value_of(load(edge, E_NEXT_KEY)) - x)
-    return edges
+def _bound(entry, weight, a, c):  # type: ignore[no-untyped-def]
+    """Return a lower bound of the scores in a row of entries that begins with `entry`."""
+    return blend(_least_width(entry), 0.0, weight, a, 0.0, c)
 
 
 @inlined
-def _bound(entry, reach, weight, x, a, b, c):  # type: ignore[no-untyped-def]
-    """Return a lower bound of the scores in a run of entries that begins with `entry`."""
-    width = _least_width(entry)
-    distance = 0.5 * width - reach
-    distance -= 1e-12 * (width + abs(reach) + abs(x))  # more than rounding can ever be off
-    if not distance > 0.0:
-        distance = 0.0
-    return _blend(width, distance, weight, a, b, c)
-
-
-@inlined
-def _count_runs(s, edges):  # type: ignore[no-untyped-def]
-    runs = 0
-    total = 0
+def _count_rows(s, edges):  # type: ignore[no-untyped-def]
+    rows = 0
     for index in range(edges):
         edge = load(s, S_PATH + index)
-        total += list_length(edge)
-        runs += load(load(edge, E_BLOCK), 0) if is_chunked(edge) else 1
-    return runs, total
+        rows += load(load(edge, E_BLOCK), 0) if is_chunked(edge) else 1
+    return rows
 
 
 @inlined
-def _write_run(run, bound, block, length):  # type: ignore[no-untyped-def]
-    store(run, 0, bits_of(bound))
-    store(run, 1, block)
-    store(run, 2, length)
+def _write_row(row, bound, block, length):  # type: ignore[no-untyped-def]
+    store(row, 0, bits_of(bound))
+    store(row, 1, block)
+    store(row, 2, length)
 
 
 @inlined
-def _write_runs(s, edges, runs, x, a, b, c):  # type: ignore[no-untyped-def]
+def _write_rows(s, edges, rows, a, c):  # type: ignore[no-untyped-def]
     """Write bound, address and length of every flat list and every chunk on the path."""
-    run = runs
+    row = rows
     for index in range(edges):
         edge = load(s, S_PATH + index)
-        reach = float_of(load(s, S_REACH + index))
         block = load(edge, E_BLOCK)
         if not is_chunked(edge):
-            bound = _bound(load(block, 0), reach, math.inf, x, a, b, c)
-            _write_run(run, bound, block, list_length(edge))
-            run += 24
+            bound = _bound(load(block, 0), math.inf, a, c)
+            _write_row(row, bound, block, list_length(edge))
+            row += 24
             continue
         for number in range(load(block, 0)):
             chunk = chunk_record(block, number)
             weight = float_of(load(chunk, C_WEIGHT))
-            bound = _bound(load(chunk, C_FIRST), reach, weight, x, a, b, c)
-            _write_run(run, bound, load(chunk, C_CHUNK), load(chunk, C_LENGTH))
-            run += 24
+            bound = _bound(load(chunk, C_FIRST), weight, a, c)
+            _write_row(row, bound, load(chunk, C_CHUNK), load(chunk, C_LENGTH))
+            row += 24
 
 
 @inlined
-def _copy_triple(target, source):  # type: ignore[no-untyped-def]
-    store(target, 0, load(source, 0))
-    store(target, 1, load(source, 1))
-    store(target, 2, load(source, 2))
-
-
-@inlined
-def _sink_run(runs, place, size, spare):  # type: ignore[no-untyped-def]
-    """Let a run sink in the heap of runs; the least bound is on top."""
+def _sink_row(rows, place, size, spare):  # type: ignore[no-untyped-def]
+    """Let a row sink in the heap of rows; the least bound is on top."""
     spot = place
-    _copy_triple(spare, runs + 24 * spot)
+    copy_triple(spare, rows + 24 * spot)
     bound = float_of(load(spare, 0))
     while True:
         child = 2 * spot + 1
         if child >= size:
             break
-        if child + 1 < size and float_of(load(runs + 24 * (child + 1), 0)) < float_of(
-            load(runs + 24 * child, 0)
+        if child + 1 < size and float_of(load(rows + 24 * (child + 1), 0)) < float_of(
+            load(rows + 24 * child, 0)
         ):
             child += 1
-        if float_of(load(runs + 24 * child, 0)) >= bound:
+        if float_of(load(rows + 24 * child, 0)) >= bound:
             break
-        _copy_triple(runs + 24 * spot, runs + 24 * child)
+        copy_triple(rows + 24 * spot, rows + 24 * child)
         spot = child
-    _copy_triple(runs + 24 * spot, spare)
+    copy_triple(rows + 24 * spot, spare)
 
 
 @inlined
-def _worse(score, age, best):  # type: ignore[no-untyped-def]
-    """Return whether (score, age) comes after the candidate at `best`."""
-    other = float_of(load(best, 0))
-    return score > other or (score == other and age > load(best, 1))
-
-
-@inlined
-def _sink_best(bests, place, size, spare):  # type: ignore[no-untyped-def]
-    """Let a candidate sink in the heap of the best; the worst of them is on top."""
-    spot = place
-    _copy_triple(spare, bests + 24 * spot)
-    while True:
-        child = 2 * spot + 1
-        if child >= size:
-            break
-        left = bests + 24 * child
-        if child + 1 < size and _worse(float_of(load(left + 24, 0)), load(left + 24, 1), left):
-            child += 1
-        chosen = bests + 24 * child
-        if not _worse(float_of(load(chosen, 0)), load(chosen, 1), spare):
-            break
-        _copy_triple(bests + 24 * spot, chosen)
-        spot = child
-    _copy_triple(bests + 24 * spot, spare)
-
-
-@inlined
-def _rise_best(bests, place, spare):  # type: ignore[no-untyped-def]
-    """Let the candidate at the end of the heap rise."""
-    spot = place
-    _copy_triple(spare, bests + 24 * spot)
-    score = float_of(load(spare, 0))
-    age = load(spare, 1)
-    while spot > 0:
-        parent = (spot - 1) >> 1
-        if not _worse(score, age, bests + 24 * parent):
-            break
-        _copy_triple(bests + 24 * spot, bests + 24 * parent)
-        spot = parent
-    _copy_triple(bests + 24 * spot, spare)
-
-
-@inlined
-def _scan_run(s, run, x, k, bests, size, spare, a, b, c):  # type: ignore[no-untyped-def]
-    """Offer every entry of a run to the heap of the best k; return the heap's size."""
+def _scan_row(s, row, x, k, bests, size, spare, a, b, c):  # type: ignore[no-untyped-def]
+    """Offer every entry of a list or chunk to the heap of the best k; return the heap's size."""
     records = load(s, S_RECORDS)
     filled = size
-    block = load(run, 1)
-    for index in range(load(run, 2)):
+    block = load(row, 1)
+    for index in range(load(row, 2)):
         entry = load(block, index)
         record = record_of(records, entry)
-        distance = _distance(s, record, x) if b != 0.0 else 0.0
-        width = float_of(load(record, R_WIDTH))
-        score = _blend(width, distance, float_of(load(record, R_WEIGHT)), a, b, c)
         age = load(record, R_AGE)
-        place = 0
-        if filled < k:
-            place = filled
-        elif _worse(score, age, bests):
-            continue
-        candidate = bests + 24 * place
-        store(candidate, 0, bits_of(score))
-        store(candidate, 1, age)
-        store(candidate, 2, entry & SLOT_MASK)
-        if filled < k:
-            _rise_best(bests, filled, spare)
-            filled += 1
-        else:
-            _sink_best(bests, 0, filled, spare)
+        offset = 0.0
+        if b != 0.0:
+            offset = offset_of(load(record, R_LOW), load(record, R_HIGH), age & 3, x)
+        width = float_of(load(record, R_WIDTH))
+        score = blend(width, offset, float_of(load(record, R_WEIGHT)), a, b, c)
+        filled = offer(bests, filled, k, spare, score, age, entry & SLOT_MASK)
     return filled
 
 
 @inlined
-def _write_best(s, bests, size, spare, out):  # type: ignore[no-untyped-def]
-    """Empty the heap, the worst first, into `out` from its end."""
-    keys = load(s, S_KEYS)
-    for last in range(size - 1, -1, -1):
-        store(out, last, load(keys, load(bests, 2)))
-        _copy_triple(bests, bests + 24 * last)
-        _sink_best(bests, 0, last, spare)
+def _best_in_list(s, x, k, bests, spare, heap, a, b, c):  # type: ignore[no-untyped-def]
+    """Leave the best k of the list in a heap; return how many there are."""
+    edges = walk(s, ordinal(x))
+    rows = _count_rows(s, edges)
+    _write_rows(s, edges, heap, a, c)
+    for place in range(rows // 2 - 1, -1, -1):
+        _sink_row(heap, place, rows, spare)
+    size = 0
+    touched = 0
+    while rows > 0:
+        if size == k and float_of(load(heap, 0)) > float_of(load(bests, 0)):
+            break
+        touched += load(heap, 2)
+        size = _scan_row(s, heap, x, k, bests, size, spare, a, b, c)
+        rows -= 1
+        copy_triple(heap, heap + 24 * rows)
+        _sink_row(heap, 0, rows, spare)
+    store(s, S_EDGES, edges)
+    store(s, S_TOUCHED, touched)
+    return size
 
 
 @inlined
-def _top_by_score(s, x, k, out, a, b, c):  # type: ignore[no-untyped-def]
-    """Write the k keys of least a·width + b·distance - c·weight; return how many there are."""
-    edges = _walk_with_reach(s, x, ordinal(x))
-    runs, total = _count_runs(s, edges)
-    wanted = min(k, total)
-    spare = scratch(s, 3 * (runs + wanted + 1))
-    heap = spare + 24
-    bests = heap + 24 * runs
-    _write_runs(s, edges, heap, x, a, b, c)
-    for place in range(runs // 2 - 1, -1, -1):
-        _sink_run(heap, place, runs, spare)
-    size = 0
-    touched = 0
-    while runs > 0 and wanted > 0:
-        if size == wanted and float_of(load(heap, 0)) > float_of(load(bests, 0)):
+def _narrowest_as_heap(s, number, k, bests, slots):  # type: ignore[no-untyped-def]
+    """Leave the k narrowest of the list in a heap: the widest first is one."""
+    found = narrowest_in_list(s, number, k, slots)
+    for index in range(found):
+        slot = load(slots, index)
+        record = load(s, S_RECORDS) + (slot << 6)
+        candidate = bests + 24 * (found - 1 - index)
+        store(candidate, 0, load(record, R_WIDTH))
+        store(candidate, 1, load(record, R_AGE))
+        store(candidate, 2, slot)
+    return found
+
+
+@inlined
+def _least_offset(x, first, beyond, above, closed):  # type: ignore[no-untyped-def]
+    """Return a lower bound of the offsets of a node's intervals.
+
+    They begin from `first` to `beyond`, end by `above`, and are `closed` wide at least; where one
+    of them lacks an end, `closed` is 0 or the others are infinite, and the bound is 0.
+    """
+    farthest = x * 0.5 - first * 0.5  # half the distance of x from a low end
+    nearest = x * 0.5 - beyond * 0.5
+    span = above * 0.5 - first * 0.5
+    bound = 0.0
+    if TINY < closed < math.inf:
+        bound = 1.0 - 4.0 * (farthest / closed)
+    if nearest > 0.0 and TINY < span < math.inf:
+        bound = max(bound, 2.0 * (nearest / span) - 1.0)
+    return max(0.0, bound - SLACK)
+
+
+@inlined
+def _least_score(s, run, level, node, x, a, b, c):  # type: ignore[no-untyped-def]
+    """Return a lower bound of the scores in a node's intervals that contain x.
+
+    Such an interval is at least as wide as x is far from its low end; with an end of its own
+    or, x being within the extent, with the extent's.
+    """
+    firsts = node_column(run, level, N_FIRST)
+    beyond = value_of(load(firsts, node + 1))
+    width = float_of(load(node_column(run, level, N_WIDTH), node))
+    low = float_of(load(s, S_EXTENT_LOW))
+    if low <= x <= float_of(load(s, S_EXTENT_HIGH)):
+        width = max(width, x - max(beyond, low))
+    offset = 0.0
+    if b != 0.0:
+        closed = float_of(load(node_column(run, level, N_CLOSED), node))
+        above = value_of(load(node_column(run, level, N_ABOVE), node))
+        first = load(firsts, node)
+        low = -math.inf if first == BELOW_ALL else value_of(first - 1)  # an open end's own
+        offset = _least_offset(x, low, beyond, above, closed)
+    weight = float_of(load(node_column(run, level, N_WEIGHT), node))
+    return blend(width, offset, weight, a, b, c)
+
+
+@inlined
+def _hopeless(bound, age, bests, size, k):  # type: ignore[no-untyped-def]
+    return size == k and worse(bound, age, bests)
+
+
+@inlined
+def _push_children(s, run, level, node, x, number, stack, top, bests, size, k, a, b, c):  # type: ignore[no-untyped-def]
+    """Stack the hopeful nodes of `level` below a node, the most promising on top."""
+    floor = top
+    firsts = node_column(run, level, N_FIRST)
+    aboves = node_column(run, level, N_ABOVE)
+    ages = node_column(run, level, N_AGE)
+    for child in range(node << 4, (node + 1) << 4):
+        if load(firsts, child) > number:
             break
-        touched += load(heap, 2)
-        size = _scan_run(s, heap, x, wanted, bests, size, spare, a, b, c)
-        runs -= 1
-        _copy_triple(heap, heap + 24 * runs)
-        _sink_run(heap, 0, runs, spare)
-    store(s, S_EDGES, edges)
-    store(s, S_TOUCHED, touched)
-    _write_best(s, bests, size, spare, out)
+        if load(aboves, child) <= number:
+            continue
+        bound = _least_score(s, run, level, child, x, a, b, c)
+        age = load(ages, child)
+        if _hopeless(bound, age, bests, size, k):
+            continue
+        spot = top
+        while spot > floor:
+            other = stack + 24 * (spot - 1)
+            if not worse(bound, age, other):
+                break
+            copy_triple(other + 24, other)
+            spot -= 1
+        target = stack + 24 * spot
+        store(target, 0, bits_of(bound))
+        store(target, 1, age)
+        store(target, 2, (child << 4) | level)
+        top += 1
+    return top
+
+
+@inlined
+def _scan_group(run, group, x, number, bests, size, k, spare, a, b, c):  # type: ignore[no-untyped-def]
+    """Offer the intervals of a group of entries that contain x."""
+    firsts, aboves = column(run, RUN_FIRST), column(run, RUN_ABOVE)
+    widths, weights = column(run, RUN_WIDTH), column(run, RUN_WEIGHT)
+    ages, slots = column(run, RUN_AGE), column(run, RUN_SLOT)
+    for place in range(group << 4, (group + 1) << 4):
+        first, above = load(firsts, place), load(aboves, place)
+        if first > number or above <= number:
+            continue
+        age = load(ages, place)
+        offset = offset_of(first, above, age & 3, x) if b != 0.0 else 0.0
+        weight = float_of(load(weights, place))
+        score = blend(float_of(load(widths, place)), offset, weight, a, b, c)
+        size = offer(bests, size, k, spare, score, age, load(slots, place))
+    return size
+
+
+@inlined
+def _best_in_run(s, run, x, k, bests, size, spare, a, b, c):  # type: ignore[no-untyped-def]
+    """Better the heap of the best k by what a run has; return the heap's size."""
+    number = ordinal(x)
+    stack = s + (S_STACK << 3)
+    touched = 0
+    node = 0
+    level = load(run, H_LEVELS) + 1
+    top = 0
+    while True:
+        if level > 1:
+            top = _push_children(
+                s, run, level - 1, node, x, number, stack, top, bests, size, k, a, b, c
+            )
+        else:
+            size = _scan_group(run, node, x, number, bests, size, k, spare, a, b, c)
+            touched += GROUP
+        while top > 0:
+            top -= 1
+            here = stack + 24 * top
+            if not _hopeless(float_of(load(here, 0)), load(here, 1), bests, size, k):
+                break
+        else:
+            break
+        level = load(here, 2) & 15
+        node = load(here, 2) >> 4
+    store(s, S_TOUCHED, load(s, S_TOUCHED) + touched)
+    return size
+
+
+@inlined
+def _top(s, x, k, out, a, b, c):  # type: ignore[no-untyped-def]
+    """Write the k keys of least score; return how many there are."""
+    spare = scratch(s)
+    bests = spare + 24
+    heap = bests + 24 * k
+    if b == 0.0 and c == 0.0:
+        size = _narrowest_as_heap(s, ordinal(x), k, bests, heap)
+    else:
+        size = _best_in_list(s, x, k, bests, spare, heap, a, b, c)
+    for index in range(load(s, S_RUN_COUNT)):
+        size = _best_in_run(s, load(s, S_RUN + index), x, k, bests, size, spare, a, b, c)
+    write_best(s, bests, size, spare, out)
     return size
 
 
 @njit(cache=True)
-def top_by_score(s, x, k, out, a, b, c):  # type: ignore[no-untyped-def]
-    """Answer one value by score."""
-    if not math.isfinite(x):
-        return NOT_FINITE
-    return _top_by_score(s, x, k, out, a, b, c)
+def top(s):  # type: ignore[no-untyped-def]
+    """Write a row of the k best keys for each value asked for; return how many the last has.
 
-
-@njit(cache=True)
-def top_many_by_score(s, xs, k, out, a, b, c):  # type: ignore[no-untyped-def]
-    """Write a row of the k best by score for each value, -1 where there are fewer."""
-    for index in range(len(xs)):
-        target = out + ((index * k) << 3)
-        fill_up(target, _top_by_score(s, xs[index], k, target, a, b, c), k)
+    Asked for: where the values are, how many, k, where the rows go, room in a row, a, b, c.
+    What is left of a row gets -1.
+    """
+    xs = load(s, S_ASK)
+    k = load(s, S_ASK + 2)
+    out = load(s, S_ASK + 3)
+    row = load(s, S_ASK + 4)
+    a = float_of(load(s, S_ASK + 5))
+    b = float_of(load(s, S_ASK + 6))
+    c = float_of(load(s, S_ASK + 7))
+    found = 0
+    for index in range(load(s, S_ASK + 1)):
+        x = float_of(load(xs, index))
+        if not math.isfinite(x):
+            return NOT_FINITE
+        target = out + ((index * row) << 3)
+        found = _top(s, x, k, target, a, b, c) if k > 0 else 0
+        for place in range(found, row):
+            store(target, place, -1)
+    return found

@@ -1,18 +1,19 @@
 """The public interval skip list: ranked stabbing queries on one attribute (paper 1).
 
-Read this file first; then `_interval_memory.py`, `_interval_lists.py`, `_interval_nodes.py`,
-`_interval_kernels.py`, `_interval_queries.py`, `_interval_scores.py` and `_interval_build.py`,
-which do the work. Numba is imported when the
-first list is made, so that importing this module costs next to nothing.
+Read this file first; then `_interval_store.py`, `_interval_memory.py`, `_interval_lists.py`,
+`_interval_nodes.py`, `_interval_runs.py`, `_interval_kernels.py`, `_interval_queries.py`,
+`_interval_best.py`, `_interval_scores.py` and `_interval_build.py`, which do the work. Numba is
+imported when the first list is made, so that importing this module costs next to nothing.
 """
 
 from __future__ import annotations
 
 import operator
-import weakref
 from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 from types import ModuleType
-from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from nearcast.index._interval_arguments import (
     complain,
     key_array,
     missing,
+    number,
     value_array,
     whole,
 )
@@ -38,10 +40,17 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
 
 _CHUNK_BITS = 7
-_BLOCK = 1 << 15  # values that `stab_many` answers at a time
-_MOST_EDGES = 33  # on one path
+_LIST_LIMIT = 1024  # intervals that the list takes before they become a run
+_NO_LIMIT = 1 << 40
+_AT_ONCE = 1 << 16  # keys that `stab_many` has room for at least
 _NO_KEYS = np.empty(0, dtype=np.int64)
 _COLUMNS = ("lows", "highs", "low_open", "high_open", "weights")
+_NARROWEST = (1.0, 0.0, 0.0)  # the width itself, so that no rounding makes a tie
+
+# How a question is written down for a kernel, in words.
+_pack_interval = Struct("=qddqd").pack_into
+_pack_key = Struct("=q").pack_into
+_pack_question = Struct("=qqqqqddd").pack_into
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +68,11 @@ class _Kernels:
     """The compiled half, loaded once."""
 
     base: ModuleType
+    build: ModuleType
     memory: ModuleType
     queries: ModuleType
     scores: ModuleType
-    build: ModuleType
+    store: ModuleType
 
 
 _kernels: _Kernels | None = None
@@ -76,13 +86,10 @@ def _load_kernels() -> _Kernels:
         from nearcast.index import _interval_memory as memory
         from nearcast.index import _interval_queries as queries
         from nearcast.index import _interval_scores as scores
+        from nearcast.index import _interval_store as store
 
-        _kernels = _Kernels(base, memory, queries, scores, build)
+        _kernels = _Kernels(base, build, memory, queries, scores, store)
     return _kernels
-
-
-def _release(state: Keys) -> None:
-    _load_kernels().memory.release_all(state.ctypes.data)
 
 
 def warm_up() -> None:
@@ -91,17 +98,16 @@ def warm_up() -> None:
     Call it at the start of a process that serves: the first run on a machine compiles for
     about a minute, later ones load in well under a second.
     """
-    index = IntervalSkipList.from_arrays([1], [0.0], [1.0])
-    index.add(2, 0.5, 2.0)
+    index = IntervalSkipList.from_arrays([1], [0.0], [1.0], _limit=2)
+    for key in range(2, 9):
+        index.add(key, 0.5, 2.0)
     index.stab(0.5)
     index.stab_many([0.5])
-    index.top(0.5, 1)
-    index.top(0.5, 1, method="paper")
     index.top(0.5, 1, rank="weight")
-    index.top_many([0.5], 1)
-    index.top_many([0.5], 1, rank="weight")
+    index.top(0.5, 1, method="paper")
     index.check_invariants()
-    index.remove(2)
+    for key in range(2, 9):
+        index.remove(key)
     assert 1 in index
     assert index.interval(1) == (0.0, 1.0)
 
@@ -110,16 +116,29 @@ class IntervalSkipList:
     """Intervals on one attribute: which contain a value, and which of them fit it best.
 
     Keys are any int64. An infinite bound means "open on this side". `extent`, the attribute's
-    range, says how wide an interval without bounds counts, and is the unit of blended ranks;
-    without it such an interval is infinitely wide and lengths count in the attribute's own unit.
-    Ties go to the older interval.
+    range, says how wide an interval without bounds counts, and is the unit of widths in blended
+    ranks; without it such an interval is infinitely wide and widths count in the attribute's own
+    unit.
 
-    Levels are random; the generator is part of the list and starts from `seed`, so that equal
-    histories give equal lists.
+    Ranks, less is better, ties go to the older interval:
 
-    Complexity, for n intervals: `add` and `remove` expected O(log² n), `stab` expected
-    O(log n + matches), `top` by narrowness expected O(log n + k log log n) however many match.
-    A failed call changes nothing. Not for use by several threads at once.
+    - `narrowest`: the width.
+    - `centre`: the distance of the value from the interval's centre as a share of half its width:
+      0 at the centre, 1 at the ends; 0 for a point, and for an interval with an open side, which
+      has no centre. This is what `BoxIndex` calls `centre` too.
+    - `weight`: the greater `weight` (1 unless given) first.
+    - a blend such as {"narrowest": 0.7, "weight": 0.3}: least 0.7 · width / range - 0.3 · weight,
+      the range being the extent's, or 1 without extent.
+
+    New intervals go into an interval skip list as paper 1 has it. When it holds a thousand, they
+    become a sorted run, and runs of like size are merged; so the list stays small and the greater
+    part lies in a few runs with a tree of bounds over each. Levels are random; the generator is
+    part of the list and starts from `seed`, so that equal histories give equal lists.
+
+    Complexity, for n intervals: `add` amortised O(log n), `remove` O(log n), `stab` expected
+    O(log² n + matches); `top` visits what its bounds cannot rule out, and in the list itself
+    finds the narrowest in O(log n + k log log n) however many match. A failed call changes
+    nothing. Not for use by several threads at once.
 
     >>> index = IntervalSkipList(seed=0)
     >>> index.add(1, 20, 25)
@@ -135,27 +154,29 @@ class IntervalSkipList:
         extent: tuple[float, float] | None = None,
         *,
         _chunk_bits: int = _CHUNK_BITS,
+        _limit: int = _LIST_LIMIT,
     ) -> None:
         kernels = _load_kernels()
         self._extent = checked_extent(extent)
         self._unit = 1.0 if extent is None else self._extent[1] - self._extent[0]
         self._seed = operator.index(seed)
-        self._state = np.zeros(kernels.memory.STATE_WORDS, dtype=np.int64)
-        self._address = self._state.ctypes.data
-        words = self._state.view(np.float64)
-        words[kernels.memory.S_EXTENT_LOW] = self._extent[0]
-        words[kernels.memory.S_EXTENT_HIGH] = self._extent[1]
         signed_seed = (self._seed + (1 << 63)) % (1 << 64) - (1 << 63)
-        kernels.base.found(self._address, signed_seed, _chunk_bits)
-        weakref.finalize(self, _release, self._state).atexit = False
+        self._store = kernels.store.Store(self._extent, signed_seed, _chunk_bits, _limit)
+        self._state: Keys = self._store.state
+        self._address: int = self._store.address
+        self._ask = self._state.data.cast("B")[8 * kernels.memory.S_ASK :]
+        self._value = np.empty(1)
+        self._value_address = self._value.ctypes.data
         self._add = kernels.base.add
         self._remove = kernels.base.remove
         self._stab = kernels.queries.stab
-        self._top = kernels.queries.top
+        self._top = kernels.scores.top
+        self._whole: IntervalSkipList | None = None
+        self._whole_at = (0, 0)
         self._make_answer(256)
 
     def _make_answer(self, capacity: int) -> None:
-        self._answer: Keys = np.empty(capacity, dtype=np.int64)
+        self._answer: Keys = np.empty(capacity + 16, dtype=np.int64)
         self._answer_address = self._answer.ctypes.data
         self._answer_capacity = capacity
 
@@ -172,9 +193,10 @@ class IntervalSkipList:
         seed: int = 0,
         extent: tuple[float, float] | None = None,
         _chunk_bits: int = _CHUNK_BITS,
+        _limit: int = _LIST_LIMIT,
     ) -> IntervalSkipList:
         """Build a list at once; earlier intervals are older. O(n log n)."""
-        index = cls(seed, extent, _chunk_bits=_chunk_bits)
+        index = cls(seed, extent, _chunk_bits=_chunk_bits, _limit=_limit)
         index._build(key_array(keys), lows, highs, low_open, high_open, weights)
         return index
 
@@ -183,19 +205,9 @@ class IntervalSkipList:
             column(each, len(keys), name) for each, name in zip(rest, _COLUMNS, strict=True)
         )
         openness = (low_open != 0) + 2 * (high_open != 0).astype(np.int64)
-        build = _load_kernels().build
-        ends = np.empty(2 * len(keys), dtype=np.int64)
-        mistake, at = build.fill_records(self._address, keys, lows, highs, openness, weights, ends)
+        mistake, at = self._store.fill(keys, lows, highs, openness, weights)
         if mistake:
             complain(mistake, int(keys[at]), float(lows[at]), float(highs[at]), f"row {at}")
-        order = np.argsort(ends, kind="stable")
-        build.link_nodes(self._address, ends, order, np.empty(64, dtype=np.int64))
-        total = build.count_markers(self._address, order[order < len(keys)])
-        widths = np.empty(len(keys))
-        build.read_widths(self._address, widths)
-        by_width = np.argsort(widths, kind="stable")
-        entries = np.empty(total, dtype=np.int64)
-        build.place_markers(self._address, by_width, entries.ctypes.data)
 
     def add(
         self,
@@ -206,22 +218,57 @@ class IntervalSkipList:
         high_open: bool = False,
         weight: SupportsFloat = 1.0,
     ) -> None:
-        """Add an interval. Expected O(log² n)."""
-        mistake = self._add(
-            self._address,
-            whole(key),
-            float(low),
-            float(high),
-            (1 if low_open else 0) | (2 if high_open else 0),
-            float(weight),
-        )
-        if mistake:
-            complain(mistake, int(key), float(low), float(high), "add")
+        """Add an interval. Amortised O(log n) beside the list, which is small."""
+        opens = (1 if low_open else 0) | (2 if high_open else 0)
+        try:
+            _pack_interval(self._ask, 0, key, low, high, opens, weight)
+        except (StructError, TypeError, OverflowError):
+            self._refuse(key, low, high, weight)
+        status = self._add(self._address)
+        if status:
+            self._settle_add(status, key, low, high)
+
+    def _settle_add(
+        self, status: int, key: SupportsIndex, low: SupportsFloat, high: SupportsFloat
+    ) -> None:
+        """Make room and add again, or say what is wrong."""
+        if status == _load_kernels().base.NO_ROOM:
+            self._store.make_room()
+            status = self._add(self._address)
+        if status:
+            complain(status, whole(key), float(low), float(high), "add")
+
+    @staticmethod
+    def _refuse(key: SupportsIndex, *numbers: SupportsFloat) -> NoReturn:
+        whole(key)
+        for each, name in zip(numbers, ("low", "high", "weight"), strict=True):
+            number(each, name)
+        raise AssertionError("`struct` refused what is fine")
 
     def remove(self, key: SupportsIndex) -> None:
-        """Remove an interval with all its markers. Expected O(log² n)."""
-        if self._remove(self._address, whole(key)):
+        """Remove an interval. Expected O(log² n) in the list, O(log n) in a run."""
+        try:
+            _pack_key(self._ask, 0, key)
+        except (StructError, TypeError, OverflowError):
+            whole(key)
+            raise
+        status = self._remove(self._address)
+        if status:
+            self._settle_remove(status, key)
+
+    def _settle_remove(self, status: int, key: SupportsIndex) -> None:
+        base = _load_kernels().base
+        if status == base.NO_ROOM:
+            self._store.make_run()
+            status = self._remove(self._address)
+        if status == base.KEY_MISSING:
             raise missing(key, "remove")
+        if status == base.WORN:
+            self._store.mend_worn_run()
+
+    def rebuild(self) -> None:
+        """Put everything into one run; never needed, O(n). Questions are quickest after it."""
+        self._store.gather()
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -232,7 +279,7 @@ class IntervalSkipList:
         return slot >= 0
 
     def __len__(self) -> int:
-        return int(self._state[_load_kernels().memory.S_COUNT])
+        return len(self._store)
 
     def stab(self, x: SupportsFloat) -> Keys:
         """Return the keys of all intervals that contain x, in no particular order."""
@@ -249,76 +296,91 @@ class IntervalSkipList:
         """Return (offsets, keys): the keys for xs[i] are keys[offsets[i]:offsets[i + 1]]."""
         values = value_array(xs, "stab_many")
         offsets = np.zeros(len(values) + 1, dtype=np.int64)
-        parts = [
-            self._stab_block(values, first, min(first + _BLOCK, len(values)), offsets)
-            for first in range(0, len(values), _BLOCK)
-        ]
-        return offsets, parts[0] if len(parts) == 1 else np.concatenate([_NO_KEYS, *parts])
-
-    def _stab_block(
-        self, values: NDArray[np.float64], first: int, last: int, offsets: Keys
-    ) -> Keys:
-        queries = _load_kernels().queries
-        edges = np.empty(_MOST_EDGES * (last - first), dtype=np.int64)
-        count = queries.find_marked_edges(self._address, values, first, last, offsets, edges)
-        keys = np.empty(offsets[last] - offsets[first], dtype=np.int64)
-        queries.copy_marked_edges(self._address, edges, count, keys.ctypes.data)
-        return keys
+        parts = [_NO_KEYS]
+        first, room = 0, _AT_ONCE
+        while first < len(values):
+            out = np.empty(room + 16, dtype=np.int64)
+            last = _load_kernels().queries.stab_some(
+                self._address, values, first, offsets, out.ctypes.data, room
+            )
+            if last == first:  # one answer is longer than that
+                room *= 2
+                continue
+            parts.append(out[: offsets[last]])
+            room = int(offsets[last] / (last - first) * (len(values) - last) * 1.1) + _AT_ONCE
+            offsets[first + 1 : last + 1] += offsets[first]
+            first = last
+        return offsets, parts[1] if len(parts) == 2 else np.concatenate(parts)
 
     def top(
         self, x: SupportsFloat, k: SupportsIndex, rank: Rank = "narrowest", method: str = "exact"
     ) -> Keys:
         """Return the keys of the k best intervals that contain x, the best first.
 
-        `rank` is "narrowest", "centre" (least distance of x from the interval's centre),
-        "weight" (greatest first), or a blend such as {"narrowest": 0.7, "weight": 0.3}: least
-        0.7 · width / range - 0.3 · weight, the range being the extent's, or 1 without extent.
-        `method="paper"` walks as paper 1 does, which is wrong now and then (trap T1.1).
+        `rank` is a name or a blend, see the class. `method="paper"` walks as paper 1 does, which
+        is wrong now and then (trap T1.1); it needs all intervals in one skip list, which is made
+        for it if there are runs, and kept until the next change.
         """
         value = float(x)
-        wanted = min(checked_k(k), len(self))
-        if wanted > self._answer_capacity:
-            self._make_answer(2 * wanted)
-        if rank == "narrowest" and method == "exact":
-            found = self._top(self._address, value, wanted, self._answer_address)
+        wanted = checked_k(k)
+        if wanted > 256:
+            wanted = min(wanted, len(self))
+            self._make_answer(max(wanted, self._answer_capacity))
+        if method != "exact" and checked_method(method, rank) == "paper":
+            found = self._top_paper(value, min(wanted, len(self)))
         else:
-            found = self._top_otherwise(value, wanted, rank, method)
+            self._value[0] = value
+            out = self._answer_address
+            found = self._top_rows(self._value_address, 1, wanted, out, 0, rank)
         if found < 0:
             raise bad_value(value, "top")
         return self._answer[:found].copy()
 
-    def _top_otherwise(self, value: float, wanted: int, rank: Rank, method: str) -> int:
-        queries = _load_kernels().queries
-        out = self._answer_address
-        found: int
-        if checked_method(method, rank) == "paper":
-            found = queries.top_paper(self._address, value, wanted, out)
-        else:
-            shares = self._coefficients(rank)
-            found = _load_kernels().scores.top_by_score(self._address, value, wanted, out, *shares)
+    def _top_rows(
+        self, values: int, count: int, wanted: int, out: int, room: int, rank: Rank
+    ) -> int:
+        """Rank for `count` values in rows of `room` keys; values and rows are addresses."""
+        shares = _NARROWEST if rank == "narrowest" else self._coefficients(rank)
+        if wanted > 512:
+            self._store.reserve_scratch(wanted)
+        _pack_question(self._ask, 0, values, count, wanted, out, room, *shares)
+        found: int = self._top(self._address)
         return found
+
+    def _top_paper(self, value: float, wanted: int) -> int:
+        whole_list = self._whole_list()
+        found: int = _load_kernels().queries.top_paper(
+            whole_list._address, value, wanted, self._answer_address
+        )
+        memory = _load_kernels().memory
+        for word in (memory.S_TOUCHED, memory.S_EDGES):
+            self._state[word] = whole_list._state[word]
+        return found
+
+    def _whole_list(self) -> IntervalSkipList:
+        """Return a list that has all intervals in one interval skip list."""
+        if not self._store.runs:
+            return self
+        if self._whole is None or self._whole_at != self._store.changes:
+            self._whole = _rebuild(_NO_LIMIT, *self._content())
+            self._whole_at = self._store.changes
+        return self._whole
 
     def _coefficients(self, rank: Rank) -> tuple[float, float, float]:
         shares = checked_rank(rank)
         return (
             shares.get("narrowest", 0.0) / self._unit,
-            shares.get("centre", 0.0) / self._unit,
+            float(shares.get("centre", 0.0)),
             float(shares.get("weight", 0.0)),
         )
 
     def top_many(self, xs: ArrayLike, k: SupportsIndex, rank: Rank = "narrowest") -> Keys:
         """Return an array of shape (len(xs), k), best first, -1 where fewer match."""
         values = value_array(xs, "top_many")
-        wanted = checked_k(k)
-        out = np.empty((len(values), wanted), dtype=np.int64)
-        shares = self._coefficients(rank)
-        queries = _load_kernels().queries
-        if rank == "narrowest":
-            queries.top_many(self._address, values, wanted, out.ctypes.data)
-        else:
-            _load_kernels().scores.top_many_by_score(
-                self._address, values, wanted, out.ctypes.data, *shares
-            )
+        room = checked_k(k)
+        out = np.empty((len(values), room), dtype=np.int64)
+        wanted = min(room, len(self))
+        self._top_rows(values.ctypes.data, len(values), wanted, out.ctypes.data, room, rank)
         return out
 
     def interval(self, key: SupportsIndex) -> tuple[float, float]:
@@ -331,40 +393,46 @@ class IntervalSkipList:
 
     @property
     def touched(self) -> tuple[int, int]:
-        """Markers and marked edges that the last `top` looked at (claim C1.1)."""
+        """Markers and marked edges that the last `top` looked at (claim C1.1).
+
+        Intervals that were looked at in runs count as markers.
+        """
         memory = _load_kernels().memory
         return int(self._state[memory.S_TOUCHED]), int(self._state[memory.S_EDGES])
 
     @property
     def reserved_bytes(self) -> int:
         """Memory that the list holds, spare room included."""
-        memory = _load_kernels().memory
-        records = 72 * int(self._state[memory.S_RECORD_CAPACITY])
-        table = 16 << int(self._state[memory.S_TABLE_BITS])
-        scratch = 8 * int(self._state[memory.S_SCRATCH_WORDS])
-        return int(self._state[memory.S_BYTES]) + records + table + scratch
+        return int(self._store.nbytes)
 
     def edges(self) -> list[Edge]:
-        """Return all edges, lowest level first, from left to right. For checks and teaching."""
+        """Return all edges, lowest level first, from left to right. For checks and teaching.
+
+        If there are runs, these are the edges of one list with all intervals, made for this.
+        """
         from nearcast.index._interval_check import Anatomy
 
-        return [Edge(*each) for each in Anatomy(self._state).edges()]
+        return [Edge(*each) for each in Anatomy(self._whole_list()._store).edges()]
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the structure is not what paper 1 says. O(markers · log)."""
         from nearcast.index._interval_check import Anatomy
 
-        Anatomy(self._state).check()
+        Anatomy(self._store).check()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle by content: the same intervals in the same order of age."""
+    def _content(self) -> tuple[Any, ...]:
         from nearcast.index._interval_check import Anatomy
 
         extent = None if self._unit == 1.0 and self._extent[1] == np.inf else self._extent
-        return _rebuild, (*Anatomy(self._state).columns(), self._seed, extent)
+        return *Anatomy(self._store).columns(), self._seed, extent
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle by content: the same intervals in the same order of age."""
+        return _rebuild, (_LIST_LIMIT, *self._content())
 
 
 def _rebuild(
+    limit: int,
     keys: Keys,
     lows: ArrayLike,
     highs: ArrayLike,
@@ -383,4 +451,5 @@ def _rebuild(
         weights=weights,
         seed=seed,
         extent=extent,
+        _limit=limit,
     )
