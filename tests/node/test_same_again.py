@@ -97,3 +97,30 @@ def test_a_sign_of_life_is_seen_on_the_short_way_too() -> None:
 
     assert world.links[2].last_way is not None
     assert world.links[2].last_seen_ms == 300
+
+
+def test_who_subscribes_between_two_alike_gets_the_second() -> None:
+    world = World()
+    world.say(0, packet(0, ("subscribe", "a", 0)), is_split=False)
+    raw = packet(2, ("publish", "a", 5))
+    world.say(2, raw, is_split=False)
+    world.say(2, raw, is_split=False)
+    world.got = [[] for _ in world.links]
+    world.node.receive(world.links[2], packet(2, ("subscribe", "+", 0)), 2)
+    world.flush()
+    world.say(2, raw, is_split=False)
+
+    assert raw in world.got[0]
+    assert raw in world.got[2]
+
+
+def test_two_in_a_read_and_one_cut_short_do_not_take_the_short_way() -> None:
+    world = World()
+    world.say(0, packet(0, ("subscribe", "+", 0)), is_split=False)
+    raw, other = packet(2, ("publish", "a", 5)), packet(2, ("publish", "bb", 5))
+    world.say(2, raw, is_split=False)
+    world.got = [[] for _ in world.links]
+    for portion in (raw + other, raw[:-2], raw[-2:], raw + raw[:4], raw[4:]):
+        world.say(2, portion, is_split=False)
+
+    assert b"".join(world.got[0]) == raw + other + raw + raw + raw
