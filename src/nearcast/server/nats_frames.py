@@ -39,7 +39,7 @@ class FrameCarrier:
         self._prefix = f"nearcast.{network}.frames."
         self._received = received
         self._has_room = has_room
-        self._is_open = False
+        self._is_open = self._was_crowded = False
         self._outgoing: Frames = []
         self._wake = asyncio.Event()
         self._subjects: dict[str, str] = {}
@@ -59,6 +59,7 @@ class FrameCarrier:
             return
         self._outgoing += frames
         self.backlog_bytes += sum(len(data) for _, data in frames)
+        self._was_crowded = self._was_crowded or self.is_crowded
         self._wake.set()
 
     async def run(self, client: NatsConnection) -> None:
@@ -72,6 +73,7 @@ class FrameCarrier:
         finally:
             self._is_open = False
             self._outgoing, self.backlog_bytes = [], 0
+            self._has_room()
             if not client.is_closed:
                 await subscription.unsubscribe()
 
@@ -81,11 +83,11 @@ class FrameCarrier:
             await self._wake.wait()
             self._wake.clear()
             frames, self._outgoing = self._outgoing, []
-            was_crowded = self.is_crowded
             for name, data in frames:
                 await self._publish(client, name, data, most)
                 self.backlog_bytes -= len(data)
-            if was_crowded and not self.is_crowded:
+            if self._was_crowded and not self.is_crowded:
+                self._was_crowded = False
                 self._has_room()
 
     async def _publish(self, client: NatsConnection, name: str, data: bytes, most: int) -> None:

@@ -7,10 +7,12 @@ sees the old value or the new one, whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import AsyncGenerator
 
 import msgspec
+from nats.errors import Error as NatsError
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
@@ -56,7 +58,8 @@ class SharedSettings:
         Who comes second gets a KeyInUseError, and nothing has changed.
         """
         with store_answers(self._client):
-            old, revision = await self._head(name)
+            text, revision = await self._entry(name)
+        old = _head_or_none(text, name)
         version = 0 if old is None else old.version
         if expected is not None and expected != version:
             raise _outrun(name, version, expected)
@@ -78,10 +81,10 @@ class SharedSettings:
     async def get(self, name: str) -> Shared:
         """Return a value; a KeyMissingError if there is none, FileFormatError if it is damaged."""
         with store_answers(self._client):
-            head, _ = await self._head(name)
-            if head is None:
+            text, _ = await self._entry(name)
+            if text is None:
                 raise KeyMissingError(f"no '{name}'", where="network settings")
-            return await self._read(head)
+            return await self._read(_read_head(text, name))
 
     async def watch(self, name: str) -> AsyncGenerator[Shared | FileFormatError, None]:
         """Yield the value there is and each that replaces it; a damaged one as the error."""
@@ -93,7 +96,8 @@ class SharedSettings:
                     continue
                 yield await self._read_or_tell(entry.value, name)
         finally:
-            await watcher.stop()  # type: ignore[no-untyped-call]
+            with contextlib.suppress(NatsError):
+                await watcher.stop()  # type: ignore[no-untyped-call]
 
     async def _read_or_tell(self, head: bytes | None, name: str) -> Shared | FileFormatError:
         try:
@@ -102,12 +106,14 @@ class SharedSettings:
         except FileFormatError as problem:
             return problem
 
-    async def _head(self, name: str) -> tuple[Head | None, int]:
+    async def _entry(self, name: str) -> tuple[bytes | None, int]:
+        """Return the head as it is stored, and the revision that a writer must name."""
         try:
             entry = await self._kept.get(_HEADS + name)
-        except KeyNotFoundError:
-            return None, 0
-        return _read_head(entry.value, name), int(entry.revision or 0)
+        except KeyNotFoundError as problem:
+            deleted = problem.entry
+            return None, 0 if deleted is None else int(deleted.revision or 0)
+        return entry.value or b"", int(entry.revision or 0)
 
     async def _read(self, head: Head) -> Shared:
         parts = []
@@ -136,6 +142,14 @@ def _read_head(data: bytes | None, name: str) -> Head:
         return _decode(data or b"")
     except msgspec.MsgspecError as problem:
         raise FileFormatError(str(problem), where=f"network settings, {name}") from None
+
+
+def _head_or_none(data: bytes | None, name: str) -> Head | None:
+    """Return the head that is replaced; a damaged one counts as none."""
+    try:
+        return None if data is None else _read_head(data, name)
+    except FileFormatError:
+        return None
 
 
 def _damaged(head: Head, found: str) -> FileFormatError:
