@@ -80,7 +80,7 @@ class Oracle:
     def says(self, life: Life, outputs: list[Output], now_us: int) -> None:
         for output in outputs:
             message = output.message
-            index = self.by_stamp[message.cast.sender, message.sent_us]
+            index = self.by_stamp[message.sender_number, message.sent_us]
             if isinstance(output, Deliver):
                 self._delivered(life, index, now_us)
             elif output.reason not in (Reason.LATE, Reason.DUPLICATE, Reason.WAITED_TOO_LONG):

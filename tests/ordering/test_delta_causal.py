@@ -1,5 +1,6 @@
 """What Δ-causal delivery promises, one example at a time; and what it refuses."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -21,9 +22,9 @@ from nearcast.ordering import (
     Message,
     Output,
     Reason,
+    offset_of,
 )
-from nearcast.ordering.message import Body
-from nearcast.ordering.wire import Row
+from nearcast.ordering.account import write_account
 
 
 def group(count: int, **settings: Any) -> list[DeltaCausal]:
@@ -145,15 +146,15 @@ def test_a_damaged_or_future_past_changes_nothing() -> None:
             new.adopt(damaged, 1.02)
     with pytest.raises(PeerProtocolError):
         new.adopt(past, 0.9)
-    assert new.send({2}, b"", 0.95)[2].waits == ()
+    assert new.send({2}, b"", 0.95)[2].waits == set()
 
 
 def test_whoever_left_is_taken_out_of_all_destination_sets() -> None:
     one, *_ = group(4)
     one.send({1, 3}, b"", 1.0)
     one.forget(3)
-    assert one.send({1}, b"", 1.01)[1].body.rows == {}
-    assert one.send({3}, b"", 1.02)[3].waits == ()
+    assert one.send({1}, b"", 1.01)[1].account().rows == {}
+    assert one.send({3}, b"", 1.02)[3].waits == set()
 
 
 def test_what_has_expired_leaves_no_trace() -> None:
@@ -167,10 +168,8 @@ def test_what_has_expired_leaves_no_trace() -> None:
             processes[int(to)].receive(copy, now + 0.005)
     for process in processes:
         process.advance(6.0)
-        process.advance(7.0)
-        kept = [process._rows, process._held, process._watched, process._delivered]
-        kept += [process._told, process._changed]
-        assert kept == [{}] * 6
+        assert process.footprint == 0
+        assert process._held == process._watched == {}
         assert process._timers == []
 
 
@@ -192,6 +191,81 @@ def test_names_serve_as_well_as_numbers() -> None:
     assert answer.sender == "bob"
     assert cy.receive(Message.decode(answer.encode()), 1.03) == []
     assert payloads(cy.receive(question["cy"], 1.04)) == [b"question", b"answer"]
+
+
+# -- room, restarts, clocks ----------------------------------------------------------------
+
+
+def test_numbers_and_entries_beyond_the_first_room_find_room() -> None:
+    ids = [*range(130), 4095]
+    processes = {p: DeltaCausal(process=p, lifetime=10) for p in ids}
+    now = 1.0
+    for sender in ids:
+        now += 0.001
+        to = {ids[(ids.index(sender) + step) % len(ids)] for step in (1, 2, 70, 130)} - {sender}
+        for one, copy in processes[sender].send(to, b"", now).items():
+            outputs = processes[int(one)].receive(Message.decode(copy.encode()), now)
+            assert outputs == [] or payloads(outputs)[0] == b""
+    assert max(p.footprint for p in processes.values()) > 64
+
+
+def talked() -> tuple[DeltaCausal, DeltaCausal, DeltaCausal, dict[Any, Message]]:
+    one, two, three = group(3)
+    question = one.send({1, 2}, b"question", 1.0)
+    two.receive(question[1], 1.01)
+    assert three.receive(two.send({2}, b"answer", 1.02)[2], 1.03) == []
+    three.observe_offset(1, 0.005)
+    return one, two, three, question
+
+
+def test_a_restored_process_goes_on_where_the_other_stopped() -> None:
+    *_, three, question = talked()
+    again = DeltaCausal.restore(three.snapshot())
+    assert (again.process, again.lifetime, again.offsets) == (2, 0.25, {1: 0.005})
+    assert again.counters == three.counters
+    assert again.wake_at() == three.wake_at() == 1.250001
+    assert payloads(again.receive(question[2], 1.04)) == [b"question", b"answer"]
+    sent, expected = again.send({0, 1}, b"", 1.05), None
+    three.receive(question[2], 1.04)
+    expected = three.send({0, 1}, b"", 1.05)
+    assert {k: m.encode() for k, m in sent.items()} == {k: m.encode() for k, m in expected.items()}
+    assert again.snapshot() == three.snapshot()
+
+
+def test_a_restored_process_wakes_for_what_it_holds() -> None:
+    again = DeltaCausal.restore(talked()[2].snapshot())
+    assert payloads(again.advance(1.250001)) == [b"answer"]
+    assert again.holding == 0
+
+
+def test_a_restored_member_of_a_closed_group_knows_the_others() -> None:
+    ada = DeltaCausal(process="ada", lifetime=1, processes=["bob", "ada", "cy"])
+    ada.forget("cy")
+    again = DeltaCausal.restore(ada.snapshot())
+    assert again.send({"bob"}, b"", 1.0)["bob"].names == ("bob", "ada", "cy")
+    with pytest.raises(UnknownNameError):
+        again.send({"cy"}, b"", 1.1)
+
+
+def test_a_damaged_or_foreign_snapshot_is_refused() -> None:
+    snapshot = talked()[2].snapshot()
+    for damaged in (b"", snapshot[:-1], snapshot[:40] + b"x" + snapshot[41:], b"x" + snapshot[1:]):
+        with pytest.raises(PeerProtocolError):
+            DeltaCausal.restore(damaged)
+    with pytest.raises(PeerProtocolError):
+        KshemkalyaniSinghal.restore(snapshot)
+
+
+def test_an_offset_is_measured_from_a_question_and_its_answer() -> None:
+    offset = offset_of(asked=10.0, heard=12.25, answered=12.5, returned=10.75)
+    assert (offset.ahead_s, offset.error_s) == (2.0, 0.25)
+    assert offset.exceeds(1.5)
+    assert not offset.exceeds(1.75)
+    for bad in ((2.0, 1.0, 1.0, 1.0), (1.0, 2.0, 1.0, 2.0), (1.0, 1.0, 9.0, 2.0)):
+        with pytest.raises(OutOfRangeError):
+            offset_of(*bad)
+    with pytest.raises(OutOfRangeError):
+        offset_of(float("nan"), 1.0, 1.0, 1.0)
 
 
 # -- bad input -----------------------------------------------------------------------------
@@ -242,7 +316,7 @@ def test_a_bad_send_raises_and_changes_nothing(
     with pytest.raises(MisuseError):
         one.send(destinations, payload, now, lifetime=lifetime)
     after = one.send({1, 2}, b"", 1.1)
-    assert after[1].waits == ((0, 1_000_000),)
+    assert after[1].waits == {(0, 1_000_000)}
     assert one.counters.sent == 2
 
 
@@ -287,19 +361,36 @@ def test_misdirected_and_foreign_messages_are_discarded() -> None:
     assert payloads(two.receive(copies[1], 1.0)) == [b""]
 
 
+def retold(message: Message, **changes: Any) -> Message:
+    """Return the message with another account of the past."""
+    data = write_account(replace(message.account(), **changes), len(message.payload))
+    return Message(data, len(data), message.payload, message.names)
+
+
 def lies() -> list[Message]:
     honest = DeltaCausal(process=0, lifetime=0.25).send({1}, b"", 1.0)[1]
-
-    def claiming(sender: int, sent_us: int) -> Body:
-        return Body({sender: Row(((sent_us, 4),))}, sent_us, 3)
-
     return [
-        honest._replace(body=claiming(2, 1_000_000)),  # knows what is not yet sent
-        honest._replace(body=claiming(1, 999_999)),  # knows a message that we never sent
-        honest._replace(waits=((1, 900_000),)),  # has us wait for ourselves
-        honest._replace(waits=((2, 1_000_000),)),  # has us wait for what comes after
-        honest._replace(cast=honest.cast._replace(destinations=4)),  # is not for us after all
+        retold(honest, rows={1: ((999_999, 4),)}),  # knows a message that we never sent
+        retold(honest, waits=((1, 900_000),)),  # has us wait for ourselves
     ]
+
+
+def impossible() -> list[Message]:
+    honest = DeltaCausal(process=0, lifetime=0.25).send({1}, b"", 1.0)[1]
+    return [
+        retold(honest, rows={2: ((1_000_000, 8),)}),  # knows what is not yet sent
+        retold(honest, rows={2: ((900_000, 4),)}),  # somebody sends to itself
+        retold(honest, rows={2: ((900_000, 8), (800_000, 16))}),  # one sender out of order
+        retold(honest, waits=((2, 1_000_000),)),  # has us wait for what comes after
+        retold(honest, destinations=4),  # is not for us after all
+        retold(honest, destinations=3),  # goes to its own sender
+    ]
+
+
+@pytest.mark.parametrize("message", impossible())
+def test_what_no_process_can_truthfully_say_is_not_even_read(message: Message) -> None:
+    with pytest.raises(PeerProtocolError):
+        Message.decode(message.encode())
 
 
 @pytest.mark.parametrize("lie", lies())
@@ -308,12 +399,12 @@ def test_a_provable_lie_about_the_past_is_discarded_and_leaves_no_trace(lie: Mes
     two.advance(0.9)
     assert reasons(two.receive(lie, 1.0)) == [Reason.CONTRADICTION]
     assert two.counters.discarded[Reason.CONTRADICTION] == 1
-    assert two.send({0, 2}, b"", 1.0)[2].body.rows == {}
+    assert two.send({0, 2}, b"", 1.0)[2].account().rows == {}
 
 
 def test_a_lie_that_could_be_true_holds_only_the_liar_and_only_for_a_lifetime() -> None:
     one, two, three = group(3)
-    lie = one.send({1}, b"lie", 1.0)[1]._replace(waits=((9, 999_000),))
+    lie = retold(one.send({1}, b"lie", 1.0)[1], waits=((9, 999_000),))
     assert two.receive(lie, 1.01) == []
     assert payloads(two.receive(three.send({1}, b"honest", 1.02)[1], 1.03)) == [b"honest"]
     assert payloads(two.advance(1.249001)) == [b"lie"]

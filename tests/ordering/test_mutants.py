@@ -1,66 +1,95 @@
 """The oracle notices every trap: each class here falls into one, and is caught."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from nearcast.ordering import CausalProcess, DeltaCausal, Discard, Message, Reason
-from nearcast.ordering.message import Body, Cast
-from nearcast.ordering.wire import Row
+from nearcast.ordering import CausalProcess, DeltaCausal, Discard, Message, Output, Reason
+from nearcast.ordering.account import write_account
+from nearcast.ordering.layout import (
+    CLOCK,
+    COUNT,
+    DELIVERED,
+    KEEP,
+    LIFETIME,
+    ME,
+    SKEW,
+    STRIDE,
+    TABLE,
+    WORDS,
+)
 
 Runner = Callable[[int, type[CausalProcess]], Any]
+
+
+def retold(message: Message, **changes: Any) -> Message:
+    data = write_account(replace(message.account(), **changes), len(message.payload))
+    return Message(data, len(data), message.payload, message.names)
+
+
+def table_of(process: DeltaCausal) -> Any:
+    """The rows as a matrix: sender, time, destination words, knowers' words."""
+    state = process._state
+    begin, count, stride = int(state[TABLE]), int(state[COUNT]), int(state[STRIDE])
+    return state[begin : begin + count * stride].reshape(count, stride)
+
+
+def set_table(process: DeltaCausal, rows: list[Any]) -> None:
+    state = process._state
+    rows.sort(key=lambda row: (row[0], row[1]))
+    state[COUNT] = len(rows)
+    if rows:
+        table_of(process)[:] = np.array(rows)
 
 
 class MessageNotEntered(DeltaCausal):
     """T2.1: the received message never gets into the rows."""
 
-    def _absorb(self, message: Message) -> None:
-        bare = message.cast._replace(destinations=self._my_bit)
-        super()._absorb(message._replace(cast=bare))
+    def receive(self, message: Message, now: float) -> list[Output]:
+        return super().receive(retold(message, destinations=1 << int(self._state[ME])), now)
 
 
 class MessageEnteredTooEarly(DeltaCausal):
     """T2.1: the received message enters our rows before the merge."""
 
-    def _absorb(self, message: Message) -> None:
-        cast = message.cast
-        row = self._rows.get(cast.sender)
-        entry = (cast.sent_us, cast.destinations & ~self._my_bit)
-        self._put(cast.sender, Row((*(row.entries if row else ()), entry)))
-        super()._absorb(message)
+    def receive(self, message: Message, now: float) -> list[Output]:
+        state, sender = self._state, message.sender_number
+        words, me = int(state[WORDS]), int(state[ME])
+        if words == 1 and message.sent_us > state[state[DELIVERED] + sender]:
+            bits = message.account().destinations & ~(1 << me)
+            rows = [row.copy() for row in table_of(self)]
+            known = any((row[0], row[1]) == (sender, message.sent_us) for row in rows)
+            if bits < 1 << 63 and state[COUNT] < 20 and not known:
+                set_table(self, [*rows, np.array([sender, message.sent_us, bits, 0])])
+        return super().receive(message, now)
 
 
 class WaitsForTheWrongTime(DeltaCausal):
     """T2.3: what to wait for carries the time of the present send."""
 
-    def _compose(self, cast: Cast, numbers: list[int], now_us: int) -> list[Message]:
-        copies = super()._compose(cast, numbers, now_us)
-        return [
-            copy._replace(waits=tuple((k, cast.sent_us - 1) for k, _ in copy.waits))
-            for copy in copies
-        ]
+    def send(self, *arguments: Any, **keywords: Any) -> Any:
+        copies = super().send(*arguments, **keywords)
+        return {
+            to: retold(copy, waits=tuple((k, copy.sent_us - 1) for k, _ in copy.account().waits))
+            for to, copy in copies.items()
+        }
 
 
 class NeverLooksAgain(DeltaCausal):
     """T2.4: a delivery releases nobody; only timers do."""
 
-    def _released_by(self, sender: int, now_us: int, outputs: Any) -> list[Message]:
+    def _released_by(self, sender: int, outputs: Any) -> list[int]:
         return []
 
 
 class NoChains(DeltaCausal):
     """T2.4: what a delivery releases is delivered, but releases nobody in turn."""
 
-    def _deliver(self, message: Message, now_us: int, outputs: Any) -> None:
-        self.fresh = True
-        super()._deliver(message, now_us, outputs)
-
-    def _released_by(self, sender: int, now_us: int, outputs: Any) -> list[Message]:
-        if self.fresh:
-            self.fresh = False
-            return super()._released_by(sender, now_us, outputs)
-        return []
+    def _release_after(self, sender: int, outputs: Any) -> None:
+        self._released_by(sender, outputs)
 
 
 class NoTimers(DeltaCausal):
@@ -75,22 +104,24 @@ class ForgetsWithoutSkew(DeltaCausal):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._keep_us = self._lifetime_us
+        self._state[KEEP] = self._state[LIFETIME]
 
 
 class StampsByTheClockAlone(DeltaCausal):
     """T2.6: stamps a send with the clock, even if what it follows is stamped later."""
 
     def send(self, *arguments: Any, **keywords: Any) -> Any:
-        self._clock_us = -1
+        self._state[CLOCK] = -1
         return super().send(*arguments, **keywords)
 
 
 class RefusesEveryStampAhead(DeltaCausal):
     """T2.6: takes clocks for equal, and discards what a faster one has sent."""
 
-    def _refusal(self, message: Message, now_us: int) -> Reason | None:
-        return Reason.FUTURE if message.sent_us > now_us else super()._refusal(message, now_us)
+    def receive(self, message: Message, now: float) -> list[Output]:
+        if message.sent_us > round(now * 1e6):
+            return [self._discard(message, Reason.FUTURE)]
+        return super().receive(message, now)
 
 
 class ShortLivedSettles(DeltaCausal):
@@ -98,15 +129,15 @@ class ShortLivedSettles(DeltaCausal):
 
     def _discard(self, message: Message, reason: Reason) -> Discard:
         if reason is Reason.WAITED_TOO_LONG:
-            self._delivered[message.cast.sender] = message.sent_us
+            self._state[self._state[DELIVERED] + message.sender_number] = message.sent_us
         return super()._discard(message, reason)
 
 
 class OwnLifetimeIgnored(DeltaCausal):
     """T2.7: a message waits beyond its own lifetime."""
 
-    def _deadline_us(self, message: Message) -> int:
-        return message.sent_us + self._lifetime_us
+    def receive(self, message: Message, now: float) -> list[Output]:
+        return super().receive(retold(message, lifetime_us=0), now)
 
 
 class PastLeftBehind(DeltaCausal):
@@ -119,26 +150,28 @@ class PastLeftBehind(DeltaCausal):
 class DeadlineExcluded(DeltaCausal):
     """Takes the deadline itself for late."""
 
-    def _deadline_us(self, message: Message) -> int:
-        return super()._deadline_us(message) - 1
+    def receive(self, message: Message, now: float) -> list[Output]:
+        own_us = message.account().lifetime_us or self._lifetime_us
+        if round(now * 1e6) == message.sent_us + own_us:
+            return [self._discard(message, Reason.LATE)]
+        return super().receive(message, now)
 
 
 class DeliversDoubles(DeltaCausal):
     """Forgets what was delivered."""
 
-    def _refusal(self, message: Message, now_us: int) -> Reason | None:
-        reason = super()._refusal(message, now_us)
-        return None if reason is Reason.DUPLICATE else reason
+    def receive(self, message: Message, now: float) -> list[Output]:
+        self._state[self._state[DELIVERED] + message.sender_number] = -1
+        return super().receive(message, now)
 
 
 class DropsMarkersAtOnce(DeltaCausal):
     """Takes a row left out for one that is settled, as if all rows were always sent."""
 
-    def _absorb(self, message: Message) -> None:
-        for number in list(self._rows):
-            if number not in message.body.rows and number != self._me:
-                del self._rows[number]
-        super()._absorb(message)
+    def receive(self, message: Message, now: float) -> list[Output]:
+        told = {*message.account().rows, int(self._state[ME])}
+        set_table(self, [row.copy() for row in table_of(self) if int(row[0]) in told])
+        return super().receive(message, now)
 
 
 MUTANTS = [
@@ -168,35 +201,103 @@ def test_the_oracle_notices(
         [run(seed, mutant) for seed in range(200)]
 
 
-class OmitsWhatHasChanged(DeltaCausal):
-    """Beyond the paper, done wrong: leaves out old rows although they are news."""
+# -- T2.5: who has gone, and what has expired, must not stay -----------------------------------
 
-    def _news(self, since_us: int) -> Body:
-        rows = {k: r for k, r in self._rows.items() if r.last_us > since_us - self._skew_us}
-        return Body(rows, self._clock_us, self._width)
+
+class ForgetsNobody(DeltaCausal):
+    """T2.5: whoever leaves stays in all destination sets."""
+
+    def forget(self, process: int | str) -> None:
+        pass
+
+
+class MarkersForEver(DeltaCausal):
+    """T2.5: by the paper's listing, each sender's last marker is kept for ever."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._state[KEEP] = 1 << 40
+
+
+def gone_stays_gone(kind: type[DeltaCausal]) -> bool:
+    one = kind(process=0, lifetime=0.25)
+    one.send({1, 3}, b"", 1.0)
+    one.forget(3)
+    return not any(
+        bits >> 3 & 1
+        for row in one.send({1}, b"", 1.01)[1].account().rows.values()
+        for _, bits in row
+    )
+
+
+def expired_leaves_nothing(kind: type[DeltaCausal]) -> bool:
+    processes = [kind(process=p, lifetime=0.25) for p in range(5)]
+    for step in range(50):
+        sender, now = step % 5, 1.0 + step / 100
+        for to, copy in processes[sender].send({(sender + 1) % 5}, b"", now).items():
+            processes[int(to)].receive(copy, now + 0.001)
+    for process in processes:
+        process.advance(9.0)
+    return all(process.footprint == 0 for process in processes)
+
+
+def test_the_gone_and_the_expired_stay_nowhere() -> None:
+    assert gone_stays_gone(DeltaCausal)
+    assert not gone_stays_gone(ForgetsNobody)
+    assert expired_leaves_nothing(DeltaCausal)
+    assert not expired_leaves_nothing(MarkersForEver)
+
+
+# -- beyond the paper: rows that their destination knows are left out --------------------------
+
+
+class OmitsWhatHasChanged(DeltaCausal):
+    """Leaves out rows that were known once, although they have grown since."""
+
+    def receive(self, message: Message, now: float) -> list[Output]:
+        known: dict[int, int] = {}
+        for row in table_of(self):
+            known[int(row[0])] = known.get(int(row[0]), 0) | int(row[3])
+        outputs = super().receive(message, now)
+        for row in table_of(self):
+            row[3] |= known.get(int(row[0]), 0)
+        return outputs
 
 
 class OmitsWithoutSkew(DeltaCausal):
-    """Beyond the paper, done wrong: takes what has expired here for expired everywhere."""
+    """Takes what has expired here for expired everywhere."""
 
-    def _news(self, since_us: int) -> Body:
-        rows = {k: r for k, r in self._rows.items() if self._changed[k] >= since_us}
-        return Body(rows, self._clock_us, self._width)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._state[SKEW] = 0
+
+
+class TakesTheLostForTold(DeltaCausal):
+    """Takes every row it has for known to all destinations of whatever arrives."""
+
+    def receive(self, message: Message, now: float) -> list[Output]:
+        outputs = super().receive(message, now)
+        for row in table_of(self):
+            row[3] |= message.account().destinations
+        return outputs
 
 
 def held_after_a_late_lesson(kind: type[DeltaCausal]) -> bool:
-    """0 → {1, 3}; 1 → 2; 1 learns of 0's; 1 → 2 again; 2 → 3 must wait at 3 for 0's."""
+    """0 → {1, 3} twice; between, 1 tells 2 of the first; 2 → 3 must wait at 3 for the second."""
     zero, one, two, three = (kind(process=p, lifetime=0.25, skew=0.001) for p in range(4))
-    old = zero.send({1, 3}, b"", 1.0)
+    first = zero.send({1, 3}, b"", 1.0)
+    one.receive(first[1], 1.005)
     two.receive(one.send({2}, b"", 1.010)[2], 1.012)
-    one.receive(old[1], 1.020)
+    three.receive(first[3], 1.013)
+    one.receive(zero.send({1, 3}, b"", 1.015)[1], 1.020)
     two.receive(one.send({2}, b"", 1.030)[2], 1.035)
     return three.receive(two.send({3}, b"", 1.040)[3], 1.045) == []
 
 
 def held_after_a_loss_between_clocks(kind: type[DeltaCausal]) -> bool:
     """1 tells 2 twice, the first is lost; 2's clock is 0.1 s ahead of 3's; 2 → 3 must wait."""
-    zero, one, two, three = (kind(process=p, lifetime=0.25, skew=0.1) for p in range(4))
+    zero, two, three = (DeltaCausal(process=p, lifetime=0.25, skew=0.1) for p in (0, 2, 3))
+    one = kind(process=1, lifetime=0.25, skew=0.1)
     old = zero.send({1, 3}, b"", 1.0)
     one.receive(old[1], 1.010)
     one.send({2}, b"lost", 1.020)
@@ -205,8 +306,46 @@ def held_after_a_loss_between_clocks(kind: type[DeltaCausal]) -> bool:
     return three.receive(two.send({3}, b"", 1.272)[3], 1.180) == []
 
 
-def test_leaving_out_what_was_told_before_is_safe_only_as_it_is_done() -> None:
+def held_after_a_loss_beside_us(kind: type[DeltaCausal]) -> bool:
+    """1 tells 2 and 3, lost at 3; 2 → 3; 3's clock is 0.1 s ahead of 4's; 3 → 4 must wait."""
+    zero, one, three, four = (DeltaCausal(process=p, lifetime=0.25, skew=0.1) for p in (0, 1, 3, 4))
+    two = kind(process=2, lifetime=0.25, skew=0.1)
+    one.receive(zero.send({1, 4}, b"", 1.0)[1], 1.010)
+    two.receive(one.send({2, 3}, b"", 1.020)[2], 1.025)
+    assert three.receive(two.send({3}, b"", 1.030)[3], 1.150) == []
+    assert len(three.advance(1.271)) == 1
+    return four.receive(three.send({4}, b"", 1.272)[4], 1.180) == []
+
+
+def held_though_only_we_were_told(kind: type[DeltaCausal]) -> bool:
+    """2 knows of 0's message; 1 → {2, 3} does not; 2 → 3 must tell, so that 3 → 4 waits."""
+    zero, one, three, four = (DeltaCausal(process=p, lifetime=0.25) for p in (0, 1, 3, 4))
+    two = kind(process=2, lifetime=0.25)
+    two.receive(zero.send({2, 4}, b"", 1.0)[2], 1.010)
+    news = one.send({2, 3}, b"", 1.020)
+    two.receive(news[2], 1.030)
+    three.receive(news[3], 1.030)
+    three.receive(two.send({3}, b"", 1.040)[3], 1.050)
+    return four.receive(three.send({4}, b"", 1.060)[4], 1.070) == []
+
+
+def test_leaving_out_what_is_known_is_safe_only_as_it_is_done() -> None:
     assert held_after_a_late_lesson(DeltaCausal)
     assert not held_after_a_late_lesson(OmitsWhatHasChanged)
     assert held_after_a_loss_between_clocks(DeltaCausal)
     assert not held_after_a_loss_between_clocks(OmitsWithoutSkew)
+    assert held_after_a_loss_beside_us(DeltaCausal)
+    assert not held_after_a_loss_beside_us(OmitsWithoutSkew)
+    assert held_though_only_we_were_told(DeltaCausal)
+    assert not held_though_only_we_were_told(TakesTheLostForTold)
+
+
+def test_what_its_destination_knows_is_not_repeated() -> None:
+    zero, one, two, three = (DeltaCausal(process=p, lifetime=0.25) for p in range(4))
+    one.receive(zero.send({1, 9}, b"", 1.0)[1], 1.010)
+    news = one.send({2, 3}, b"", 1.020)
+    assert set(news[2].account().rows) == {0}
+    two.receive(news[2], 1.030)
+    assert 0 not in two.send({3}, b"", 1.040)[3].account().rows  # 1 has told it
+    assert 0 not in two.send({1}, b"", 1.050)[1].account().rows  # it is from 1
+    assert set(two.send({5}, b"", 1.060)[5].account().rows) >= {0}

@@ -7,10 +7,13 @@ the same encoding and the same rule of expiry.
 It does not send, retransmit, read a clock or measure one, and it does not protect against a
 process that lies about its past in a way that could be true.
 
-Read next: delta_causal.py for the algorithm, process.py for waiting and releasing,
-message.py and wire.py for the bytes; docs/delta-causal.md for the idea.
+Read next: delta_causal.py for the algorithm, process.py for waiting and releasing, layout.py,
+rows.py and sending.py for the kernels, message.py and codec.py for the bytes;
+docs/delta-causal.md for the idea.
 """
 
+from nearcast.ordering.account import Account
+from nearcast.ordering.clocks import Offset, offset_of
 from nearcast.ordering.delta_causal import DeltaCausal
 from nearcast.ordering.message import (
     Algorithm,
@@ -18,9 +21,9 @@ from nearcast.ordering.message import (
     Discard,
     Message,
     Output,
-    ProcessId,
     Reason,
 )
+from nearcast.ordering.names import ProcessId
 from nearcast.ordering.peers import (
     KshemkalyaniSinghal,
     PrakashRaynalSinghal,
@@ -29,6 +32,7 @@ from nearcast.ordering.peers import (
 from nearcast.ordering.process import CausalProcess, Counters
 
 __all__ = [
+    "Account",
     "Algorithm",
     "CausalProcess",
     "Counters",
@@ -37,9 +41,11 @@ __all__ = [
     "Discard",
     "KshemkalyaniSinghal",
     "Message",
+    "Offset",
     "Output",
     "PrakashRaynalSinghal",
     "ProcessId",
     "RaynalSchiperToueg",
     "Reason",
+    "offset_of",
 ]

@@ -10,9 +10,64 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nearcast.model.errors import KeyInUseError, LimitError, MisuseError, UnknownNameError
-from nearcast.ordering.message import ProcessId
-from nearcast.ordering.wire import HIGHEST_NUMBER
+from nearcast.model.errors import (
+    KeyInUseError,
+    LimitError,
+    MisuseError,
+    PeerProtocolError,
+    UnknownNameError,
+)
+from nearcast.ordering.layout import HIGHEST_NUMBER
+
+ProcessId = int | str
+
+
+def wrong(found: str, *, expected: str) -> PeerProtocolError:
+    """Return the error for bytes that no correct process sends."""
+    return PeerProtocolError(found, where="causal message", expected=expected)
+
+
+def names_bytes(names: tuple[str, ...]) -> bytes:
+    """Return how many names there are, then length and UTF-8 text of each."""
+    texts = [name.encode() for name in names]
+    return b"".join([_length(len(texts)), *(_length(len(text)) + text for text in texts)])
+
+
+def _length(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def read_names(data: bytes, at: int) -> tuple[tuple[str, ...], int]:
+    """Read what `names_bytes` wrote at `at`; return the names and the next position."""
+    count, at = _read_length(data, at)
+    if not 0 < count <= HIGHEST_NUMBER + 1:
+        raise wrong(f"{count} names", expected=f"1 to {HIGHEST_NUMBER + 1}")
+    names = []
+    for _ in range(count):
+        length, at = _read_length(data, at)
+        if at + length > len(data):
+            raise wrong(f"{len(data)} bytes", expected=f"at least {at + length}")
+        try:
+            names.append(data[at : at + length].decode())
+        except UnicodeDecodeError as error:
+            raise wrong("a name that is not UTF-8", expected="UTF-8") from error
+        at += length
+    if "" in names or len(set(names)) < len(names):
+        raise wrong("names that are empty or equal", expected="different names")
+    return tuple(names), at
+
+
+def _read_length(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for i, byte in enumerate(data[at : at + 4]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            return value, at + i + 1
+    raise wrong("a length that does not end", expected="at most 4 bytes")
 
 
 class Names:
@@ -32,6 +87,16 @@ class Names:
             self.admit(process)
         self._closed = roster is not None
         self.own = self.number(own)
+
+    def members(self) -> dict[ProcessId, int]:
+        """Return the numbers of all who are known."""
+        return dict(self._number)
+
+    def replace_members(self, members: dict[ProcessId, int], table: tuple[str, ...]) -> None:
+        """Know exactly these, as another process with our id did."""
+        self._number = dict(members)
+        self.table = table
+        self.ever = sum(1 << number for number in {*members.values(), *range(len(table))})
 
     @property
     def closed(self) -> bool:

@@ -1,7 +1,7 @@
-"""What the four algorithms have in common: time, checks, waiting, releasing.
+"""What the four algorithms have in common for their user: calls, checks, waiting, releasing.
 
-An algorithm adds three things: what a copy carries (`_compose`), what it must wait for
-(`_waits_of`), and what its delivery teaches (`_absorb`).
+What a copy carries and what a delivery teaches is decided by kernels over one flat array
+(layout.py); this file keeps the messages that wait, and the timers.
 
 Rules of this file:
     1. Times come in as seconds and are whole microseconds from there on.
@@ -15,61 +15,73 @@ Read next: delta_causal.py.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import isfinite
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
+
+import numpy as np
 
 from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.ordering import kernels, layout, snapshots
+from nearcast.ordering.account import write_account
+from nearcast.ordering.clocks import LAST_INSTANT_S, MICROSECONDS, duration_us, time_width
+from nearcast.ordering.layout import (
+    DELIVERED_NOW,
+    HOLD,
+    M_OWN,
+    M_SENDER,
+    M_SENT,
+    N_HELD,
+    NOW,
+    WAIT_NUMBER,
+    WAIT_TIME,
+    State,
+)
 from nearcast.ordering.message import (
-    MICROSECONDS,
     Algorithm,
-    Body,
-    Cast,
     Deliver,
     Discard,
     Message,
     Output,
-    ProcessId,
     Reason,
-    Wait,
 )
-from nearcast.ordering.names import Names
-from nearcast.ordering.wire import Row, numbers_in, time_width
+from nearcast.ordering.names import Names, ProcessId
 
 DEFAULT_SKEW_S: Final = 0.01
 """What synchronised clocks on the Internet may differ (paper, section 2.2: 5 to 10 ms)."""
 
-_LAST_INSTANT_S: Final = 9_000_000_000.0  # whole microseconds are exact in a float up to here
+_REASONS: Final = tuple(Reason)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Counters:
     """What has happened so far."""
 
-    sent: int = 0
-    delivered: int = 0
-    held: int = 0
-    skew_violations: int = 0
-    discarded: dict[Reason, int] = field(default_factory=lambda: dict.fromkeys(Reason, 0))
+    sent: int
+    delivered: int
+    held: int
+    skew_violations: int
+    discarded: dict[Reason, int]
 
 
-class _Held:
+class Held:
     """A message that waits; `wait` is the one predecessor that is watched for it."""
 
-    __slots__ = ("deadline_us", "message", "wait", "waits", "wake_us")
+    __slots__ = ("deadline_us", "key", "message", "wait_number", "wait_us", "wake_us")
 
-    def __init__(self, message: Message, waits: tuple[Wait, ...], deadline_us: int) -> None:
+    def __init__(self, message: Message, key: tuple[int, int], deadline_us: int) -> None:
         self.message = message
-        self.waits = waits
+        self.key = key  # (number of its sender, sent_us)
         self.deadline_us = deadline_us
-        self.wait: Wait | None = None
-        self.wake_us = 0
+        self.wait_number = -1
+        self.wait_us = -1
+        self.wake_us = -1
 
 
-class CausalProcess(ABC):
+class CausalProcess:
     """One process of a causal group.
 
     Contract:
@@ -83,8 +95,8 @@ class CausalProcess(ABC):
     own stamps ahead. One stamped ahead within `skew` counts as sent just now.
 
     Complexity: n senders alive within the lifetime, e entries known of each (1 to 2 in
-    practice), f destinations: `send` O(n e + f), `receive` O(n e) at worst, less what is
-    equal on both sides; memory O(n e + held messages).
+    practice), f destinations, w words of 64 bits per set: `send` O(n e w f) at worst,
+    `receive` O(n e w); memory O(n e w + held messages).
     """
 
     algorithm: ClassVar[Algorithm]
@@ -97,32 +109,44 @@ class CausalProcess(ABC):
         skew: float = DEFAULT_SKEW_S,
         processes: Iterable[ProcessId] | None = None,
     ) -> None:
-        self._lifetime_us = _duration_us(lifetime, "lifetime", least_us=1)
-        self._skew_us = _duration_us(skew, "skew", least_us=0)
-        self._keep_us = self._lifetime_us + self._skew_us
-        self._width = time_width(self._keep_us + 2 * self._skew_us)
+        lifetime_us = duration_us(lifetime, "lifetime", least_us=1)
+        skew_us = duration_us(skew, "skew", least_us=0)
         self._names = Names(process, processes)
         self.process = process
-        self.counters = Counters()
-        self._me = self._names.own
-        self._my_bit = 1 << self._me
-        self._rows: dict[int, Row] = {}
-        self._delivered: dict[int, int] = {}
+        state = layout.new_state(self.algorithm)
+        state[layout.LIFETIME], state[layout.SKEW] = lifetime_us, skew_us
+        state[layout.KEEP] = lifetime_us + skew_us
+        state[layout.WIDTH] = time_width(lifetime_us + 3 * skew_us)
+        state[layout.ME] = self._names.own
+        state[layout.CLOSED] = self._names.closed
+        self._lifetime_us = lifetime_us
         self._offsets: dict[ProcessId, float] = {}
-        self._now_us = -1
-        self._since_us = -1
-        self._clock_us = -1
-        self._last_sent_us = -1
-        self._sweep_us = 0
-        self._held: dict[Wait, _Held] = {}
-        self._watched: dict[int, list[_Held]] = {}
-        self._timers: list[tuple[int, int, _Held]] = []
+        self._held: dict[tuple[int, int], Held] = {}
+        self._watched: dict[int, list[Held]] = {}
+        self._timers: list[tuple[int, int, Held]] = []
         self._serial = 0
+        self._ever = 0
+        self._use(state)
+        self._use_bytes(1024)
+        self._note_names()
 
     @property
     def lifetime(self) -> float:
         """The group's lifetime Δ in seconds."""
         return self._lifetime_us / MICROSECONDS
+
+    @property
+    def counters(self) -> Counters:
+        """What has happened so far."""
+        peek = self._peek
+        discarded = {r: peek[layout.N_DISCARDED + i] for i, r in enumerate(_REASONS)}
+        return Counters(
+            peek[layout.N_SENT],
+            peek[layout.N_DELIVERED],
+            peek[layout.N_HELD],
+            peek[layout.N_SKEW],
+            discarded,
+        )
 
     @property
     def holding(self) -> int:
@@ -132,8 +156,12 @@ class CausalProcess(ABC):
     @property
     def footprint(self) -> int:
         """How many entries are kept at this moment; what is alive within the lifetime bounds it."""
-        entries = sum(len(row.entries) for row in self._rows.values())
-        return entries + len(self._delivered) + len(self._held) + len(self._timers)
+        return self._peek[layout.COUNT] + len(self._held) + len(self._timers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of tables and buffers; it follows the most that was ever alive at once."""
+        return self._state.nbytes + len(self._out)
 
     @property
     def offsets(self) -> dict[ProcessId, float]:
@@ -155,58 +183,85 @@ class CausalProcess(ABC):
         `lifetime` may be shorter than the group's: the message is then discarded at its end
         if it still waits. How long others wait for it stays the same (trap T2.7).
         """
-        now_us = self._instant_us(now)
         own_us = 0 if lifetime is None else self._own_lifetime_us(lifetime)
-        numbers = self._numbers_of(destinations)
-        payload = _bytes_of(payload)
-        self._passes(now_us)
-        bits = 0
-        for number in numbers:
-            bits |= 1 << number
-        sent_us = max(now_us, self._clock_us + 1)
-        cast = Cast(self.algorithm, self._me, sent_us, bits, own_us, self._names.table, payload)
-        copies = self._compose(cast, numbers, now_us)
-        self._clock_us = self._last_sent_us = sent_us
-        self.counters.sent += 1
-        if cast.names:
-            return {message.destination: message for message in copies}
-        return {message.to: message for message in copies}
+        if type(payload) is not bytes:
+            payload = _bytes_of(payload)
+        now = self._float(now)
+        wanted = set(destinations) if type(destinations) is not set else destinations
+        numbers = self._numbers_of(wanted, destinations)
+        wire = array("H", numbers).tobytes()
+        copies = kernels.send(self._state, self._out, wire, own_us, len(payload), now)
+        while copies < 0:
+            self._make_room(copies, now)
+            copies = kernels.send(self._state, self._out, wire, own_us, len(payload), now)
+        return self._copies(numbers, payload)
 
-    @abstractmethod
-    def _compose(self, cast: Cast, numbers: list[int], now_us: int) -> list[Message]:
-        """Return the copies with their control information, and note that they were sent."""
+    def _copies(self, numbers: list[int], payload: bytes) -> dict[ProcessId, Message]:
+        """Cut what the kernel wrote into messages."""
+        view, table = self._view, self._names.table
+        first = self._peek[layout.STARTS]
+        starts = self._peek[first : first + len(numbers) + 1].tolist()
+        numbers.sort()
+        copies: dict[ProcessId, Message] = {}
+        begin = starts[0]
+        for number, end in zip(numbers, starts[1:], strict=True):
+            copies[table[number] if table else number] = Message(
+                view[begin:end].tobytes(), end - begin, payload, table
+            )
+            begin = end
+        return copies
 
     # -- receiving -------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> list[Output]:
         """Return what is to be delivered or discarded now that `message` has arrived."""
-        now_us = self._instant_us(now)
-        self._passes(now_us)
-        outputs: list[Output] = []
-        if self._timers and self._timers[0][0] <= now_us:
-            self._release_due(now_us, outputs)
-        if message.cast.names != self._names.table:
+        if type(now) is not float:
+            now = self._float(now)
+        timers = self._timers
+        due = timers and timers[0][0] <= now * 1e6 + 0.5
+        outputs: list[Output] = self.advance(now) if due else []
+        if message.names != self._names.table:
             renumbered = self._renumbered(message)
             if renumbered is None:
+                self._tick(now)
                 return [*outputs, self._discard(message, Reason.UNKNOWN_PROCESS)]
             message = renumbered
-        reason = self._refusal(message, now_us)
-        if reason is not None:
-            return [*outputs, self._discard(message, reason)]
-        waits = self._waits_of(message)
-        wait = self._unsettled(waits, now_us) if waits else None
-        if wait is None:
-            self._deliver(message, now_us, outputs)
+        result = kernels.receive(self._state, message.data, now)
+        if result == DELIVERED_NOW:
+            outputs.append(Deliver(message))
+            if self._watched and self._peek[M_SENDER] in self._watched:
+                self._release_after(self._peek[M_SENDER], outputs)
+            return outputs
+        while result < 0:
+            self._make_room(result, now)
+            result = kernels.receive(self._state, message.data, now)
+        return self._otherwise(message, result, outputs)
+
+    def _otherwise(self, message: Message, result: int, outputs: list[Output]) -> list[Output]:
+        """Deliver, hold or discard, as the kernel says."""
+        if result == DELIVERED_NOW:
+            outputs.append(Deliver(message))
+            self._release_after(self._peek[M_SENDER], outputs)
+        elif result == HOLD:
+            self._hold_new(message, outputs)
         else:
-            self._hold(_Held(message, waits, self._deadline_us(message)), wait)
+            reason = _REASONS[result - layout.FIRST_REASON]
+            if reason is Reason.FUTURE:
+                self._peek[layout.N_SKEW] += 1
+            outputs.append(self._discard(message, reason))
         return outputs
 
     def advance(self, now: float) -> list[Output]:
         """Return what is to be delivered or discarded because time has passed."""
-        now_us = self._instant_us(now)
-        self._passes(now_us)
+        now_us = self._tick(self._float(now))
         outputs: list[Output] = []
-        self._release_due(now_us, outputs)
+        timers = self._timers
+        while timers and timers[0][0] <= now_us:
+            wake_us, _, held = heappop(timers)
+            if held.wake_us == wake_us:
+                self._unwatch(held)
+                if self._look_again(held, outputs):
+                    self._release_after(held.key[0], outputs)
         return outputs
 
     def wake_at(self) -> float | None:
@@ -216,141 +271,113 @@ class CausalProcess(ABC):
             heappop(timers)
         return timers[0][0] / MICROSECONDS if timers else None
 
-    def _waits_of(self, message: Message) -> tuple[Wait, ...]:
-        """Return what must be delivered or expired before `message`."""
-        return message.waits
+    def _hold_new(self, message: Message, outputs: list[Output]) -> None:
+        peek = self._peek
+        sent_us, own_us = peek[M_SENT], peek[M_OWN]
+        key = (peek[M_SENDER], sent_us)
+        if key in self._held:
+            outputs.append(self._discard(message, Reason.DUPLICATE))
+            return
+        lifetime_us = min(own_us, self._lifetime_us) if own_us else self._lifetime_us
+        held = self._held[key] = Held(message, key, sent_us + lifetime_us)
+        peek[N_HELD] += 1
+        self._hold(held)
 
-    @abstractmethod
-    def _absorb(self, message: Message) -> None:
-        """Take over what the delivered `message` knows."""
+    def _hold_again(
+        self, message: Message, key: tuple[int, int], deadline_us: int, number: int, wait_us: int
+    ) -> None:
+        """Go on holding what was held before a restart."""
+        held = self._held[key] = Held(message, key, deadline_us)
+        self._file(held, number, wait_us)
 
-    def _refusal(  # noqa: PLR0911 - one line per reason
-        self, message: Message, now_us: int
-    ) -> Reason | None:
-        cast = message.cast
-        sent_us = cast.sent_us
-        if message.to != self._me or cast.sender == self._me:
-            return Reason.NOT_FOR_US
-        if cast.algorithm is not self.algorithm:
-            return Reason.OTHER_ALGORITHM
-        if now_us > self._deadline_us(message):
-            return Reason.LATE
-        if sent_us > now_us + self._skew_us:
-            self.counters.skew_violations += 1
-            return Reason.FUTURE
-        if sent_us <= self._delivered.get(cast.sender, -1) or (cast.sender, sent_us) in self._held:
-            return Reason.DUPLICATE
-        if self._names.closed and (cast.destinations | 1 << cast.sender) & ~self._names.ever:
-            return Reason.UNKNOWN_PROCESS
-        return self._lie(message)
+    def _hold(self, held: Held) -> None:
+        """File `held` under the unsettled predecessor that the kernel named."""
+        self._file(held, self._peek[WAIT_NUMBER], self._peek[WAIT_TIME])
 
-    def _lie(self, message: Message) -> Reason | None:
-        """Notice claims that we can know to be false: the future as past, sends we never made."""
-        sent_us, me = message.cast.sent_us, self._me
-        if message.body.newest_us >= sent_us or not message.cast.destinations & self._my_bit:
-            return Reason.CONTRADICTION
-        for number, wait_us in message.waits:
-            if wait_us >= sent_us or number == me:
-                return Reason.CONTRADICTION
-        mine = message.body.rows.get(me)
-        if mine and mine.last_us > max(self._last_sent_us, self._since_us):
-            return Reason.CONTRADICTION
-        return None
-
-    def _deadline_us(self, message: Message) -> int:
-        own_us = message.cast.lifetime_us
-        if own_us and own_us < self._lifetime_us:
-            return message.cast.sent_us + own_us
-        return message.cast.sent_us + self._lifetime_us
-
-    def _unsettled(self, waits: tuple[Wait, ...], now_us: int) -> Wait | None:
-        """Return a predecessor that is neither delivered nor expired. O(waits)."""
-        delivered = self._delivered
-        alive_us = now_us - self._lifetime_us
-        for wait in waits:
-            if wait[1] >= alive_us and delivered.get(wait[0], -1) < wait[1]:
-                return wait
-        return None
-
-    def _hold(self, held: _Held, wait: Wait) -> None:
-        """File `held` under one unsettled predecessor; when that settles, look again."""
-        message = held.message
-        if held.wait is None:
-            self._held[message.cast.sender, message.cast.sent_us] = held
-            self.counters.held += 1
-        held.wait = wait
-        held.wake_us = min(wait[1] + self._lifetime_us, held.deadline_us) + 1
-        self._watched.setdefault(wait[0], []).append(held)
+    def _file(self, held: Held, number: int, wait_us: int) -> None:
+        held.wait_number, held.wait_us = number, wait_us
+        held.wake_us = min(wait_us + self._lifetime_us, held.deadline_us) + 1
+        self._watched.setdefault(number, []).append(held)
         self._serial += 1
         heappush(self._timers, (held.wake_us, self._serial, held))
 
-    def _deliver(self, message: Message, now_us: int, outputs: list[Output]) -> None:
-        """Deliver, and whatever this releases, also in chains (trap T2.4)."""
-        ready = [message]
-        for released in ready:
-            cast = released.cast
-            outputs.append(Deliver(released))
-            self.counters.delivered += 1
-            self._delivered[cast.sender] = cast.sent_us
-            self._clock_us = max(self._clock_us, cast.sent_us)
-            self._absorb(released)
-            if cast.sender in self._watched:
-                ready += self._released_by(cast.sender, now_us, outputs)
+    def _release_after(self, sender: int, outputs: list[Output]) -> None:
+        """Deliver what a delivery from `sender` releases, also in chains (trap T2.4)."""
+        senders = [sender]
+        for number in senders:
+            senders += self._released_by(number, outputs)
 
-    def _released_by(self, sender: int, now_us: int, outputs: list[Output]) -> list[Message]:
-        delivered_us = self._delivered[sender]
-        watching = self._watched.pop(sender)
-        ready = []
+    def _released_by(self, sender: int, outputs: list[Output]) -> list[int]:
+        """Deliver what waited for `sender` alone; return whose messages these were."""
+        watching = self._watched.pop(sender, None)
+        if watching is None:
+            return []
+        delivered_us = self._peek[self._peek[layout.DELIVERED] + sender]
+        released = []
         for held in watching:
-            wait = held.wait
-            if wait is None or wait[0] != sender:
+            if held.wait_number != sender:
                 continue  # no longer waits, or for another
-            if wait[1] > delivered_us:
+            if held.wait_us > delivered_us:
                 self._watched.setdefault(sender, []).append(held)
-            elif self._look_again(held, now_us, outputs):
-                ready.append(held.message)
-        return ready
+            elif self._look_again(held, outputs):
+                released.append(held.key[0])
+        return released
 
-    def _release_due(self, now_us: int, outputs: list[Output]) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= now_us:
-            wake_us, _, held = heappop(timers)
-            if held.wake_us == wake_us:
-                self._unwatch(held)
-                if self._look_again(held, now_us, outputs):
-                    self._deliver(held.message, now_us, outputs)
+    def _unwatch(self, held: Held) -> None:
+        watching = self._watched[held.wait_number]
+        watching.remove(held)
+        if not watching:
+            del self._watched[held.wait_number]
 
-    def _unwatch(self, held: _Held) -> None:
-        if held.wait is not None:
-            watching = self._watched[held.wait[0]]
-            watching.remove(held)
-            if not watching:
-                del self._watched[held.wait[0]]
-
-    def _look_again(self, held: _Held, now_us: int, outputs: list[Output]) -> bool:
-        """Say whether `held` may go now; else file it anew, or give it up."""
-        if now_us <= held.deadline_us:
-            wait = self._unsettled(held.waits, now_us)
-            if wait is not None:
-                self._hold(held, wait)
+    def _look_again(self, held: Held, outputs: list[Output]) -> bool:
+        """Deliver `held` if it may go now; else file it anew, or give it up."""
+        now_us = self._peek[NOW]
+        in_time = now_us <= held.deadline_us
+        if in_time:
+            result = kernels.look_again(self._state, held.message.data, now_us)
+            while result < 0:
+                self._make_room(result, 0.0)
+                result = kernels.look_again(self._state, held.message.data, now_us)
+            if result == HOLD:
+                self._hold(held)
                 return False
-        held.wait, held.wake_us = None, -1
-        cast = held.message.cast
-        del self._held[cast.sender, cast.sent_us]
-        if now_us <= held.deadline_us:
-            return True
-        outputs.append(self._discard(held.message, Reason.WAITED_TOO_LONG))
-        return False
+        held.wait_number, held.wake_us = -1, -1
+        del self._held[held.key]
+        if in_time:
+            outputs.append(Deliver(held.message))
+        else:
+            outputs.append(self._discard(held.message, Reason.WAITED_TOO_LONG))
+        return in_time
 
     def _discard(self, message: Message, reason: Reason) -> Discard:
-        self.counters.discarded[reason] += 1
+        self._peek[layout.N_DISCARDED + _REASONS.index(reason)] += 1
         return Discard(message, reason)
+
+    # -- a restart, a takeover -------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Return all that this process knows and holds, for `restore`. O(memory).
+
+        It must be the last state before the process stops: others rely on what a process has
+        told them, so one that goes back to an older state breaks order until lifetime and
+        skew have passed.
+        """
+        return snapshots.written(self)
+
+    @classmethod
+    def restore(cls, snapshot: bytes) -> Self:
+        """Return the process that `snapshot` was taken of, here or elsewhere.
+
+        Call `advance` next. `PeerProtocolError` if the bytes are damaged, or of another kind.
+        """
+        return snapshots.restored(cls, snapshot)
 
     # -- membership and clocks -------------------------------------------------------------
 
     def admit(self, process: ProcessId) -> None:
         """Add a member to a closed group. All members must admit in the same order."""
         self._names.admit(process)
+        self._note_names()
 
     def forget(self, process: ProcessId) -> None:
         """Take a process that has left out of all destination sets (trap T2.5).
@@ -364,112 +391,102 @@ class CausalProcess(ABC):
         self._names.drop(process)
         self._offsets.pop(process, None)
         if number is not None:
-            self._strip(1 << number)
+            kernels.strip(self._state, number)
 
     def observe_offset(self, process: ProcessId, offset: float) -> bool:
         """Note how far another's clock was measured to be ahead; say whether that is allowed.
 
         A larger difference than `skew` is counted as a violation. Stamps are never corrected
-        by it: two processes would then disagree about one message's deadline.
+        by it: two processes would then disagree about one message's deadline. `offset_of` in
+        clocks.py computes it from one question and its answer.
         """
         if not isfinite(offset):
             raise OutOfRangeError(f"{offset}", where="offset", expected="seconds")
         self._names.number(process)
+        self._note_names()
         self._offsets[process] = offset
-        allowed = abs(offset) * MICROSECONDS <= self._skew_us
+        allowed = abs(offset) * MICROSECONDS <= self._peek[layout.SKEW]
         if not allowed:
-            self.counters.skew_violations += 1
+            self._peek[layout.N_SKEW] += 1
         return allowed
-
-    def _strip(self, bits: int) -> None:
-        for number, row in list(self._rows.items()):
-            if row.union & bits:
-                stripped = [(at, kept & ~bits) for at, kept in row.entries]
-                last_us = stripped[-1][0]
-                self._rows[number] = Row(tuple([e for e in stripped if e[1] or e[0] == last_us]))
 
     # -- checks and bookkeeping ------------------------------------------------------------
 
-    def _numbers_of(self, destinations: Iterable[ProcessId]) -> list[int]:
-        if isinstance(destinations, str | bytes):
-            raise MisuseError(repr(destinations), where="destinations", expected="a set of ids")
-        wanted = set(destinations)
+    def _numbers_of(self, wanted: set[ProcessId], given: object) -> list[int]:
+        if isinstance(given, str | bytes):
+            raise MisuseError(repr(given), where="destinations", expected="a set of ids")
         if not wanted:
             raise MisuseError("no destination", where="send", expected="at least one")
         if self.process in wanted:
             raise MisuseError("the sender itself", where="destinations", expected="only others")
-        return self._names.numbers(wanted)
+        numbers = self._names.numbers(wanted)
+        if self._names.ever != self._ever:
+            self._note_names()
+        return numbers
 
     def _own_lifetime_us(self, lifetime: float) -> int:
-        own_us = _duration_us(lifetime, "lifetime", least_us=1)
+        own_us = duration_us(lifetime, "lifetime", least_us=1)
         if own_us > self._lifetime_us:
             raise OutOfRangeError(
                 f"{lifetime} s", where="lifetime", expected=f"at most the group's {self.lifetime} s"
             )
         return own_us
 
-    def _instant_us(self, now: float) -> int:
-        if not 0 <= now <= _LAST_INSTANT_S:
-            raise OutOfRangeError(f"{now}", where="now", expected="seconds from 0 to 9e9")
-        now_us = int(now * 1e6 + 0.5)
-        if now_us < self._now_us:
-            raise MisuseError(
-                f"now = {now}", expected=f"at least {self._now_us / MICROSECONDS}, the last one"
-            )
+    def _float(self, now: float) -> float:
+        """Return `now` as a float that is no earlier than before."""
+        now = float(now)
+        if not 0 <= now <= LAST_INSTANT_S or int(now * 1e6 + 0.5) < self._peek[layout.NOW]:
+            raise self._bad_instant(now)
+        return now
+
+    def _bad_instant(self, now: float) -> MisuseError:
+        if not 0 <= now <= LAST_INSTANT_S:
+            return OutOfRangeError(f"{now}", where="now", expected="seconds from 0 to 9e9")
+        last = self._peek[layout.NOW] / MICROSECONDS
+        return MisuseError(f"now = {now}", expected=f"at least {last}, the last one")
+
+    def _tick(self, now: float) -> int:
+        now_us: int = kernels.tick(self._state, now)
+        if now_us < 0:
+            raise self._bad_instant(now)
         return now_us
 
-    def _passes(self, now_us: int) -> None:
-        self._now_us = now_us
-        if now_us >= self._sweep_us:
-            if self._since_us < 0:
-                self._since_us = now_us
-            self._sweep(now_us)
+    def _use(self, state: State) -> None:
+        self._state = state
+        self._peek: memoryview[int] = memoryview(state.data)  # reads a number far quicker
 
-    def _sweep(self, now_us: int) -> None:
-        """Forget what has expired everywhere; once per lifetime, so O(1) amortised per call."""
-        self._sweep_us = now_us + self._keep_us
-        dead_us = now_us - self._keep_us
-        self._delivered = {k: at for k, at in self._delivered.items() if at >= dead_us}
-        for number, row in list(self._rows.items()):
-            if row.first_us < dead_us:
-                alive = tuple([entry for entry in row.entries if entry[0] >= dead_us])
-                if alive:
-                    self._rows[number] = Row(alive)
-                else:
-                    del self._rows[number]
+    def _use_bytes(self, room: int) -> None:
+        self._out = np.zeros(room, np.uint8)
+        self._view = memoryview(self._out.data)
+
+    def _make_room(self, result: int, now: float) -> None:
+        """Give a kernel the room it lacked, or raise what it complained of."""
+        if result != layout.GROW:
+            raise self._bad_instant(now)
+        peek = self._peek
+        number, capacity = peek[layout.NEED_NUMBER], peek[layout.NEED_CAPACITY]
+        if number >= 64 * peek[layout.WORDS] or capacity > peek[layout.CAPACITY]:
+            self._use(layout.grown(self._state, number, capacity))
+        if peek[layout.NEED_BYTES] > len(self._out):
+            self._use_bytes(peek[layout.NEED_BYTES])
+
+    def _note_names(self) -> None:
+        """Let the kernels know who has ever been a member."""
+        self._ever = ever = self._names.ever
+        highest = ever.bit_length() - 1
+        if highest >= 64 * self._peek[layout.WORDS]:
+            self._use(layout.grown(self._state, highest, 0))
+        layout.set_words(self._state, self._peek[layout.EVER], ever)
 
     def _renumbered(self, message: Message) -> Message | None:
         """Return the message in our numbers, or None if it names somebody unknown."""
-        ours = self._names.translation(message.cast.names)
+        ours = self._names.translation(message.names)
         if ours is None:
             return None
-        cast = message.cast._replace(
-            names=self._names.table,
-            sender=ours[message.cast.sender],
-            destinations=_translated(message.cast.destinations, ours),
-        )
-        rows = {
-            ours[k]: Row(tuple([(at, _translated(bits, ours)) for at, bits in row.entries]))
-            for k, row in message.body.rows.items()
-        }
-        body = Body(rows, message.body.newest_us, message.body.width)
-        waits = tuple([(ours[k], at) for k, at in message.waits])
-        return Message(cast, ours[message.to], body, waits)
-
-
-def _translated(bits: int, ours: list[int]) -> int:
-    translated = 0
-    for number in numbers_in(bits):
-        translated |= 1 << ours[number]
-    return translated
-
-
-def _duration_us(seconds: float, what: str, *, least_us: int) -> int:
-    if not 0 <= seconds <= _LAST_INSTANT_S or round(seconds * MICROSECONDS) < least_us:
-        raise OutOfRangeError(
-            f"{seconds}", where=what, expected=f"seconds, at least {least_us / MICROSECONDS}"
-        )
-    return round(seconds * MICROSECONDS)
+        self._note_names()
+        payload = message.payload
+        data = write_account(message.account().renumbered(ours), len(payload))
+        return Message(data, len(data), payload, self._names.table)
 
 
 def _bytes_of(payload: object) -> bytes:
