@@ -35,6 +35,7 @@ from nearcast.server.web import WebProtocol
 from nearcast.server.websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
+    from nearcast.network.mesh import Mesh
     from nearcast.server.event_log import EventLog
     from nearcast.server.network import Network
 
@@ -95,6 +96,7 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._turns: Turns | None = None
         self._log: EventLog | None = None
+        self._mesh: Mesh | None = None
         self.network: Network | None = None
         self._leaves = configuration.network.leave
         self._sys_alarm: asyncio.TimerHandle | None = None
@@ -111,6 +113,7 @@ class Server:
     async def start(self) -> None:
         """Bring back what was stored, then open all listeners."""
         self.node.warm_up()
+        self._make_mesh()
         self._restore()
         self._open_log()
         self._turns = Turns(
@@ -156,29 +159,27 @@ class Server:
         self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
         self.node.state.log = self._log.recorder
 
+    def _make_mesh(self) -> None:
+        """Let the node know of a network, before it remembers what its clients want."""
+        if self.configuration.network.join:
+            from nearcast.network.mesh import Mesh
+            from nearcast.server.network_entry import describe_spaces
+
+            spaces = describe_spaces(self.configuration)
+            name = self.configuration.node.name
+            self._mesh = Mesh(name, self.node, random=SystemRandom(), spaces=spaces)
+
     async def _join_network(self) -> None:
         """Become part of a network, before there are clients that a taken name would send away."""
-        configuration, turns = self.configuration, self._turns
-        if not configuration.network.join:
+        turns, mesh = self._turns, self._mesh
+        if mesh is None or turns is None:
             return
-        from nearcast.network.mesh import Mesh
         from nearcast.server.network import Network
-        from nearcast.server.network_entry import describe_spaces, entry_of
+        from nearcast.server.network_entry import entry_of
 
-        assert turns is not None
-        mesh = Mesh(
-            configuration.node.name,
-            self.node,
-            random=SystemRandom(),
-            spaces=describe_spaces(configuration),
-        )
-        self.network = Network(
-            configuration.network,
-            mesh,
-            turns,
-            describe=entry_of(self),
-            on_leave=self._leave,
-        )
+        mesh.restored()
+        section, describe = self.configuration.network, entry_of(self)
+        self.network = Network(section, mesh, turns, describe=describe, on_leave=self._leave)
         turns.on_written = self.network.turn_ended
         await self.network.start()
 
@@ -224,10 +225,23 @@ class Server:
         loop = asyncio.get_running_loop()
         self._sys_alarm = loop.call_later(SYS_INTERVAL_S, self._publish_figures)
 
-    def reload(self, configuration: Configuration) -> None:
-        """Take over users and rules; listeners and durability need a restart."""
-        access = make_access(configuration)
+    def reload(self, configuration: Configuration) -> tuple[list[str], list[str]]:
+        """Take over what can change while running; return these keys, and those that wait.
+
+        The password file is read again in any case.
+        """
+        configuration, now, later = merged(self.configuration, configuration)
+        access = make_access(configuration)  # the only part that can fail
         self.configuration = configuration
+        self._reload_access(access)
+        allow_descriptors(configuration.limits.connections)
+        self.node.change_limits(node_settings(configuration.limits, configuration.position))
+        logging.getLogger("nearcast").setLevel(configuration.log.level.upper())
+        if self._log is not None:
+            self._log.sample(log_share(configuration.log))
+        return now, later
+
+    def _reload_access(self, access: ConfiguredAccess) -> None:
         self._access = access
         self.node.state.access = access
         if self._turns is not None:
@@ -375,10 +389,15 @@ def allow_descriptors(connections: int) -> None:
 
 def _reload(server: Server, reread: Callable[[], Configuration]) -> None:
     try:
-        server.reload(reread())
-        log.info("users and rules were read again")
-    except Exception:  # a bad file must not end a running broker
+        now, later = server.reload(reread())
+    except NearcastError as problem:
+        log.error("the new configuration was refused, the old one stays: %s", problem)
+    except Exception:  # nothing in a file may end a running broker
         log.exception("the new configuration was refused, the old one stays")
+    else:
+        log.info("configuration and users read again; changed: %s", ", ".join(now) or "nothing")
+        if later:
+            log.warning("changed in the file, but needs a restart: %s", ", ".join(later))
 
 
 def serve(
