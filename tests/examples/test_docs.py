@@ -1,0 +1,78 @@
+"""The page on selective subscriptions: its program and its shell commands do what it says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.server
+
+PAGE = (Path(__file__).parents[2] / "docs" / "selective.md").read_text(encoding="utf-8")
+NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
+ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
+
+
+def blocks(kind: str) -> list[str]:
+    """Return the fenced blocks of a kind: every second piece between the fences."""
+    fenced = re.split(r"^```", PAGE, flags=re.MULTILINE)[1::2]
+    parted = [text.split("\n", 1) for text in fenced]
+    return [body for name, body in parted if name == kind]
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a broker with the configuration of the page."""
+    directory = tmp_path_factory.mktemp("page")
+    (directory / "nearcast.toml").write_text(blocks("toml")[0])
+    command = [*NEARCAST, "serve", "--config", "nearcast.toml", "--port", "0"]
+    broker = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=ENVIRON, cwd=directory
+    )
+    assert broker.stdout is not None
+    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
+    found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
+    assert found, said
+    yield found[1]
+    broker.terminate()
+    broker.stdout.close()
+    assert broker.wait(timeout=60) == 0
+
+
+def test_the_program_prints_what_the_page_says(port: str):
+    program = next(text for text in blocks("python") if "aiomqtt" in text)
+    promised = PAGE.split(program)[1].split("```")[2].strip()  # the block behind it
+    run = subprocess.run(
+        [sys.executable, "-c", program.replace("1883", port)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert run.stdout.strip() == promised, run.stderr
+
+
+def shell_lines() -> list[str]:
+    """Return the commands of the page, one line each."""
+    text = "".join(blocks("")).replace("\\\n", " ")
+    return [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+
+
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="needs mosquitto's clients")
+def test_any_client_can_do_it(port: str):
+    (listen,) = [line for line in shell_lines() if line.startswith("mosquitto_sub")]
+    sends = [line for line in shell_lines() if line.startswith("mosquitto_pub")]
+    assert len(sends) == 3
+    command = f"exec stdbuf -oL {listen} -p {port} -C 2 -W 30 -d"  # line by line
+    with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE, text=True) as listener:
+        assert listener.stdout is not None
+        while "Subscribed" not in listener.stdout.readline():
+            pass
+        last = sends[0].replace("3.5", "4.5")  # to see that nothing else came before it
+        for line in [*sends, last]:
+            subprocess.run(f"{line} -p {port} -q 1", shell=True, check=True, timeout=30)
+        heard = [line for line in listener.stdout.read().splitlines() if line.startswith("shops/")]
+    assert [line.split()[0] for line in heard] == ["shops/bakery", "shops/bakery"]
+    assert "-122.4060" in heard[0]
+    assert "4.5" in heard[1]
