@@ -27,11 +27,15 @@ class Delivery:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        self._outbox_limit = state.settings.session_queue_bytes
-        self._session_limit = state.settings.session_queue_bytes
-        self._total_limit = state.settings.total_queue_bytes
-        self._window_bytes = state.settings.outbox_window_bytes
+        self.take_limits()
         self._offset = 0  # of the message at hand within the run that the event log has noted
+
+    def take_limits(self) -> None:
+        """Go by the limits of the node's settings from now on."""
+        settings = self._state.settings
+        self._outbox_limit = self._session_limit = settings.session_queue_bytes
+        self._total_limit = settings.total_queue_bytes
+        self._window_bytes = settings.outbox_window_bytes
 
     # --- QoS 0 ----------------------------------------------------------------------------
 

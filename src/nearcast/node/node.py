@@ -123,6 +123,11 @@ class Node:
         if self.state.selections is not None:
             self.state.selections.warm_up()
 
+    def change_limits(self, settings: NodeSettings) -> None:
+        """Go by other limits; what clients were told (packet size, windows) must not change."""
+        self.state.settings = settings
+        self._delivery.take_limits()
+
     # --- what the server calls ------------------------------------------------------------
 
     def open(self, connection: Connection, now_ms: int) -> None:

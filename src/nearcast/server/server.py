@@ -22,12 +22,13 @@ from nearcast.config import (
     PositionSection,
     SpaceSection,
 )
-from nearcast.model.errors import EnvironmentProblem
+from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
 from nearcast.node import Node, NodeSettings, SpaceSettings
 from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.clock import Clock
 from nearcast.server.figures import prometheus_text, sys_topics
+from nearcast.server.reloading import log_share, merged
 from nearcast.server.storage import JournalFile
 from nearcast.server.tcp import MqttProtocol
 from nearcast.server.turns import Turns
@@ -154,8 +155,7 @@ class Server:
             return
         from nearcast.server.event_log import EventLog
 
-        share = section.sample if section.events == "sampled" else 1.0
-        node = self.configuration.node
+        share, node = log_share(section), self.configuration.node
         self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
         self.node.state.log = self._log.recorder
 
@@ -344,7 +344,7 @@ async def run(
     on_ready: Callable[[Server], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP reads users and rules again."""
+    """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration and the users again."""
     allow_descriptors(configuration.limits.connections)
     server = Server(configuration)
     await server.start()
