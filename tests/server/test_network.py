@@ -1,0 +1,475 @@
+"""Real nodes over a real NATS: what one node's clients publish reaches those of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from nearcast.config import NetworkSection
+from nearcast.server.nats_admin import look
+from nearcast.server.nats_members import LinkState, Member
+from nearcast.server.processes import Child, Fleet, free_port
+
+pytestmark = pytest.mark.server
+
+WAIT_S = 20.0
+
+
+class Listener:
+    """A paho client that keeps what it gets."""
+
+    def __init__(self, port: int, name: str = "", *, lasting: bool = False) -> None:
+        self.got: queue.Queue[tuple[str, bytes, int]] = queue.Queue()
+        self._answers: queue.Queue[int] = queue.Queue()
+        self._client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=name, clean_session=not lasting
+        )
+        self._client.on_message = lambda _c, _u, m: self.got.put((m.topic, bytes(m.payload), m.qos))
+        self._client.on_subscribe = lambda *arguments: self._answers.put(1)
+        self._client.on_publish = lambda *arguments: None
+        self._client.max_inflight_messages_set(0)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+
+    def subscribe(self, topic_filter: str, qos: int = 0) -> None:
+        self._client.subscribe(topic_filter, qos)
+        self._answers.get(timeout=WAIT_S)
+
+    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
+        info = self._client.publish(topic, payload, qos, retain=retain)
+        info.wait_for_publish(WAIT_S)
+        assert info.is_published()
+
+    def take(self, count: int, wait_s: float = WAIT_S) -> list[tuple[str, bytes, int]]:
+        return [self.got.get(timeout=wait_s) for _ in range(count)]
+
+    def rest(self, quiet_s: float = 0.3) -> list[tuple[str, bytes, int]]:
+        """Return what else comes until it has been quiet for a while."""
+        out = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                out.append(self.got.get(timeout=quiet_s))
+        return out
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+class World:
+    """A NATS, nodes that can be started again, and clients."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.fleet = Fleet(directory)
+        self.nats_port = free_port()
+        self.address = self.fleet.start_nats(self.nats_port)
+        self.ports: dict[str, int] = {}
+        self.clients: list[Listener] = []
+
+    def start(self, *names: str, config: Path | None = None) -> list[Child]:
+        children = []
+        for name in names:
+            port = self.ports.setdefault(name, free_port())
+            children.append(self.fleet.start_node(name, port, self.address, config))
+        for child in children:
+            wait_for(lambda child=child: child.has_said("Ready.") or not child.is_alive)  # type: ignore[misc]
+        return children
+
+    def restart(self, name: str) -> Child:
+        """Start a node again that has ended; its log begins anew."""
+        self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
+        return self.start(name)[0]
+
+    def join(self, *names: str) -> None:
+        """Wait until these nodes are in the list and have links to each other."""
+        wait_for(lambda: self.linked(set(names)))
+
+    def linked(self, names: set[str]) -> bool:
+        members = {one.name: one for one in self.members() if one.name in names}
+        return members.keys() == names and all(
+            one.links.get(other, LinkState()).is_up
+            for one in members.values()
+            for other in names - {one.name}
+        )
+
+    def members(self) -> list[Member]:
+        return asyncio.run(look(NetworkSection(join=[self.address])))
+
+    def node(self, name: str) -> Child:
+        return next(one for one in self.fleet.nodes if one.name == name)
+
+    def kill(self, name: str) -> None:
+        os.kill(self.node(name).pid, signal.SIGKILL)
+        self.node(name).end(5)
+
+    def end_nats(self) -> None:
+        assert self.fleet._nats is not None
+        self.fleet._nats.ask_to_end()
+        self.fleet._nats.end(5)
+
+    def client(self, node: str, name: str = "", *, lasting: bool = False) -> Listener:
+        one = Listener(self.ports[node], name, lasting=lasting)
+        self.clients.append(one)
+        return one
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()
+
+    def end(self) -> None:
+        for one in self.clients:
+            one.close()
+        self.fleet.__exit__(None, None, None)
+
+
+def wait_for(condition: Callable[[], Any], wait_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Three nodes for all tests; what a test breaks it mends."""
+    world = World(tmp_path_factory.mktemp("three"))
+    try:
+        world.start("a", "b", "c")
+        world.join("a", "b", "c")
+        yield world
+    finally:
+        world.end()
+
+
+# --- one broker, wherever its clients are ------------------------------------------------------
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_is_published_on_one_node_reaches_the_subscribers_of_all_in_order(
+    three: World, qos: int
+):
+    topic = f"order/{qos}"
+    listeners = [three.client(node) for node in "abc"]
+    for one in listeners:
+        one.subscribe(topic, qos)
+    publisher = three.client("a")
+
+    sent = [b"%d" % number for number in range(50)]
+    for payload in sent:
+        publisher.publish(topic, payload, qos)
+
+    for one in listeners:
+        assert one.take(50) == [(topic, payload, qos) for payload in sent]
+    assert [one.rest() for one in listeners] == [[], [], []]
+
+
+def test_wildcards_and_several_clients_of_a_node_cost_one_crossing(three: World):
+    everything, shops, plus = (three.client("b") for _ in range(3))
+    everything.subscribe("city/#")
+    shops.subscribe("city/shops/#")
+    plus.subscribe("city/+/1")
+    stranger = three.client("c")
+    stranger.subscribe("village/#")
+
+    publisher = three.client("a")
+    for topic in ("city/shops/1", "city/shops/2", "city/parks/1", "village"):
+        publisher.publish(topic, b"x", 1)
+
+    assert [t for t, _, _ in everything.take(3)] == ["city/shops/1", "city/shops/2", "city/parks/1"]
+    assert [t for t, _, _ in shops.take(2)] == ["city/shops/1", "city/shops/2"]
+    assert [t for t, _, _ in plus.take(2)] == ["city/shops/1", "city/parks/1"]
+    assert [t for t, _, _ in stranger.take(1)] == ["village"]
+    for one in (everything, shops, plus, stranger):
+        assert one.rest() == []
+
+
+def test_the_lower_quality_of_publisher_and_subscriber_holds_across_nodes(three: World):
+    low, high = three.client("b"), three.client("c")
+    low.subscribe("quality", 0)
+    high.subscribe("quality", 2)
+
+    three.client("a").publish("quality", b"1", 1)
+
+    assert low.take(1) == [("quality", b"1", 0)]
+    assert high.take(1) == [("quality", b"1", 1)]
+
+
+def test_a_message_longer_than_nats_takes_arrives_whole(three: World):
+    listener = three.client("b")
+    listener.subscribe("long", 1)
+    payload = os.urandom((1 << 20) - 100)
+
+    publisher = three.client("a")
+    publisher.publish("long", payload, 1)
+    publisher.publish("long", b"short", 1)
+
+    assert listener.take(2) == [("long", payload, 1), ("long", b"short", 1)]
+
+
+def test_a_group_that_shares_a_subscription_gets_each_message_once_in_the_whole_network(
+    three: World,
+):
+    group = [three.client(node) for node in "abc"]
+    for one in group:
+        one.subscribe("$share/g/jobs", 1)
+
+    publisher = three.client("b")
+    for number in range(60):
+        publisher.publish("jobs", b"%d" % number, 1)
+
+    got = [payload for one in group for _, payload, _ in one.rest(0.5)]
+    assert Counter(got) == Counter(b"%d" % number for number in range(60))
+
+
+def test_a_newcomer_on_another_node_gets_the_retained_message(three: World):
+    three.client("a").publish("news/today", b"sun", 1, retain=True)
+    listener = three.client("c")
+
+    def arrived() -> bool:
+        listener.subscribe("news/#", 1)
+        return bool(listener.rest(0.2))
+
+    wait_for(arrived)
+
+
+def test_each_node_has_its_own_figures(three: World):
+    listener = three.client("a")
+    listener.subscribe("$SYS/broker/version")
+    listener.take(1)
+    assert listener.rest(0.5) == []
+
+
+# --- faults ------------------------------------------------------------------------------------
+
+
+def test_a_killed_node_misses_nothing_of_qos_1_and_gets_nothing_of_qos_2_twice(three: World):
+    listener = three.client("b", "lasting", lasting=True)
+    listener.subscribe("sure", 1)
+    listener.subscribe("once", 2)
+    publisher = three.client("a")
+    sent: list[bytes] = []
+
+    def publish(count: int) -> None:
+        for _ in range(count):
+            payload = b"%d" % len(sent)
+            publisher.publish("sure", payload, 1)
+            publisher.publish("once", payload, 2)
+            sent.append(payload)
+
+    publish(30)
+    three.kill("b")
+    publish(30)  # while it is away
+    three.restart("b")
+    publish(30)  # while it comes back
+
+    got = listener.take(2 * len(sent)) + listener.rest(0.5)
+    assert {payload for topic, payload, _ in got if topic == "sure"} == set(sent)
+    once = [payload for topic, payload, _ in got if topic == "once"]
+    assert sorted(once) == sorted(sent)
+    three.join("a", "b", "c")
+
+
+def test_a_killed_publisher_node_hands_over_what_it_acknowledged(three: World):
+    listener = three.client("b")
+    listener.subscribe("handed", 2)
+    b = three.node("b")
+    os.kill(b.pid, signal.SIGSTOP)  # so that nothing crosses yet
+    publisher = three.client("a")
+    for number in range(40):
+        publisher.publish("handed", b"%d" % number, 1 + number % 2)
+
+    three.kill("a")
+    os.kill(b.pid, signal.SIGCONT)
+    three.restart("a")
+
+    got = listener.take(40) + listener.rest(0.5)
+    assert {payload for _, payload, _ in got} == {b"%d" % number for number in range(40)}
+    once = Counter(payload for _, payload, qos in got if qos == 2)
+    assert set(once.values()) == {1}
+    three.join("a", "b", "c")
+
+
+def test_nats_restarts_and_clients_are_served_on(three: World):
+    near, far = three.client("a"), three.client("b")
+    near.subscribe("served", 1)
+    far.subscribe("served", 1)
+    publisher = three.client("a")
+
+    three.end_nats()
+    for number in range(20):
+        publisher.publish("served", b"%d" % number, 1)
+    assert len(near.take(20, 2)) == 20
+    three.fleet.start_nats(three.nats_port)
+
+    got = far.take(20) + far.rest(0.5)
+    assert {payload for _, payload, _ in got} == {b"%d" % number for number in range(20)}
+    assert "the connection to NATS is lost" in three.log("a")
+    three.join("a", "b", "c")
+
+
+def test_a_node_that_hangs_holds_nobody_up_and_goes_on_where_it_was(three: World):
+    stuck, free = three.client("b"), three.client("c")
+    for one in (stuck, free):
+        one.subscribe("hang", 2)
+    publisher = three.client("a")
+    b = three.node("b")
+
+    os.kill(b.pid, signal.SIGSTOP)
+    for number in range(20):
+        publisher.publish("hang", b"%d" % number, 2)
+    assert len(free.take(20, 5)) == 20
+    three.client("c").subscribe("late", 1)  # a subscription is not held up for long
+    os.kill(b.pid, signal.SIGCONT)
+
+    got = stuck.take(20) + stuck.rest(0.5)
+    assert [payload for _, payload, _ in got] == [b"%d" % number for number in range(20)]
+    three.join("a", "b", "c")
+
+
+def test_nodes_that_do_not_fit_are_refused_by_name_and_the_rest_goes_on(
+    three: World, tmp_path: Path
+):
+    config = tmp_path / "spaces.toml"
+    config.write_text(
+        '[[space]]\nname = "shops"\ntopics = "shops/#"\n'
+        "[space.attributes]\nprice = { low = 0, high = 10 }\n"
+    )
+    with Fleet(tmp_path) as strangers:
+        impostor = strangers.start_node("a", free_port(), three.address)
+        port = free_port()
+        strangers.start_node("odd", port, three.address, config)
+        wait_for(lambda: not impostor.is_alive)
+        assert "exit code 2" in impostor.how
+        assert "the name 'a' is taken by a node at mqtt://127.0.0.1:" in impostor.last_words()
+        for name in "abc":
+            wait_for(lambda name=name: "odd has other spaces" in three.log(name))  # type: ignore[misc]
+        wait_for(lambda: strangers.nodes[1].has_said("other spaces in its configuration"))
+
+        listener, strange = three.client("b"), Listener(port)
+        for one in (listener, strange):
+            one.subscribe("fit", 1)
+        three.client("a").publish("fit", b"1", 1)
+        assert listener.take(1) == [("fit", b"1", 1)]
+        assert strange.rest(0.5) == []
+        strange.close()
+
+
+def test_a_node_without_nats_serves_its_clients_and_joins_when_it_comes(
+    three: World, tmp_path: Path
+):
+    port = free_port()
+    with Fleet(tmp_path) as alone:
+        node = alone.start_node("late", port, f"nats://127.0.0.1:{(nats_port := free_port())}")
+        alone.wait_until_ready()
+        listener = Listener(port)
+        listener.subscribe("alone", 1)
+        listener.publish("alone", b"1", 1)
+        assert listener.take(1) == [("alone", b"1", 1)]
+        assert node.has_said("no connection")
+
+        alone.start_nats(nats_port)
+        wait_for(lambda: node.has_said("joined network nearcast"))
+        listener.close()
+
+
+def nodes_command(world: World, *options: str) -> tuple[int, str]:
+    code = "from nearcast.cli import main; import sys; sys.argv[0] = 'nearcast'; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "nodes", "--join", world.address, *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_table_of_nodes_shows_links_clients_and_addresses(three: World):
+    three.join("a", "b", "c")
+
+    code, said = nodes_command(three)
+
+    assert code == 0
+    for name in "abc":
+        assert f"mqtt://127.0.0.1:{three.ports[name]}" in said
+        row = next(line for line in said.splitlines() if f" {name} " in line)
+        assert " of " in row
+
+
+def test_a_node_leaves_on_purpose_hands_over_and_may_come_again(three: World):
+    listener = three.client("b")
+    listener.subscribe("leave", 1)
+    publisher = three.client("a")
+    for number in range(20):
+        publisher.publish("leave", b"%d" % number, 1)
+
+    code, said = nodes_command(three, "--leave", "a")
+
+    assert (code, said.strip()) == (0, "a is leaving.")
+    wait_for(lambda: not three.node("a").is_alive)
+    assert "exit code 0" in three.node("a").how
+    wait_for(lambda: "node a has left for good" in three.log("b"))
+    assert len(listener.take(20)) == 20
+    wait_for(lambda: {one.name: "a" in one.links for one in three.members()}["b"] is False)
+    assert "a" not in {one.name for one in three.members()}
+
+    three.restart("a")
+    three.join("a", "b", "c")
+    three.client("a").publish("leave", b"again", 1)
+    assert listener.take(1) == [("leave", b"again", 1)]
+
+
+def test_up_starts_a_network_says_where_it_is_and_leaves_nothing_running(tmp_path: Path):
+    code = "from nearcast.cli import main; import sys; sys.argv[0] = 'nearcast'; main()"
+    first = free_port()
+    command = [sys.executable, "-c", code, "up", "--nodes", "2", "--port", str(first)]
+    with (tmp_path / "up.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--data", str(tmp_path / "d")], stdout=log, stderr=log
+        )
+    said = (tmp_path / "up.log").read_text
+    wait_for(lambda: "Ready." in said() or process.poll() is not None, 40)
+    pids = [int(one) for one in re.findall(r"│ (\d+) ", said())]
+    address = re.findall(r"nearcast nodes --join (\S+)", said())[0]
+
+    listener, publisher = Listener(first + 1), Listener(first)
+    wait_for(lambda: _linked_pair(address))
+    listener.subscribe("up")
+    publisher.publish("up", b"1", 1)
+    assert listener.take(1) == [("up", b"1", 0)]
+    for one in (listener, publisher):
+        one.close()
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(20) == 0
+    assert len(pids) == 2
+    for pid in pids:
+        assert not Path(f"/proc/{pid}").exists()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+
+
+def _linked_pair(address: str) -> bool:
+    members = asyncio.run(look(NetworkSection(join=[address])))
+    return len(members) == 2 and all(
+        one.links and all(link.is_up for link in one.links.values()) for one in members
+    )
