@@ -1,8 +1,10 @@
 """A moving city on two brokers: `$near` here, geohash topics on Mosquitto.
 
 What people do today: the map is cut into geohash cells, an event goes to the topic of its cell, and
-a client subscribes to all cells that its circle touches, and changes them as it moves. Small cells
-mean many filters and much subscribing, large ones many messages from outside the circle.
+a client subscribes to the cells around it, and changes them as it moves. The usual recipe is its
+own cell and the eight around it, of a precision at which these hold the circle; the thorough one
+is all cells that the circle touches. Small cells mean many filters and much subscribing, large
+ones many messages from outside the circle.
 
 A city has travellers, who take a fix of their position every few seconds, and publishers of
 events. Time goes in steps: all travellers move and say so; when the broker has come to rest, the
@@ -78,9 +80,9 @@ class SpaceBroker(Broker):
         return [sys.executable, "-c", _SERVE, json.dumps(configuration)]
 
     def rest(self, poll_s: float = 0.002) -> None:
-        """Wait until the broker sleeps and has used no CPU between two looks."""
+        """Wait until the broker sleeps and has used no CPU over several looks."""
         before, quiet = -1.0, 0
-        while quiet < 2:
+        while quiet < 4:
             time.sleep(poll_s)
             used = self.cpu_s()
             state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -163,8 +165,8 @@ class City:
     fast_mps: float = 10.0
     fast_share: float = 0.5
     fix_s: float = 5.0
-    steps: int = 60
-    events_per_step: int = 50
+    steps: int = 30
+    events_per_step: int = 200
     payload: int = 120
     seed: int = 7
 
@@ -248,6 +250,7 @@ class Tally:
         return self.packets["subscribe"] + self.packets["unsubscribe"]
 
 
+_WRITE = 10  # events a write: a busy publisher
 _KINDS = {0x30: "publish", 0x90: "suback", 0xB0: "unsuback", 0xD0: "pong"}
 
 
@@ -259,6 +262,7 @@ class Traveller:
         self.tally = tally
         self.cells: set[tuple[int, int]] = set()
         self.got: list[int] = []
+        self.awaited = 0  # answers that the broker owes
         self._rest = b""
         self._packet = 0
 
@@ -273,7 +277,13 @@ class Traveller:
         first, end = (0x82, b"\0") if kind == "subscribe" else (0xA2, b"")
         body = b"".join(string(each) + end for each in filters)
         self.tally.filters += len(filters)
+        self.awaited += 1
         self.send(kind, framed(first, self._packet.to_bytes(2, "big") + body))
+
+    def ping(self) -> None:
+        """Ask for an answer that comes when everything before is done; it is not counted."""
+        self.sock.sendall(b"\xc0\0")
+        self.awaited += 1
 
     def read(self) -> None:
         data = self._rest + self.sock.recv(1 << 18)
@@ -297,10 +307,13 @@ class Traveller:
 
     def _take(self, first: int, body: bytes, size: int) -> None:
         kind = _KINDS[first]
-        self.tally.received[kind] += size
-        self.tally.packets[f"{kind} received"] += 1
         if kind == "publish":
             self.got.append(number_in(body[2 + int.from_bytes(body[:2], "big") :]))
+        else:
+            self.awaited -= 1
+        if kind != "pong":
+            self.tally.received[kind] += size
+            self.tally.packets[f"{kind} received"] += 1
 
 
 class Scheme:
@@ -390,11 +403,11 @@ def _live(scheme: Scheme, broker: SpaceBroker, city: City) -> Tally:
         poll.register(number, select.EPOLLIN)
 
     def settle() -> None:
-        """Wait until the broker rests and everything it wrote is read."""
+        """Wait until the broker owes no answer, rests, and everything it wrote is read."""
         while True:
             broker.rest()
             ready = poll.poll(0)
-            if not ready:
+            if not ready and not any(who.awaited for who in readers.values()):
                 return
             while ready:
                 for number, _ in ready:
@@ -407,9 +420,13 @@ def _live(scheme: Scheme, broker: SpaceBroker, city: City) -> Tally:
             (scheme.move if step else scheme.begin)(who, lon, lat)
         settle()
         moved = broker.cpu_s()
-        for payload, (lon, lat) in zip(payloads, places.tolist(), strict=True):
-            packet = framed(0x30, string(scheme.topic(lon, lat)) + payload)
-            publisher.send("publish", packet)
+        packets = [
+            framed(0x30, string(scheme.topic(lon, lat)) + payload)
+            for payload, (lon, lat) in zip(payloads, places.tolist(), strict=True)
+        ]
+        for at in range(0, len(packets), _WRITE):
+            publisher.send("publish", b"".join(packets[at : at + _WRITE]))
+        publisher.ping()
         settle()
         if not step:  # connecting and the first subscriptions are no part of living
             _forget(tally, crowd)
