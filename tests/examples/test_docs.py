@@ -12,14 +12,16 @@ import pytest
 
 pytestmark = pytest.mark.server
 
-PAGE = (Path(__file__).parents[2] / "docs" / "selective.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "selective.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
 ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 
 
-def blocks(kind: str) -> list[str]:
+def blocks(kind: str, page: str = PAGE) -> list[str]:
     """Return the fenced blocks of a kind: every second piece between the fences."""
-    fenced = re.split(r"^```", PAGE, flags=re.MULTILINE)[1::2]
+    fenced = re.split(r"^```", page, flags=re.MULTILINE)[1::2]
     parted = [text.split("\n", 1) for text in fenced]
     return [body for name, body in parted if name == kind]
 
@@ -53,17 +55,20 @@ def test_the_program_prints_what_the_page_says(port: str):
     assert run.stdout.strip() == promised, run.stderr
 
 
-def shell_lines() -> list[str]:
-    """Return the commands of the page, one line each."""
-    text = "".join(blocks("")).replace("\\\n", " ")
-    return [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+def shell_lines(page: str, command: str) -> list[str]:
+    """Return the lines of a page that run a command."""
+    text = "".join(blocks("", page)).replace("\\\n", " ")
+    lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+    return [line for line in lines if line.startswith(command)]
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="needs mosquitto's clients")
 def test_any_client_can_do_it(port: str):
-    (listen,) = [line for line in shell_lines() if line.startswith("mosquitto_sub")]
-    sends = [line for line in shell_lines() if line.startswith("mosquitto_pub")]
+    (listen,) = shell_lines(PAGE, "mosquitto_sub")
+    sends = shell_lines(PAGE, "mosquitto_pub")
     assert len(sends) == 3
+    assert shell_lines(README, "mosquitto_sub") == [listen]  # the same, told twice
+    assert shell_lines(README, "mosquitto_pub") == sends
     command = f"exec stdbuf -oL {listen} -p {port} -C 2 -W 30 -d"  # line by line
     with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE, text=True) as listener:
         assert listener.stdout is not None
