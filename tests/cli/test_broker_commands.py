@@ -52,6 +52,25 @@ def test_what_is_published_is_printed_by_sub(port: str):
         assert subscriber.wait(timeout=20) == 0
 
 
+def test_a_file_is_published_as_it_is_and_null_ends_retaining(port: str, tmp_path: Path):
+    (tmp_path / "payload.txt").write_text("two\nlines\n")
+    file = str(tmp_path / "payload.txt")
+    assert nearcast("pub", "-p", port, "-t", "kept", "-f", file, "-r", "-q", "1").returncode == 0
+    shown = nearcast("sub", "-p", port, "-t", "kept", "-C", "1", "-W", "20", "--json")
+    assert json.loads(shown.stdout)["payload"] == "two\nlines\n"
+    live = nearcast("sub", "-p", port, "-t", "kept", "-C", "1", "-W", "0.3", "--live")
+    assert (live.returncode, live.stdout) == (1, "")
+    assert nearcast("pub", "-p", port, "-t", "kept", "-n", "-r", "-q", "1").returncode == 0
+    gone = nearcast("sub", "-p", port, "-t", "kept", "-C", "1", "-W", "0.3", "-D", "a=b")
+    assert (gone.returncode, gone.stdout) == (1, "")
+
+
+def test_a_payload_file_that_is_missing_is_named():
+    run = nearcast("pub", "-t", "a", "-f", "nowhere.bin")
+    assert run.returncode == 5
+    assert "nowhere.bin: No such file" in run.stderr
+
+
 def test_status_shows_the_figures(port: str):
     figures = json.loads(nearcast("status", "-p", port, "--json").stdout)
     assert figures["version"].startswith("nearcast")
@@ -67,7 +86,9 @@ def test_too_few_messages_are_an_answer_of_no(port: str):
     ("arguments", "told"),
     [
         (["-t", "a", "-m", "x", "-V", "4"], "--version: found '4'; expected 5 or 3.1.1"),
-        (["-t", "a"], "found no message; expected --message or --lines"),
+        (["-t", "a"], "found no message; expected one of --message, --file, --null and --lines"),
+        (["-t", "a", "-m", "x", "-n"], "found several; expected one of"),
+        (["-t", "a", "-m", "x", "-D", "a=b", "-V", "3.1.1"], "expected MQTT 5"),
         (["-t", "a", "-m", "x", "-D", "red"], "--property: found 'red'; expected NAME=VALUE"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
+    from nearcast.mqtt import Properties as PacketProperties
     from nearcast.mqtt import Publish
     from nearcast.server import Target
 
@@ -56,17 +57,27 @@ def _target(
     )
 
 
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", "-D", help="A user property: NAME=VALUE; may be repeated."),
+]
+
+
 def pub(
     *,
     topic: Topic,
     message: Annotated[str | None, typer.Option("--message", "-m", help="The payload.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file whose bytes are the payload.")
+    ] = None,
+    null: Annotated[
+        bool, typer.Option("--null", "-n", help="An empty payload; with -r it ends retaining.")
+    ] = False,
     lines: Annotated[
         bool, typer.Option("--lines", "-l", help="One message per line of standard input.")
     ] = False,
     retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for newcomers.")] = False,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", "-D", help="A user property: NAME=VALUE.")
-    ] = None,
+    properties: Properties = None,
     qos: Qos = 0,
     host: Host = "127.0.0.1",
     port: Port = 1883,
@@ -76,29 +87,59 @@ def pub(
     version: Version = "5",
     ca_file: CaFile = None,
 ) -> None:
-    """Publish a message, or each line of standard input.
+    """Publish a message, a file, or each line of standard input.
 
     Example: nearcast pub -t shops/bakery -m '{"price": 3}' -q 1
+
+    Example: nearcast pub -t shops/bakery -m fresh -D '$lifetime=250ms' -D '$top=3'
     """
-    from nearcast.model.errors import MisuseError
-    from nearcast.mqtt import Properties, Publish
+    from nearcast.mqtt import Publish
     from nearcast.server import Client
 
-    if (message is None) == (not lines):
-        raise MisuseError(
-            "no message" if message is None else "both", expected="--message or --lines"
-        )
-    pairs = tuple(_pair(text) for text in properties or [])
-    extra = Properties(user_properties=pairs) if pairs else Properties()
-
-    def messages() -> Iterator[Publish]:
-        for text in [message] if message is not None else sys.stdin:
-            payload = text.rstrip("\n").encode() if lines else text.encode()
-            yield Publish(topic, payload, qos=qos, retain=retain, properties=extra)
-
+    payloads = _payloads(message, file, null=null, lines=lines)
+    extra = _user_properties(properties, version)
     target = _target(host, port, client_id, user, password, version, ca_file)
     with Client(target) as client:
-        client.publish(messages())
+        client.publish(
+            Publish(topic, payload, qos=qos, retain=retain, properties=extra)
+            for payload in payloads
+        )
+
+
+def _payloads(
+    message: str | None, file: Path | None, *, null: bool, lines: bool
+) -> Iterable[bytes]:
+    """Return what is to be published: exactly one source must be given."""
+    from nearcast.model.errors import EnvironmentProblem, MisuseError
+
+    given = [message is not None, file is not None, null, lines]
+    if sum(given) != 1:
+        raise MisuseError(
+            "several" if any(given) else "no message",
+            expected="one of --message, --file, --null and --lines",
+        )
+    if file is not None:
+        try:
+            return [file.read_bytes()]
+        except OSError as problem:
+            raise EnvironmentProblem(str(problem.strerror), where=str(file)) from None
+    if lines:
+        return (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    return [(message or "").encode()]
+
+
+def _user_properties(texts: list[str] | None, version: str) -> PacketProperties:
+    from nearcast.model.errors import MisuseError
+    from nearcast.mqtt import Properties
+
+    if texts and version != "5":
+        raise MisuseError(
+            "--property with MQTT 3.1.1",
+            expected="MQTT 5",
+            todo="Leave --version away, or write prefixes such as $where/… before the topic.",
+        )
+    pairs = tuple(_pair(text) for text in texts or [])
+    return Properties(user_properties=pairs) if pairs else Properties()
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -114,8 +155,19 @@ def sub(
     *,
     topic: Topics,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the topic too.")] = False,
-    count: Annotated[int | None, typer.Option("--count", "-C", help="Stop after so many.")] = None,
-    wait: Annotated[float | None, typer.Option("--wait", "-W", help="Stop after seconds.")] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count", "-C", help="Stop after so many messages; exit code 1 if fewer come."
+        ),
+    ] = None,
+    wait: Annotated[
+        float | None, typer.Option("--wait", "-W", help="Stop after so many seconds.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", "-R", help="Leave out what was retained before.")
+    ] = False,
+    properties: Properties = None,
     qos: Qos = 0,
     host: Host = "127.0.0.1",
     port: Port = 1883,
@@ -126,9 +178,11 @@ def sub(
     ca_file: CaFile = None,
     json: bool = JSON,
 ) -> None:
-    """Print messages as they come.
+    """Print messages as they come, until Ctrl-C.
 
     Example: nearcast sub -t 'shops/#' -v
+
+    Example: nearcast sub -t 'shops/#' -D '$where=price < 100' -D '$near=500m'
     """
     from nearcast.mqtt import FilterRequest
     from nearcast.server import Client
@@ -136,8 +190,11 @@ def sub(
     seen = 0
     target = _target(host, port, client_id, user, password, version, ca_file)
     with Client(target) as client:
-        client.subscribe(*(FilterRequest(each, qos) for each in topic))
+        requests = (FilterRequest(each, qos) for each in topic)
+        client.subscribe(*requests, properties=_user_properties(properties, version))
         for message in client.messages(wait):
+            if live and message.retain:
+                continue
             _show(message, verbose=verbose, as_json=json)
             seen += 1
             if seen == count:
@@ -175,7 +232,7 @@ def status(
     ca_file: CaFile = None,
     json: bool = JSON,
 ) -> None:
-    """Show a running broker's figures ($SYS).
+    """Show a running broker's figures: clients, messages, what was dropped ($SYS).
 
     Example: nearcast status --port 1884
     """

@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 def serve(
     *,
-    config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration file; without it, none is read.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="The first listener's address.")] = None,
     port: Annotated[int | None, typer.Option(help="The first listener's port.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The data directory.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The data directory, for sessions and messages that survive."),
+    ] = None,
     join: Annotated[
         str | None, typer.Option(help="Work with other nodes over NATS: nats://host:port,…")
     ] = None,
@@ -28,8 +33,10 @@ def serve(
 ) -> None:
     """Run a broker until it is told to stop.
 
-    Without a configuration it serves MQTT on 127.0.0.1:1883, for this machine only. SIGTERM ends
-    it in order, SIGHUP reads users and rules again.
+    Without a configuration it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its
+    state in ./nearcast-data. `nearcast init` writes a configuration to begin with. SIGTERM or
+    Ctrl-C ends it in order; SIGHUP reads the configuration and the users again, and the log says
+    which changes need a restart.
 
     Example: nearcast serve --config nearcast.toml --port 1884
 
@@ -84,9 +91,12 @@ def passwd(
 ) -> None:
     """Add a user to a password file, change a password, or remove a user.
 
-    The password is asked for on a terminal, else read from standard input.
+    The file is made if it is missing. The password is asked for on a terminal, else read from
+    standard input. Let the configuration name the file: [auth] users = "users.txt".
 
     Example: nearcast passwd users.txt alice
+
+    Example: nearcast passwd users.txt alice --delete
     """
     import sys
     from getpass import getpass

@@ -15,6 +15,7 @@ from typing import Self
 
 from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
 from nearcast.mqtt import (
+    NO_PROPERTIES,
     Connect,
     Conversation,
     Disconnect,
@@ -139,9 +140,9 @@ class Client:
         while len(self.conversation.unsettled) > remaining:
             self._read(time.monotonic() + self.target.timeout_s)
 
-    def subscribe(self, *requests: FilterRequest) -> None:
+    def subscribe(self, *requests: FilterRequest, properties: Properties = NO_PROPERTIES) -> None:
         """Subscribe; a filter that the broker refuses is an error."""
-        wanted = self.conversation.subscribe(*requests)
+        wanted = self.conversation.subscribe(*requests, properties=properties)
         self._flush()
         deadline = time.monotonic() + self.target.timeout_s
         while True:

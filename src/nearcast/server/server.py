@@ -113,6 +113,22 @@ class Server:
 
     async def start(self) -> None:
         """Bring back what was stored, then open all listeners."""
+        try:
+            self._bring_back()
+            await self._join_network()
+            for number, section in enumerate(self.configuration.listener):
+                await self._listen(section, str(number))
+            if self.configuration.log.metrics_port is not None:
+                await self._listen_web(self.configuration.log.metrics_port)
+        except BaseException:
+            await self.stop()
+            raise
+        for kind, host, port in self.ports:
+            log.info("listening for %s on %s:%d", kind, host, port)
+        self._publish_figures()
+
+    def _bring_back(self) -> None:
+        """Make everything that stands behind the listeners."""
         self.node.warm_up()
         self._make_mesh()
         self._restore()
@@ -125,18 +141,6 @@ class Server:
             on_failure=self._failed,
             on_end=self._log.turn_ended if self._log is not None else None,
         )
-        try:
-            await self._join_network()
-            for number, section in enumerate(self.configuration.listener):
-                await self._listen(section, str(number))
-            if self.configuration.log.metrics_port is not None:
-                await self._listen_web(self.configuration.log.metrics_port)
-        except BaseException:
-            await self.stop()
-            raise
-        for kind, host, port in self.ports:
-            log.info("listening for %s on %s:%d", kind, host, port)
-        self._publish_figures()
 
     def _restore(self) -> None:
         mode = self.configuration.durability.mode
