@@ -95,14 +95,19 @@ class Broker:
 
     def cpu_s(self) -> float:
         """Return the CPU time of all threads: in nanoseconds where the kernel says it so."""
-        used_ns = 0
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                used_ns += int((task / "schedstat").read_text().split()[0])
+        used_ns = _used_ns(self.process.pid)
         if used_ns:
             return used_ns / 1e9
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def family_cpu_s(self) -> float:
+        """Return the CPU time with that of the processes it has started and that still run."""
+        used_s = self.cpu_s()
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                used_s += _used_ns(int(child)) / 1e9
+        return used_s
 
     def rss_kb(self) -> int:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -112,6 +117,14 @@ class Broker:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _used_ns(process_id: int) -> int:
+    used_ns = 0
+    for task in Path(f"/proc/{process_id}/task").iterdir():
+        with contextlib.suppress(OSError):
+            used_ns += int((task / "schedstat").read_text().split()[0])
+    return used_ns
 
 
 @contextlib.contextmanager
