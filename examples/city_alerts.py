@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from nearcast.client import Offer, Selection
-from people import Person, arguments
+from people import Person, arguments, check_space
 
 MISSION = {
     "type": "Polygon",
@@ -49,6 +49,7 @@ FOG = "bbox(-122.515, 37.735, -122.470, 37.800)"
 
 def run(host: str, port: int) -> dict[str, list[str]]:
     """Return who got each alert."""
+    check_space(host, port, "alerts/#")
     city_hall = Person("city hall", host, port)
     people = {name: Person(name, host, port) for name in WISHES}
     for name, wish in WISHES.items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from nearcast.client import Offer, Selection
 from nearcast.model import distance_m
-from people import Person, arguments
+from people import Person, arguments, check_space
 
 WEST, SOUTH, EAST, NORTH = -122.44, 37.75, -122.40, 37.79
 REACH_M = 3000
@@ -48,6 +48,7 @@ class Dispatch:
 
 
 def run(host: str, port: int, orders: int = 8, seed: int = 4) -> list[Dispatch]:
+    check_space(host, port, "orders/#")
     rng = random.Random(seed)
     kitchen = Person("kitchen", host, port)
     couriers = [

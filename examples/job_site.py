@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nearcast.client import Offer, Selection
-from people import Person, arguments
+from people import Person, arguments, check_space
 
 VACANCIES = {
     "Anything goes Ltd: helping hands": "age >= 18",
@@ -46,6 +46,7 @@ class Application:
 
 
 def run(host: str, port: int) -> dict[str, Application]:
+    check_space(host, port, "jobs/#")
     employers = {label: Person(label, host, port) for label in VACANCIES}
     for label, where in VACANCIES.items():
         wish = Selection(where=where, label=label, explain=True)

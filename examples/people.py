@@ -132,6 +132,13 @@ class Person:
             raise SystemExit(f"{self.name}: {getattr(answer, 'ReasonString', codes)}")
 
 
+def check_space(host: str, port: int, topic_filter: str) -> None:
+    """End with the broker's own words if it knows no space for these topics."""
+    visitor = Person("visitor", host, port)
+    visitor.subscribe(f"$retained/now/{topic_filter}")
+    visitor.leave()
+
+
 def arguments(description: str | None) -> argparse.Namespace:
     """Return where the broker is."""
     parser = argparse.ArgumentParser(description=description)

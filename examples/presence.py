@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from nearcast.client import Selection
 from nearcast.model import distance_m
-from people import Person, arguments
+from people import Person, arguments, check_space
 
 PARK = (-122.4862, 37.7694)
 SIGHT_M = 80.0
@@ -69,6 +69,7 @@ class Game:
 
 
 def run(host: str, port: int, seed: int = 2) -> Game:
+    check_space(host, port, "park/#")
     rng = random.Random(seed)
     keeper = Person("keeper", host, port)
     treasures = {}

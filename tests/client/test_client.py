@@ -262,8 +262,7 @@ def test_what_the_broker_adds_is_read():
     assert delivered([("$rank", "1"), ("$distance", "12.5")]) == Delivered(1, 12.5)
     assert delivered(Offer(values={"$rank": 3}).properties()) == Delivered(3, None)
     assert delivered(Selection().properties()) == Delivered()
-    with pytest.raises(PeerProtocolError, match=r"\$rank"):
-        delivered([("$rank", "first")])
+    assert delivered([("$rank", "nearest"), ("$distance", "far")]) == Delivered()
 
 
 def test_an_answer_with_matches_is_read():

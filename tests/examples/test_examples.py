@@ -119,3 +119,11 @@ def test_without_a_broker_an_example_says_what_to_start():
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode != 0
     assert "nearcast serve" in run.stderr
+
+
+def test_a_broker_without_the_space_is_told_in_its_own_words(tmp_path: Path):
+    with served("city_alerts", tmp_path) as port:
+        command = [sys.executable, str(EXAMPLES / "job_site.py"), "--port", str(port)]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert "Declare a [[space]] for these topics" in run.stderr

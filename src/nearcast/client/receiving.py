@@ -32,6 +32,8 @@ class RankedMatch:
 def delivered(properties: Any) -> Delivered:
     """Return rank and distance of a message: of its paho properties, or of pairs.
 
+    Where no space is declared, a publisher's own `$rank` passes through; that is no answer.
+
     >>> delivered([("$rank", "2"), ("$distance", "118.5"), ("colour", "red")])
     Delivered(rank=2, distance_m=118.5)
     >>> delivered(None)
@@ -39,22 +41,15 @@ def delivered(properties: Any) -> Delivered:
     """
     pairs = getattr(properties, "UserProperty", properties)
     named: dict[str, str] = dict(_pairs(pairs))
-    rank, distance = named.get("$rank"), named.get("$distance")
+    rank, distance = named.get("$rank", ""), named.get("$distance", "")
     return Delivered(
-        None if rank is None else int(_number(rank, "$rank")),
-        None if distance is None else _number(distance.removesuffix("m"), "$distance"),
+        int(rank) if rank.isdecimal() else None,
+        float(distance) if distance.replace(".", "", 1).isdecimal() else None,
     )
 
 
 def _pairs(pairs: object) -> Iterable[tuple[str, str]]:
     return pairs if isinstance(pairs, (list, tuple)) else ()
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise PeerProtocolError(shown(text), where=where, expected="a number") from None
 
 
 def ranked_matches(payload: bytes) -> list[RankedMatch]:
