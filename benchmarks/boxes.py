@@ -370,7 +370,7 @@ def first_answer() -> Row:
 
 def run(quick: bool) -> dict[str, Any]:
     """Measure; quick takes about two minutes on a quiet machine, and leaves rtree at 10^5."""
-    rounds = 3 if quick else 7
+    rounds = 3 if quick else 5
     rows: list[Row] = []
     for boxes in [100_000] if quick else [10_000, 100_000, 1_000_000]:
         rows += beside_rtree(boxes, rounds)

@@ -7,6 +7,7 @@ that a user of the broker does not. Each module there has `run(quick) -> {"rows"
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -88,9 +89,19 @@ def overlay(*, quick: Quick = False, json: JsonFile = None) -> None:
     _run("overlay", ("overlay",), json, quick=quick)
 
 
+@app.command()
+def network(*, quick: Quick = False, json: JsonFile = None) -> None:
+    """Measure several nodes over NATS: the cost of crossing, what crosses, latency.
+
+    Example: nearcast bench network --quick
+    """
+    _run("network", ("network",), json, quick=quick)
+
+
 def _run(name: str, modules: tuple[str, ...], path: Path | None, *, quick: bool) -> None:
     """Run benchmark modules one after the other, print their rows and keep them."""
     rows: list[dict[str, Any]] = []
+    typer.echo("; ".join(f"{what} {value}" for what, value in machine().items()))
     for module in modules:
         result = _module(module).run(quick=quick)
         print_rows(module, result["rows"])
@@ -128,7 +139,8 @@ def machine() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
-    return {"machine": platform.machine(), "system": platform.system(), **versions}
+    cores = str(os.cpu_count())
+    return {"machine": platform.machine(), "cores": cores, "system": platform.system(), **versions}
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
@@ -140,14 +152,20 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(heading, justify="left" if heading == "what" else "right")
     for row in rows:
         holds = {True: "yes", False: "NO", None: ""}[row.get("holds")]
-        peer = row.get("peer", row.get("peers"))
-        cells = (row["name"], row.get("ours"), peer, row.get("ratio"), row.get("target"))
+        cells = (row["name"], row.get("ours"), _peer(row), row.get("ratio"), row.get("target"))
         table.add_row(*(_cell(cell) for cell in cells), holds)
     console().print(table)
 
 
+def _peer(row: dict[str, Any]) -> object:
+    """Return the peers of a row with their figures, however the benchmark names them."""
+    if row.get("peer_figure"):
+        return {row["peer"]: row["peer_figure"]}
+    return row.get("peer", row.get("peers"))
+
+
 def _cell(value: object) -> str:
-    if value is None:
+    if value is None or value == 0.0:
         return ""
     if isinstance(value, dict):
         return "; ".join(f"{name} {_cell(each)}" for name, each in value.items())

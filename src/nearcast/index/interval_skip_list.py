@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
 
 _CHUNK_BITS = 7
-_LIST_LIMIT = 1024  # intervals that the list takes before they become a run
+_LIST_LIMIT = 512  # intervals that the list takes before they become a run
 _NO_LIMIT = 1 << 40
 _AT_ONCE = 1 << 16  # keys that `stab_many` has room for at least
 _NO_KEYS = np.empty(0, dtype=np.int64)
@@ -130,7 +130,7 @@ class IntervalSkipList:
     - a blend such as {"narrowest": 0.7, "weight": 0.3}: least 0.7 · width / range - 0.3 · weight,
       the range being the extent's, or 1 without extent.
 
-    New intervals go into an interval skip list as paper 1 has it. When it holds a thousand, they
+    New intervals go into an interval skip list as paper 1 has it. When it holds some hundreds, they
     become a sorted run, and runs of like size are merged; so the list stays small and the greater
     part lies in a few runs with a tree of bounds over each. Levels are random; the generator is
     part of the list and starts from `seed`, so that equal histories give equal lists.
