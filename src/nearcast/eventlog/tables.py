@@ -16,6 +16,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from nearcast.model.errors import FileFormatError, MisuseError
@@ -37,7 +39,7 @@ class VersionedTable:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
-        self._store, self._base = _open_store(self.root)
+        self._store, self._base = open_store(self.root)
 
     def current(self) -> Version | None:
         """Return the version that the pointer names, or None before the first."""
@@ -87,6 +89,17 @@ class VersionedTable:
                 self._store.delete_file(path)
         self._drop_empty_root()
 
+    def keep_only(self, version: str, names: set[str], schema: pa.Schema) -> None:
+        """Remove all files of a version but these; without any, leave an empty one."""
+        base = f"{self._base}/{version}"
+        for info in self._store.get_file_info(fs.FileSelector(base, allow_not_found=True)):
+            if info.type == fs.FileType.File and info.base_name not in names:
+                self._store.delete_file(info.path)
+        if not names:
+            self._store.create_dir(base, recursive=True)
+            path = f"{base}/part-empty.parquet"
+            pq.write_table(schema.empty_table(), path, filesystem=self._store)
+
     def _drop_empty_root(self) -> None:
         if not self._store.get_file_info(fs.FileSelector(self._base, allow_not_found=True)):
             self._store.delete_dir(self._base)
@@ -112,7 +125,8 @@ class VersionedTable:
         ]
 
 
-def _open_store(root: str) -> tuple[fs.FileSystem, str]:
+def open_store(root: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a path or address, and the path in it."""
     if "://" not in root:
         return fs.LocalFileSystem(), root
     # Spark says s3a where Arrow says s3.

@@ -31,7 +31,7 @@ def _answer(text: str, where: str) -> NearcastError | None:
     ours = re.search(r"^nearcast\.model\.errors\.(\w+): (.*)$", text, re.MULTILINE)
     if ours:  # raised in a worker, and told at the end of its stack trace
         kind = getattr(errors, ours[1], MisuseError)
-        return kind(ours[2])  # type: ignore[no-any-return]
+        return kind(ours[2])
     for signs, make in _ANSWERS:
         if any(sign in text for sign in signs):
             return make(text, where)

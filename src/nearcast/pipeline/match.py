@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from nearcast.eventlog import DELIVERIES
 from nearcast.matching import MatcherView, open_matcher
 from nearcast.matching.ranking import Rank
 from nearcast.model import MISSING, Event, MisuseError, Space
+from nearcast.pipeline.part_files import Batches, gathered
 from nearcast.pipeline.session import is_local
 from nearcast.pipeline.tables import spark_schema
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENT_KEY = "event_id"
-Batches = Iterator[pa.RecordBatch]
+_EVENTS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def match_by_index(events: DataFrame, index: Path, question: Question) -> DataFr
     Deterministic under any partitioning of `events`. No shuffle.
     """
     schema = spark_schema(DELIVERIES)
-    return events.mapInArrow(_deliveries_from(str(index), question), schema)
+    return events.mapInArrow(deliveries_from(index, question), schema)
 
 
 def ship(spark: SparkSession, index: Path) -> Path:
@@ -66,10 +67,13 @@ def ship(spark: SparkSession, index: Path) -> Path:
     return Path(Path(archive).name) / index.name
 
 
-def _deliveries_from(index: str, question: Question) -> Callable[[Batches], Batches]:
+def deliveries_from(index: Path, question: Question) -> Callable[[Batches], Batches]:
+    """Return a function from batches of events to batches of deliveries, for workers."""
+    place = str(index)
+
     def deliver(batches: Batches) -> Batches:
-        view = _opened(_found(index))
-        for batch in batches:
+        view = _opened(_found(place))
+        for batch in gathered(batches, _EVENTS_AT_ONCE):
             yield deliveries(batch, view, question)
 
     return deliver

@@ -12,7 +12,7 @@ import pyarrow as pa
 from nearcast.eventlog import DELIVERIES
 from nearcast.matching import save_matcher
 from nearcast.model import MisuseError, Space
-from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, ship, why_not
+from nearcast.pipeline.match import EVENT_KEY, Question, deliveries_from, ship, why_not
 from nearcast.pipeline.partitioned import choose_cells, match_by_place
 from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
 from nearcast.pipeline.tables import drafts
@@ -64,12 +64,13 @@ def match_tables(
             view = matcher_of(wishes.orderBy(KEY).toArrow(), space)
             save_matcher(view, Path(folder) / "matcher")
             index = ship(events.sparkSession, Path(folder) / "matcher")
-            found, way = match_by_index(good, index, question), "index"
+            make, root = deliveries_from(index, question), f"{output}/deliveries"
+            delivered, way = written.write_by_workers(good, make, root, DELIVERIES), "index"
         else:
             nullable = _nullable(good, space, names)
             cells = choose_cells(wishes, space, max(4, count // fits + 1) * 2, nullable)
             found, way = match_by_place(good, wishes, space, cells, question), "place"
-        delivered = written.write(found, f"{output}/deliveries", DELIVERIES)
+            delivered = written.write(found, f"{output}/deliveries", DELIVERIES)
         rejected = written.write(bad, f"{output}/rejected_events", REJECTED_EVENTS)
     return Matched(delivered.rows, rejected.rows, way)
 

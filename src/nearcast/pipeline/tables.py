@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nearcast.eventlog import VersionedTable
+from nearcast.pipeline.part_files import WRITTEN, Batches, writing_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+Make = Callable[[Batches], Batches]
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -69,6 +73,17 @@ class Drafts:
         conform(frame, schema).write.parquet(path)
         rows = frame.sparkSession.read.parquet(path).count()  # from the files' footers: no scan
         self._done.append(Draft(table, version, rows))
+        return self._done[-1]
+
+    def write_by_workers(self, frame: DataFrame, make: Make, root: str, schema: pa.Schema) -> Draft:
+        """Write what `make` makes of a frame's batches; workers write the files themselves."""
+        table = VersionedTable(root if "://" in root else os.path.abspath(root))  # noqa: PTH100 - keeps links
+        version = table.next_version(secrets.token_hex(4))
+        self._begun.append((table, version))
+        write = writing_parts(table.path_of(version), schema, make)
+        done = frame.mapInArrow(write, WRITTEN).collect()  # a row per task
+        table.keep_only(version, {row["file"] for row in done}, schema)
+        self._done.append(Draft(table, version, sum(row["rows"] for row in done)))
         return self._done[-1]
 
     def publish(self) -> None:
