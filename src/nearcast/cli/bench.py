@@ -98,12 +98,30 @@ def network(*, quick: Quick = False, json: JsonFile = None) -> None:
     _run("network", ("network",), json, quick=quick)
 
 
-def _run(name: str, modules: tuple[str, ...], path: Path | None, *, quick: bool) -> None:
+@app.command()
+def pipeline(
+    *,
+    quick: Quick = False,
+    json: JsonFile = None,
+    positions: Annotated[
+        str | None, typer.Option(help="A file of real positions for 'regions'.")
+    ] = None,
+) -> None:
+    """Measure the Spark jobs: matching beside the bare kernel, SQL and Sedona; regions, streams.
+
+    Example: nearcast bench pipeline --quick
+    """
+    _run("pipeline", ("pipeline",), json, quick=quick, positions=positions)
+
+
+def _run(
+    name: str, modules: tuple[str, ...], path: Path | None, *, quick: bool, **more: object
+) -> None:
     """Run benchmark modules one after the other, print their rows and keep them."""
     rows: list[dict[str, Any]] = []
     typer.echo("; ".join(f"{what} {value}" for what, value in machine().items()))
     for module in modules:
-        result = _module(module).run(quick=quick)
+        result = _module(module).run(quick=quick, **more)
         print_rows(module, result["rows"])
         rows += [{"benchmark": module, **row} for row in result["rows"]]
     losses = [row["name"] for row in rows if row.get("holds") is False]
