@@ -98,6 +98,7 @@ def log(tmp_path: Path) -> Log:
 
 def test_a_message_that_was_handed_over_is_explained_step_by_step(log: Log):
     log.subscribe("bob", "$where/price<10;kind=food/$near/500m/shops/#")
+    log.move("bob", 2.5, 48.9)
     log.move("bob", 2.351, 48.851)
     number = log.publish(BREAD, "bob", "eve")
     log.close()
@@ -167,11 +168,13 @@ def test_who_had_unsubscribed_held_nothing(log: Log):
 
 
 def test_a_message_that_fits_and_was_not_handed_over_names_what_the_log_cannot_tell(log: Log):
+    log.subscribe("bob", "$where/price<1/shops/#")
     log.subscribe("bob", "$share/g/$where/price<5/shops/#")
     number = log.publish(BREAD, "eve")
     log.close()
     found = log.explain("bob", number)
     assert ("selection", True) in outcome(found)
+    assert found.because.startswith("delivery: it was not handed to bob")
     assert outcome(found)[-1] == ("delivery", False)
     assert "$top chose others" in found.steps[-1].detail
     assert "share group" in found.steps[-1].detail

@@ -203,8 +203,15 @@ def test_values_and_reply_are_properties_only():
 
 
 def test_a_reply_needs_a_response_topic():
-    with pytest.raises(MisuseError, match=r"\$reply: .*response_topic"):
-        Offer(reply="matches").properties()
+    ask = Offer(reply="matches")
+    for base in (None, Offer(top=1).properties()):
+        with pytest.raises(MisuseError, match=r"\$reply: .*response_topic"):
+            ask.properties(base)
+    base = Offer(top=1).properties(response_topic="me/answers")
+    assert in_paho(ask.properties(base)) == {
+        "UserProperty": [("$top", "1"), ("$reply", "matches")],
+        "ResponseTopic": "me/answers",
+    }
 
 
 @pytest.mark.parametrize(

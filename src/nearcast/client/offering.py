@@ -95,7 +95,8 @@ class Offer:
         >>> Offer(top=5, reply="matches").properties(response_topic="me/answers").ResponseTopic
         'me/answers'
         """
-        if self.reply is not None and response_topic is None and base is None:
+        named = response_topic or getattr(base, "ResponseTopic", None)
+        if self.reply is not None and named is None:
             raise MisuseError(
                 "a reply without a response topic", expected="response_topic='…'", where="$reply"
             )
@@ -120,15 +121,13 @@ class Offer:
                 expected="top, rank, lifetime, order, area",
                 todo="Use properties() with MQTT 5.",
             )
-        levels = [part for name, value in self._short_pairs() for part in (name, _level(value))]
+        levels = [
+            part for name, value in self._short_pairs() for part in (name, encode_level(value))
+        ]
         if self.area is not None:
             shape = parse_shape(self.area) if isinstance(self.area, str) else self.area
             levels += ["$area", shape.level()]
         return "/".join([*levels, topic])
-
-
-def _level(value: str) -> str:
-    return encode_level(value.replace(" ", ""))
 
 
 def _check_top(top: object) -> None:
