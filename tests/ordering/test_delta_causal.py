@@ -169,8 +169,7 @@ def test_what_has_expired_leaves_no_trace() -> None:
     for process in processes:
         process.advance(6.0)
         assert process.footprint == 0
-        assert process._held == process._watched == {}
-        assert process._timers == []
+        assert (process.holding, process._watched, process._timers) == (0, {}, [])
 
 
 def test_a_late_joiner_learns_the_past_from_its_first_message() -> None:

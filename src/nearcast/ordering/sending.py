@@ -123,9 +123,13 @@ def copy_bytes(out: Buffer, at: int, begin: int, end: int) -> int:
 
 @njit(cache=True)
 def put_news(out: Buffer, at: int, state: State, rows: int, to: int) -> int:
-    """Write the body for one destination: rows with somebody left that it does not know."""
+    """Write the body for one destination: rows with somebody left that it does not know.
+
+    Our own row always goes along: with this message as its last entry it speaks for all our
+    earlier ones, and would otherwise say that they are settled.
+    """
     words, stride, scratch = state[WORDS], state[STRIDE], state[SCRATCH]
-    word, bit = to >> 6, to & 63
+    word, bit, me = to >> 6, to & 63, state[ME]
     for w in range(words):
         state[scratch + w] = 0
     place = 0
@@ -133,7 +137,7 @@ def put_news(out: Buffer, at: int, state: State, rows: int, to: int) -> int:
         row = state[ROWS] + r * ROW_COLUMNS
         begin, end = state[row + 1], state[row + 2]
         last = end - stride
-        told = state[last + 2 + words + word] >> bit & 1
+        told = state[row] != me and state[last + 2 + words + word] >> bit & 1
         if told or (last == begin and is_empty(state, last + 2, words)):
             state[row + 7] = -1
         else:
