@@ -34,6 +34,32 @@ def inside_circles(
 
 
 @njit(cache=True)
+def _keys_of_circles(
+    ids: Any, lon: float, lat: float, lons: Any, lats: Any, radii: Any, keys: Any, out: Any
+) -> int:
+    kept = 0
+    for i in range(ids.size):
+        box = ids[i]
+        if not compiled_distance_m(lons[box], lats[box], lon, lat) > radii[box]:
+            out[kept] = keys[box]
+            kept += 1
+    return kept
+
+
+def keys_inside_circles(
+    ids: NDArray[np.int64],
+    place: tuple[float, float],
+    columns: tuple[NDArray[Any], ...],
+) -> NDArray[np.int64]:
+    """Return the keys of those boxes whose circle, if any, holds the place; `ids` is used up.
+
+    `columns` are longitude, latitude, radius and key of each box.
+    """
+    lons, lats, radii, keys = columns
+    return ids[: _keys_of_circles(ids, *place, lons, lats, radii, keys, ids)]
+
+
+@njit(cache=True)
 def _circle_pairs(
     events: Any,
     ids: Any,

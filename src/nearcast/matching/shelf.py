@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
 from nearcast.index.box_index import BoxIndex
-from nearcast.matching.exact import inside_circles, pairs_inside_circles
+from nearcast.matching.exact import inside_circles, keys_inside_circles, pairs_inside_circles
 from nearcast.matching.query import Query
 from nearcast.matching.ranking import Rank, accuracies, centre_score, distance_of
 from nearcast.matching.rows import ROW, Rows
@@ -60,6 +60,8 @@ class Shelf:
         "_rough",
         "_rows",
         "_several",
+        "_viewed",
+        "_views",
         "_youngest",
         "owners",
         "space",
@@ -78,6 +80,8 @@ class Shelf:
         self._has_circles = False
         self._youngest = -1
         self._in_order = True  # boxes entered the index in the order of their ages
+        self._viewed: NDArray[np.void] | None = None
+        self._views: tuple[Any, ...] = ()
 
     @classmethod
     def of(
@@ -209,6 +213,26 @@ class Shelf:
     def match(self, query: Query) -> list[int]:
         """Return the keys of the subscriptions that want the event, each once."""
         return self._keys(self._exact(self._candidates(query), query))
+
+    def match_point(self, point: tuple[float, ...]) -> list[int]:
+        """Do as `match` does for a point, without making a query of it; the broker's way."""
+        index = self._index
+        if index is None or self._rough:
+            return self.match(self._point_query(point))
+        ids = index.match(point)
+        if not ids.size:
+            return []
+        if not self._has_circles:
+            return self._keys(ids)
+        lon_at, lat_at = self.space.coordinates or (0, 0)
+        lon, lat = point[lon_at], point[lat_at]
+        if MISSING in (lon, lat):
+            return self._keys(ids)
+        if self._rows.table is not self._viewed:
+            table = self._viewed = self._rows.table
+            self._views = (table["lon"], table["lat"], table["radius_m"], table["key"])
+        keys: list[int] = keys_inside_circles(ids, (lon, lat), self._views).tolist()
+        return list(dict.fromkeys(keys)) if self._several else keys
 
     def top(self, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:
         """Return score, age and box id of the k best subscriptions, best first."""
@@ -365,7 +389,7 @@ class Shelf:
         keys: Ids = np.where(ids >= 0, self._rows.table["key"][ids], -1)
         return keys
 
-    def _point_query(self, row: list[float]) -> Query:
+    def _point_query(self, row: Sequence[float]) -> Query:
         place = None
         if self.space.coordinates is not None:
             lon, lat = (row[at] for at in self.space.coordinates)

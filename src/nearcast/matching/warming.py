@@ -26,6 +26,7 @@ def warm_up() -> None:
     matcher.move(1, (1.0, 1.0))
     event = Event.of(space, "a", {"lon": 1.0, "lat": 1.0})
     matcher.match(event)
+    matcher.match_point("warm", "a", (1.0, 1.0))
     matcher.top(event, 1)
     matcher.top(event, 1, "nearest")
     matcher.match_points("warm", "a", [[1.0, 1.0]])

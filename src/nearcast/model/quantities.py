@@ -73,6 +73,8 @@ def as_number(value: object, where: str = "") -> float:
     >>> as_number("2.5"), as_number(3)
     (2.5, 3.0)
     """
+    if value.__class__ is float and math.isfinite(value):
+        return value + 0.0
     if isinstance(value, str) and len(value) <= _LONGEST and _NUMBER.fullmatch(value.strip()):
         return finite(float(value), shown(value), where)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

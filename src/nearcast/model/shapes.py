@@ -132,8 +132,10 @@ class Circle:
                 where="circle: radius",
                 expected="above 0m and at most 20015km, half-way round the earth",
             )
-        for name, value in (("lon", lon), ("lat", lat), ("radius_m", radius_m)):
-            object.__setattr__(self, name, value)
+        put = object.__setattr__
+        put(self, "lon", lon)
+        put(self, "lat", lat)
+        put(self, "radius_m", radius_m)
 
     def boxes(self) -> tuple[Box, ...]:
         """Return the smallest boxes that cover the circle, a millimetre wider; O(1)."""

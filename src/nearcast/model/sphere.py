@@ -85,6 +85,10 @@ def _distance_to_meridian_m(
 
 def checked_place(lon: object, lat: object, where: str) -> tuple[float, float]:
     """Return longitude and latitude in degrees, or raise with a hint if they look swapped."""
+    if lon.__class__ is float and lat.__class__ is float:
+        east, north = lon + 0.0, lat + 0.0
+        if -180 <= east <= 180 and -90 <= north <= 90:
+            return east, north
     east, north = as_number(lon, f"{where}: longitude"), as_number(lat, f"{where}: latitude")
     if abs(east) <= 180 and abs(north) <= 90:
         return east, north

@@ -18,6 +18,7 @@ from nearcast.node.delivery import Delivery, recode_run
 from nearcast.node.message import Head, Message
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
+from nearcast.node.quick import Quick
 from nearcast.node.retaining import retain_message
 from nearcast.node.routes import Arrivals, Route, Router
 from nearcast.node.selective import Selective
@@ -44,6 +45,7 @@ class Intake:
         self._router: Router | Arrivals = state.router
         self._positions = positions if state.settings.position_on_publish else None
         self._selective = Selective(state, delivery, positions)
+        self._quick = Quick(state, delivery, self.publish_one, self._spread_bytes)
         self._delivery = delivery
         self._answers = answers
         self._routes = state.router.routes
@@ -68,7 +70,7 @@ class Intake:
         if route is None:
             route = self._router.find(topic)
         if route.is_odd:
-            return self.publish_one(connection, data, position, body, stop)
+            return self._odd_run(connection, data, position, body, stop, route)
         size = stop - position
         head = data[position:head_end]
         last = len(data) - size
@@ -97,6 +99,15 @@ class Intake:
                 connection.last_way = (size, head, topic, route, receivers)
             self._spread_bytes(connection, route, chunk, size, count, head_end - position, topic)
         return stop
+
+    def _odd_run(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int, route: Route
+    ) -> int:
+        """Take what needs a closer look than bytes allow."""
+        topic = data[body : _topic_end(data, body, stop)]
+        if self._quick.suits(route) and self._is_permitted(connection, route, topic):
+            return self._quick.run(connection, data, position, body, stop, route)
+        return self.publish_one(connection, data, position, body, stop)
 
     def same_again(self, connection: Connection, data: bytes) -> bool:
         """Take a read that is one packet and goes the way of the last such; tell whether it does.

@@ -31,6 +31,7 @@ class Selections:
         self.matcher: Matcher = Matcher([one.space for one in spaces.all])
         self.readers = {one.space.name: EventReader(one) for one in spaces.all}
         self.by_number: dict[int, Subscription] = {}
+        self.plain_owners: dict[int, Session] = {}  # of those who get messages as they are
         self.crossing = Crossing(spaces)
         self.explaining = 0  # how many want to be told why
         self._on_filter: dict[tuple[int, str, str], dict[str, Subscription]] = {}
@@ -52,6 +53,8 @@ class Selections:
         assert one.selection is not None
         self.matcher.add(one.number, one.selection, weight=one.weight, position=session.position)
         self.by_number[one.number] = one
+        if one.is_plain and not one.group:
+            self.plain_owners[one.number] = session
         self._on_filter.setdefault(_place(one), {})[one.text] = one
         self.explaining += one.explain
         if one.selection.near_m is not None:
@@ -64,6 +67,7 @@ class Selections:
         """Let a selective subscription end."""
         self.matcher.remove(one.number)
         del self.by_number[one.number]
+        self.plain_owners.pop(one.number, None)
         place = _place(one)
         on_filter = self._on_filter[place]
         if on_filter[one.text] is one:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
-from nearcast.model import Attribute, Event, MisuseError, Shape
+from nearcast.model import MISSING, Attribute, Event, MisuseError, Shape
 from nearcast.model.sphere import checked_place
 from nearcast.model.wording import shown
 from nearcast.node.spaces import SpaceSettings
@@ -12,7 +14,9 @@ from nearcast.node.spaces import SpaceSettings
 Pairs = tuple[tuple[str, str], ...]
 Position = tuple[float, float]
 
-_decode = json.JSONDecoder().decode
+_decoder = json.JSONDecoder()
+_decode = _decoder.decode
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once  # type: ignore[attr-defined]
 
 
 def read_json(payload: bytes) -> object:
@@ -42,6 +46,45 @@ class EventReader:
             (one, one.low, one.high, not one.is_category, one.name in (space.required or ()))
             for one in space.attributes
         ]
+
+        fills = space.missing == "none"
+        self._quick = [
+            (
+                one.name if len(path) == 1 else path,
+                one.low,
+                one.high,
+                {name: float(code) for code, name in enumerate(one.categories)} or None,
+                MISSING if fills and one.name not in (space.required or ()) else None,
+            )
+            for one, path in zip(space.attributes, self._paths, strict=True)
+        ]
+
+    def point(self, payload: bytes) -> tuple[float, ...] | None:
+        """Return the event's point where it is just that and nothing is wrong; else None."""
+        try:
+            text = payload.decode()
+            found, end = _scan(text, 0)
+            if end != len(text) or found.__class__ is not dict or not self._from_json:
+                return None
+            values: list[float] = []
+            for name, low, high, codes, filler in self._quick:
+                value: Any = found.get(name) if name.__class__ is str else _walk(found, name)  # type: ignore[arg-type]
+                if value is None:
+                    if filler is None:
+                        return None
+                    value = filler
+                elif codes is not None:
+                    value = codes.get(value)
+                    if value is None:
+                        return None
+                elif not (
+                    (value.__class__ is float or value.__class__ is int) and low <= value <= high
+                ):
+                    return None
+                values.append(value)
+            return tuple(values)
+        except (ValueError, TypeError, RecursionError, StopIteration):
+            return None
 
     def read(self, topic: str, payload: bytes, pairs: Pairs, area: Shape | None = None) -> Event:
         """Return the event, or raise MisuseError with the field and what was expected."""

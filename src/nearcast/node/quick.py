@@ -1,0 +1,182 @@
+"""QoS 0 publications to a space, without properties: the hot path of selective delivery.
+
+A run of packets of one topic is read and matched together, and each packet is passed on as the
+bytes that came. Whatever needs a closer look (a value missing or out of range, subscriptions with
+options, share groups) goes packet by packet through `Selective`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nearcast.node.connection import Connection
+from nearcast.node.delivery import Delivery, recode_run
+from nearcast.node.message import Head, Message
+from nearcast.node.routes import Route
+from nearcast.node.session import Session
+from nearcast.node.state import NodeState
+
+if TYPE_CHECKING:
+    from nearcast.node.selections import Selections
+
+_MANY = 12  # from so many events on, matching them together is quicker
+
+Packet = tuple[int, int, tuple[float, ...] | None]  # from, to, and the point in the space
+TakeOne = Callable[[Connection, bytes, int, int, int], int]
+SpreadBytes = Callable[[Connection, Route, bytes, int, int, int, bytes], None]
+
+
+class Quick:
+    """Takes runs of plain packets to topics of a space."""
+
+    def __init__(
+        self, state: NodeState, delivery: Delivery, take_one: TakeOne, spread_bytes: SpreadBytes
+    ) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._take_one = take_one
+        self._spread_bytes = spread_bytes
+
+    def suits(self, route: Route) -> bool:
+        """Say whether plain packets of a topic may go this way."""
+        state, settings = self._state, route.space
+        return (
+            settings is not None
+            and settings.top is None
+            and settings.lifetime_ms is None
+            and settings.values == "json"
+            and state.log is None
+            and state.network is None
+            and state.selections is not None
+            and not state.selections.explaining
+        )
+
+    def run(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int, route: Route
+    ) -> int:
+        """Take packets of one topic from here on; return the position behind them."""
+        selections, settings = self._state.selections, route.space
+        assert selections is not None
+        assert settings is not None
+        topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+        topic = data[body:topic_end]
+        read = selections.readers[settings.space.name].point
+        packets: list[Packet] = []
+        head_size = len(topic) + (connection.version >= 5)
+        while True:
+            packets.append((position, stop, read(data[body + head_size : stop])))
+            position = stop
+            body, stop = _next(data, position, topic, connection.version)
+            if not body:
+                break
+        self._spread(
+            connection, route, data, topic, packets, self._match(selections, route, packets, topic)
+        )
+        return position
+
+    def _match(
+        self, selections: Selections, route: Route, packets: list[Packet], topic: bytes
+    ) -> list[list[int]]:
+        """Return who wants each of those packets that have a point."""
+        settings = route.space
+        assert settings is not None
+        name, text = settings.space.name, topic[2:].decode()
+        points = [point for _, _, point in packets if point is not None]
+        if len(points) < _MANY:
+            match = selections.matcher.match_point
+            return [match(name, text, point) for point in points]
+        offsets, keys = selections.matcher.match_points(name, text, points)
+        starts, found = offsets.tolist(), keys.tolist()
+        return [found[starts[i] : starts[i + 1]] for i in range(len(points))]
+
+    def _spread(
+        self,
+        connection: Connection,
+        route: Route,
+        data: bytes,
+        topic: bytes,
+        packets: list[Packet],
+        matched: list[list[int]],
+    ) -> None:
+        counters, owners = self._state.counters, self._selections_owners()
+        found = iter(matched)
+        for start, stop, point in packets:
+            body = _body(data, start)
+            keys = next(found) if point is not None else []
+            try:
+                sessions = dict.fromkeys([owners[key] for key in keys])
+                is_quick = point is not None and sessions.keys().isdisjoint(route.holders)
+            except KeyError:
+                is_quick = False
+            if not is_quick:
+                self._take_one(connection, data, start, body, stop)
+                continue
+            counters.publish_received += 1
+            counters.publish_bytes_received += stop - start
+            head_size = body - start + len(topic) + (connection.version >= 5)
+            if not route.is_empty:
+                chunk = data[start:stop]
+                self._spread_bytes(connection, route, chunk, stop - start, 1, head_size, topic)
+            if sessions:
+                self._send(connection, sessions, data[start:stop], head_size, topic)
+
+    def _selections_owners(self) -> dict[int, Session]:
+        assert self._state.selections is not None
+        return self._state.selections.plain_owners
+
+    def _send(
+        self,
+        connection: Connection,
+        sessions: dict[Session, None],
+        packet: bytes,
+        head_size: int,
+        topic: bytes,
+    ) -> None:
+        """Pass a packet on, as it is to those of the publisher's version."""
+        same: list[Session] = []
+        other: list[Session] = []
+        is_new = connection.version >= 5
+        for session in sessions:
+            link = session.link
+            if link is None:
+                continue
+            if not link.is_plain:
+                message = Message(Head(topic, len(packet) - head_size, 0), packet[head_size:])
+                self._delivery.send_to_each([session], message)
+            elif (session.version >= 5) == is_new:
+                same.append(session)
+            else:
+                other.append(session)
+        if same:
+            self._delivery.append_to_all(same, packet, 1)
+        if other:
+            recoded = recode_run(packet, len(packet), head_size, topic, 4 if is_new else 5)
+            self._delivery.append_to_all(other, recoded, 1)
+
+
+def _next(data: bytes, position: int, topic: bytes, version: int) -> tuple[int, int]:
+    """Return where the body of another plain packet of the topic begins and ends, or 0, 0."""
+    end = len(data)
+    if end - position < 4 or data[position] != 0x30:
+        return 0, 0
+    body, length = position + 2, data[position + 1]
+    if length > 127:
+        if data[position + 2] > 127:
+            return 0, 0
+        body, length = position + 3, length & 127 | data[position + 2] << 7
+    stop = body + length
+    if stop > end or not data.startswith(topic, body):
+        return 0, 0
+    behind = body + len(topic)
+    if behind > stop or (version >= 5 and (behind >= stop or data[behind])):
+        return 0, 0
+    return body, stop
+
+
+def _body(data: bytes, start: int) -> int:
+    """Return where the variable header of a whole packet begins."""
+    body = start + 2
+    while data[body - 1] > 127:
+        body += 1
+    return body
