@@ -17,6 +17,7 @@ from nearcast.ordering.clocks import Offset, offset_of
 from nearcast.ordering.delta_causal import DeltaCausal
 from nearcast.ordering.message import (
     Algorithm,
+    Counters,
     Deliver,
     Discard,
     Message,
@@ -29,7 +30,7 @@ from nearcast.ordering.peers import (
     PrakashRaynalSinghal,
     RaynalSchiperToueg,
 )
-from nearcast.ordering.process import CausalProcess, Counters
+from nearcast.ordering.process import CausalProcess
 
 __all__ = [
     "Account",

@@ -20,6 +20,7 @@ Read next: account.py.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
@@ -153,7 +154,7 @@ class Message(NamedTuple):
         end = judge(_NOTHING, data, most)
         if end < 0:
             raise complaint(end)
-        return Message(data, end, None, roster)
+        return tuple.__new__(Message, (data, end, None, roster))
 
 
 def _without_names(data: bytes, roster: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
@@ -190,3 +191,14 @@ class Discard(NamedTuple):
 
 
 Output = Deliver | Discard
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What has happened so far."""
+
+    sent: int
+    delivered: int
+    held: int
+    skew_violations: int
+    discarded: dict[Reason, int]
