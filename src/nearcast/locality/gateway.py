@@ -34,7 +34,7 @@ from nearcast.locality.messages import (
 )
 from nearcast.locality.pursuit import Pursuit
 from nearcast.locality.rect import Area, Rect, checked_rect
-from nearcast.locality.view import PlanView
+from nearcast.locality.view import View
 from nearcast.model.errors import KeyInUseError, KeyMissingError
 
 FOREVER: Instant = 1 << 62
@@ -81,7 +81,7 @@ class Gateway:
     lookup in the plan and one message to each holder that is concerned.
     """
 
-    def __init__(self, node: NodeId, view: PlanView, pursuit: Pursuit, timing: Timing) -> None:
+    def __init__(self, node: NodeId, view: View, pursuit: Pursuit, timing: Timing) -> None:
         self._node = node
         self._view = view
         self._pursuit = pursuit
@@ -89,8 +89,15 @@ class Gateway:
         self._subscriptions: dict[SubscriptionId, _Subscription] = {}
         self._sweep_at: Instant | None = None
 
-    def subscribe(self, subscription: SubscriptionId, area: Area, now: Instant) -> list[Outgoing]:
-        """Begin a subscription."""
+    def subscribe(
+        self,
+        subscription: SubscriptionId,
+        area: Area,
+        now: Instant,
+        *,
+        since: Instant | None = None,
+    ) -> list[Outgoing]:
+        """Begin a subscription; `since` is earlier than now if it has only come back."""
         known = self._subscriptions.get(subscription)
         if known is not None and known.area is not None:
             raise KeyInUseError(subscription, where="Gateway.subscribe")
@@ -98,8 +105,9 @@ class Gateway:
         if known is None:
             known = self._subscriptions[subscription] = _Subscription([], [])
             known.revision = now << 8  # higher than in an earlier life under the same name
-        known.history.append((now, rect))
-        known.stretches.append(_Stretch(rect.grown(self._timing.slack), now, None))
+        since = now if since is None else since
+        known.history.append((since, rect))
+        known.stretches.append(_Stretch(rect.grown(self._timing.slack), since, None))
         if self._sweep_at is None:
             self._sweep_at = now + self._timing.horizon_ms
         return self._tell_holders(subscription, known, now)
@@ -207,7 +215,7 @@ class Gateway:
         """Return what each holder should know, by the plans in use."""
         wanted: dict[NodeId, tuple[Span, ...]] = {}
         for stretch in known.stretches:
-            for holder, leaves in self._view.holders(stretch.cover).items():
+            for holder, leaves in self._view.holders_of_subscription(stretch.cover).items():
                 span = Span(leaves, stretch.cover, stretch.since, stretch.until)
                 wanted[holder] = (*wanted.get(holder, ()), span)
         return wanted

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 from nearcast.locality.plan import Plan
 from nearcast.locality.rect import Rect
 
-NodeId: TypeAlias = int
+NodeId: TypeAlias = int | str
 Instant: TypeAlias = int
 """Milliseconds."""
 SubscriptionId: TypeAlias = str
-EventId: TypeAlias = tuple[int, int]
+EventId: TypeAlias = tuple[NodeId, int]
 """The publishing node and its running number."""
 TableId: TypeAlias = tuple[int, int]
 """A holder's incarnation, and a running number within it. Another id means: all was forgotten."""

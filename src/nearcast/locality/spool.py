@@ -20,7 +20,7 @@ from nearcast.locality.messages import (
 )
 from nearcast.locality.pursuit import Pursuit
 from nearcast.locality.rect import Area, checked_rect
-from nearcast.locality.view import PlanView
+from nearcast.locality.view import View
 from nearcast.model.errors import OutOfRangeError
 
 
@@ -32,7 +32,7 @@ class Spool:
     Complexity: O(holders of its leaves) per event, and again per change of plan.
     """
 
-    def __init__(self, node: NodeId, view: PlanView, pursuit: Pursuit, timing: Timing) -> None:
+    def __init__(self, node: NodeId, view: View, pursuit: Pursuit, timing: Timing) -> None:
         self._node = node
         self._view = view
         self._pursuit = pursuit
@@ -60,13 +60,19 @@ class Spool:
         if lifetime_ms is not None and lifetime_ms <= 0:
             raise OutOfRangeError(repr(lifetime_ms), where="lifetime_ms", expected="above 0")
         rect = checked_rect(area, "place of an event")
-        self._view.current.leaves_for_event(rect)  # says so if it lies outside the space
+        self._view.check_place(rect)
         self._serial += 1
         horizon = self._timing.horizon_ms
         lifetime_ms = horizon if lifetime_ms is None else min(lifetime_ms, horizon)
         event_id = (self._node, self._serial)
         event = Event(event_id, rect, now, now + lifetime_ms, qos, payload)
         return event, self._offer_first(event, now)
+
+    def restore(self, event: Event) -> None:
+        """Bring an event back that was kept elsewhere over a crash; `restarted` offers it."""
+        self._serial = max(self._serial, event.event_id[1])
+        self._events[event.event_id] = (event, {})
+        heappush(self._expiries, (event.deadline, event.event_id))
 
     def restarted(self, pursuit: Pursuit, now: Instant) -> list[Outgoing]:
         """Come back after a crash: offer everything that is still alive once more."""
@@ -78,7 +84,7 @@ class Spool:
         """Offer everything that is still alive where the view's plans want it now."""
         out = []
         for event_id, (event, told) in list(self._events.items()):
-            wanted = self._view.holders(event.area)
+            wanted = self._view.holders_of_event(event.area)
             for holder in told:
                 if holder not in wanted:
                     self._pursuit.drop(holder, ("e", event_id))
@@ -105,7 +111,7 @@ class Spool:
         return len(self._events)
 
     def _offer_first(self, event: Event, now: Instant) -> list[Outgoing]:
-        holders = self._view.holders(event.area)
+        holders = self._view.holders_of_event(event.area)
         if event.qos == 0:
             return [
                 Outgoing(holder, Offer(self._node, event, 1, leaves))

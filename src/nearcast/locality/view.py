@@ -8,11 +8,25 @@ match are both told to the holder of some leaf of that plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from nearcast.locality.messages import Commit, NodeId, Outgoing, PlanStatus, Prepare
 from nearcast.locality.plan import Plan
 from nearcast.locality.rect import Rect
 from nearcast.model.errors import MisuseError
+
+
+class View(Protocol):
+    """Whom gateways and publishing nodes tell; `PlanView` is one."""
+
+    def holders_of_event(self, area: Rect, /) -> dict[NodeId, tuple[str, ...]]:
+        """Return who must hear of an event there, with the leaves it is for."""
+
+    def holders_of_subscription(self, area: Rect, /) -> dict[NodeId, tuple[str, ...]]:
+        """Return who must know of a subscription there, with the leaves it is for."""
+
+    def check_place(self, area: Rect, /) -> None:
+        """Raise if no event can be there."""
 
 
 @dataclass(slots=True)
@@ -34,6 +48,18 @@ class PlanView:
                     leaf = plan.leaves[number].key
                     found.setdefault(plan.broker_of(number), {})[leaf] = None
         return {holder: tuple(leaves) for holder, leaves in found.items()}
+
+    def check_place(self, area: Rect) -> None:
+        """Raise if an event's place lies outside the space."""
+        self.current.leaves_for_event(area)
+
+    def holders_of_event(self, area: Rect) -> dict[NodeId, tuple[str, ...]]:
+        """Return who must hear of an event there."""
+        return self.holders(area)
+
+    def holders_of_subscription(self, area: Rect) -> dict[NodeId, tuple[str, ...]]:
+        """Return who must know of a subscription there."""
+        return self.holders(area)
 
     def prepare(self, plan: Plan) -> bool:
         """Use a plan beside the current one."""

@@ -5,10 +5,12 @@ MQTT packets between sessions (`nearcast.node.peering`); the rest are typed mess
 
 Will not: open a connection, find out who is there (the runtime says so), or read a clock.
 
-Read next: `links.py`, then `messages.py`, then `mesh.py`.
+Read next: `links.py`, then `messages.py`, then `mesh.py`; for events and subscriptions with a place
+`geography.py` and `layout.py`.
 """
 
+from nearcast.network.layout import NamedPlan
 from nearcast.network.links import Link, LinkTiming
 from nearcast.network.mesh import Mesh, Peer
 
-__all__ = ["Link", "LinkTiming", "Mesh", "Peer"]
+__all__ = ["Link", "LinkTiming", "Mesh", "NamedPlan", "Peer"]

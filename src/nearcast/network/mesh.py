@@ -2,7 +2,8 @@
 
 For each other node there is a link; over it run the packets of a session (`nearcast.node.peering`)
 and what nodes tell each other. The runtime says who the others are, carries frames, and calls
-`advance`; outboxes of other nodes are written through `PeerWire`, after the journal like any other.
+`advance`. A turn of the runtime is: take everything in, `settle`, store the journal, write the
+outboxes (those of other nodes through `PeerWire`), carry `take_frames`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
+from struct import Struct
 
+from nearcast.locality.messages import Timing
+from nearcast.model import Event
 from nearcast.model.errors import PeerProtocolError
+from nearcast.network.geography import Geography
 from nearcast.network.interests import Interests
+from nearcast.network.layout import NamedPlan
 from nearcast.network.links import (
     Arrived,
     Down,
@@ -29,18 +35,21 @@ from nearcast.network.messages import (
     Greeting,
     Interest,
     InterestKnown,
+    PlansUsed,
     Retained,
     Told,
     decode,
     decode_greeting,
     encode,
 )
+from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
 from nearcast.node import Connection, Node
 from nearcast.node.message import Message
-from nearcast.node.session import Subscription
+from nearcast.node.session import Session, Subscription
 
-_PACKETS, _TOLD = b"M", b"T"
+_PACKETS, _TOLD, _PLACES = b"M", b"T", b"P"
+_SIZE = Struct("<I")
 
 
 @dataclass(slots=True)
@@ -50,8 +59,12 @@ class Peer:
     name: str
     link: Link
     connection: Connection | None = None
+    parts: list[bytes] = field(default_factory=list)
+    """What is to travel at the end of the turn."""
     known: int = 0
     """The last number of this node's interests that it has taken in."""
+    used: PlansUsed | None = None
+    """What it was told last about plans."""
     problem: str = ""
     heard_ms: int = -1
     """Until when it has surely had everything that this node told it; -1: never."""
@@ -78,9 +91,7 @@ class PeerWire:
 
     def write(self, chunks: list[bytes]) -> None:
         """Send packets, if the link is still up; if not, the session sends them again."""
-        if self._peer.link.is_up:
-            self._peer.link.send(_PACKETS + b"".join(chunks))
-            self._mesh.mark_grown(self._peer)
+        self._mesh.send(self._peer, _PACKETS, b"".join(chunks))
 
     def finish(self) -> None:
         """Break the link off: the node did not understand what came over it."""
@@ -112,6 +123,7 @@ class Mesh:
         *,
         random: Random,
         timing: LinkTiming | None = None,
+        patience: Timing | None = None,
         spaces: str = "",
     ) -> None:
         self.name = name
@@ -123,7 +135,12 @@ class Mesh:
         self._random = random
         self._spaces = spaces
         self._interests = Interests()
+        self._is_restoring = True  # until somebody is met
         self._retained = RetainedCopies(name)
+        self._geography: Geography | None = None
+        if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
+            incarnation = random.getrandbits(62)
+            self._geography = Geography(name, node, incarnation, patience or Timing())
         self._gates: deque[Gate] = deque()
         self._grown: dict[str, Peer] = {}
         node.join(self)
@@ -135,11 +152,13 @@ class Mesh:
         if name == self.name or name in self.peers:
             return
         self.now_ms = now_ms
+        self._is_restoring = False
         link = Link(self._timing, self._random, b"")
         link.greeting = self._greeting(name)
         self.peers[name] = peer = Peer(name, link)
         link.open(now_ms)
         self.mark_grown(peer)
+        self._know()
 
     def part(self, name: str, now_ms: int) -> None:
         """Stop working with a node that has left for good; what waits for it is dropped."""
@@ -151,7 +170,12 @@ class Mesh:
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, now_ms)
         self.node.peering.forget(name, now_ms)
+        self._know()
         self._open_gates()
+
+    def _know(self) -> None:
+        if self._geography is not None:
+            self._geography.know(self.peers, self.now_ms)
 
     def _greeting(self, name: str) -> bytes:
         oldest, newest = SPEAKS
@@ -184,17 +208,28 @@ class Mesh:
         for peer in list(self.peers.values()):
             self._carry_out(peer, peer.link.advance(now_ms))
             self.mark_grown(peer)
+        if self._geography is not None:
+            self._geography.advance(now_ms)
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
+        if self._geography is not None:
+            times.append(self._geography.wake_at())
         return min((at for at in times if at is not None), default=None)
 
-    def take_frames(self) -> list[tuple[str, bytes]]:
-        """Return what is to travel, with the name of the node it goes to."""
+    def settle(self) -> None:
+        """Do what follows from this turn; before its journal is stored and its outboxes written."""
         self._tell_interests()
+        self._tell_places()
+
+    def take_frames(self) -> list[tuple[str, bytes]]:
+        """Return what is to travel, with the name of the node it goes to; last in a turn."""
         out = []
         for name, peer in self._grown.items():
+            if peer.parts:
+                peer.link.send(b"".join(peer.parts))
+                peer.parts.clear()
             for frame in peer.link.take_frames():
                 data = encode_frame(frame)
                 self.counts.frames_sent += 1
@@ -202,6 +237,12 @@ class Mesh:
                 out.append((name, data))
         self._grown.clear()
         return out
+
+    def send(self, peer: Peer, kind: bytes, content: bytes) -> None:
+        """Let something travel with what else this turn brings; nothing if the link is down."""
+        if peer.link.is_up:
+            peer.parts.append(kind + _SIZE.pack(len(content)) + content)
+            self._grown[peer.name] = peer
 
     def mark_grown(self, peer: Peer) -> None:
         """Note that a link may have frames."""
@@ -226,13 +267,24 @@ class Mesh:
                 self._went_down(peer)
 
     def _arrived(self, peer: Peer, content: bytes) -> None:
-        if peer.connection is None:
-            return
-        if content[:1] == _PACKETS:
-            self.node.receive(peer.connection, content[1:], self.now_ms)
+        """Take all that a turn of another node brought."""
+        at = 0
+        while at < len(content) and peer.connection is not None:
+            start = at + 1 + _SIZE.size
+            (size,) = _SIZE.unpack_from(content, at + 1)
+            self._take_part(peer, content[at : at + 1], content[start : start + size])
+            at = start + size
+
+    def _take_part(self, peer: Peer, kind: bytes, part: bytes) -> None:
+        if kind == _PACKETS:
+            if peer.connection is not None:
+                self.node.receive(peer.connection, part, self.now_ms)
             return
         try:
-            self._told(peer, decode(content[1:]))
+            if kind == _TOLD:
+                self._told(peer, decode(part))
+            elif kind == _PLACES and self._geography is not None:
+                self._geography.receive(decode_place_message(part), self.now_ms)
         except PeerProtocolError as problem:
             peer.problem = str(problem)
             self.counts.refused += 1
@@ -247,9 +299,11 @@ class Mesh:
             self.counts.refused += 1
             return
         peer.known = 0
+        peer.used = None
         peer.connection = self.node.peering.attach(peer.name, greeting.generation, self.now_ms)
         peer.connection.transport = PeerWire(self, peer)
         self._tell(peer, self._interests.whole())
+        self._tell_plans([peer])
         for part in self._retained.since(peer.heard_ms):
             self._tell(peer, part)
 
@@ -265,6 +319,7 @@ class Mesh:
         return ""
 
     def _went_down(self, peer: Peer) -> None:
+        peer.parts.clear()
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, self.now_ms)
             peer.connection = None
@@ -276,11 +331,18 @@ class Mesh:
 
     def came(self, subscription: Subscription) -> None:
         """Take note that a client wants something."""
-        self._interests.came(subscription)
+        if self._geography is not None and self._geography.concerns(subscription):
+            arrive = self._geography.came_back if self._is_restoring else self._geography.came
+            arrive(subscription, self.node.state.now_ms)
+        else:
+            self._interests.came(subscription)
 
     def went(self, subscription: Subscription) -> None:
         """Take note that it does not any longer."""
-        self._interests.went(subscription)
+        if self._geography is not None and self._geography.concerns(subscription):
+            self._geography.went(subscription, self.node.state.now_ms)
+        else:
+            self._interests.went(subscription)
 
     def group(self, number: int) -> tuple[str, str] | None:
         """Return the share group and filter behind a number of this node's."""
@@ -304,8 +366,7 @@ class Mesh:
                 self._tell(peer, change)
 
     def _tell(self, peer: Peer, message: Told) -> None:
-        peer.link.send(_TOLD + encode(message))
-        self.mark_grown(peer)
+        self.send(peer, _TOLD, encode(message))
 
     def _told(self, peer: Peer, message: Told) -> None:
         if type(message) is InterestKnown:
@@ -315,6 +376,11 @@ class Mesh:
         if type(message) is Retained:
             for kept in self._retained.newer(message.kept):
                 self.node.keep(kept, self.now_ms)
+            return
+        if type(message) is PlansUsed:
+            if self._geography is not None:
+                self._geography.uses(peer.name, (message.current, message.upcoming), self.now_ms)
+                self._tell_plans(self._present())
             return
         assert type(message) is Interest
         if message.whole:
@@ -327,8 +393,57 @@ class Mesh:
 
     def restored(self) -> None:
         """Take note of what the node has kept from before; anything said of it since is newer."""
+        self._is_restoring = False
         for message in self.node.state.retained.all():
             self._retained.restored(message)
+        if self._geography is not None:
+            self._geography.restored(self.node.state.now_ms)
+
+    # --- places -----------------------------------------------------------------------------
+
+    @property
+    def plans(self) -> tuple[int, int]:
+        """The versions of the plan in use: current and next, 0 for none."""
+        return (0, 0) if self._geography is None else self._geography.layout.versions
+
+    @property
+    def handovers(self) -> int:
+        """How often a registration went to another holder."""
+        return 0 if self._geography is None else self._geography.handovers
+
+    def use_plan(self, plan: NamedPlan, now_ms: int) -> bool:
+        """Begin to use a plan; tell whether it is newer than what is in use."""
+        self.now_ms = now_ms
+        if self._geography is None or not self._geography.use(plan, now_ms):
+            return False
+        self._tell_plans(self._present())
+        return True
+
+    def moved(self, session: Session) -> None:
+        """Follow a client."""
+        if self._geography is not None:
+            self._geography.moved(session, self.node.state.now_ms)
+
+    def published(self, message: Message, event: Event) -> None:
+        """Let an event with a place find those near it whose gateways are other nodes."""
+        if self._geography is not None:
+            self._geography.published(message, event, self.node.state.now_ms)
+
+    def _tell_places(self) -> None:
+        if self._geography is None:
+            return
+        for to, message in self._geography.take(self.now_ms):
+            peer = self.peers.get(str(to))
+            if peer is not None and peer.connection is not None:
+                self.send(peer, _PLACES, encode_place_message(message))
+
+    def _tell_plans(self, peers: Iterable[Peer]) -> None:
+        if self._geography is not None:
+            used = PlansUsed(*self._geography.layout.versions)
+            for peer in peers:
+                if peer.used != used:
+                    peer.used = used
+                    self._tell(peer, used)
 
     def retained(self, message: Message) -> None:
         """Let the other nodes keep a message that was published here."""

@@ -62,7 +62,14 @@ class Retained(msgspec.Struct, array_like=True, frozen=True, tag="r"):
     kept: list[Kept]
 
 
-Told: TypeAlias = Interest | InterestKnown | Retained
+class PlansUsed(msgspec.Struct, array_like=True, frozen=True, tag="p"):
+    """The versions of the plan that I use: the current one and the next, 0 for none."""
+
+    current: int
+    upcoming: int
+
+
+Told: TypeAlias = Interest | InterestKnown | Retained | PlansUsed
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_told = msgspec.msgpack.Decoder(Told).decode

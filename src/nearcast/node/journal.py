@@ -38,6 +38,7 @@ class Kind(IntEnum):
     NO_WILL = 16
     SELECTED = 17
     POSITION = 18
+    NOTE = 19
 
 
 HEADER = Struct("<BI")
@@ -50,6 +51,7 @@ SESSION = Struct("<IBIQ")  # number, version, expiry in s, ends at ms (0: connec
 SUBSCRIBED = Struct("<IBI")
 SELECTED = Struct("<IBIQdH")  # session, options, identifier, number, weight, label size
 POSITION = Struct("<Idd")
+NOTE = Struct("<QH")  # until, key size
 WILL = Struct("<IIqQ")
 
 _SETTLED = Struct("<BIIH")
@@ -184,6 +186,10 @@ class Journal:
     def retained(self, message: Message) -> None:
         """Tell that a message is now its topic's last."""
         self._add(Kind.RETAINED, encode_message(message))
+
+    def note(self, key: bytes, value: bytes, until_ms: int) -> None:
+        """Keep something for the network until an instant; an instant that has passed forgets."""
+        self._add(Kind.NOTE, NOTE.pack(until_ms, len(key)) + key + value)
 
     def forgotten(self, topic: bytes) -> None:
         """Tell that a topic has no last message any longer."""

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nearcast.index.topic_filters import topic_matches
 from nearcast.mqtt.topics import split_shared
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.lifecycle import Lifecycle
+from nearcast.node.message import Message
+from nearcast.node.retaining import event_of
 from nearcast.node.session import PEER_PREFIX, Session, Subscription
 from nearcast.node.state import NodeState
 
+Place = tuple[float, float]
 _FOREVER_S = 0xFFFF_FFFF
 
 
@@ -117,6 +121,38 @@ class Peering:
             if text not in held or held[text].identifier != number
         ]
         self.wants(name, changed, removed)
+
+    # --- what other nodes have matched --------------------------------------------------------
+
+    def wanted(
+        self, message: Message, subscriptions: Iterable[Subscription], place: Place | None
+    ) -> list[Subscription]:
+        """Return those selective subscriptions of one client that want a message of another node.
+
+        `place` is where the client was when it was published. A client that has the message from
+        a plain subscription as well gets it from that one.
+        """
+        state = self._state
+        selections = state.selections
+        event = None if selections is None else event_of(state, selections, message)
+        if event is None:
+            return []
+        holders = state.router.arrivals.find(message.head.topic).holders
+        return [
+            one
+            for one in subscriptions
+            if one.session not in holders
+            and one.selection is not None
+            and topic_matches(one.topic_filter, event.topic)
+            and one.selection.covers(event, place)
+        ]
+
+    def deliver(
+        self, session: Session, subscriptions: list[Subscription], message: Message, now_ms: int
+    ) -> None:
+        """Deliver a message of another node as these subscriptions of one client want it."""
+        self._state.now_ms = now_ms
+        self._delivery.deliver_as(session, subscriptions, [message], {}, retain=False)
 
     def _want(self, session: Session, text: str, number: int) -> None:
         shared = split_shared(text)

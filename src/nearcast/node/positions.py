@@ -62,6 +62,8 @@ class Positions:
             session.position = position
         elif position != session.position:
             selections.move(session, position)
+            if state.network is not None:
+                state.network.moved(session)
             if selections.crossing.count and session.followers:
                 self._look_around(session)
         if state.journal is not None and session.is_durable:

@@ -48,6 +48,7 @@ class Replay:
             Kind.FORGOTTEN: self._forgotten,
             Kind.WILL: self._will,
             Kind.NO_WILL: self._no_will,
+            Kind.NOTE: self._note,
             Kind.SELECTED: self._selected,
             Kind.POSITION: self._position,
         }
@@ -246,6 +247,11 @@ class Replay:
             session.will = None
             session.will_at_ms = 0
 
+    def _note(self, body: bytes) -> None:
+        until_ms, size = records.NOTE.unpack_from(body)
+        at = records.NOTE.size
+        self._state.set_note(body[at : at + size], body[at + size :], until_ms)
+
     # --- retained -------------------------------------------------------------------------
 
     def _retained(self, body: bytes) -> None:
@@ -265,6 +271,9 @@ def snapshot(state: NodeState, journal: Journal) -> Iterator[bytes]:
     for message in state.retained.all():
         if not message.head.topic.startswith(b"$SYS/", 2):
             journal.retained(message)
+    for key, (until_ms, value) in state.notes.items():
+        if until_ms > state.now_ms:
+            journal.note(key, value, until_ms)
     yield journal.take()
     told: set[int] = set()
     for session in state.sessions.values():

@@ -147,6 +147,9 @@ class Selective:
             self._asking.answer(session, route, message, event, asked, complaint, properties)
             if not request.deliver:
                 return Outcome(0, complaint)
+        network, top = self._state.network, request.top or settings.top
+        if network is not None and event is not None and top is None:
+            network.published(message, event)
         version = 0
         if retain:
             version = retain_message(self._state, message, event)

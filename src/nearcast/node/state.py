@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
+from nearcast.model import Event
 from nearcast.node.access import Access
 from nearcast.node.connection import Connection
 from nearcast.node.counters import Counters
@@ -41,6 +42,12 @@ class Network(Protocol):
     def restored(self) -> None:
         """Take note that the node has its memory of before."""
 
+    def moved(self, session: Session, /) -> None:
+        """Take note that a client is elsewhere."""
+
+    def published(self, message: Message, event: Event, /) -> None:
+        """Let an event with a place find those near it whose gateways are other nodes."""
+
     def retained(self, message: Message, /) -> None:
         """Let the other nodes keep a message too; an empty payload forgets."""
 
@@ -73,6 +80,16 @@ class NodeState:
     next_subscription: int = 1
     selections: Selections | None = None
     network: Network | None = None
+    notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+
+    def set_note(self, key: bytes, value: bytes, until_ms: int) -> None:
+        """Keep something for the network over a restart, until an instant; 0 forgets it."""
+        if until_ms <= self.now_ms:
+            self.notes.pop(key, None)
+        else:
+            self.notes[key] = (until_ms, value)
+        if self.journal is not None:
+            self.journal.note(key, value, until_ms)
 
     def add_subscription(self, one: Subscription, old: Subscription | None = None) -> None:
         """Let a subscription take effect, in place of one of the same identity.

@@ -6,9 +6,11 @@ crash as a lost connection, and come back when they are told to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from nearcast.locality import Timing
 from nearcast.mqtt import (
     Connack,
     Connect,
@@ -20,8 +22,8 @@ from nearcast.mqtt import (
     Publish,
     Suback,
 )
-from nearcast.network import LinkTiming, Mesh
-from nearcast.node import Connection, Node, NodeSettings
+from nearcast.network import LinkTiming, Mesh, NamedPlan
+from nearcast.node import Connection, Node, NodeSettings, SpaceSettings
 from nearcast.simulator.world import Instant, Send
 
 SESSION_S = 100_000
@@ -109,10 +111,21 @@ class SimulatedClient:
 class MqttNode:
     """One node with its clients; an `Actor` of the world."""
 
-    def __init__(self, name: str, seed: int, *, settings: NodeSettings | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        *,
+        settings: NodeSettings | None = None,
+        spaces: Sequence[SpaceSettings] = (),
+        patience: Timing | None = None,
+    ) -> None:
         self.name = name
         self._seed = seed
         self._settings = settings
+        self._spaces = spaces
+        self._patience = patience
+        self._plan: NamedPlan | None = None
         self._starts = 0
         self._others: dict[str, None] = {}
         self._disk: list[bytes] = []
@@ -122,13 +135,17 @@ class MqttNode:
     def _start(self, now: Instant) -> None:
         self._starts += 1
         random = Random(f"{self._seed}/{self.name}/{self._starts}")
-        self.node = Node(self._settings, rng=random, with_journal=True)
-        self.mesh = Mesh(self.name, self.node, random=random, timing=LinkTiming())
+        self.node = Node(self._settings, rng=random, with_journal=True, spaces=self._spaces)
+        self.mesh = Mesh(
+            self.name, self.node, random=random, timing=LinkTiming(), patience=self._patience
+        )
         self.node.restore(self._disk, now)
         self.node.take_journal()
         self._disk = list(self.node.snapshot())
         for name in self._others:
             self.mesh.meet(name, now)
+        if self._plan is not None:
+            self.mesh.use_plan(self._plan, now)  # if it has not been used before
 
     def restart(self, now: Instant) -> list[Send]:
         """Come back after a crash with what was on disk."""
@@ -143,6 +160,12 @@ class MqttNode:
         self._others.update(dict.fromkeys(names))
         for name in names:
             self.mesh.meet(name, now)
+        return self._turn(now)
+
+    def use_plan(self, plan: NamedPlan, now: Instant) -> list[Send]:
+        """Learn of a plan; it is on disk from then on."""
+        self._plan = plan
+        self.mesh.use_plan(plan, now)
         return self._turn(now)
 
     def receive(self, message: FromNode, now: Instant) -> list[Send]:
@@ -191,6 +214,7 @@ class MqttNode:
                 data = client.take()
                 if data:
                     self.node.receive(connection, data, now)
+            self.mesh.settle()
             self._disk.append(self.node.take_journal())
             grown = self.node.take_grown()
             if not grown:
