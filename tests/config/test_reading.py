@@ -160,3 +160,52 @@ def test_loading_raises_the_first_problem_and_counts_the_rest(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="1 more: see 'nearcast config check"):
         load(path, {})
     assert load(None, {}) == configuration_of("")
+
+
+SPACES = """
+[[space]]
+name = "{name}"
+topics = "{topics}"
+{more}
+[space.attributes]
+price = {{ low = 0, high = 9, path = "offer.price" }}
+"""
+
+
+def test_a_space_has_defaults_and_paths_of_its_own() -> None:
+    more = 'top = 3\nrank = "weight"\nlifetime = "250ms"\noffline = "skipped"\norder = "causal"\n'
+    reading = read(SPACES.format(name="s", topics="s/#", more=more), {})
+    assert reading.configuration is not None
+    (space,) = reading.configuration.space
+    assert (space.top, space.rank, space.lifetime, space.offline) == (3, "weight", 0.25, "skipped")
+    assert (space.hysteresis, space.positions, space.retained) == (0.1, "private", None)
+    assert space.paths() == {"price": ("offer", "price")}
+    assert reading.configuration.position.connect
+    assert not reading.configuration.position.publish
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ("top = 0", "space[0].top"),
+        ('rank = "best"', "space[0].rank"),
+        ('lifetime = "0s"', "space[0].lifetime"),
+        ("hysteresis = -0.5", "space[0].hysteresis"),
+        ('positions = "secret"', "space[0].positions"),
+        ('offline = "maybe"', "space[0].offline"),
+    ],
+)
+def test_a_bad_default_of_a_space_is_named(more: str, key: str) -> None:
+    reading = read(SPACES.format(name="s", topics="s/#", more=more), {})
+    assert key in str(reading.problems[0])
+
+
+def test_two_spaces_may_not_share_a_topic() -> None:
+    text = SPACES.format(name="a", topics="s/#", more="")
+    text += SPACES.format(name="b", topics="+/x", more="")
+    assert "share topics" in str(read(text, {}).problems[0])
+
+
+def test_an_empty_step_of_a_path_is_refused() -> None:
+    text = SPACES.format(name="a", topics="s/#", more="").replace("offer.price", "offer..price")
+    assert "place.lon" in str(read(text, {}).problems[0])
