@@ -165,7 +165,7 @@ class City:
     fast_mps: float = 10.0
     fast_share: float = 0.5
     fix_s: float = 5.0
-    steps: int = 30
+    steps: int = 15
     events_per_step: int = 200
     payload: int = 120
     seed: int = 7
