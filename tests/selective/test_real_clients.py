@@ -13,7 +13,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -58,7 +58,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 class Client:
     """A paho client whose messages wait in a queue."""
 
-    def __init__(self, port: int, name: str, protocol: int) -> None:
+    def __init__(self, port: int, name: str, protocol: MQTTProtocolVersion) -> None:
         self.messages: queue.Queue[Any] = queue.Queue()
         self._answers: queue.Queue[Any] = queue.Queue()
         self.paho = paho.Client(
@@ -74,7 +74,7 @@ class Client:
     def subscribe(self, text: str, pairs: list[tuple[str, str]] | None = None) -> Any:
         properties = None
         if pairs:
-            properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+            properties = Properties(PacketTypes.SUBSCRIBE)
             properties.UserProperty = pairs
         self.paho.subscribe(text, 1, properties=properties) if pairs else self.paho.subscribe(
             text, 1
@@ -95,7 +95,10 @@ class Client:
 
 @pytest.fixture
 def clients(port: int) -> Iterator[list[Client]]:
-    made = [Client(port, "new", paho.MQTTv5), Client(port, "old", paho.MQTTv311)]
+    made = [
+        Client(port, "new", MQTTProtocolVersion.MQTTv5),
+        Client(port, "old", MQTTProtocolVersion.MQTTv311),
+    ]
     yield made
     for one in made:
         one.stop()

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nearcast.model import ACCURACY_FLOOR, Box, Circle, Space
+from nearcast.model import ACCURACY_FLOOR, Box, Space
+from nearcast.model.sphere import Bounds
 
 Covered: TypeAlias = tuple[tuple[float, ...], tuple[float, ...], float]  # lows, highs, accuracy
 
@@ -42,16 +43,16 @@ class Follower:
             other_bits=Box(tuple(open_place)).accuracy(space.extent),
         )
 
-    def cut_to(self, circle: Circle) -> list[Covered]:
-        """Return the boxes of the conditions within the circle's covering boxes; O(attributes)."""
+    def cut_to(self, around: tuple[Bounds, ...]) -> list[Covered]:
+        """Return the boxes of the conditions within a circle's covering boxes; O(attributes)."""
         lon, lat = self.places
         least_lon, least_lat, most_lon, most_lat = self.extent
         cut: list[Covered] = []
-        for bounds in circle.bounds():
-            west = max(bounds[0], self.lows[lon], least_lon)
-            south = max(bounds[1], self.lows[lat], least_lat)
-            east = min(bounds[2], self.highs[lon], most_lon)
-            north = min(bounds[3], self.highs[lat], most_lat)
+        for west, south, east, north in around:
+            west = max(west, self.lows[lon], least_lon)  # noqa: PLW2901 - cut
+            south = max(south, self.lows[lat], least_lat)  # noqa: PLW2901
+            east = min(east, self.highs[lon], most_lon)  # noqa: PLW2901
+            north = min(north, self.highs[lat], most_lat)  # noqa: PLW2901
             if west > east or south > north:
                 continue
             lows, highs = list(self.lows), list(self.highs)

@@ -11,13 +11,14 @@ from nearcast.matching.placing import Position, placed_in, spaces_for
 from nearcast.matching.shelf import Shelf
 from nearcast.matching.view import MatcherView
 from nearcast.model import (
-    Circle,
     KeyInUseError,
     KeyMissingError,
     OutOfRangeError,
     Space,
     Subscription,
 )
+from nearcast.model.shapes import circle_bounds
+from nearcast.model.sphere import Bounds, checked_place
 
 
 @dataclass(slots=True)
@@ -30,6 +31,11 @@ class _Entry:
     position: Position | None
     boxes: list[tuple[Shelf, list[int]]]
     followers: list[list[Follower]]  # for each shelf; of `$near` without a fixed area
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it is one box on one shelf, wherever its owner goes (but for the seams)."""
+        return len(self.followers) == 1 and len(self.followers[0]) == 1
 
 
 class Matcher(MatcherView):
@@ -115,14 +121,25 @@ class Matcher(MatcherView):
     def _follow(self, entry: _Entry, position: Position) -> bool:
         """Move a subscription's boxes where they are, if there are as many as before."""
         assert entry.subscription.near_m is not None
-        circle = Circle(*position, entry.subscription.near_m)
+        place = checked_place(*position, "circle: the centre")
+        around = circle_bounds(*place, entry.subscription.near_m)
+        if len(around) == 1 and entry.is_simple:
+            ((shelf, ids),), ((follower,),) = entry.boxes, entry.followers
+            cut = follower.cut_to(around)
+            if len(cut) != 1 or len(ids) != 1:
+                return False
+            lows, highs, accuracy = cut[0]
+            shelf.move(ids[0], (lows, highs), place, accuracy)
+            return True
+        return self._follow_several(entry, around, place)
+
+    def _follow_several(self, entry: _Entry, around: tuple[Bounds, ...], place: Position) -> bool:
         cuts = [
-            [covered for follower in followers for covered in follower.cut_to(circle)]
+            [covered for follower in followers for covered in follower.cut_to(around)]
             for followers in entry.followers
         ]
         if any(len(cut) != len(ids) for cut, (_, ids) in zip(cuts, entry.boxes, strict=True)):
             return False
-        place = (circle.lon, circle.lat)
         for cut, (shelf, ids) in zip(cuts, entry.boxes, strict=True):
             for box_id, (lows, highs, accuracy) in zip(ids, cut, strict=True):
                 shelf.move(box_id, (lows, highs), place, accuracy)

@@ -185,8 +185,18 @@ class Shelf:
             self._bounds[box_id] = box
         else:
             self._index.move(box_id, *box)
-        row = self._rows.table[box_id]
-        row["lon"], row["lat"], row["accuracy"] = (*place, accuracy)
+        lons, lats, _, _, widths = self._columns()
+        lons[box_id], lats[box_id] = place
+        widths[box_id] = accuracy
+
+    def _columns(self) -> tuple[Any, ...]:
+        """Return the rows' longitudes, latitudes, radii, keys and accuracies, as they are now."""
+        table = self._rows.table
+        if table is not self._viewed:
+            self._viewed = table
+            names = ("lon", "lat", "radius_m", "key", "accuracy")
+            self._views = tuple(table[name] for name in names)
+        return self._views
 
     def _add_bounds(
         self, box_id: int, lows: tuple[float, ...], highs: tuple[float, ...], weight: float
@@ -228,10 +238,7 @@ class Shelf:
         lon, lat = point[lon_at], point[lat_at]
         if MISSING in (lon, lat):
             return self._keys(ids)
-        if self._rows.table is not self._viewed:
-            table = self._viewed = self._rows.table
-            self._views = (table["lon"], table["lat"], table["radius_m"], table["key"])
-        keys: list[int] = keys_inside_circles(ids, (lon, lat), self._views).tolist()
+        keys: list[int] = keys_inside_circles(ids, (lon, lat), self._columns()[:4]).tolist()
         return list(dict.fromkeys(keys)) if self._several else keys
 
     def top(self, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:

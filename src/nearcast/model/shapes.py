@@ -147,15 +147,7 @@ class Circle:
         A circle that holds a pole spans all longitudes. Otherwise its meridians of tangency are
         asin(sin(r/R) / cos(lat)) away.
         """
-        angle = (self.radius_m + _MARGIN_M) / EARTH_RADIUS_M
-        south, north = self.lat - math.degrees(angle), self.lat + math.degrees(angle)
-        if south <= -90 or north >= 90:
-            return seamless_bounds(-180.0, max(south, -90.0), 180.0, min(north, 90.0))
-        ratio = math.sin(angle) / math.cos(math.radians(self.lat))
-        width = math.degrees(math.asin(min(1.0, ratio)))
-        west, east = self.lon - width, self.lon + width
-        west, east = west + 360 * (west < -180), east - 360 * (east > 180)
-        return seamless_bounds(west, south, east, north)
+        return circle_bounds(self.lon, self.lat, self.radius_m)
 
     def contains(self, lon: float, lat: float) -> bool:
         """Say whether the place lies in the circle; O(1)."""
@@ -188,3 +180,19 @@ class Circle:
 
     def __str__(self) -> str:
         return f"circle({','.join(self._pieces())})"
+
+
+def circle_bounds(lon: float, lat: float, radius_m: float) -> tuple[Bounds, ...]:
+    """Return what `Circle.bounds` does, without a circle; the numbers are taken as they are."""
+    angle = (radius_m + _MARGIN_M) / EARTH_RADIUS_M
+    reach = math.degrees(angle)
+    south, north = lat - reach, lat + reach
+    if south <= -90 or north >= 90:
+        return seamless_bounds(-180.0, max(south, -90.0), 180.0, min(north, 90.0))
+    ratio = math.sin(angle) / math.cos(math.radians(lat))
+    width = math.degrees(math.asin(min(1.0, ratio)))
+    west, east = lon - width, lon + width
+    if west > -180 and east < 180:
+        return ((west, south, east, north),)
+    west, east = west + 360 * (west < -180), east - 360 * (east > 180)
+    return seamless_bounds(west, south, east, north)

@@ -20,7 +20,7 @@ from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
 from nearcast.node.quick import Quick
 from nearcast.node.retaining import retain_message
-from nearcast.node.routes import Arrivals, Route, Router
+from nearcast.node.routes import Arrivals, Route, Router, Service
 from nearcast.node.selective import Selective
 from nearcast.node.session import Session
 from nearcast.node.state import NodeState
@@ -44,6 +44,7 @@ class Intake:
         self._state = state
         self._router: Router | Arrivals = state.router
         self._positions = positions if state.settings.position_on_publish else None
+        self._steps = positions
         self._selective = Selective(state, delivery, positions)
         self._quick = Quick(state, delivery, self.publish_one, self._spread_bytes)
         self._delivery = delivery
@@ -105,8 +106,16 @@ class Intake:
     ) -> int:
         """Take what needs a closer look than bytes allow."""
         topic = data[body : _topic_end(data, body, stop)]
-        if self._quick.suits(route) and self._is_permitted(connection, route, topic):
-            return self._quick.run(connection, data, position, body, stop, route)
+        if connection.permits is None or self._is_permitted(connection, route, topic):
+            if self._quick.suits(route):
+                return self._quick.run(connection, data, position, body, stop, route)
+            if route.service is Service.POSITION:
+                start = body + len(topic) + (connection.version >= 5)
+                counters = self._state.counters
+                counters.publish_received += 1
+                counters.publish_bytes_received += stop - position
+                self._steps.take(connection.session, data[start:stop], ())
+                return stop
         return self.publish_one(connection, data, position, body, stop)
 
     def same_again(self, connection: Connection, data: bytes) -> bool:
