@@ -22,7 +22,7 @@ from nearcast.server import log_pump
 
 log = logging.getLogger("nearcast.eventlog")
 
-FLUSH_BYTES = 1 << 16  # little enough to stay in the cache of the processor
+FLUSH_BYTES = 1 << 17  # little enough to stay in the cache of the processor
 FLUSH_S = 0.2
 PIPE_BYTES = 1 << 20
 MOST_WAITING_BYTES = 64 << 20
