@@ -43,7 +43,7 @@ from nearcast.node.message import Message
 from nearcast.node.session import Session, Subscription
 
 _SPOOLED, _SEEN, _SINCE, _PLACE = b"e", b"d", b"s", b"p"
-_CURRENT, _UPCOMING = b"c", b"u"
+_CURRENT, _UPCOMING, _STARTS = b"c", b"u", b"i"
 _TIME, _STEP = Struct("<Q"), Struct("<Qdd")
 _WORLD = Rect(-180.0, -90.0, 180.0, 90.0)
 _encode = msgspec.msgpack.Encoder().encode
@@ -57,7 +57,7 @@ class Geography:
     `take` returns what is to travel: (node, message). Messages to the node itself never leave it.
     """
 
-    def __init__(self, name: str, node: Node, incarnation: int, timing: Timing) -> None:
+    def __init__(self, name: str, node: Node, timing: Timing) -> None:
         self.layout = Layout(name)
         self.handovers = 0
         self._name = name
@@ -66,7 +66,8 @@ class Geography:
         self._pursuit = Pursuit(name, timing, probes=True)
         self._gateway = Gateway(name, self.layout, self._pursuit, timing)
         self._spool = Spool(name, self.layout, self._pursuit, timing)
-        self._holder = Holder(name, incarnation, timing)
+        self._holder = Holder(name, 0, timing)
+        self._has_begun = False
         self._subscriptions: dict[str, Subscription] = {}
         self._places: dict[Session, list[tuple[int, Place]]] = {}
         self._waiting: dict[str, Subscription] = {}  # near an unknown place
@@ -243,8 +244,19 @@ class Geography:
 
     # --- plans ------------------------------------------------------------------------------
 
+    def _begin(self, now: int) -> None:
+        """Begin with an empty table, of a higher number than any that this node has had."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        _, before = self._node.state.notes.get(_STARTS, (0, _TIME.pack(0)))
+        incarnation = max(now, _TIME.unpack(before)[0] + 1)
+        self._keep(_STARTS, _TIME.pack(incarnation))
+        self._holder = Holder(self._name, incarnation, self._timing)
+
     def know(self, others: Iterable[str], now: int) -> None:
         """Learn who the other nodes are."""
+        self._begin(now)
         names = list(others)
         self._versions = {name: self._versions.get(name, (0, 0)) for name in names}
         if self.layout.know(names):
@@ -286,6 +298,7 @@ class Geography:
 
     def restored(self, now: int) -> None:
         """Go on with what was noted before a crash; subscriptions have come back."""
+        self._begin(now)
         notes = self._node.state.notes
         for key in (_CURRENT, _UPCOMING):
             if key in notes:

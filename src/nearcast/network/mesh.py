@@ -139,8 +139,7 @@ class Mesh:
         self._retained = RetainedCopies(name)
         self._geography: Geography | None = None
         if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
-            incarnation = random.getrandbits(62)
-            self._geography = Geography(name, node, incarnation, patience or Timing())
+            self._geography = Geography(name, node, patience or Timing())
         self._gates: deque[Gate] = deque()
         self._grown: dict[str, Peer] = {}
         node.join(self)
