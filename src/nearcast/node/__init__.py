@@ -10,7 +10,7 @@ Read next: `node` (the calls), `intake` and `answers` (the hot path), `delivery`
 and when), then `handshake`, `lifecycle`, `subscribing`; `journal` and `replay` are about survival.
 
 Spaces: `spaces` (what is configured), `selections` (who selects what), `values` (what an event is),
-`selective` and `choosing` (who gets it, who best), `quick` (the same for plain packets, in a hurry),
+`selective` and `choosing` (who gets it, who best), `quick` (the same for plain packets),
 `positions` and `crossing` (who is where, and what they come near), `asking`, `explain`.
 """
 
