@@ -117,8 +117,8 @@ async def test_a_writer_that_dies_is_replaced(
     log = EventLog(tmp_path, "n", 1.0, 60.0)
     log._pump.kill()
     log._pump.wait()
-    note(log, 100_000)  # this one is lost: it meets the broken pipe
-    note(log, 100_000)
+    note(log, 200_000)  # this one is lost: it meets the broken pipe
+    note(log, 200_000)
     log.close()
 
     again = EventLog(tmp_path, "n", 1.0, 60.0)
