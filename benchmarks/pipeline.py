@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,8 @@ def _sedona_rows(root: Path, count: int, boxes: int, ours_s: float, wanted: int)
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if run.returncode:
-        why = (run.stderr.strip().splitlines() or ["no reason given"])[-1][:120]
+        lines = [line for line in run.stderr.splitlines() if line.startswith((":", "error"))]
+        why = (lines or ["no reason given"])[0].lstrip(": ")[:120]
         return [{"name": f"{name} (did not run: {why})", "holds": None}]
     seconds, found = run.stdout.split()[-2:]
     assert int(found) == wanted, (found, wanted)
@@ -338,44 +340,40 @@ def worker_mb() -> float:
     return peak
 
 
-def growth_rows(sizes: tuple[int, ...], boxes: int) -> list[Row]:
+def growth_rows(sizes: tuple[int, ...], boxes: int) -> Iterator[Row]:
     """Seconds per million events and memory of a worker as the number of events grows."""
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        write_boxes(root / "boxes.parquet", boxes, 100.0)
+        write_boxes(root / "boxes.parquet", boxes, 2.5)
         spark = _session()
         first: tuple[float, float] | None = None
         write_events(spark, root / "warm", 20_000, CORES)
-        ours(spark, root / "warm", root / "boxes.parquet", root / "out", 5)
+        ours(spark, root / "warm", root / "boxes.parquet", root / "out", None)
         for count in sizes:
             events = root / f"events-{count}"
             write_events(spark, events, count, max(2 * CORES, count // 1_000_000))
             taken, _ = timed(
-                lambda e=events: ours(spark, e, root / "boxes.parquet", root / "out", 5)
+                lambda e=events: ours(spark, e, root / "boxes.parquet", root / "out", None)
             )
             each, memory = taken / count * 1e6, worker_mb()
             first = first or (each, memory)
-            rows.append(
-                {
-                    "name": f"match {count:,} events: seconds a million; worker {memory:,.0f} MB",
-                    "ours": each,
-                    "peer": first[0],
-                    "ratio": each / first[0],
-                    "target": "<= 1.2, memory flat",
-                    "holds": each <= 1.2 * first[0] and memory <= 1.2 * first[1],
-                    "seconds": taken,
-                    "worker_mb": memory,
-                }
-            )
+            yield {
+                "name": f"match {count:,} events: seconds a million; worker {memory:,.0f} MB",
+                "ours": each,
+                "peer": first[0],
+                "ratio": each / first[0],
+                "target": "<= 1.2, memory flat",
+                "holds": each <= 1.2 * first[0] and memory <= 1.2 * first[1],
+                "seconds": taken,
+                "worker_mb": memory,
+            }
         spark.stop()
-    return rows
 
 
 PARTS = ("match", "peers", "skew", "growth", "regions", "stream")
 
 
-def part_rows(part: str, quick: bool, positions: str | None) -> list[Row]:
+def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
     """Measure one part; a part takes from half a minute (quick) to ten minutes."""
     if part == "match":
         return match_rows(200_000, 10_000, 1) if quick else match_rows(10_000_000, 100_000, 1)
@@ -420,7 +418,7 @@ def _main() -> None:
         sedona(Path(arguments[1]), arguments[2])
         return
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    parts = PARTS
+    parts: tuple[str, ...] = PARTS
     if "--part" in arguments:
         parts = tuple(arguments[arguments.index("--part") + 1].split(","))
     positions = os.environ.get("NEARCAST_POSITIONS")

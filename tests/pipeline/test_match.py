@@ -190,6 +190,26 @@ def test_events_that_cannot_be_matched_are_kept_aside(spark: SparkSession, tmp_p
             "SELECT 7L AS subscription_id, 'prise < 5' AS where",
             "subscription_id 7: .*prise",
         ),
+        (
+            "SELECT 'one' AS event_id, 1D AS lon, 1D AS lat",
+            "SELECT 1L AS subscription_id, 'price < 5' AS where",
+            "column 'event_id' of type string; expected whole numbers",
+        ),
+        (
+            "SELECT 1L AS event_id, 'west' AS lon, 1D AS lat",
+            "SELECT 1L AS subscription_id, 'price < 5' AS where",
+            "column 'lon' of type string; expected numbers",
+        ),
+        (
+            "SELECT 1L AS event_id, 1D AS lon, 1D AS lat, 3 AS kind",
+            "SELECT 1L AS subscription_id, 'price < 5' AS where",
+            "column 'kind' of type int; expected texts",
+        ),
+        (
+            "SELECT 1L AS event_id, 1D AS lon, 1D AS lat",
+            "SELECT 1L AS subscription_id, true AS price_low",
+            "column 'price_low' of type boolean; expected numbers",
+        ),
     ],
 )
 def test_a_table_that_says_nothing_useful_is_answered(
@@ -201,3 +221,20 @@ def test_a_table_that_says_nothing_useful_is_answered(
         )
     assert isinstance(error.value, MisuseError)
     assert not (tmp_path / "deliveries").exists()
+
+
+def test_empty_tables_one_row_and_only_bad_rows_are_matched_for_what_they_are(
+    spark: SparkSession, tmp_path: Path
+):
+    one = spark.sql("SELECT 1L AS event_id, 0.5D AS lon, 0.5D AS lat")
+    wish = spark.sql("SELECT 7L AS subscription_id, 'lon < 0.6' AS where")
+    question = Question("city", "city/x")
+    for events, wishes, found, rejected in (
+        (one, wish, 1, 0),
+        (one.limit(0), wish, 0, 0),
+        (one, wish.limit(0), 0, 0),
+        (one.selectExpr("event_id", "9D AS lon", "lat"), wish, 0, 1),
+    ):
+        done = match_tables(events, wishes, city(), question, str(tmp_path))
+        assert (done.deliveries, done.rejected) == (found, rejected)
+        assert len(rows(spark, tmp_path)) == found

@@ -59,3 +59,9 @@ def test_no_positions_are_said(spark: SparkSession, tmp_path: Path):
     empty = spark.createDataFrame([], spark_schema(POSITIONS))
     with pytest.raises(MisuseError, match="no positions"):
         find_regions(empty, str(tmp_path), 50.0, RegionRules())
+
+
+def test_a_table_of_something_else_is_refused(spark: SparkSession, tmp_path: Path):
+    with pytest.raises(MisuseError, match="no column 'user_id'; expected it; its columns are x"):
+        find_regions(spark.sql("SELECT 1 AS x"), str(tmp_path), 50.0, RegionRules())
+    assert list(tmp_path.iterdir()) == []

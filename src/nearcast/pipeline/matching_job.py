@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.matching import save_matcher
-from nearcast.model import MisuseError, Space
+from nearcast.model import Space
+from nearcast.pipeline.column_types import check_event_columns, check_subscription_columns
 from nearcast.pipeline.match import EVENT_KEY, Question, deliveries_from, ship, why_not
 from nearcast.pipeline.partitioned import choose_cells, match_by_place
 from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
@@ -46,14 +47,10 @@ def match_tables(
     fits: int = FITS_A_WORKER,
 ) -> Matched:
     """Write the tables `deliveries` and `rejected_events` under `output`."""
-    if EVENT_KEY not in events.columns:
-        raise MisuseError(
-            f"no column '{EVENT_KEY}'",
-            where="events",
-            expected=f"one of {', '.join(events.columns)}",
-        )
+    check_event_columns(events, space, EVENT_KEY)
     columns = subscription_columns(space, subscriptions.columns, "subscriptions")
     wishes = subscriptions.select(*columns)
+    check_subscription_columns(wishes, KEY)
     judged = events.withColumn("reason", why_not(space, events.columns))
     names = [a.name for a in space.attributes if a.name in events.columns]
     good = judged.where("reason IS NULL").select(EVENT_KEY, *names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nearcast.eventlog import CELLS, REGIONS
+from nearcast.eventlog import CELLS, POSITIONS, REGIONS
 from nearcast.locality.slow_regions import (
     Cell,
     CellGrid,
@@ -19,6 +19,7 @@ from nearcast.locality.slow_regions import (
     slow_regions,
 )
 from nearcast.model.errors import LimitError, MisuseError
+from nearcast.pipeline.column_types import check_present
 from nearcast.pipeline.tables import conform, drafts
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def find_regions(
     positions: DataFrame, output: str, cell_m: float, rules: RegionRules
 ) -> RegionsFound:
     """Write the tables `cells` and `regions` under `output`, and a GeoJSON file beside them."""
+    todo = "Give a table that 'nearcast pipeline ingest' wrote"
+    check_present(positions, POSITIONS.names, "positions", todo)
     spark = positions.sparkSession
     grid = CellGrid(cell_m, _middle_latitude(positions))
     with drafts() as written:

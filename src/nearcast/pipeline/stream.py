@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from nearcast.eventlog import DELIVERIES, LOG_TABLES
 from nearcast.matching import save_matcher
 from nearcast.model import FileFormatError, MisuseError, Space
+from nearcast.pipeline.column_types import check_event_columns
 from nearcast.pipeline.event_logs import is_event_log, node_numbers
 from nearcast.pipeline.ingest_events import events_of_log
 from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, why_not
@@ -112,8 +113,7 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
         opened = events_of_log(events, stream.space, node_numbers(str(stream.events)))
         late = why_not(stream.space, opened.columns)
         return opened.withColumn("reason", F.coalesce("_problem", late))
-    if EVENT_KEY not in events.columns:
-        raise MisuseError(f"no column '{EVENT_KEY}'", where=str(stream.events))
+    check_event_columns(events, stream.space, EVENT_KEY)
     return events.withColumn("reason", why_not(stream.space, events.columns))
 
 

@@ -55,6 +55,17 @@ def subscription_columns(space: Space, present: list[str], where: str) -> list[s
 
 def matcher_of(table: pa.Table, space: Space) -> MatcherView:
     """Return a matcher of a table's rows, which are in the order of their ids."""
+    try:
+        return _matcher_of(table, space)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise MisuseError(
+            f"columns of a wrong type ({error})",
+            where="subscriptions",
+            expected="numbers as bounds and weights, texts as conditions",
+        ) from None
+
+
+def _matcher_of(table: pa.Table, space: Space) -> MatcherView:
     if "where" in table.column_names or "area" in table.column_names:
         return _matcher_of_texts(table, space)
     lows, highs = bounds_of_table(table, space)
