@@ -25,6 +25,8 @@ from nearcast.model.errors import (
 MOST_DIMENSIONS: Final = 64  # a leaf's attributes are the bits of one word
 MOST_BOXES: Final = 2**30  # positions are int32, and leaves are not full
 RANKS: Final = ("narrowest", "centre", "weight")
+# Numba compiles a kernel anew for an array that may not be written to: such a one is copied.
+_AS_COMPILED: Final = ("C", "W")
 _SINGLE_RANKS: Final = dict(zip(RANKS, np.identity(3), strict=True))
 FLOOR_LOG2: Final = math.log2(ACCURACY_FLOOR)  # of a width, as a share of a known range
 FLOOR_LOG2_UNKNOWN: Final = -1074.0  # of a width where the range is unknown
@@ -74,7 +76,7 @@ def keys_of(values: npt.ArrayLike, count: int) -> Ints:
         )
     if keys.dtype == np.uint64 and count and keys.max() > np.uint64(2**63 - 1):
         raise OutOfRangeError(str(keys.max()), where="keys", expected="whole numbers of 64 bits")
-    return np.ascontiguousarray(keys, dtype=np.int64)
+    return np.require(keys, np.int64, _AS_COMPILED)
 
 
 def weight_of(value: object) -> float:
@@ -108,7 +110,7 @@ def numbers(values: npt.ArrayLike, where: str) -> Floats:
         array = np.asarray(values)
         if array.dtype.kind not in "iufb" and array.size:
             raise ValueError
-        return np.ascontiguousarray(array, dtype=np.float64)
+        return np.require(array, np.float64, _AS_COMPILED)
     except (TypeError, ValueError):
         raise MisuseError(
             "something that is not numbers", where=where, expected="numbers"

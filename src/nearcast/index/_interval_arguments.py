@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Final, NoReturn, SupportsFloat, SupportsIndex
 
 import numpy as np
 
@@ -24,6 +24,8 @@ Rank = str | Mapping[str, float]
 
 RANKS = ("narrowest", "centre", "weight")
 METHODS = ("exact", "paper")
+# Numba compiles a kernel anew for an array that may not be written to: such a one is copied.
+_AS_COMPILED: Final = ("C", "W")
 _LEAST_KEY = -(1 << 63)
 _GREATEST_KEY = (1 << 63) - 1
 
@@ -137,7 +139,7 @@ def key_array(keys: ArrayLike) -> NDArray[np.int64]:
         raise MisuseError(f"an array of shape {given.shape}", where="keys", expected="one axis")
     if len(given) and (given.dtype.kind not in "iu" or given.max() > _GREATEST_KEY):
         raise OutOfRangeError(f"keys of type {given.dtype}", where="keys", expected="64-bit keys")
-    return np.ascontiguousarray(given, dtype=np.int64)
+    return np.require(given, np.int64, _AS_COMPILED)
 
 
 def column(values: ArrayLike, length: int, name: str) -> NDArray[np.float64]:
@@ -147,12 +149,12 @@ def column(values: ArrayLike, length: int, name: str) -> NDArray[np.float64]:
         raise MisuseError(
             f"an array of shape {given.shape}", where=name, expected=f"{length} numbers, or one"
         )
-    return np.ascontiguousarray(np.broadcast_to(given, (length,)))
+    return np.require(np.broadcast_to(given, (length,)), np.float64, _AS_COMPILED)
 
 
 def value_array(xs: ArrayLike, where: str) -> NDArray[np.float64]:
     """Return values to ask for, all finite."""
-    given = np.ascontiguousarray(np.atleast_1d(np.asarray(xs, dtype=np.float64)))
+    given = np.require(np.atleast_1d(xs), np.float64, _AS_COMPILED)
     if given.ndim != 1:
         raise MisuseError(f"an array of shape {given.shape}", where=where, expected="one axis")
     if not np.isfinite(given).all():

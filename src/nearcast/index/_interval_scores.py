@@ -55,6 +55,7 @@ from nearcast.index._interval_memory import (
     inlined,
     load,
     ordinal,
+    prefetch,
     scratch,
     store,
     value_of,
@@ -264,13 +265,22 @@ def _least_score(s, run, level, node, x, a, b, c):  # type: ignore[no-untyped-de
         first = load(firsts, node)
         low = -math.inf if first == BELOW_ALL else value_of(first - 1)  # an open end's own
         offset = _least_offset(x, low, beyond, above, closed)
-    weight = float_of(load(node_column(run, level, N_WEIGHT), node))
+    weight = float_of(load(node_column(run, level, N_WEIGHT), node)) if c != 0.0 else 0.0
     return blend(width, offset, weight, a, b, c)
 
 
 @inlined
 def _hopeless(bound, age, bests, size, k):  # type: ignore[no-untyped-def]
     return size == k and worse(bound, age, bests)
+
+
+@inlined
+def _ask_for_group(run, group):  # type: ignore[no-untyped-def]
+    """Have what a look at a group needs first brought here, while others are looked at."""
+    for number in (RUN_FIRST, RUN_ABOVE, RUN_WIDTH):
+        place = column(run, number) + (group << 7)
+        prefetch(place)
+        prefetch(place + 64)
 
 
 @inlined
@@ -296,6 +306,8 @@ def _push_children(s, run, level, node, x, number, stack, top, bests, size, k, a
                 break
             copy_triple(other + 24, other)
             spot -= 1
+        if level == 1:
+            _ask_for_group(run, child)
         target = stack + 24 * spot
         store(target, 0, bits_of(bound))
         store(target, 1, age)
@@ -314,11 +326,12 @@ def _scan_group(run, group, x, number, bests, size, k, spare, a, b, c):  # type:
         first, above = load(firsts, place), load(aboves, place)
         if first > number or above <= number:
             continue
-        age = load(ages, place)
-        offset = offset_of(first, above, age & 3, x) if b != 0.0 else 0.0
-        weight = float_of(load(weights, place))
+        offset = offset_of(first, above, load(ages, place) & 3, x) if b != 0.0 else 0.0
+        weight = float_of(load(weights, place)) if c != 0.0 else 0.0
         score = blend(float_of(load(widths, place)), offset, weight, a, b, c)
-        size = offer(bests, size, k, spare, score, age, load(slots, place))
+        if size == k and score > float_of(load(bests, 0)):
+            continue  # without a look at the other columns, which are far away
+        size = offer(bests, size, k, spare, score, load(ages, place), load(slots, place))
     return size
 
 

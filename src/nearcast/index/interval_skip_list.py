@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
 
 _CHUNK_BITS = 7
-_LIST_LIMIT = 512  # intervals that the list takes before they become a run
+_LIST_LIMIT = 256  # intervals that the list takes before they become a run
 _NO_LIMIT = 1 << 40
+_SOON_FOUND = 256  # keys for which there is always room
 _AT_ONCE = 1 << 16  # keys that `stab_many` has room for at least
 _NO_KEYS = np.empty(0, dtype=np.int64)
 _COLUMNS = ("lows", "highs", "low_open", "high_open", "weights")
@@ -173,7 +174,7 @@ class IntervalSkipList:
         self._top = kernels.scores.top
         self._whole: IntervalSkipList | None = None
         self._whole_at = (0, 0)
-        self._make_answer(256)
+        self._make_answer(_SOON_FOUND)
 
     def _make_answer(self, capacity: int) -> None:
         self._answer: Keys = np.empty(capacity + 16, dtype=np.int64)
@@ -323,9 +324,10 @@ class IntervalSkipList:
         """
         value = float(x)
         wanted = checked_k(k)
-        if wanted > 256:
+        if wanted > _SOON_FOUND:
             wanted = min(wanted, len(self))
-            self._make_answer(max(wanted, self._answer_capacity))
+        if wanted > self._answer_capacity:
+            self._make_answer(2 * wanted)
         if method != "exact" and checked_method(method, rank) == "paper":
             found = self._top_paper(value, min(wanted, len(self)))
         else:
