@@ -28,6 +28,7 @@ class Delivery:
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self.take_limits()
+        self._mark = 0  # of the message at hand, to find who has it already
         self._offset = 0  # of the message at hand within the run that the event log has noted
 
     def take_limits(self) -> None:
@@ -67,6 +68,40 @@ class Delivery:
         counters = state.counters
         counters.publish_sent += sent * count
         counters.publish_bytes_sent += sent * size
+
+    def append_once(self, sessions: list[Session], packet: bytes, version: int) -> list[Session]:
+        """Put a packet into the outboxes of those of a version, once each; return the others.
+
+        Sessions may stand there several times. The event log is not told.
+        """
+        state, size, limit = self._state, len(packet), self._outbox_limit
+        self._mark += 1
+        mark, sent, grown = self._mark, 0, state.grown
+        others: list[Session] = []
+        for session in sessions:
+            if session.mark == mark:
+                continue
+            session.mark = mark
+            link = session.link
+            if link is None:
+                continue
+            if link.version != version or not link.is_plain:
+                others.append(session)
+                continue
+            total = link.outbox_bytes + size
+            if total > limit and link.outbox_bytes:
+                session.dropped += 1
+                state.counters.dropped_slow += 1
+                continue
+            link.outbox_bytes = total
+            link.outbox.append(packet)
+            sent += 1
+            if not link.has_grown:
+                link.has_grown = True
+                grown.append(link)
+        state.counters.publish_sent += sent
+        state.counters.publish_bytes_sent += sent * size
+        return others
 
     def send_to_each(self, sessions: list[Session], message: Message) -> None:
         """Send one message at QoS 0 to many, encoded once for each version."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nearcast.node.connection import Connection
-from nearcast.node.delivery import Delivery, recode_run
+from nearcast.node.delivery import Delivery
 from nearcast.node.message import Head, Message
 from nearcast.node.routes import Route
 from nearcast.node.session import Session
@@ -105,8 +105,8 @@ class Quick:
             body = _body(data, start)
             keys = next(found) if point is not None else []
             try:
-                sessions = dict.fromkeys([owners[key] for key in keys])
-                is_quick = point is not None and sessions.keys().isdisjoint(route.holders)
+                sessions = [owners[key] for key in keys]
+                is_quick = point is not None and route.holders.keys().isdisjoint(sessions)
             except KeyError:
                 is_quick = False
             if not is_quick:
@@ -128,31 +128,16 @@ class Quick:
     def _send(
         self,
         connection: Connection,
-        sessions: dict[Session, None],
+        sessions: list[Session],
         packet: bytes,
         head_size: int,
         topic: bytes,
     ) -> None:
         """Pass a packet on, as it is to those of the publisher's version."""
-        same: list[Session] = []
-        other: list[Session] = []
-        is_new = connection.version >= 5
-        for session in sessions:
-            link = session.link
-            if link is None:
-                continue
-            if not link.is_plain:
-                message = Message(Head(topic, len(packet) - head_size, 0), packet[head_size:])
-                self._delivery.send_to_each([session], message)
-            elif (session.version >= 5) == is_new:
-                same.append(session)
-            else:
-                other.append(session)
-        if same:
-            self._delivery.append_to_all(same, packet, 1)
-        if other:
-            recoded = recode_run(packet, len(packet), head_size, topic, 4 if is_new else 5)
-            self._delivery.append_to_all(other, recoded, 1)
+        others = self._delivery.append_once(sessions, packet, connection.version)
+        if others:
+            message = Message(Head(topic, len(packet) - head_size, 0), packet[head_size:])
+            self._delivery.send_to_each(others, message)
 
 
 def _next(data: bytes, position: int, topic: bytes, version: int) -> tuple[int, int]:

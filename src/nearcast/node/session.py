@@ -125,6 +125,7 @@ class Session:
         "is_peer",
         "last_packet_id",
         "link",
+        "mark",
         "number",
         "position",
         "position_kept_ms",
@@ -160,6 +161,7 @@ class Session:
         self.will: WillMessage | None = None
         self.will_at_ms = 0
         self.dropped = 0
+        self.mark = 0  # the last message of a space that was put into its outbox
         self.position: tuple[float, float] | None = None  # longitude, latitude
         self.position_kept_ms = 0  # when the journal was told last
         self.followers: dict[int, Subscription] = {}
