@@ -88,7 +88,7 @@ class Network:
         """Withdraw from the list; with `leave`, for good, after what others must have is theirs."""
         if leave:
             await self._wait_until_drained()
-        self.turn_ended()
+        self._turns.end()
         if self._client is not None and self._members is not None:
             await self._carrier.flush(self._client)
             await self._say_goodbye(self._members, leave=leave)
@@ -265,7 +265,15 @@ class Network:
 
     def _received(self, sender: str, data: bytes) -> None:
         self._turns.schedule()
-        self.mesh.receive(sender, data, self._turns.now_ms)
+        try:
+            self.mesh.receive(sender, data, self._turns.now_ms)
+        except Exception:  # a mistake of ours: say so; the links to others go on
+            log.exception("a frame from node %s was not taken", sender)
+
+    def settle(self) -> None:
+        """Let other nodes hear of what the turn has brought; it is not stored yet."""
+        self.mesh.now_ms = max(self.mesh.now_ms, self._turns.now_ms)
+        self.mesh.settle()
 
     def turn_ended(self) -> None:
         """Send what the turn has brought; its journal is written."""

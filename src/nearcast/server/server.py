@@ -145,6 +145,8 @@ class Server:
     def _restore(self) -> None:
         mode = self.configuration.durability.mode
         if mode == "off":
+            if self._mesh is not None:
+                self._mesh.restored()
             return
         directory = Path(self.configuration.node.data) / "journal"
         self._journal = JournalFile(directory, syncs=mode == "power")
@@ -181,10 +183,9 @@ class Server:
         from nearcast.server.network import Network
         from nearcast.server.network_entry import entry_of
 
-        mesh.restored()
         section, describe = self.configuration.network, entry_of(self)
         self.network = Network(section, mesh, turns, describe=describe, on_leave=self._leave)
-        turns.on_written = self.network.turn_ended
+        turns.on_taken, turns.on_written = self.network.settle, self.network.turn_ended
         await self.network.start()
 
     def _leave(self) -> None:

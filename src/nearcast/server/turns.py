@@ -48,7 +48,8 @@ class Turns:
         on_failure: Callable[[BaseException], None] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        self.on_written: Callable[[], None] | None = None
+        self.on_taken: Callable[[], None] | None = None  # all is taken in, nothing is stored yet
+        self.on_written: Callable[[], None] | None = None  # all that is stored is written out
         self.node = node
         self._counters = node.counters
         self._receive = node.receive
@@ -112,6 +113,8 @@ class Turns:
 
     def end(self) -> None:
         """Store and write what has come in so far."""
+        if self.on_taken is not None:
+            self.on_taken()
         try:
             self._store()
         except OSError as problem:
@@ -122,7 +125,7 @@ class Turns:
         else:
             for connection in self.node.take_grown():
                 self._write(connection)
-        if self.on_written is not None:
+        if self.on_written is not None and self._sync is None:
             self.on_written()
         self._ask()
         self._set_alarm()

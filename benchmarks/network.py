@@ -1,0 +1,196 @@
+"""Several nodes over NATS: what crossing costs, what crosses at all, how long it takes.
+
+CPU is that of all nodes and NATS together, from `/proc/<pid>`; messages that stay and messages
+that cross are sent through the same running network in slices, by turns.
+
+    python -m benchmarks.network --quick
+
+`network_nodes.py` starts the processes, `network_city.py` has the moving city.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.broker_load import (
+    Load,
+    Publisher,
+    Subscriber,
+    drive,
+    link,
+    publish_packet,
+    read_exactly,
+    subscribe,
+)
+from benchmarks.network_city import crossings
+from benchmarks.network_nodes import Nodes, network_of
+
+Row = dict[str, Any]
+SLICES = 10
+MOST_TIMES = 3.0
+STAYS, CROSSES = "stays", "crosses"
+
+
+class Pairs:
+    """Publishers at one node, subscribers at another or the same."""
+
+    def __init__(self, nodes: Nodes, load: Load, qos: int, where: str) -> None:
+        self._load = load
+        listening = nodes.ports[1] if where == CROSSES else nodes.ports[0]
+        self._subscribers = []
+        for number, name in enumerate(load.filters):
+            topic = f"{where}/{name}"
+            sock = link(listening, 4, f"{where}s{number}")
+            subscribe(sock, 4, topic, qos)
+            size = len(publish_packet(topic, 4, qos, 1))
+            self._subscribers.append(Subscriber(sock, size, 2 + 2 + len(topic), qos))
+        self._publishers = [
+            Publisher(link(nodes.ports[0], 4, f"{where}p{n}"), f"{where}/{topic}", 4, qos, load)
+            for n, topic in enumerate(load.publishers)
+        ]
+
+    def run(self, messages: int) -> int:
+        return drive(self._publishers, self._subscribers, self._load, messages)
+
+    def close(self) -> None:
+        socks = [one.sock for one in self._publishers] + [one.sock for one in self._subscribers]
+        for sock in socks:
+            sock.close()
+
+
+def pairs(count: int, batch: int) -> Load:
+    names = [f"{number:02d}" for number in range(count)]
+    return Load("pairs", names, names, 1, batch)
+
+
+def crossing_cost(nodes: Nodes, title: str, load: Load, qos: int, messages: int) -> Iterator[Row]:
+    """Yield the CPU of a message that crosses beside that of one that stays."""
+    both = {where: Pairs(nodes, load, qos, where) for where in (STAYS, CROSSES)}
+    for one in both.values():
+        one.run(messages // SLICES)
+    used = {where: [0.0, 0.0] for where in both}
+    counts = dict.fromkeys(both, 0)
+    for _ in range(SLICES):
+        for where, one in both.items():
+            before = nodes.cpu_s()
+            counts[where] += one.run(messages // SLICES)
+            for place, now in enumerate(nodes.cpu_s()):
+                used[where][place] += now - before[place]
+    for one in both.values():
+        one.close()
+    cost = {where: [each / counts[where] * 1e6 for each in used[where]] for where in both}
+    with_nats = {where: sum(each) for where, each in cost.items()}
+    ratio = with_nats[CROSSES] / with_nats[STAYS]
+    yield {
+        "name": f"{title}: CPU of a message that crosses beside one that stays, µs",
+        "ours": with_nats[CROSSES],
+        "peer": with_nats[STAYS],
+        "ratio": ratio,
+        "target": f"≤ {MOST_TIMES:g} ×",
+        "holds": ratio <= MOST_TIMES,
+        "without_nats": cost[CROSSES][0] / cost[STAYS][0],
+    }
+
+
+def cost_rows(quick: bool) -> Iterator[Row]:
+    """Yield the cost of crossing, at every QoS and where nothing can be sent in one go."""
+    share = 5 if quick else 1
+    sizes = {0: 1_000_000, 1: 150_000, 2: 80_000}
+    for durability in ("off", "process"):
+        with network_of(4, durability) as nodes:
+            for qos, messages in sizes.items():
+                if durability == "process" and not qos:
+                    continue
+                title = f"10 pairs, QoS {qos}, durability {durability}"
+                yield from crossing_cost(nodes, title, pairs(10, 200), qos, messages // share)
+            if durability == "off":
+                for qos in (0, 1):
+                    title = f"100 pairs, one packet at a time, QoS {qos}"
+                    yield from crossing_cost(nodes, title, pairs(100, 1), qos, 100_000 // share)
+
+
+def city_rows(quick: bool) -> Iterator[Row]:
+    """Yield how many messages cross in a moving city, beside flooding."""
+    for count in (2, 4) if quick else (2, 4, 8):
+        with network_of(count) as nodes:
+            found = crossings(nodes, 100 if quick else 300, 5 if quick else 20, 500)
+        ratio = found["flooded"] / max(1, found["crossed"])
+        yield {
+            "name": f"moving city, {count} nodes: publications between nodes, beside flooding",
+            "ours": found["crossed"],
+            "peer": found["flooded"],
+            "ratio": ratio,
+            "target": "≥ 3 ×" if count == 4 else "grows",
+            "holds": ratio >= 3 if count == 4 else None,
+            **found,
+        }
+
+
+def latency(nodes: Nodes, where: str, rate: int, seconds: float) -> list[float]:
+    """Return the times from publication to delivery in microseconds."""
+    receiver = link(nodes.ports[1] if where == CROSSES else nodes.ports[0], 4, "r")
+    subscribe(receiver, 4, "l", 0)
+    sender = link(nodes.ports[0], 4, "s")
+    packet = publish_packet("l", 4, 0, 0)
+    times: list[float] = []
+    due = time.perf_counter()
+    for _ in range(int(rate * seconds)):
+        due += 1 / rate
+        time.sleep(max(0.0, due - time.perf_counter()))
+        sent = time.perf_counter()
+        sender.sendall(packet)
+        read_exactly(receiver, len(packet))
+        times.append((time.perf_counter() - sent) * 1e6)
+    receiver.close()
+    sender.close()
+    return times[len(times) // 10 :]
+
+
+def latency_rows(quick: bool) -> Iterator[Row]:
+    """Yield p50 and p99 of a message that crosses, beside one that stays."""
+    times: dict[str, list[float]] = {CROSSES: [], STAYS: []}
+    with network_of(4) as nodes:
+        for _ in range(2 if quick else 5):
+            for where in times:
+                times[where] += latency(nodes, where, 200, 1.5 if quick else 4)
+    for name, place in (("p50", 49), ("p99", 98)):
+        ours, peer = (statistics.quantiles(one, n=100)[place] for one in times.values())
+        yield {
+            "name": f"latency {name} of a message that crosses beside one that stays, µs",
+            "ours": ours,
+            "peer": peer,
+            "ratio": ours / peer,
+            "target": "report",
+            "holds": None,
+        }
+
+
+def run(quick: bool = False, only: str = "") -> dict[str, Any]:
+    """Return the rows; `only` keeps those whose section starts so."""
+    sections = {"cost": cost_rows, "city": city_rows, "latency": latency_rows}
+    rows: list[Row] = []
+    for name, section in sections.items():
+        if name.startswith(only):
+            rows += section(quick)
+    return {"rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    for row in run(arguments.quick, arguments.only)["rows"]:
+        extra = f"  (without NATS {row['without_nats']:.2f})" if "without_nats" in row else ""
+        print(
+            f"{row['name']:<75} {row['ours']:>10,.1f} {row['peer']:>10,.1f}"
+            f" {row['ratio']:>6.2f} {row['target']:>8} {row['holds']}{extra}"
+        )
+
+
+if __name__ == "__main__":
+    main()
