@@ -38,18 +38,24 @@ STAYS, CROSSES = "stays", "crosses"
 class Pairs:
     """Publishers at one node, subscribers at another or the same."""
 
-    def __init__(self, nodes: Nodes, load: Load, qos: int, where: str) -> None:
+    def __init__(self, nodes: Nodes, load: Load, version: int, qos: int, where: str) -> None:
         self._load = load
         listening = nodes.ports[1] if where == CROSSES else nodes.ports[0]
         self._subscribers = []
         for number, name in enumerate(load.filters):
             topic = f"{where}/{name}"
-            sock = link(listening, 4, f"{where}s{number}")
-            subscribe(sock, 4, topic, qos)
-            size = len(publish_packet(topic, 4, qos, 1))
+            sock = link(listening, version, f"{where}s{number}")
+            subscribe(sock, version, topic, qos)
+            size = len(publish_packet(topic, version, qos, 1))
             self._subscribers.append(Subscriber(sock, size, 2 + 2 + len(topic), qos))
         self._publishers = [
-            Publisher(link(nodes.ports[0], 4, f"{where}p{n}"), f"{where}/{topic}", 4, qos, load)
+            Publisher(
+                link(nodes.ports[0], version, f"{where}p{n}"),
+                f"{where}/{topic}",
+                version,
+                qos,
+                load,
+            )
             for n, topic in enumerate(load.publishers)
         ]
 
@@ -67,9 +73,11 @@ def pairs(count: int, batch: int) -> Load:
     return Load("pairs", names, names, 1, batch)
 
 
-def crossing_cost(nodes: Nodes, title: str, load: Load, qos: int, messages: int) -> Iterator[Row]:
+def crossing_cost(
+    nodes: Nodes, title: str, load: Load, version: int, qos: int, messages: int
+) -> Iterator[Row]:
     """Yield the CPU of a message that crosses beside that of one that stays."""
-    both = {where: Pairs(nodes, load, qos, where) for where in (STAYS, CROSSES)}
+    both = {where: Pairs(nodes, load, version, qos, where) for where in (STAYS, CROSSES)}
     for one in both.values():
         one.run(messages // SLICES)
     used = {where: [0.0, 0.0] for where in both}
@@ -86,7 +94,7 @@ def crossing_cost(nodes: Nodes, title: str, load: Load, qos: int, messages: int)
     with_nats = {where: sum(each) for where, each in cost.items()}
     ratio = with_nats[CROSSES] / with_nats[STAYS]
     yield {
-        "name": f"{title}: CPU of a message that crosses beside one that stays, µs",
+        "name": f"{title}: CPU per message, crossing beside staying, µs",
         "ours": with_nats[CROSSES],
         "peer": with_nats[STAYS],
         "ratio": ratio,
@@ -105,12 +113,14 @@ def cost_rows(quick: bool) -> Iterator[Row]:
             for qos, messages in sizes.items():
                 if durability == "process" and not qos:
                     continue
-                title = f"10 pairs, QoS {qos}, durability {durability}"
-                yield from crossing_cost(nodes, title, pairs(10, 200), qos, messages // share)
+                for version, name in ((4, "MQTT 3.1.1"), (5, "MQTT 5")):
+                    title = f"10 pairs, {name}, QoS {qos}, durability {durability}"
+                    load = pairs(10, 200)
+                    yield from crossing_cost(nodes, title, load, version, qos, messages // share)
             if durability == "off":
                 for qos in (0, 1):
                     title = f"100 pairs, one packet at a time, QoS {qos}"
-                    yield from crossing_cost(nodes, title, pairs(100, 1), qos, 100_000 // share)
+                    yield from crossing_cost(nodes, title, pairs(100, 1), 4, qos, 100_000 // share)
 
 
 def city_rows(quick: bool) -> Iterator[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import queue
 import re
@@ -22,8 +23,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
+from nearcast.locality import Counts, Plan, plan_to_json
 from nearcast.server.nats_admin import look
-from nearcast.server.nats_members import LinkState, Member
+from nearcast.server.nats_connection import close, connect
+from nearcast.server.nats_members import LinkState, Member, open_bucket
+from nearcast.server.nats_settings import PLAN, SharedSettings
 from nearcast.server.processes import Child, Fleet, free_port
 
 pytestmark = pytest.mark.server
@@ -435,6 +439,74 @@ def test_a_node_leaves_on_purpose_hands_over_and_may_come_again(three: World):
     three.join("a", "b", "c")
     three.client("a").publish("leave", b"again", 1)
     assert listener.take(1) == [("leave", b"again", 1)]
+
+
+PLACED = """
+[[space]]
+name = "shops"
+topics = "shops/#"
+longitude = "lon"
+latitude = "lat"
+[space.attributes]
+lon = { low = -180, high = 180 }
+lat = { low = -90, high = 90 }
+"""
+
+
+def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(tmp_path: Path):
+    config = tmp_path / "places.toml"
+    config.write_text(PLACED)
+    world = World(tmp_path / "world")
+    try:
+        world.start("a", "b", config=config)
+        world.join("a", "b")
+        walker, shop = world.client("a"), world.client("b")
+        walker.subscribe("$near/500m/shops/#", 1)
+
+        def walk(lon: float) -> None:
+            walker.publish("$position", json.dumps({"lon": lon, "lat": 0.0}).encode(), 1)
+
+        def offer(name: str, lon: float) -> None:
+            payload = json.dumps({"lon": lon, "lat": 0.0}).encode()
+            shop.publish(f"shops/{name}", payload, 1)
+
+        walk(0.1)
+        time.sleep(0.5)  # the other node hears of the step
+        offer("far", 0.2)
+        offer("near", 0.101)
+        assert [topic for topic, _, _ in walker.take(1)] == ["shops/near"]
+
+        area = (-0.9, -0.9, 0.9, 0.9)
+        places = (
+            [(n % 17) / 10 - 0.8 for n in range(200)],
+            [(n % 13) / 10 - 0.6 for n in range(200)],
+        )
+        counts = Counts.from_positions(area, [], *places, depth=4)
+        (tmp_path / "plan.json").write_text(plan_to_json(Plan.build(area, [], counts, capacity=40)))
+        code, said = nodes_command(world, "--plan", str(tmp_path / "plan.json"))
+        assert (code, said.strip()) == (0, "Plan 1 is shared with a, b.")
+        for name in "ab":
+            wait_for(lambda name=name: "plan 1 is taken up" in world.log(name))  # type: ignore[misc]
+        asyncio.run(_share(world.address, b"no plan"))
+        for name in "ab":
+            wait_for(lambda name=name: "a plan was refused" in world.log(name))  # type: ignore[misc]
+        for number in range(5):
+            walk(-0.6 + 0.3 * number)
+            time.sleep(0.3)
+            offer(f"far{number}", 0.85)
+            offer(f"near{number}", -0.599 + 0.3 * number)
+        assert [t for t, _, _ in walker.take(5)] == [f"shops/near{number}" for number in range(5)]
+        assert walker.rest() == []
+    finally:
+        world.end()
+
+
+async def _share(address: str, data: bytes) -> None:
+    section = NetworkSection(join=[address])
+    client = await connect(section, "test")
+    kept = await open_bucket(client, section, expires=False)
+    await SharedSettings(client, kept).put(PLAN, data, at_ms=0)
+    await close(client)
 
 
 def test_up_starts_a_network_says_where_it_is_and_leaves_nothing_running(tmp_path: Path):

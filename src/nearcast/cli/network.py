@@ -112,9 +112,12 @@ def nodes(
         str | None,
         typer.Option(metavar="NODE", help="Drop what is kept for a node that will not come back."),
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Let all nodes follow this plan.")
+    ] = None,
     json: bool = JSON,
 ) -> None:
-    """Show the nodes of a network, or send one away for good.
+    """Show the nodes of a network, send one away for good, or give them a plan.
 
     Example: nearcast nodes --join nats://127.0.0.1:4222
 
@@ -133,6 +136,9 @@ def nodes(
         asyncio.run(forget_node(section, forget))
         typer.echo(f"The network keeps nothing for {forget} any more.")
         return
+    if plan is not None:
+        _share(section, plan)
+        return
     members = asyncio.run(look(section))
     if json:
         import msgspec
@@ -142,6 +148,19 @@ def nodes(
         _print_members(section, members)
     if not members:
         raise typer.Exit(1)
+
+
+def _share(section: NetworkSection, path: Path) -> None:
+    import asyncio
+
+    from nearcast.cli.terminal import told_of_files
+    from nearcast.locality import load_plan
+    from nearcast.server.nats_admin import share_plan
+
+    with told_of_files():
+        plan = load_plan(path)
+    named = asyncio.run(share_plan(section, plan))
+    typer.echo(f"Plan {named.version} is shared with {', '.join(named.nodes)}.")
 
 
 def _section(config: Path | None, join: str | None, network: str | None) -> NetworkSection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from nats.errors import Error as NatsError
 
@@ -12,7 +13,12 @@ from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
 from nearcast.server.nats_connection import NatsConnection, close, connect
 from nearcast.server.nats_members import Member, Members, list_members, open_bucket
+from nearcast.server.nats_settings import PLAN, SharedSettings
 from nearcast.server.network import request_subject
+
+if TYPE_CHECKING:
+    from nearcast.locality import Plan
+    from nearcast.network.layout import NamedPlan
 
 
 @asynccontextmanager
@@ -53,7 +59,31 @@ async def forget_node(section: NetworkSection, name: str) -> None:
             )
         nodes = await open_bucket(client, section, expires=True)
         kept = await open_bucket(client, section, expires=False)
-        await Members(client, nodes, kept).mark_left(name, int(time.time() * 1000))
+        await Members(client, nodes, kept).mark_left(name, now_ms())
+
+
+async def share_plan(section: NetworkSection, plan: Plan) -> NamedPlan:
+    """Let the nodes that are there follow a plan; leaves without a broker are shared out evenly."""
+    from nearcast.locality import assign_leaves
+    from nearcast.network.layout import NamedPlan
+
+    async with _connected(section) as client:
+        names = [one.name for one in await list_members(client, section)]
+        if not names:
+            raise KeyMissingError("no nodes", where=f"network {section.name}")
+        brokers = plan.brokers
+        if brokers is None or max(brokers) >= len(names):
+            loads = [leaf.load for leaf in plan.leaves]
+            plan = plan.with_brokers(assign_leaves(plan, {}, len(names), loads).brokers)
+        named = NamedPlan(plan, tuple(names))
+        kept = await open_bucket(client, section, expires=False)
+        await SharedSettings(client, kept).put(PLAN, named.to_bytes(), at_ms=now_ms())
+        return named
+
+
+def now_ms() -> int:
+    """Return the present instant."""
+    return int(time.time() * 1000)
 
 
 async def _find(client: NatsConnection, section: NetworkSection, name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import ssl
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from nats.js.errors import (
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
 
+log = logging.getLogger("nearcast.network")
+
 CONNECT_TIMEOUT_S = 2
 STORE_TIMEOUT_S = 2.0
 _PING_S = 1
@@ -42,6 +45,7 @@ class NatsConnection(Client):
         self.lost = asyncio.Event()
         self.complaint = ""
         self._must_encrypt = must_encrypt
+        self._told: set[str] = set()
 
     def _connect_command(self) -> bytes:
         """Show a password only to a server that encrypts, where that was asked for."""
@@ -55,8 +59,11 @@ class NatsConnection(Client):
         self.lost.set()
 
     async def note_complaint(self, problem: Exception) -> None:
-        """Keep what the server said, for a message later."""
+        """Keep what the server said, for a message later; say at once what is not allowed."""
         self.complaint = str(problem) or type(problem).__name__
+        if "permissions" in self.complaint.lower() and self.complaint not in self._told:
+            self._told.add(self.complaint)
+            log.warning("NATS does not allow this node all that it needs: %s", self.complaint)
 
 
 def public_address(address: str) -> str:

@@ -19,6 +19,7 @@ from nats.js.kv import KeyValue
 from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError
 from nearcast.server.nats_connection import NatsConnection, store_answers
 
+PLAN, POLICIES = "plan", "policies"
 _PIECE_BYTES = 512 << 10
 _HEADS, _PIECES = "shared.", "piece."
 

@@ -17,7 +17,14 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from nearcast.config import NetworkSection
-from nearcast.model.errors import EnvironmentProblem, KeyInUseError, NearcastError
+from nearcast.model.errors import (
+    EnvironmentProblem,
+    FileFormatError,
+    KeyInUseError,
+    MisuseError,
+    NearcastError,
+)
+from nearcast.network.layout import NamedPlan
 from nearcast.network.mesh import Mesh
 from nearcast.node.session import PEER_PREFIX
 from nearcast.server.nats_connection import NatsConnection, close, connect, public_address
@@ -33,12 +40,14 @@ from nearcast.server.nats_members import (
     key_of,
     open_bucket,
 )
+from nearcast.server.nats_settings import PLAN, Shared, SharedSettings
 from nearcast.server.turns import Turns
 
 log = logging.getLogger("nearcast.network")
 
 RETRY_S = 2.0
 DRAIN_S = 10.0
+MOST_SKEW_MS = 1_000
 _TICK_S = 0.1
 
 
@@ -74,7 +83,8 @@ class Network:
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left: dict[str, int] = {}
         self._began: dict[str, int] = {}
-        self._told_of: dict[str, tuple[bool, str]] = {}
+        self._plan: NamedPlan | None = None
+        self._told_of: dict[str, tuple[bool, str, bool]] = {}
 
     # --- begin and end ----------------------------------------------------------------------
 
@@ -154,12 +164,14 @@ class Network:
             members = Members(client, nodes, kept)
             await members.unmark_left(self.mesh.name)
             await members.claim(self._describe(self))
+            settings = SharedSettings(client, kept)
             self._client, self._members = client, members
             await self._listen_to_requests(client)
             await _first_to_end(
                 self._carrier.run(client),
                 self._watch(members),
                 self._refresh(members),
+                self._follow_plan(settings),
                 client.lost.wait(),
             )
         finally:
@@ -178,6 +190,7 @@ class Network:
                     log.warning("other nodes may think this one away: %s", problem)
                 self.problem = str(problem)
             self._tell_of_links()
+            self._use_plan()
             await asyncio.sleep(REFRESH_S)
 
     def _joined(self) -> None:
@@ -238,15 +251,53 @@ class Network:
         self._told_of.pop(name, None)
         self._turns.schedule()
 
+    # --- the plan ---------------------------------------------------------------------------
+
+    async def _follow_plan(self, settings: SharedSettings) -> None:
+        """Take each plan that is shared; one that is none is refused, and the old one stays."""
+        while True:
+            watch = settings.watch(PLAN)
+            try:
+                async for shared in watch:
+                    self._plan_shared(shared)
+            except EnvironmentProblem as problem:
+                log.warning("the plan cannot be read: %s", problem)
+            finally:
+                await watch.aclose()
+            await asyncio.sleep(RETRY_S)
+
+    def _plan_shared(self, shared: Shared | FileFormatError) -> None:
+        try:
+            if isinstance(shared, FileFormatError):
+                raise shared
+            self._plan = NamedPlan.from_bytes(shared.data)
+            self._use_plan()
+        except (FileFormatError, MisuseError) as problem:
+            log.warning("a plan was refused, the old one stays: %s", problem)
+
+    def _use_plan(self) -> None:
+        """Begin to use a newer plan; while the network changes to another one, that waits."""
+        plan, now_ms = self._plan, self._turns.clock.now_ms()
+        if plan is None or plan.version <= max(self.mesh.plans):
+            return
+        if self.mesh.use_plan(plan, now_ms):
+            log.info("plan %d is taken up", plan.version)
+            self._turns.schedule()
+
     def _tell_of_links(self) -> None:
         for name, peer in self.mesh.peers.items():
-            state = (peer.link.is_up, peer.problem)
-            if self._told_of.get(name, (False, "")) != state:
-                self._told_of[name] = state
-                if peer.problem:
-                    log.warning("node %s is refused: %s", name, peer.problem)
-                else:
-                    log.info("the link to node %s is %s", name, "up" if state[0] else "down")
+            is_skewed = peer.link.is_up and abs(peer.link.skew_ms) > MOST_SKEW_MS
+            state = (peer.link.is_up, peer.problem, is_skewed)
+            if self._told_of.get(name, (False, "", False)) == state:
+                continue
+            self._told_of[name] = state
+            if peer.problem:
+                log.warning("node %s is refused: %s", name, peer.problem)
+                continue
+            log.info("the link to node %s is %s", name, "up" if state[0] else "down")
+            if is_skewed:
+                skew_s = peer.link.skew_ms / 1000
+                log.warning("the clock of node %s is %.1f s off ours: set both", name, skew_s)
 
     def link_states(self) -> dict[str, LinkState]:
         """Return how this node sees its links."""
