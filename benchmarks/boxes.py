@@ -99,10 +99,11 @@ def scan_columns(
 def _rate_row(
     name: str, ours: float, peer: str, theirs: float, target: float, per: tuple[int, int]
 ) -> Row:
-    """Compare rates; the targets are about 10^6 boxes, elsewhere they are only shown."""
+    """Compare rates; the targets are about 10^6 boxes."""
     mine, other = per[0] / ours, per[1] / theirs
-    holds = mine / other >= target if FULL in name else None
-    return Row(name, mine, peer, other, mine / other, f">= {target:g} x", holds)
+    full = FULL in name
+    holds = mine / other >= target if full else None
+    return Row(name, mine, peer, other, mine / other, f">= {target:g} x" if full else "", holds)
 
 
 def bulk_beside_shapely(w: Workload, size: str, rounds: int) -> Row:
