@@ -588,6 +588,25 @@ def test_a_lifetime_ends_in_milliseconds_for_clients_away_and_for_slow_ones(shop
     assert shops.world.node.counters.dropped_expired == 3
 
 
+def test_what_is_past_its_lifetime_makes_room_for_the_next(make_world: Any) -> None:
+    shops = Shops(make_world, node=NodeSettings(session_queue_bytes=1_000))
+    props = {"session_expiry_interval": 60}
+    ann = shops.client("ann", props=props)
+    shops.subscribe(ann, "shops/#", qos=1, where="price < 5")
+    ann.lose()
+    for _ in range(9):
+        shops.publish(_lifetime="250ms")
+    refused = shops.world.node.counters.dropped_quota
+    shops.world.wait(300)
+    answer = shops.publish()
+
+    assert refused
+    assert answer is not None
+    assert answer.reason == 0
+    assert shops.world.node.counters.dropped_expired == 9 - refused
+    assert len(shops.client("ann", clean_start=False, props=props).payloads()) == 1
+
+
 def test_a_run_of_packets_in_one_read_is_matched_as_each_would_be(shops: Shops) -> None:
     ann, bob = shops.client("ann"), shops.client("bob", V311)
     shops.subscribe(ann, "shops/#", where="price < 50")

@@ -6,20 +6,14 @@ to each receiver at once; what cannot go out now waits in the session's queue, w
 
 from __future__ import annotations
 
-from nearcast.mqtt.wire import TWO_BYTES, encode_variable_integer
+from collections import deque
+
+from nearcast.mqtt.wire import TWO_BYTES
 from nearcast.node.connection import Connection
 from nearcast.node.message import Message, aliased
 from nearcast.node.routes import Route
 from nearcast.node.session import RETAINED, Session, Subscription
 from nearcast.node.state import NodeState
-
-
-def recode_run(chunk: bytes, size: int, head_size: int, topic: bytes, version: int) -> bytes:
-    """Return a run of QoS 0 packets of one shape, without properties, for `version`. O(chunk)."""
-    middle = b"\0" if version >= 5 else b""
-    length = len(topic) + len(middle) + size - head_size
-    head = b"\x30" + encode_variable_integer(length) + topic + middle
-    return b"".join([head + chunk[at + head_size : at + size] for at in range(0, len(chunk), size)])
 
 
 class Delivery:
@@ -326,7 +320,7 @@ class Delivery:
     def _enqueue(self, session: Session, message: Message, qos: int) -> bool:
         """Let a message wait; tell whether there was room."""
         size = message.size
-        if not self._has_room(session, size):
+        if not (self._has_room(session, size) or self._has_room_at_last(session, size)):
             session.dropped += 1
             self._state.counters.dropped_quota += 1
             message.was_refused = bool(qos)
@@ -337,6 +331,20 @@ class Delivery:
         if journal is not None and session.is_durable and qos:
             journal.queued(session.number, message, qos)
         return True
+
+    def _has_room_at_last(self, session: Session, size: int) -> bool:
+        """Throw out what is past its lifetime, and look again; O(queue), when there is no room."""
+        now_ms, kept = self._state.now_ms, session.queue
+        if not any(0 < message.expires_at_ms <= now_ms for message, _ in kept):
+            return False
+        session.queue = deque()
+        for message, mark in kept:
+            if 0 < message.expires_at_ms <= now_ms:
+                self._state.counters.dropped_expired += 1
+                self._discard_queued(session, message, 0 if mark & RETAINED else mark & 3)
+            else:
+                session.queue.append((message, mark))
+        return self._has_room(session, size)
 
     def enqueue_retained(self, session: Session, message: Message, qos: int) -> None:
         """Let a retained message wait for a newcomer; not subject to the quota."""

@@ -225,6 +225,8 @@ class Handshake:
             reason_string=complaint if complaint and connection.tells_problems else None,
         )
         packet = encode_packet(Connack(is_present, 0, properties))
+        if complaint and not connection.fits(packet):
+            return self._connack(connection, session, connect, is_present, "")
         if not connection.fits(packet):
             raise MqttProtocolError(
                 f"maximum packet size {connection.max_packet_bytes}",

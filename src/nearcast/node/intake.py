@@ -14,8 +14,8 @@ from nearcast.mqtt.properties import check_topic_alias
 from nearcast.mqtt.wire import TWO_BYTES
 from nearcast.node.answers import Answers, Outcome, read_packet_id, zero_identifier
 from nearcast.node.connection import Connection
-from nearcast.node.delivery import Delivery, recode_run
-from nearcast.node.message import Head, Message
+from nearcast.node.delivery import Delivery
+from nearcast.node.message import Head, Message, recode_run
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
 from nearcast.node.quick import Quick
