@@ -218,7 +218,7 @@ def take_row(
 
 @njit(cache=True)
 def merge_logs(state: State, now_us: int, adopting: bool) -> None:
-    """Take receiving steps 4 to 6 for all rows; see `merged rows` in docs/delta-causal.md."""
+    """Take receiving steps 4 to 6 of the paper for all rows."""
     stride, dead_us = state[STRIDE], now_us - state[KEEP]
     mine, theirs, out = state[TABLE], state[THEIRS], state[SPARE]
     mine_end = mine + state[COUNT] * stride
