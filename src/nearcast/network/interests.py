@@ -40,21 +40,27 @@ class Interests:
 
     def came(self, subscription: Subscription) -> None:
         """Take note of a subscription."""
-        text = _wanted(subscription)
+        self.want(_wanted(subscription), (subscription.group, subscription.topic_filter))
+
+    def went(self, subscription: Subscription) -> None:
+        """Take note of its end."""
+        self.forgo(_wanted(subscription))
+
+    def want(self, text: str, group: tuple[str, str] = ("", "")) -> None:
+        """Count a wish for a filter; `group` is the share group behind it, if it has a name."""
         self._counts[text] = self._counts.get(text, 0) + 1
         if self._counts[text] > 1:
             return
         self.number += 1
-        if subscription.group:
+        if group[0]:
             self._numbers[text] = self._next_group
-            self.groups[self._next_group] = (subscription.group, subscription.topic_filter)
+            self.groups[self._next_group] = group
             self._next_group += 1
         self._removed.pop(text, None)
         self._added[text] = None
 
-    def went(self, subscription: Subscription) -> None:
-        """Take note of its end."""
-        text = _wanted(subscription)
+    def forgo(self, text: str) -> None:
+        """Count one wish less."""
         self._counts[text] -= 1
         if self._counts[text]:
             return

@@ -17,6 +17,7 @@ from struct import Struct
 from nearcast.locality.messages import Timing
 from nearcast.model import Event
 from nearcast.model.errors import PeerProtocolError
+from nearcast.network.causal import CausalCounts, CausalGroups
 from nearcast.network.geography import Geography
 from nearcast.network.interests import Interests
 from nearcast.network.layout import NamedPlan
@@ -35,8 +36,10 @@ from nearcast.network.messages import (
     Greeting,
     Interest,
     InterestKnown,
+    Ordered,
     PlansUsed,
     Retained,
+    Settled,
     Told,
     decode,
     decode_greeting,
@@ -46,6 +49,7 @@ from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
 from nearcast.node import Connection, Node
 from nearcast.node.message import Message
+from nearcast.node.routes import Route
 from nearcast.node.session import Session, Subscription
 
 _PACKETS, _TOLD, _PLACES = b"M", b"T", b"P"
@@ -124,6 +128,7 @@ class Mesh:
         random: Random,
         timing: LinkTiming | None = None,
         patience: Timing | None = None,
+        skew_ms: int = 100,
         spaces: str = "",
     ) -> None:
         self.name = name
@@ -140,6 +145,7 @@ class Mesh:
         self._geography: Geography | None = None
         if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
             self._geography = Geography(name, node, patience or Timing())
+        self._causal = CausalGroups(name, node, skew_ms / 1000)
         self._gates: deque[Gate] = deque()
         self._grown: dict[str, Peer] = {}
         node.join(self)
@@ -163,12 +169,14 @@ class Mesh:
         """Stop working with a node that has left for good; what waits for it is dropped."""
         peer = self.peers.pop(name, None)
         if peer is None:
+            self.node.peering.forget(name, now_ms)
             return
         self.now_ms = now_ms
         self._grown.pop(name, None)
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, now_ms)
         self.node.peering.forget(name, now_ms)
+        self._causal.parted(name)
         self._know()
         self._open_gates()
 
@@ -209,18 +217,21 @@ class Mesh:
             self.mark_grown(peer)
         if self._geography is not None:
             self._geography.advance(now_ms)
+        self._causal.advance(now_ms)
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
         if self._geography is not None:
             times.append(self._geography.wake_at())
+        times.append(self._causal.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     def settle(self) -> None:
         """Do what follows from this turn; before its journal is stored and its outboxes written."""
         self._tell_interests()
         self._tell_places()
+        self._tell_ordered()
 
     def take_frames(self) -> list[tuple[str, bytes]]:
         """Return what is to travel, with the name of the node it goes to; last in a turn."""
@@ -303,6 +314,7 @@ class Mesh:
         peer.connection.transport = PeerWire(self, peer)
         self._tell(peer, self._interests.whole())
         self._tell_plans([peer])
+        self._causal.came_up(peer.name, self.now_ms)
         for part in self._retained.since(peer.heard_ms):
             self._tell(peer, part)
 
@@ -330,6 +342,8 @@ class Mesh:
 
     def came(self, subscription: Subscription) -> None:
         """Take note that a client wants something."""
+        for text in self._ordered_topics(subscription):
+            self._interests.want(text)
         if self._geography is not None and self._geography.concerns(subscription):
             arrive = self._geography.came_back if self._is_restoring else self._geography.came
             arrive(subscription, self.node.state.now_ms)
@@ -338,10 +352,18 @@ class Mesh:
 
     def went(self, subscription: Subscription) -> None:
         """Take note that it does not any longer."""
+        for text in self._ordered_topics(subscription):
+            self._interests.forgo(text)
         if self._geography is not None and self._geography.concerns(subscription):
             self._geography.went(subscription, self.node.state.now_ms)
         else:
             self._interests.went(subscription)
+
+    def _ordered_topics(self, subscription: Subscription) -> list[str]:
+        """Return the causal topics that a subscription with a place must hear of: all of them."""
+        if self._geography is None or not self._geography.concerns(subscription):
+            return []
+        return self._causal.filters_of(subscription.topic_filter)
 
     def group(self, number: int) -> tuple[str, str] | None:
         """Return the share group and filter behind a number of this node's."""
@@ -375,6 +397,13 @@ class Mesh:
         if type(message) is Retained:
             for kept in self._retained.newer(message.kept):
                 self.node.keep(kept, self.now_ms)
+            return
+        if type(message) is Ordered:
+            self._tell(peer, Settled(message.number))
+            self._causal.receive(message.group, message.message, self.now_ms)
+            return
+        if type(message) is Settled:
+            self._causal.settled(peer.name, message.number)
             return
         if type(message) is PlansUsed:
             if self._geography is not None:
@@ -422,6 +451,21 @@ class Mesh:
         """Follow a client."""
         if self._geography is not None:
             self._geography.moved(session, self.node.state.now_ms)
+
+    @property
+    def causal(self) -> CausalCounts:
+        """What happened in causal groups."""
+        return self._causal.counts
+
+    def ordered(self, route: Route, message: Message) -> bool:
+        """Send a message to other nodes in causal order; tell whether its topic asks for that."""
+        return self._causal.published(route, message, self.node.state.now_ms)
+
+    def _tell_ordered(self) -> None:
+        for to, number, group, data in self._causal.take():
+            peer = self.peers.get(to)
+            if peer is not None and peer.connection is not None:
+                self._tell(peer, Ordered(number, group, data))
 
     def published(self, message: Message, event: Event) -> None:
         """Let an event with a place find those near it whose gateways are other nodes."""

@@ -69,7 +69,21 @@ class PlansUsed(msgspec.Struct, array_like=True, frozen=True, tag="p"):
     upcoming: int
 
 
-Told: TypeAlias = Interest | InterestKnown | Retained | PlansUsed
+class Ordered(msgspec.Struct, array_like=True, frozen=True, tag="o"):
+    """A message of a causal group, with what it tells about its past; answered with `Settled`."""
+
+    number: int
+    group: str
+    message: bytes
+
+
+class Settled(msgspec.Struct, array_like=True, frozen=True, tag="s"):
+    """I have your message of this number."""
+
+    number: int
+
+
+Told: TypeAlias = Interest | InterestKnown | Retained | PlansUsed | Ordered | Settled
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_told = msgspec.msgpack.Decoder(Told).decode

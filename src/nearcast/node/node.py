@@ -90,9 +90,8 @@ class Node:
         self._limit = settings.max_packet_bytes
         self.peering = Peering(self.state, self._delivery, self._lifecycle)
         self._handlers = self._table(self._intake)
-        self._peer_handlers = self._table(
-            PeerIntake(self.state, self._delivery, self._answers, self._positions)
-        )
+        self._peer_intake = PeerIntake(self.state, self._delivery, self._answers, self._positions)
+        self._peer_handlers = self._table(self._peer_intake)
 
     @property
     def counters(self) -> Counters:
@@ -110,6 +109,12 @@ class Node:
     def join(self, network: Network) -> None:
         """Become part of a network; before anything is restored, and before any client comes."""
         self.state.network = network
+
+    def arrive(self, message: Message, now_ms: int) -> None:
+        """Deliver what another node sent to this node's own clients."""
+        self.state.now_ms = now_ms
+        route = self.state.router.arrivals.find(message.head.topic)
+        self._peer_intake.publish(route, message, None, retain=False)
 
     def keep(self, message: Message, now_ms: int) -> None:
         """Keep a message that was retained at another node; an empty payload forgets."""

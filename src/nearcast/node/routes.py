@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from enum import Enum
 
 from nearcast.index.topic_tree import TopicTree
@@ -110,6 +111,14 @@ class Route:
         self.is_odd = False
         self.asked: tuple[Pair, ...] | MisuseError = ()
         self.bare = b""
+
+    def without_peers(self) -> Route:
+        """Return this route without other nodes, which hear of a message in another way."""
+        route = copy(self)
+        route.plain = [one for one in self.plain if not one[0].is_peer]
+        route.lossy_5 = [one for one in self.lossy_5 if not one.is_peer]
+        route.holders = {one: held for one, held in self.holders.items() if not one.is_peer}
+        return route
 
     def close(self) -> Route:
         """Work out what follows from the receivers."""

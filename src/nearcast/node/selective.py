@@ -148,8 +148,11 @@ class Selective:
             if not request.deliver:
                 return Outcome(0, complaint)
         network, top = self._state.network, request.top or settings.top
-        if network is not None and event is not None and top is None:
-            network.published(message, event)
+        if network is not None and top is None:
+            if network.ordered(route, message):
+                route = route.without_peers()
+            elif event is not None:
+                network.published(message, event)
         version = 0
         if retain:
             version = retain_message(self._state, message, event)

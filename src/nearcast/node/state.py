@@ -14,7 +14,7 @@ from nearcast.node.counters import Counters
 from nearcast.node.journal import Journal
 from nearcast.node.message import Message
 from nearcast.node.retained import RetainedStore
-from nearcast.node.routes import Router
+from nearcast.node.routes import Route, Router
 from nearcast.node.session import Session, Subscription
 from nearcast.node.settings import NodeSettings
 from nearcast.node.timers import Timers
@@ -44,6 +44,9 @@ class Network(Protocol):
 
     def moved(self, session: Session, /) -> None:
         """Take note that a client is elsewhere."""
+
+    def ordered(self, route: Route, message: Message, /) -> bool:
+        """Send a message to other nodes in causal order; tell whether its topic asks for that."""
 
     def published(self, message: Message, event: Event, /) -> None:
         """Let an event with a place find those near it whose gateways are other nodes."""

@@ -1,0 +1,144 @@
+"""Topics in causal order over several nodes (paper 2; design, "Causal groups").
+
+A space with `order = "causal"` is a group: its nodes are the processes, its `lifetime` is Δ. The
+node where a message is published works out which nodes want it, because they are part of what the
+message tells about its past; what arrives waits until all that it depends on is there, or too late.
+A message of QoS 1 or 2 is sent again, within its lifetime, over a link that broke.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nearcast.index.topic_filters import filters_overlap
+from nearcast.node import Node
+from nearcast.node.journal import decode_message, encode_message
+from nearcast.node.message import Message
+from nearcast.node.routes import Route
+from nearcast.node.session import PEER_PREFIX
+
+if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
+    from nearcast.ordering import DeltaCausal, Output
+
+DEFAULT_LIFETIME_MS = 1_000
+
+
+@dataclass(slots=True)
+class CausalCounts:
+    """What happened in the causal groups of a node."""
+
+    sent: int = 0
+    delivered: int = 0
+    discarded: dict[str, int] = field(default_factory=dict)
+    """By reason: too late, a clock that is off, and so on."""
+
+
+class CausalGroups:
+    """One node's processes, a group for each space that asks for causal order.
+
+    Complexity: as `DeltaCausal`, for each message of such a space.
+    """
+
+    def __init__(self, name: str, node: Node, skew_s: float) -> None:
+        self.counts = CausalCounts()
+        self._name = name
+        self._node = node
+        self._groups: dict[str, DeltaCausal] = {}
+        self._filters: dict[str, str] = {}
+        self._unsettled: dict[str, dict[int, tuple[int, str, bytes]]] = {}
+        self._number = 0
+        self._out: list[tuple[str, int, str, bytes]] = []
+        for one in node.state.router.spaces.all:
+            if one.order == "causal":
+                self._open(one.space.name, one.lifetime_ms or DEFAULT_LIFETIME_MS, skew_s)
+                self._filters[one.space.name] = one.space.topic_filter
+
+    def _open(self, group: str, lifetime_ms: int, skew_s: float) -> None:
+        from nearcast.ordering import DeltaCausal
+
+        self._groups[group] = DeltaCausal(self._name, lifetime_ms / 1000, skew=skew_s)
+
+    def filters_of(self, topic_filter: str) -> list[str]:
+        """Return the topics of causal groups that a filter meets."""
+        return [one for one in self._filters.values() if filters_overlap(one, topic_filter)]
+
+    def published(self, route: Route, message: Message, now_ms: int) -> bool:
+        """Send to the nodes that want it; tell whether its topic is in causal order at all."""
+        group = None if route.space is None else self._groups.get(route.space.space.name)
+        if group is None or route.space is None:
+            return False
+        wanted = [one.client_id for one, _ in route.plain if one.is_peer]
+        names = {one.removeprefix(PEER_PREFIX) for one in wanted}
+        if not names:
+            return True
+        deadline_ms = now_ms + int(group.lifetime * 1000)
+        lifetime_s = None
+        if message.expires_at_ms and message.expires_at_ms < deadline_ms:
+            deadline_ms = message.expires_at_ms
+            lifetime_s = max(1, deadline_ms - now_ms) / 1000
+        copies = group.send(names, encode_message(message), now_ms / 1000, lifetime=lifetime_s)
+        self.counts.sent += 1
+        for to, copy in copies.items():
+            self._number += 1
+            data = copy.encode()
+            if message.head.qos:
+                kept = (deadline_ms, route.space.space.name, data)
+                self._unsettled.setdefault(str(to), {})[self._number] = kept
+            self._out.append((str(to), self._number, route.space.space.name, data))
+        return True
+
+    def receive(self, group_name: str, data: bytes, now_ms: int) -> None:
+        """Take in a message of another node."""
+        from nearcast.ordering import Message as Ordered
+
+        group = self._groups.get(group_name)
+        if group is not None:
+            self._carry_out(group.receive(Ordered.decode(data), now_ms / 1000), now_ms)
+
+    def settled(self, name: str, number: int) -> None:
+        """Note that another node has a message."""
+        self._unsettled.get(name, {}).pop(number, None)
+
+    def came_up(self, name: str, now_ms: int) -> None:
+        """Send again what another node may not have, as far as it is not too late."""
+        waiting = self._unsettled.get(name, {})
+        for number, (deadline_ms, group, data) in list(waiting.items()):
+            if deadline_ms <= now_ms:
+                del waiting[number]
+            else:
+                self._out.append((name, number, group, data))
+
+    def parted(self, name: str) -> None:
+        """Forget a node that has left for good."""
+        self._unsettled.pop(name, None)
+        for group in self._groups.values():
+            group.forget(name)
+
+    def advance(self, now_ms: int) -> None:
+        """Do what is due."""
+        for group in self._groups.values():
+            self._carry_out(group.advance(now_ms / 1000), now_ms)
+
+    def wake_at(self) -> int | None:
+        """Say when something is due."""
+        times = [group.wake_at() for group in self._groups.values()]
+        return min((-int(-at * 1000 // 1) for at in times if at is not None), default=None)
+
+    def take(self) -> list[tuple[str, int, str, bytes]]:
+        """Return what is to travel: node, number, group, message."""
+        out, self._out = self._out, []
+        return out
+
+    def _carry_out(self, outputs: list[Output], now_ms: int) -> None:
+        from nearcast.ordering import Deliver
+
+        for one in outputs:
+            if isinstance(one, Deliver):
+                message = decode_message(one.message.payload)
+                message.number = 0
+                self.counts.delivered += 1
+                self._node.arrive(message, now_ms)
+            else:
+                reason = one.reason.name.lower()
+                self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1

@@ -1,0 +1,125 @@
+"""Questions and answers over several nodes: nobody hears an answer before its question."""
+
+from random import Random
+
+import pytest
+
+from nearcast.model import Attribute, Space
+from nearcast.mqtt import Publish
+from nearcast.node import SpaceSettings
+from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
+from nearcast.simulator.network import Link, constant, uniform
+from nearcast.simulator.world import World
+
+LIFETIME_MS = 400
+SPACE = Space(name="talk", topic_filter="talk/#", attributes=(Attribute.number("price", 0, 100),))
+
+
+class Forum:
+    """Nodes with a client each; every question is answered by whoever hears it first."""
+
+    def __init__(self, nodes: int, seed: int, order: str | None, link: Link) -> None:
+        self.random = Random(seed)
+        self.world = World(seed, link=link, keep_digest=False)
+        spaces = [SpaceSettings(space=SPACE, order=order, lifetime_ms=LIFETIME_MS)]
+        self.names = [f"n{number}" for number in range(nodes)]
+        self.nodes = {name: MqttNode(name, seed, spaces=spaces) for name in self.names}
+        self.clients = {name: SimulatedClient(f"c{name}") for name in self.names}
+        for name, node in self.nodes.items():
+            self.world.add(name, node)
+        for name, node in self.nodes.items():
+            self.world.perform(name, node.meet(self.names, self.world.now))
+        self.run(5_000)
+        for name, client in self.clients.items():
+            self.world.perform(name, self.nodes[name].admit(client, self.world.now))
+            client.subscribe("talk/#", 1)
+            self.turn(name)
+        self.run(5_000)
+
+    def run(self, ms: int) -> None:
+        self.world.run(self.world.now + ms)
+
+    def turn(self, name: str) -> None:
+        self.world.perform(name, self.nodes[name].turn(self.world.now))
+
+    def say(self, name: str, text: str, qos: int) -> None:
+        self.clients[name].publish(
+            Publish("talk/x", f'{{"price": 1, "say": "{text}"}}'.encode(), qos)
+        )
+        self.turn(name)
+
+    def heard(self, name: str) -> list[str]:
+        return [one.payload.decode().split('"')[-2] for one in self.clients[name].received]
+
+    def talk(self, questions: int, qos: int) -> None:
+        for number in range(questions):
+            asker, answerer = self.random.sample(self.names, 2)
+            self.say(asker, f"q{number}", qos)
+            for _ in range(200):
+                self.run(5)
+                if f"q{number}" in self.heard(answerer):
+                    self.say(answerer, f"a{number}", qos)
+                    break
+        self.run(3_000)
+
+
+def wrong_order(forum: Forum) -> int:
+    """Count the answers that somebody heard before, or without, their question."""
+    count = 0
+    for name in forum.names:
+        seen: set[str] = set()
+        for one in forum.heard(name):
+            if one[0] == "a" and f"q{one[1:]}" not in seen:
+                count += 1
+            seen.add(one)
+    return count
+
+
+def uneven(forum: Forum) -> None:
+    """Make some ways long and others short."""
+    for sender in forum.names:
+        for receiver in forum.names:
+            delay = forum.random.choice([2, 10, 150])
+            forum.world.network.set_link(sender, receiver, Link(delay=constant(delay)))
+
+
+def test_without_order_answers_overtake_questions_and_with_it_none_does():
+    counts = {}
+    for order in (None, "causal"):
+        forum = Forum(4, 3, order, Link(delay=uniform(1, 3)))
+        uneven(forum)
+        forum.talk(40, qos=1)
+        counts[order] = wrong_order(forum)
+        everything = {f"{kind}{number}" for kind in "qa" for number in range(40)}
+        for name in forum.names:
+            assert set(forum.heard(name)) == everything
+            assert len(forum.heard(name)) == 80
+    assert counts[None] > 5
+    assert counts["causal"] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_loss_within_the_lifetime_is_made_up_for_and_order_is_kept(seed: int):
+    forum = Forum(3, seed, "causal", Link(delay=uniform(1, 20), loss=0.1, duplication=0.1))
+    forum.talk(30, qos=1)
+    for name in forum.names:
+        heard = forum.heard(name)
+        assert len(heard) == len(set(heard))
+    # an answer may come without its question only if that one was discarded as too late
+    late = sum(
+        sum(node.mesh.causal.discarded.get(reason, 0) for reason in ("late", "waited_too_long"))
+        for node in forum.nodes.values()
+    )
+    missed = sum(60 - len(forum.heard(name)) for name in forum.names)
+    assert wrong_order(forum) <= missed + late
+
+
+def test_what_comes_after_its_lifetime_is_discarded_and_counted():
+    forum = Forum(2, 1, "causal", Link(delay=uniform(1, 3)))
+    forum.world.network.set_link("n0", "n1", Link(delay=constant(LIFETIME_MS + 200)))
+    forum.say("n0", "late", 1)
+    forum.run(3_000)
+    assert forum.heard("n0") == ["late"]
+    assert forum.heard("n1") == []
+    assert forum.nodes["n1"].mesh.causal.discarded == {"late": 1}
+    assert forum.nodes["n0"].mesh.causal.sent == 1
