@@ -165,6 +165,19 @@ def test_overlapping_subscriptions_deliver_once_with_all_identifiers(shops: Shop
     assert sorted(packet.properties.subscription_identifiers) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("texts", [("$where/price<5/shops/#", "$where/price<6/shops/+"),
+                                   ("$where/price<5/shops/#", "shops/#")])  # fmt: skip
+def test_a_plain_packet_comes_once_however_many_subscriptions_want_it(
+    shops: Shops, version: ProtocolVersion, texts: tuple[str, str]
+) -> None:
+    ann = shops.client("ann", version)
+    for text in texts:
+        shops.subscribe(ann, text)
+    shops.publish(qos=0)
+    assert len(ann.payloads()) == 1
+
+
 def test_outside_of_spaces_the_properties_are_ordinary(shops: Shops) -> None:
     ann = shops.client("ann")
     assert shops.subscribe(ann, "other/#", where="nonsense ((").reasons == (0,)
@@ -429,6 +442,7 @@ def test_a_senseless_instruction_stops_the_message_and_says_why(
     [
         (b"no JSON", "payload"),
         (b"[1]", "payload"),
+        (b'{"price": 3, "lon": 8, "lat": 47} x', "payload"),
         (b'{"price": 3}', "no lon"),
         (b'{"price": 300, "lon": 8, "lat": 47}', "price"),
         (b'{"kind": "fod", "lon": 8, "lat": 47}', "kind"),
