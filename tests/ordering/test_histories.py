@@ -121,5 +121,5 @@ class Restarting(DeltaCausal):
 
 
 def test_restarts_from_a_snapshot_change_nothing(run: Runner) -> None:
-    for seed in range(40):
+    for seed in range(12):
         run(seed, Restarting)
