@@ -16,6 +16,7 @@ from nearcast.locality.messages import (
     Commit,
     Deliver,
     Event,
+    EventId,
     Known,
     Match,
     Matched,
@@ -96,7 +97,7 @@ def one(messages: list[Any], kind: type) -> Any:
     return found[0]
 
 
-def delivered(outputs: list[Any]) -> list[tuple[str, tuple[int, int]]]:
+def delivered(outputs: list[Any]) -> list[tuple[str, EventId]]:
     return [(o.subscription, o.event.event_id) for o in outputs if isinstance(o, Deliver)]
 
 
@@ -426,7 +427,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.bag: list[Outgoing] = []
         self.history: dict[str, list[tuple[int, Rect | None]]] = {}
         self.events: list[Event] = []
-        self.got: list[tuple[str, tuple[int, int]]] = []
+        self.got: list[tuple[str, EventId]] = []
 
     def take(self, outputs: list[Any]) -> None:
         self.bag += [o for o in outputs if isinstance(o, Outgoing)]
@@ -460,7 +461,7 @@ class AnyOrder(RuleBasedStateMachine):
     def deliver(self, which: int, keep: bool) -> None:
         place = which % len(self.bag)
         message = self.bag[place] if keep else self.bag.pop(place)
-        self.take(self.nodes[message.to].receive(message.message, self.now))
+        self.take(self.nodes[int(message.to)].receive(message.message, self.now))
 
     @precondition(lambda self: self.bag)
     @rule(which=st.integers(0, 99))
@@ -497,11 +498,11 @@ class AnyOrder(RuleBasedStateMachine):
             for _ in range(8):
                 bag, self.bag = self.bag, []
                 for message in bag:
-                    self.take(self.nodes[message.to].receive(message.message, self.now))
+                    self.take(self.nodes[int(message.to)].receive(message.message, self.now))
         assert self.nodes[0].rollout.phase is Phase.IDLE
         assert sorted(self.got) == sorted(self.due())
 
-    def due(self) -> list[tuple[str, tuple[int, int]]]:
+    def due(self) -> list[tuple[str, EventId]]:
         pairs = []
         for event in self.events:
             for name, history in self.history.items():
