@@ -18,3 +18,6 @@ echo "Setting up $VENV (a few minutes the first time) ..."
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
     -e '.[spark,research,dev,bench]'
+# Kernels are compiled here, once, and kept on the disk: never in the middle of serving.
+echo "Compiling kernels (about two minutes the first time) ..."
+"$VENV/bin/python" -m nearcast.warming

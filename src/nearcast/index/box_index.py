@@ -358,10 +358,15 @@ class BoxIndex:
     # What keeps the memory
 
     def _install(self, pools: Pools) -> None:
-        """Take these pools; `_room` is how many changes they surely have room for."""
+        """Take these pools."""
         self._pools = pools
         self._table = address_table(pools, self._event, self._found)
         self._address = int(self._table.ctypes.data)
+        self._count_room()
+
+    def _count_room(self) -> None:
+        """Work out `_room`: how many changes the pools surely have room for."""
+        pools = self._pools
         leaves = pools.leaf_node.size - 1 - int(pools.meta[M_LEAVES])
         nodes = pools.nodes.size // 8 - int(pools.meta[M_NODES])
         slots = pools.slots.size * 7 // 10 - int(pools.meta[M_COUNT])
@@ -380,11 +385,11 @@ class BoxIndex:
             self.rebuild()
         if len(self) >= self._pools.slots.size * 7 // 10:
             self._grow_slots()
-        self._install(self._pools)
+        self._count_room()
         if self._room < 1:
             leaves, nodes = int(meta[M_LEAVES]), int(meta[M_NODES])
-            leaves += leaves // 16 + 4 * ROOM
-            nodes += nodes // 16 + 8 * ROOM
+            leaves += leaves // 16 + 32 * ROOM
+            nodes += nodes // 16 + 64 * ROOM
             self._install(grown(self._pools, leaves, nodes))
 
     def _grow_slots(self) -> None:
@@ -433,7 +438,7 @@ class BoxIndex:
         nodes = int(self._pools.meta[M_NODES]) + 2 * (count // LEAST) + 4 * ROOM
         self._install(grown(self._pools, leaves, nodes))
         change.rebuild(self._address, node, count)
-        self._install(self._pools)
+        self._count_room()
 
 
 def warm_up() -> None:
