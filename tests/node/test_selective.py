@@ -582,6 +582,12 @@ def test_an_answer_goes_only_where_the_asker_may_publish(make_world: Any) -> Non
     assert "response topic" in (without.properties.reason_string or "")
 
 
+def test_an_answer_goes_to_no_topic_of_the_brokers_own(shops: Shops) -> None:
+    answer = shops.publish(_reply="matches", properties={"response_topic": "$SYS/x"})
+    assert answer is not None
+    assert answer.reason == 0x83
+
+
 def test_a_lifetime_ends_in_milliseconds_for_clients_away_and_for_slow_ones(shops: Shops) -> None:
     ann = shops.client("ann", props={"session_expiry_interval": 60})
     bob = shops.client("bob")

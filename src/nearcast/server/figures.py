@@ -37,7 +37,7 @@ def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
     yield "publish/bytes/sent", str(counters.publish_bytes_sent)
 
 
-_DROPS = ("slow", "quota", "expired", "too_large", "forbidden", "ended")
+_DROPS = ("slow", "quota", "expired", "too_large", "forbidden", "ended", "no_member", "invalid")
 _TOTALS = (
     ("bytes_received", "Bytes that clients have sent"),
     ("bytes_sent", "Bytes sent to clients"),
@@ -49,6 +49,11 @@ _TOTALS = (
     ("connects_refused", "Clients refused"),
     ("protocol_errors", "Connections closed for a breach of the protocol"),
     ("sessions_expired", "Sessions that expired"),
+    ("positions", "Positions of clients taken"),
+    ("positions_refused", "Positions that made no sense"),
+    ("unplaced", "Publications that could not be placed in their space"),
+    ("crossings", "Retained messages that clients have come near"),
+    ("near_without_position", "Subscriptions near a client whose place is unknown"),
 )
 
 
