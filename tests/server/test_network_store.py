@@ -127,6 +127,27 @@ def test_a_frame_with_a_missing_piece_is_dropped_and_the_others_arrive(
     assert arrived == whole
 
 
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.data())
+def test_whatever_is_lost_doubled_or_out_of_order_nothing_arrives_that_was_not_sent(
+    sizes: list[int], data: st.DataObject
+):
+    frames = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+    pieces = [piece for number, one in enumerate(frames) for piece in cut(one, 20, number)]
+    arriving = data.draw(st.lists(st.sampled_from(pieces), max_size=25))
+    assembly = Assembly()
+
+    arrived = [one for piece in arriving if (one := assembly.add(piece)) is not None]
+
+    assert set(arrived) <= set(frames)
+
+
+def test_pieces_out_of_order_make_no_frame():
+    first, second, third = cut(bytes(range(36)), 20, 1)
+    for order in ((first, third, second), (first, second, second), (second, first, third)):
+        assembly = Assembly()
+        assert [assembly.add(piece) for piece in order] == [None, None, None]
+
+
 @given(st.lists(st.binary(max_size=12), max_size=8))
 def test_no_bytes_from_the_network_make_the_assembly_fail(pieces: list[bytes]):
     assembly = Assembly()
@@ -366,7 +387,7 @@ async def test_settings_have_versions_and_come_back_whole(
 ):
     monkeypatch.setattr(nats_settings, "_PIECE_BYTES", 1_000)
     settings = await settings_of(client, section)
-    values = [b"", b"one", random.Random(1).randbytes(12_345), b"x" * 1_000]
+    values = [b"", b"one", b"one", random.Random(1).randbytes(12_345), b"x" * 1_000]
 
     for version, data in enumerate(values, start=1):
         head = await settings.put("plan", data, at_ms=version)
@@ -394,6 +415,22 @@ async def test_of_two_writers_the_second_is_told_and_changes_nothing(
     now = await settings.get("plan")
     assert now.head == winner
     assert now.data == bytes([winner.at_ms])
+
+
+async def test_a_writer_that_was_overtaken_while_it_wrote_is_told(
+    client: NatsConnection, section: NetworkSection, monkeypatch: pytest.MonkeyPatch
+):
+    slow, quick = [await settings_of(client, section) for _ in range(2)]
+    put = slow._kept.put
+
+    async def put_after_somebody_else(key: str, value: bytes) -> int:
+        await quick.put("plan", b"quick", at_ms=2)
+        return await put(key, value)
+
+    monkeypatch.setattr(slow._kept, "put", put_after_somebody_else)
+    with pytest.raises(KeyInUseError):
+        await slow.put("plan", b"slow", at_ms=1)
+    assert (await slow.get("plan")).data == b"quick"
 
 
 async def test_a_damaged_value_is_an_error_and_never_data(
