@@ -328,6 +328,26 @@ def test_nats_restarts_and_clients_are_served_on(three: World):
     three.join("a", "b", "c")
 
 
+def test_a_nats_that_takes_nothing_for_a_while_costs_nothing_of_qos_1(three: World):
+    listener, publisher = three.client("b"), three.client("a")
+    listener.subscribe("bulk", 1)
+    assert three.fleet._nats is not None
+    pid = three.fleet._nats.pid
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        sent = [b"%04d" % number + bytes(100_000) for number in range(120)]
+        for payload in sent:
+            publisher.publish("bulk", payload, 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    got = [payload for _, payload, _ in listener.take(120)]
+    assert {one[:4] for one in got} == {one[:4] for one in sent}
+    assert {len(one) for one in got} == {100_004}
+    three.join("a", "b", "c")
+
+
 def test_a_node_that_hangs_holds_nobody_up_and_goes_on_where_it_was(three: World):
     stuck, free = three.client("b"), three.client("c")
     for one in (stuck, free):
@@ -442,6 +462,8 @@ def test_a_node_leaves_on_purpose_hands_over_and_may_come_again(three: World):
 
 
 PLACED = """
+[durability]
+mode = "power"
 [[space]]
 name = "shops"
 topics = "shops/#"
@@ -533,7 +555,7 @@ def test_up_starts_a_network_says_where_it_is_and_leaves_nothing_running(tmp_pat
 
     assert process.wait(20) == 0
     assert len(pids) == 2
-    for pid in pids:
+    for pid in pids:  # nothing is left
         assert not Path(f"/proc/{pid}").exists()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -146,6 +146,8 @@ class Network:
                 self._tell(str(problem))
             except (NatsError, OSError) as problem:
                 self._tell(f"the connection to NATS broke ({problem})")
+            except Exception:  # a mistake of ours must not keep the node out for ever
+                log.exception("joining the network failed")
             if not self._first.done():
                 self._first.set_result(None)
             await asyncio.sleep(RETRY_S)
