@@ -12,6 +12,8 @@ and when), then `handshake`, `lifecycle`, `subscribing`; `journal` and `replay` 
 Spaces: `spaces` (what is configured), `selections` (who selects what), `values` (what an event is),
 `selective` and `choosing` (who gets it, who best), `quick` (the same for plain packets),
 `positions` and `crossing` (who is where, and what they come near), `asking`, `explain`.
+
+Retained messages that newcomers have to wait for: `holding`, on nodes that were told to.
 """
 
 from nearcast.node.access import Access, OpenAccess, Verdict
@@ -19,7 +21,7 @@ from nearcast.node.connection import Connection
 from nearcast.node.counters import Counters
 from nearcast.node.node import Node
 from nearcast.node.session import Session, Subscription
-from nearcast.node.settings import NodeSettings
+from nearcast.node.settings import NodeSettings, RetainedSettings
 from nearcast.node.spaces import SpaceSettings
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Node",
     "NodeSettings",
     "OpenAccess",
+    "RetainedSettings",
     "Session",
     "SpaceSettings",
     "Subscription",

@@ -35,6 +35,9 @@ class Counters:
     near_without_position: int = 0  # $near subscriptions made before a position was known
     subscriptions_lost: int = 0  # stored ones whose space is no longer declared
     crossings: int = 0  # retained messages sent because a client came near them
+    retained_held: int = 0  # retained messages held back from a newcomer
+    retained_released: int = 0  # of those, sent after all
+    retained_replaced: int = 0  # of those, never sent: a live message served the newcomer
 
     @property
     def messages_received(self) -> int:

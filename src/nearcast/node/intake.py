@@ -43,6 +43,7 @@ class Intake:
     ) -> None:
         self._state = state
         self._router: Router | Arrivals = state.router
+        self._look_up = state.router.find if state.holding is None else state.holding.look_up
         self._positions = positions if state.settings.position_on_publish else None
         self._steps = positions
         self._selective = Selective(state, delivery, positions)
@@ -69,7 +70,7 @@ class Intake:
         topic = data[body:topic_end]
         route = self._routes.get(topic)
         if route is None:
-            route = self._router.find(topic)
+            route = self._look_up(topic)
         if route.is_odd:
             return self._odd_run(connection, data, position, body, stop, route)
         size = stop - position
@@ -204,7 +205,7 @@ class Intake:
         topic = data[body:topic_end]
         route = self._routes.get(topic)
         if route is None:
-            route = self._router.find(topic)
+            route = self._look_up(topic)
         is_guarded = route.is_forbidden or route.is_odd or connection.permits is not None
         if is_guarded and (route.is_odd or not self._is_permitted(connection, route, topic)):
             return self.publish_one(connection, data, position, body, stop)
@@ -422,6 +423,8 @@ class Intake:
         if log is not None and not route.is_forbidden:
             flags, name = head.qos | retain << 2, publisher.client_id if publisher else ""
             log.events(1, self._state.now_ms, flags, name, head.topic[2:], message.payload, 0)
+        if self._state.holding is not None:
+            self._state.holding.before_live(message, publisher, retain=retain)
         if retain:
             retain_message(self._state, message)
         if route.is_empty:

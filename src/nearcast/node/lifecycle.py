@@ -72,6 +72,9 @@ class Lifecycle:
             return
         session.link = None
         self._state.connected -= 1
+        if self._state.holding is not None:
+            is_kept = bool(session.expiry_s) or is_takeover
+            self._state.holding.disconnected(session, is_kept=is_kept)
         will = session.will
         if not with_will:
             will = session.will = None
@@ -136,6 +139,8 @@ class Lifecycle:
         if state.sessions.get(session.client_id) is session:
             del state.sessions[session.client_id]
         for text, subscription in session.subscriptions.items():
+            if state.holding is not None:
+                state.holding.unsubscribed(subscription)
             state.remove_subscription(subscription)
             if state.log is not None:
                 state.log.subscription(state.now_ms, session.client_id, text, 0, is_added=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
+from typing import TYPE_CHECKING
 
 from nearcast.mqtt import (
     Connect,
@@ -35,10 +36,13 @@ from nearcast.node.retaining import event_of, keep_message, place_all_retained
 from nearcast.node.routes import Router
 from nearcast.node.selections import Selections
 from nearcast.node.session import Session
-from nearcast.node.settings import NodeSettings
+from nearcast.node.settings import HELD_NOTE, NodeSettings, RetainedSettings
 from nearcast.node.spaces import SpaceSettings, SpaceTable
 from nearcast.node.state import Network, NodeState
 from nearcast.node.subscribing import Subscribing
+
+if TYPE_CHECKING:
+    from nearcast.retained import Policies
 
 Handler = Callable[[Connection, bytes, int, int, int], int]
 
@@ -64,22 +68,24 @@ class Node:
         rng: Random | None = None,
         with_journal: bool = False,
         spaces: Iterable[SpaceSettings] = (),
+        retained: Iterable[RetainedSettings] = (),
     ) -> None:
         settings = settings or NodeSettings()
         table = SpaceTable(spaces)
+        held = tuple(retained)
+        if all(one.mode == "immediate" for one in held):
+            held = ()
         self.state = NodeState(
             settings,
             access or OpenAccess(),
             rng or Random(0),
             Journal(keeps_ages=bool(table.all)) if with_journal else None,
-            Router(
-                max_levels=settings.max_topic_levels,
-                cache_topics=settings.route_cache_topics,
-                spaces=table,
-            ),
+            _make_router(settings, table, holds=bool(held)),
             selections=Selections(table) if table.all else None,
         )
         self._delivery = Delivery(self.state)
+        if held:
+            self._hold_back(held)
         self._answers = Answers(self.state, self._delivery)
         self._positions = Positions(self.state, self._delivery)
         self._intake = Intake(self.state, self._delivery, self._answers, self._positions)
@@ -92,6 +98,13 @@ class Node:
         self._handlers = self._table(self._intake)
         self._peer_intake = PeerIntake(self.state, self._delivery, self._answers, self._positions)
         self._peer_handlers = self._table(self._peer_intake)
+
+    def _hold_back(self, settings: tuple[RetainedSettings, ...]) -> None:
+        from nearcast.node.holding import Holding, HoldingRouter
+
+        router = self.state.router
+        assert isinstance(router, HoldingRouter)
+        self.state.holding = Holding(self.state, self._delivery, router, settings)
 
     @property
     def counters(self) -> Counters:
@@ -119,9 +132,17 @@ class Node:
     def keep(self, message: Message, now_ms: int) -> None:
         """Keep a message that was retained at another node; an empty payload forgets."""
         self.state.now_ms = now_ms
+        if self.state.holding is not None:
+            self.state.holding.kept_elsewhere(message)
         selections = self.state.selections
         event = None if selections is None else event_of(self.state, selections, message)
         keep_message(self.state, message, event)
+
+    def load_policies(self, policies: Policies, now_ms: int) -> None:
+        """Decide by these policies who gets retained messages at once; needs topics that ask so."""
+        self.state.now_ms = now_ms
+        if self.state.holding is not None:
+            self.state.holding.load(policies)
 
     def warm_up(self) -> None:
         """Compile what matches, or load it from the disk, so that no client waits for it."""
@@ -268,6 +289,10 @@ class Node:
             state.network.restored()
         for session in list(state.sessions.values()):
             self._lifecycle.restore(session, was_connected=session.number in connected)
+        if any(key.startswith(HELD_NOTE) for key in state.notes):
+            from nearcast.node.holding import queue_held
+
+            queue_held(state, self._delivery)
 
     def snapshot(self) -> Iterator[bytes]:
         """Yield all that must survive, as records for a fresh journal file."""
@@ -378,3 +403,12 @@ class Node:
             return
         route = state.router.find(message.head.topic)
         self._intake.publish(route, message, session, retain=retain)
+
+
+def _make_router(settings: NodeSettings, table: SpaceTable, *, holds: bool) -> Router:
+    levels, topics = settings.max_topic_levels, settings.route_cache_topics
+    if not holds:
+        return Router(max_levels=levels, cache_topics=topics, spaces=table)
+    from nearcast.node.holding import HoldingRouter
+
+    return HoldingRouter(max_levels=levels, cache_topics=topics, spaces=table)

@@ -26,6 +26,9 @@ class PeerIntake(Intake):
         super().__init__(state, delivery, answers, positions)
         self._router = state.router.arrivals
         self._routes = state.router.arrivals.routes
+        self._look_up = state.router.arrivals.find
+        if state.holding is not None:
+            self._look_up = state.holding.look_up_arrival
         self._properties = PropertyReader(from_node=True)
         self._positions = None
 
@@ -45,6 +48,9 @@ class PeerIntake(Intake):
         elif route.is_odd:
             self._selective.take_arrival(publisher, route, message, properties, retain=retain)
         elif not route.is_empty:
+            holding = self._state.holding
+            if holding is not None:
+                holding.before_live(message, publisher, retain=retain, counts=False)
             self._delivery.spread(route, [message], publisher, retain=retain)
         return Outcome(0)
 

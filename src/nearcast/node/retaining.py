@@ -39,6 +39,8 @@ def keep_message(state: NodeState, message: Message, event: Event | None = None)
 
 def forget_retained(state: NodeState, topic: str) -> None:
     """Keep nothing for a topic, because it has expired."""
+    if state.holding is not None:
+        state.holding.forgotten(topic)
     state.retained.forget(topic)
     if state.selections is not None:
         state.selections.crossing.forget(topic)

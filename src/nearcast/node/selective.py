@@ -95,6 +95,9 @@ class Selective:
         if event is not None:
             by_number = self._selections.by_number
             found = [by_number[key] for key in self._selections.matcher.match(event)]
+        holding = self._state.holding
+        if holding is not None:
+            holding.before_live(message, sender, retain=retain, counts=False)
         self._spread_all(sender, route, message, found, retain, {})
 
     def _may_publish(self, session: Session | None, topic: bytes) -> bool:
@@ -153,7 +156,9 @@ class Selective:
                 route = route.without_peers()
             elif event is not None:
                 network.published(message, event)
-        version = 0
+        holding, version = self._state.holding, 0
+        if holding is not None:
+            holding.before_live(message, session, retain=retain, reaches_all=top is None)
         if retain:
             version = retain_message(self._state, message, event)
         reached = self._spread(session, route, message, event, request, retain, version)

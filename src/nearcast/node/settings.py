@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+HELD_NOTE = b"held\0"  # what the journal's notes about copies held back begin with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedSettings:
+    """How the retained messages of some topics reach newcomers.
+
+    `immediate` is MQTT's way, `learned` asks a policy, `wait` holds back wherever that is allowed;
+    nobody waits longer than `hold_max_s`. `omega` weighs timeliness against traffic, and
+    `message_cost` is what one message costs.
+    """
+
+    topics: str
+    mode: Literal["immediate", "learned", "wait"] = "learned"
+    hold_max_s: float = 10.0
+    omega: float = 0.7
+    message_cost: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)

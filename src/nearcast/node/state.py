@@ -21,6 +21,7 @@ from nearcast.node.timers import Timers
 
 if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log, Numba without spaces
     from nearcast.eventlog.records import Recorder
+    from nearcast.node.holding import Holding
     from nearcast.node.selections import Selections
 
 
@@ -60,7 +61,8 @@ class NodeState:
     """The memory of a node: sessions, routes, retained messages, timers, and the outboxes grown.
 
     `now_ms` is the instant of the call being served. `journal` is None where nothing has to
-    survive, `log` where nobody wants to learn from what happens, `selections` without spaces.
+    survive, `log` where nobody wants to learn from what happens, `selections` without spaces,
+    `holding` where every newcomer gets at once what is retained.
     """
 
     settings: NodeSettings
@@ -83,6 +85,7 @@ class NodeState:
     next_subscription: int = 1
     selections: Selections | None = None
     network: Network | None = None
+    holding: Holding | None = None
     notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
 
     def set_note(self, key: bytes, value: bytes, until_ms: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from nearcast.model import MisuseError, SubscribeRequest, read_subscription, split_prefixes
 from nearcast.model.requests import SELECTING, Pair, decoded
@@ -30,6 +31,8 @@ from nearcast.node.routes import POSITION_TOPIC
 from nearcast.node.session import Session, Subscription
 from nearcast.node.state import NodeState
 
+_NOW = ("$retained", "now")
+
 
 class Subscribing:
     """Adds and removes subscriptions."""
@@ -45,8 +48,10 @@ class Subscribing:
         codes: list[int] = []
         complaint = ""
         newcomers: list[Subscription] = []
-        for request in packet.requests:
+        patient: list[Callable[[], None]] = []  # those who may have to wait
+        for written in packet.requests:
             try:
+                request, now = self._without_wish(written, packet.properties)
                 subscription, is_new = self._add(session, request, packet.properties)
             except MqttProtocolError as error:
                 complaint = complaint or str(error)
@@ -54,7 +59,11 @@ class Subscribing:
                 continue
             codes.append(request.qos)
             complaint = complaint or self._warning(subscription)
-            if _wants_retained(request, subscription, is_new):
+            if self._may_wait(subscription):
+                patient.append(
+                    partial(self._send_or_hold, subscription, request.retain_handling, is_new, now)
+                )
+            elif _wants_retained(request, subscription, is_new):
                 newcomers.append(subscription)
             elif subscription.inside is not None and self._state.selections is not None:
                 self._state.selections.crossing.entered(subscription)  # it has had those
@@ -64,6 +73,35 @@ class Subscribing:
                 self._send_retained(session, connection, subscription)
             else:
                 self._send_selected(session, subscription)
+        for send_or_hold in patient:
+            send_or_hold()
+
+    def _without_wish(
+        self, request: FilterRequest, properties: Properties
+    ) -> tuple[FilterRequest, bool]:
+        """Return a filter without `$retained/now`, and whether it or a property says so.
+
+        Within a space that is a selection, and none of our business here.
+        """
+        if self._state.holding is None:
+            return request, False
+        text = self._bare_of_wish(request.topic_filter)
+        wishes = text != request.topic_filter or _NOW in properties.user_properties
+        return replace(request, topic_filter=text), wishes
+
+    def _bare_of_wish(self, text: str) -> str:
+        if self._state.holding is None or "$retained/now/" not in text:
+            return text
+        shared, prefixes, bare = self._split(text)
+        if prefixes != (_NOW,) or self._state.router.spaces.meets(bare):
+            return text
+        return shared + bare
+
+    def _may_wait(self, one: Subscription) -> bool:
+        holding = self._state.holding
+        if holding is None or one.group or one.selection is not None:
+            return False
+        return holding.concerns(one.topic_filter)
 
     def _add(
         self, session: Session, request: FilterRequest, properties: Properties
@@ -167,8 +205,9 @@ class Subscribing:
         assert session is not None
         codes: list[int] = []
         complaint = ""
-        for text in packet.topic_filters:
+        for written in packet.topic_filters:
             try:
+                text = self._bare_of_wish(written)
                 found = self._named(session, text, packet.properties.user_properties)
             except MqttProtocolError as error:
                 complaint = complaint or str(error)
@@ -197,6 +236,8 @@ class Subscribing:
 
     def _remove(self, one: Subscription) -> None:
         state, session = self._state, one.session
+        if state.holding is not None:
+            state.holding.unsubscribed(one)
         del session.subscriptions[one.text]
         state.remove_subscription(one)
         if state.journal is not None and session.is_durable:
@@ -240,6 +281,19 @@ class Subscribing:
                 return
         found = list(state.retained.find(subscription.topic_filter))
         self._queue_retained(session, subscription, found)
+
+    def _send_or_hold(self, one: Subscription, handling: int, is_new: bool, now: bool) -> None:
+        """Send what is retained, but for what a policy holds back."""
+        state = self._state
+        assert state.holding is not None
+        alive: list[Message] = []
+        for message in list(state.retained.find(one.topic_filter)):
+            if 0 < message.expires_at_ms <= state.now_ms:
+                forget_retained(state, message.topic_text())
+            else:
+                alive.append(message)
+        wanted = state.holding.subscribed(one, alive, handling=handling, is_new=is_new, now=now)
+        self._queue_retained(one.session, one, wanted)
 
     def _send_selected(self, session: Session, subscription: Subscription) -> None:
         """Send what is retained and wanted, nothing else."""

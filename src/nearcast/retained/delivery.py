@@ -130,15 +130,17 @@ class RetainedDelivery:
         retain: bool,
         qos: int = 0,
         missed: Collection[Subscriber] = (),
+        counts: bool = True,
     ) -> list[Release]:
         """Take note of a publish; return copies of the old message to send before the live one.
 
         A live message stands in for the copy if it replaces the retained one (`retain`), at no
         lower QoS, and reaches the subscriber (is not `missed`: a filter, No Local, a full queue). A
         publish with an empty payload, which deletes the retained message, is like any other.
+        `counts`: whether it is evidence; the node may hear of one message in two ways.
         """
         instant = self._instant(now)
-        if retain and self._setting_of(topic).mode is not _IMMEDIATE:
+        if retain and counts and self._setting_of(topic).mode is not _IMMEDIATE:
             self._estimators.on_publish(self._slot(topic, instant), instant)
         hold = self._holds.pop(topic, None)
         if hold is None:
@@ -440,6 +442,24 @@ class RetainedDelivery:
         """Return how many wait on a topic."""
         hold = self._holds.get(topic)
         return 0 if hold is None else sum(len(cohort.waiters) for cohort in hold.cohorts)
+
+    def holds(self, topic: str) -> bool:
+        """Tell whether anybody waits on a topic."""
+        return topic in self._holds
+
+    def waiters(self, topic: str) -> list[Subscriber]:
+        """Return who waits on a topic, the oldest first."""
+        hold = self._holds.get(topic)
+        return [] if hold is None else [one for each in hold.cohorts for one in each.waiters]
+
+    def topics_of(self, subscriber: Subscriber) -> list[str]:
+        """Return the topics on which a subscriber waits, in order of name."""
+        return sorted(self._topics_of.get(subscriber, ()))
+
+    def age_s(self, topic: str, now: float) -> float:
+        """Return how long ago the last counted publish was; infinite if none was seen."""
+        slot = self._slots.get(topic)
+        return math.inf if slot is None else now - self._estimators.published_at(slot)
 
     def estimate(self, topic: str, now: float) -> Estimate | None:
         """Return a topic's estimated rates; None for a topic that is not followed."""

@@ -1,0 +1,459 @@
+"""Retained copies held back for newcomers: where `nearcast.retained` meets the node.
+
+Only a node with a topic that is not `immediate` has a `Holding`; for all others this module is not
+even imported. `RetainedDelivery` decides; here is what it cannot know: sessions, queues, the event
+log, and which live message reaches whom.
+
+Publishes mostly pass in runs that look at nothing but their route. So a topic on which somebody
+waits has a `HeldRoute` in the table of routes: its messages come one by one, through `before_live`.
+
+Subscriptions that select (`$where`, `$near`, `$retained`) get what is retained at once: whether the
+next message will be for them is not known beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
+
+from nearcast.index.topic_filters import filters_overlap, topic_matches
+from nearcast.node.delivery import Delivery
+from nearcast.node.message import Message
+from nearcast.node.routes import Arrivals, Route, Router
+from nearcast.node.session import Session, Subscription
+from nearcast.node.settings import HELD_NOTE, RetainedSettings
+from nearcast.node.spaces import SpaceTable
+from nearcast.node.state import NodeState
+from nearcast.retained import (
+    SEND_NOW,
+    Answer,
+    Handling,
+    Mode,
+    Policies,
+    Release,
+    RetainedCopy,
+    RetainedDelivery,
+    TopicSetting,
+    Wait,
+    Weights,
+    shipped_policy,
+)
+
+if TYPE_CHECKING:
+    from nearcast.retained.answers import Subscriber
+
+Waiter = tuple[Session, str]  # a subscription, by its session and its text
+
+_PLAIN = TopicSetting()
+_MOST_KNOWN_TOPICS = 100_000
+_FOREVER_MS = (1 << 63) - 1
+_SAME_INSTANT_S = 1e-5  # milliseconds, as seconds, are not exact
+
+
+class HeldRoute(Route):
+    """Stands for the route behind it while somebody waits on its topic: nothing passes in runs."""
+
+    __slots__ = ("behind",)
+
+    def __init__(self, behind: Route) -> None:
+        super().__init__()
+        self.behind = behind
+        self.is_odd = True
+        self.is_forbidden = behind.is_forbidden
+
+
+class HoldingArrivals(Arrivals):
+    """Routes for what other nodes sent, those of held topics hidden from runs."""
+
+    def look_up(self, topic: bytes) -> Route:
+        """Return what stands in the table for a topic."""
+        return super().find(topic)
+
+    def find(self, topic: bytes) -> Route:
+        """Return the route of a topic itself."""
+        route = self.look_up(topic)
+        return route.behind if isinstance(route, HeldRoute) else route
+
+
+class HoldingRouter(Router):
+    """Routes, those of held topics hidden from runs."""
+
+    def __init__(self, *, max_levels: int, cache_topics: int, spaces: SpaceTable) -> None:
+        super().__init__(max_levels=max_levels, cache_topics=cache_topics, spaces=spaces)
+        self.held: set[str] = set()
+        self.arrivals: HoldingArrivals = HoldingArrivals(self)
+
+    def look_up(self, topic: bytes) -> Route:
+        """Return what stands in the table for a topic."""
+        return super().find(topic)
+
+    def find(self, topic: bytes) -> Route:
+        """Return the route of a topic itself."""
+        route = self.look_up(topic)
+        return route.behind if isinstance(route, HeldRoute) else route
+
+    def hold(self, topic: str) -> None:
+        """Let the messages of a topic come one by one from now on."""
+        if topic not in self.held:
+            self.held.add(topic)
+            self._forget(topic)
+
+    def let_go(self, topic: str) -> None:
+        """Let the messages of a topic pass in runs again; O(1), nothing is compiled for it."""
+        self.held.discard(topic)
+        raw = topic.encode()
+        key = len(raw).to_bytes(2, "big") + raw
+        for table in (self.routes, self.arrivals.routes):
+            route = table.get(key)
+            if isinstance(route, HeldRoute):
+                table[key] = route.behind
+
+    def _compile(self, topic: str, *, is_arrival: bool = False) -> Route:
+        route = super()._compile(topic, is_arrival=is_arrival)
+        return HeldRoute(route) if topic in self.held else route
+
+
+class Holding:
+    """Holds retained copies back, and lets them go in time.
+
+    Contract: `before_live` comes before a message is retained and delivered; `subscribed` after a
+    subscription has taken effect, `unsubscribed` before it is gone; `disconnected` once a session
+    has lost its connection and before anything is queued for it.
+
+    Complexity: that of `RetainedDelivery`, and O(settings) for a topic not seen lately.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        delivery: Delivery,
+        router: HoldingRouter,
+        settings: Iterable[RetainedSettings],
+    ) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._router = router
+        self._settings = [(one.topics, _topic_setting(one)) for one in settings]
+        self._filters = [text for text, one in self._settings if one.mode is not Mode.IMMEDIATE]
+        self._known: dict[str, TopicSetting] = {}
+        self._armed_ms: int | None = None
+        self.look_up = router.look_up
+        self.look_up_arrival = router.arrivals.look_up
+        self._core = RetainedDelivery(self.setting_of, policies=Policies(general=shipped_policy()))
+
+    # --- settings ---------------------------------------------------------------------------
+
+    def setting_of(self, topic: str) -> TopicSetting:
+        """Return a topic's setting: that of the first filter that fits, or plain MQTT."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN_TOPICS:
+                self._known.clear()
+            fitting = (one for text, one in self._settings if topic_matches(text, topic))
+            known = self._known[topic] = next(fitting, _PLAIN)
+            space = self._state.router.spaces.of_topic(topic)
+            if space is not None and space.retained == "now":
+                known = self._known[topic] = _PLAIN
+        return known
+
+    def concerns(self, topic_filter: str) -> bool:
+        """Tell whether some topic that fits may be held back."""
+        return any(filters_overlap(one, topic_filter) for one in self._filters)
+
+    def load(self, policies: Policies) -> None:
+        """Decide by other policies from now on; who need not wait any longer gets its copy."""
+        self._let_go(self._core.load(policies, self._now_s))
+        self._arm()
+
+    @property
+    def waiting(self) -> int:
+        """How many copies are held back now."""
+        return sum(self._core.waiting(topic) for topic in self._router.held)
+
+    @property
+    def _now_s(self) -> float:
+        return self._state.now_ms / 1000
+
+    # --- newcomers --------------------------------------------------------------------------
+
+    def subscribed(
+        self, one: Subscription, found: Iterable[Message], *, handling: int, is_new: bool, now: bool
+    ) -> list[Message]:
+        """Return what of the retained messages is to be sent to a subscription at once.
+
+        `now` is the subscriber's own wish. Messages past their lifetime must not be among `found`.
+        """
+        sent = []
+        asked = Handling(handling)
+        for message in found:
+            topic = message.topic_text()
+            if self.setting_of(topic).mode is Mode.IMMEDIATE:
+                is_sent = asked is Handling.SEND or (asked is Handling.SEND_IF_NEW and is_new)
+            else:
+                answer = self._core.on_subscribe(
+                    topic,
+                    (one.session, one.text),
+                    self._now_s,
+                    copy=self._copy(topic, message),
+                    qos=one.qos,
+                    handling=asked,
+                    existed=not is_new,
+                    wish_now=now,
+                )
+                is_sent = answer is SEND_NOW
+                self._decided(one, topic, answer)
+            if is_sent:
+                sent.append(message)
+        self._arm()
+        return sent
+
+    def _copy(self, topic: str, message: Message) -> RetainedCopy:
+        left_s = math.inf
+        if message.expires_at_ms:
+            left_s = (message.expires_at_ms - self._state.now_ms) / 1000
+        return RetainedCopy(message.head.qos, self._core.age_s(topic, self._now_s), left_s)
+
+    def _decided(self, one: Subscription, topic: str, answer: Answer) -> None:
+        counters = self._state.counters
+        if isinstance(answer, Wait):
+            counters.retained_held += 1
+            self._router.hold(topic)
+            self._remember(one, topic)
+            self._tell(one.session, topic, "HELD_BACK")
+        elif answer is SEND_NOW:
+            self._ended((one.session, one.text), topic)
+            self._tell(one.session, topic, "SENT_NOW")
+        else:
+            self._tell(one.session, topic, "NOT_SENT", "as asked for")
+
+    # --- live messages ----------------------------------------------------------------------
+
+    def before_live(
+        self,
+        message: Message,
+        publisher: Session | None,
+        *,
+        retain: bool,
+        reaches_all: bool = True,
+        counts: bool = True,
+    ) -> None:
+        """End all waiting on a message's topic: what the message does not replace goes out first.
+
+        `reaches_all`: whether every plain subscriber gets it. `counts`: whether it is evidence.
+        """
+        topic = message.topic_text()
+        is_held = topic in self._router.held
+        if not (is_held or retain):
+            return
+        waiters = [_waiter(one) for one in self._core.waiters(topic)] if is_held else []
+        missed = [
+            one for one in waiters if not reaches_all or self._misses(one, message, publisher)
+        ]
+        first = self._core.on_publish(
+            topic,
+            self._now_s,
+            retain=retain,
+            qos=message.head.qos,
+            missed=missed,
+            counts=counts,
+        )
+        self._replaced(topic, waiters, {one for each in first for one in each.subscribers})
+        self._let_go(first)
+        if retain and not message.payload:
+            self._core.on_topic_deleted(topic, self._now_s)
+
+    def _misses(self, waiter: Waiter, message: Message, publisher: Session | None) -> bool:
+        """Tell whether a live message may not reach someone; rather once too often."""
+        session, text = waiter
+        link, one = session.link, session.subscriptions.get(text)
+        if link is None or one is None or (one.no_local and session is publisher):
+            return True
+        size, settings, state = message.size, self._state.settings, self._state
+        if message.expires_at_ms and (link.is_paused or session.queue or session.room < 1):
+            return True
+        if link.max_packet_bytes and size > link.max_packet_bytes:
+            return True
+        return (
+            max(session.held_bytes, link.outbox_bytes) + size > settings.session_queue_bytes
+            or state.held_bytes + size > settings.total_queue_bytes
+        )
+
+    def _replaced(self, topic: str, waiters: list[Waiter], first: set[Subscriber]) -> None:
+        for waiter in waiters:
+            if waiter not in first:
+                self._state.counters.retained_replaced += 1
+                self._ended(waiter, topic)
+                self._tell(waiter[0], topic, "REPLACED", "live message")
+
+    def kept_elsewhere(self, message: Message) -> None:
+        """Take note that another node's message is about to be a topic's last.
+
+        The live message comes, or came, on another way. So the old copy goes out now.
+        """
+        self.before_live(message, None, retain=True, reaches_all=False)
+
+    def forgotten(self, topic: str) -> None:
+        """Take note that a topic's message is past its lifetime: there is nothing to send."""
+        for one in self._core.on_topic_deleted(topic, self._now_s):
+            waiter = _waiter(one)
+            self._ended(waiter, topic)
+            self._tell(waiter[0], topic, "NOT_SENT", "forgotten")
+
+    # --- those who leave --------------------------------------------------------------------
+
+    def unsubscribed(self, one: Subscription) -> None:
+        """Forget a subscription; copies held back for it are not sent any more."""
+        if one.group or one.selection is not None or not self.concerns(one.topic_filter):
+            return
+        waiter = (one.session, one.text)
+        for topic in self._core.topics_of(waiter):
+            self._tell(one.session, topic, "NOT_SENT", "unsubscribed")
+        self._stop(waiter, session_kept=False)
+        for message in self._state.retained.find(one.topic_filter):
+            self._core.on_unsubscribe(message.topic_text(), waiter, self._now_s)
+
+    def disconnected(self, session: Session, *, is_kept: bool) -> None:
+        """End a session's waiting; copies of QoS 1 and 2 go into its queue if it lives on."""
+        for text in session.subscriptions:
+            self._let_go(self._stop((session, text), session_kept=is_kept))
+
+    def _stop(self, waiter: Waiter, *, session_kept: bool) -> list[Release]:
+        topics = self._core.topics_of(waiter)
+        if not topics:
+            return []
+        releases = self._core.on_disconnect(waiter, self._now_s, session_kept=session_kept)
+        for topic in topics:
+            self._ended(waiter, topic)
+        return releases
+
+    # --- letting go -------------------------------------------------------------------------
+
+    def _let_go(self, releases: Iterable[Release]) -> None:
+        for release in releases:
+            topic, reason = release.topic, release.reason.value
+            message = self._state.retained.get(topic)
+            for one in release.subscribers:
+                waiter = _waiter(one)
+                self._ended(waiter, topic)
+                self._send(waiter, message, topic, reason)
+
+    def _send(self, waiter: Waiter, message: Message | None, topic: str, reason: str) -> None:
+        state, (session, text) = self._state, waiter
+        one = session.subscriptions.get(text)
+        if message is None or one is None:
+            self._tell(session, topic, "NOT_SENT", reason)
+            return
+        if 0 < message.expires_at_ms <= state.now_ms:
+            state.counters.dropped_expired += 1
+            self._tell(session, topic, "NOT_SENT", "expired")
+            return
+        state.counters.retained_released += 1
+        self._tell(session, topic, "RELEASED", reason)
+        message, qos = _dressed(message, one), min(message.head.qos, one.qos)
+        if session.link is None:
+            # not as a newcomer's copy: it stays, whatever is retained when the client comes back
+            self._delivery.hand_over(session, [message], qos)
+        else:
+            self._delivery.enqueue_retained(session, message, qos)
+            self._delivery.pump(session)
+
+    def _ended(self, waiter: Waiter, topic: str) -> None:
+        """Take back what was done when somebody began to wait."""
+        if not self._core.holds(topic):
+            self._router.let_go(topic)
+        if self._state.journal is not None:
+            key = _note_key(waiter, topic)
+            if key in self._state.notes:
+                self._state.set_note(key, b"", 0)
+
+    # --- time -------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """See to it that the node is woken when somebody has waited long enough."""
+        wake_s = self._core.wake_at()
+        if wake_s is None:
+            return
+        due_ms = math.ceil((wake_s - _SAME_INSTANT_S) * 1000)
+        due_ms = max(due_ms, self._state.now_ms + 1)
+        if self._armed_ms is None or due_ms < self._armed_ms:
+            self._armed_ms = due_ms
+            self._state.timers.at(due_ms, self._wake, due_ms)
+
+    def _wake(self, due_ms: int) -> None:
+        if due_ms != self._armed_ms:
+            return  # another one was set for an earlier instant
+        self._armed_ms = None
+        instant_s, wake_s = self._now_s, self._core.wake_at()
+        if wake_s is not None and wake_s <= instant_s + _SAME_INSTANT_S:
+            instant_s = max(instant_s, wake_s)
+        self._let_go(self._core.advance(instant_s))
+        self._arm()
+
+    # --- survival ---------------------------------------------------------------------------
+
+    def _remember(self, one: Subscription, topic: str) -> None:
+        """Let the journal know of a copy that must not be lost with the process."""
+        message = self._state.retained.get(topic)
+        if self._state.journal is None or not one.session.is_durable or message is None:
+            return
+        if min(message.head.qos, one.qos):
+            self._state.set_note(_note_key((one.session, one.text), topic), b"", _FOREVER_MS)
+
+    # --- the event log ----------------------------------------------------------------------
+
+    def _tell(self, session: Session, topic: str, choice: str, reason: str = "") -> None:
+        log = self._state.log
+        if log is None:
+            return
+        from nearcast.eventlog.records import Choice, LoggedRates
+
+        rates = None
+        estimate = self._core.estimate(topic, self._now_s)
+        if estimate is not None:
+            rates = LoggedRates(*estimate[:3])
+        log.retained_decision(
+            session.client_id,
+            topic,
+            Choice[choice],
+            self._state.now_ms,
+            rates=rates,
+            policy=self.setting_of(topic).mode.value,
+            reason=reason,
+        )
+
+
+def _topic_setting(one: RetainedSettings) -> TopicSetting:
+    return TopicSetting(Mode(one.mode), Weights(one.omega, one.message_cost), one.hold_max_s)
+
+
+def _waiter(subscriber: Subscriber) -> Waiter:
+    return cast("Waiter", subscriber)
+
+
+def _note_key(waiter: Waiter, topic: str) -> bytes:
+    session, text = waiter
+    return HELD_NOTE + session.number.to_bytes(4, "little") + f"{text}\0{topic}".encode()
+
+
+def queue_held(state: NodeState, delivery: Delivery) -> None:
+    """Queue the copies that were held back when an earlier node was lost."""
+    by_number = {one.number: one for one in state.sessions.values()}
+    for key in [one for one in state.notes if one.startswith(HELD_NOTE)]:
+        state.set_note(key, b"", 0)
+        number = int.from_bytes(key[len(HELD_NOTE) :][:4], "little")
+        text, _, topic = key[len(HELD_NOTE) + 4 :].decode().partition("\0")
+        session, message = by_number.get(number), state.retained.get(topic)
+        one = None if session is None else session.subscriptions.get(text)
+        if one is None or message is None or 0 < message.expires_at_ms <= state.now_ms:
+            continue
+        qos = min(message.head.qos, one.qos)
+        if qos:
+            delivery.hand_over(one.session, [_dressed(message, one)], qos)
+
+
+def _dressed(message: Message, one: Subscription) -> Message:
+    """Return a retained message as a subscription wants it."""
+    if not one.identifier:
+        return message
+    return message.variant(retain=True, identifiers=(one.identifier,))
