@@ -19,6 +19,7 @@ from nearcast.config.schema import (
     NetworkSection,
     NodeSection,
     PositionSection,
+    RetainedSection,
     RuleSection,
     SpaceSection,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "NodeSection",
     "PositionSection",
     "Reading",
+    "RetainedSection",
     "RuleSection",
     "SpaceSection",
     "load",

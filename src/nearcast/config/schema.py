@@ -321,6 +321,34 @@ class SpaceSection(Section):
         }
 
 
+class RetainedSection(Section):
+    """How retained messages of some topics reach newcomers; the first section that fits decides.
+
+    `immediate`: at once, MQTT's way, as everywhere without such a section. `learned`: a policy may
+    hold the copy back, for at most `hold`, and let the next message serve the newcomer. `wait`:
+    hold back wherever that is allowed. `omega` weighs timeliness (1) against traffic (0), and
+    `cost` is what one message costs.
+    """
+
+    topics: str = Field(min_length=1)
+    mode: Literal["immediate", "learned", "wait"] = "learned"
+    hold: Annotated[Seconds, Field(ge=0.01, le=3_600)] = 10.0
+    omega: float = Field(0.7, ge=0, le=1, allow_inf_nan=False)
+    cost: float = Field(5.0, ge=0, allow_inf_nan=False)
+
+    @field_validator("topics")
+    @classmethod
+    def _is_a_filter(cls, value: str) -> str:
+        levels = value.split("/")
+        for place, level in enumerate(levels):
+            if level in ("+", "#") and (level == "+" or place == len(levels) - 1):
+                continue
+            if "+" in level or "#" in level or "\0" in level:
+                msg = f"'{value}' is no topic filter: + is a whole level, # the whole last one"
+                raise ValueError(msg)
+        return value
+
+
 class Configuration(Section):
     """All of `nearcast.toml`."""
 
@@ -333,6 +361,7 @@ class Configuration(Section):
     position: PositionSection = PositionSection()
     network: NetworkSection = NetworkSection()
     space: list[SpaceSection] = []
+    retained: list[RetainedSection] = []
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

@@ -53,6 +53,9 @@ _TOTALS = (
     ("positions_refused", "Positions that made no sense"),
     ("unplaced", "Publications that could not be placed in their space"),
     ("crossings", "Retained messages that clients have come near"),
+    ("retained_held", "Retained messages held back from newcomers"),
+    ("retained_released", "Retained messages held back and then sent"),
+    ("retained_replaced", "Retained messages held back and never sent: a live one served"),
     ("near_without_position", "Subscriptions near a client whose place is unknown"),
 )
 

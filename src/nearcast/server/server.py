@@ -20,14 +20,16 @@ from nearcast.config import (
     LimitsSection,
     ListenerSection,
     PositionSection,
+    RetainedSection,
     SpaceSection,
 )
 from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
-from nearcast.node import Node, NodeSettings, SpaceSettings
+from nearcast.node import Node, NodeSettings, RetainedSettings, SpaceSettings
 from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.clock import Clock
 from nearcast.server.figures import prometheus_text, sys_topics
+from nearcast.server.policies import FILE_NAME, PolicyFile
 from nearcast.server.reloading import log_share, merged
 from nearcast.server.storage import JournalFile
 from nearcast.server.tcp import MqttProtocol
@@ -83,6 +85,17 @@ def space_settings(section: SpaceSection) -> SpaceSettings:
     )
 
 
+def retained_settings(section: RetainedSection) -> RetainedSettings:
+    """Return what the node has to know about retained messages of some topics."""
+    return RetainedSettings(
+        topics=section.topics,
+        mode=section.mode,
+        hold_max_s=section.hold,
+        omega=section.omega,
+        message_cost=section.cost,
+    )
+
+
 class Server:
     """A node on asyncio. `start` opens everything or nothing; `stop` closes in order."""
 
@@ -109,7 +122,11 @@ class Server:
             rng=SystemRandom(),
             with_journal=mode != "off",
             spaces=[space_settings(section) for section in configuration.space],
+            retained=[retained_settings(section) for section in configuration.retained],
         )
+        self._policies: PolicyFile | None = None
+        if self.node.state.holding is not None:
+            self._policies = PolicyFile(Path(configuration.node.data) / FILE_NAME)
 
     async def start(self) -> None:
         """Bring back what was stored, then open all listeners."""
@@ -130,6 +147,7 @@ class Server:
     def _bring_back(self) -> None:
         """Make everything that stands behind the listeners."""
         self.node.warm_up()
+        self._load_policies()
         self._make_mesh()
         self._restore()
         self._open_log()
@@ -154,6 +172,14 @@ class Server:
         log.info("%d sessions came back from %s", len(self.node.state.sessions), directory)
         self.node.take_journal()  # the snapshot tells all of it
         self._journal.compact(self.node.snapshot())
+
+    def _load_policies(self) -> None:
+        """Let a policy file that has changed decide from now on."""
+        policies = None if self._policies is None else self._policies.take_changed()
+        if policies is not None:
+            self.node.load_policies(policies, self.clock.now_ms())
+            if self._turns is not None:
+                self._turns.schedule()
 
     def _open_log(self) -> None:
         section = self.configuration.log
@@ -220,6 +246,7 @@ class Server:
         return "text/plain; version=0.0.4", prometheus_text(self.node, uptime_s=uptime_s)
 
     def _publish_figures(self) -> None:
+        self._load_policies()
         uptime_s = int(time.monotonic() - self._started_s)
         for topic, value in sys_topics(self.node, uptime_s=uptime_s):
             self.node.publish(
@@ -244,6 +271,7 @@ class Server:
         logging.getLogger("nearcast").setLevel(configuration.log.level.upper())
         if self._log is not None:
             self._log.sample(log_share(configuration.log))
+        self._load_policies()
         return now, later
 
     def _reload_access(self, access: ConfiguredAccess) -> None:

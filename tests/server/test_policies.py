@@ -1,0 +1,143 @@
+"""The policy file of a running broker: read at the start, on SIGHUP, and refused if it is bad."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearcast.config import Configuration, DurabilitySection, NodeSection, RetainedSection
+from nearcast.config.schema import ListenerSection
+from nearcast.retained import Policies, policies_to_text, write_policies
+from nearcast.server import Server
+from nearcast.server.policies import PolicyFile
+
+pytestmark = pytest.mark.server
+
+QUICK = RetainedSection(topics="quick/#", mode="learned", hold=2.0, omega=0.3)
+
+
+def server(tmp_path: Path, *retained: RetainedSection) -> Server:
+    return Server(
+        Configuration(
+            node=NodeSection(data=tmp_path),
+            listener=[ListenerSection(port=0)],
+            durability=DurabilitySection(mode="off"),
+            retained=list(retained),
+        )
+    )
+
+
+def test_a_broker_without_such_topics_reads_no_policies(tmp_path: Path) -> None:
+    (tmp_path / "policies.json").write_text("nonsense")
+    assert server(tmp_path).node.state.holding is None
+    assert server(tmp_path)._policies is None
+
+
+def test_the_settings_reach_the_node(tmp_path: Path) -> None:
+    one = server(tmp_path, RetainedSection(topics="quick/off", mode="immediate"), QUICK)
+    assert one.node.state.holding is not None
+    setting = one.node.state.holding.setting_of("quick/a")
+    assert (setting.mode.value, setting.hold_max_s, setting.weights.omega) == ("learned", 2.0, 0.3)
+    assert one.node.state.holding.setting_of("quick/off").mode.value == "immediate"
+    assert one.node.state.holding.setting_of("slow").mode.value == "immediate"
+
+
+def test_a_file_is_read_once_for_each_version_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "policies.json"
+    file = PolicyFile(path)
+    assert file.take_changed() is None
+    write_policies(Policies(discount=0.5), path)
+    found = file.take_changed()
+    assert found is not None
+    assert found.discount == 0.5
+    assert file.take_changed() is None
+
+
+def test_a_bad_file_is_refused_once_and_the_next_good_one_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "policies.json"
+    file = PolicyFile(path)
+    text = policies_to_text(Policies())
+    for bad in (text.replace('"version": 1', '"version": 2'), text[:50], "\udcff", "[]"):
+        path.write_bytes(bad.encode(errors="surrogateescape"))
+        with caplog.at_level(logging.ERROR):
+            assert file.take_changed() is None
+            assert file.take_changed() is None
+        (record,) = caplog.records
+        assert "refused" in record.message
+        assert "policies.json" in record.message
+        caplog.clear()
+    write_policies(Policies(), path)
+    assert file.take_changed() is not None
+
+
+def test_a_folder_in_its_place_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "policies.json").mkdir()
+    assert PolicyFile(tmp_path / "policies.json").take_changed() is None
+    assert "refused" in caplog.text
+
+
+def test_without_its_file_the_broker_goes_back_to_the_policy_that_comes_with_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "policies.json"
+    write_policies(Policies(), path)
+    file = PolicyFile(path)
+    first = file.take_changed()
+    assert first is not None
+    assert first.general is None
+    path.unlink()
+    second = file.take_changed()
+    assert second is not None
+    assert second.general is not None
+
+
+def test_a_running_broker_takes_another_file_on_sighup(
+    start_broker: Callable[..., Any],
+) -> None:
+    retained = [{"topics": "quick/#", "mode": "learned", "hold": 2.0}]
+    broker = start_broker(retained=retained)
+    Path(broker.reload_path).write_text(json.dumps(broker.sections))
+    path = broker.directory / "policies.json"
+    path.write_text("{}")
+    os.kill(broker.pid, signal.SIGHUP)
+    time.sleep(0.5)
+    write_policies(Policies(), path)
+    os.kill(broker.pid, signal.SIGHUP)
+    time.sleep(0.5)
+    said = broker.end()
+    assert "policy file was refused" in said
+    assert "another kind of file" in said
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topics": "a/#/b"},
+        {"topics": "a+"},
+        {"topics": ""},
+        {"topics": "a", "mode": "never"},
+        {"topics": "a", "hold": 0.0},
+        {"topics": "a", "hold": "2h"},
+        {"topics": "a", "omega": 1.5},
+        {"topics": "a", "cost": -1.0},
+        {"mode": "wait"},
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="retained"):
+        Configuration.model_validate({"retained": [wrong]})
+
+
+def test_lengths_of_time_are_written_as_everywhere() -> None:
+    found = Configuration.model_validate({"retained": [{"topics": "+/a/#", "hold": "250ms"}]})
+    assert found.retained[0].hold == 0.25
