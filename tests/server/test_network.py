@@ -459,6 +459,22 @@ def test_a_node_leaves_on_purpose_hands_over_and_may_come_again(three: World):
     three.join("a", "b", "c")
     three.client("a").publish("leave", b"again", 1)
     assert listener.take(1) == [("leave", b"again", 1)]
+    assert asyncio.run(_marks(three.address)) == []
+
+
+async def _marks(address: str) -> list[str]:
+    """Return the keys of the marks that are set."""
+    section = NetworkSection(join=[address])
+    client = await connect(section, "test")
+    kept = await open_bucket(client, section, expires=False)
+    watcher = await kept.watch("left.*", ignore_deletes=True)
+    found = []
+    async for entry in watcher:
+        if entry is None:
+            break
+        found.append(entry.key)
+    await close(client)
+    return found
 
 
 PLACED = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from nearcast.server.nats_members import (
 )
 from nearcast.server.nats_pieces import Assembly, cut
 from nearcast.server.nats_settings import Shared, SharedSettings
+from nearcast.server.network import Network
 from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
@@ -379,6 +381,62 @@ async def test_asking_a_node_to_leave_that_is_not_there_or_deaf_is_answered(
         await ask_to_leave(section, "a")
 
 
+class Side:
+    """What a network does to the mesh and the loop, written down."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.name = "me"
+        self.peers: dict[str, object] = {}
+        self.clock, self.node, self.peering = self, self, self
+
+    def now_ms(self) -> int:
+        return 0
+
+    def schedule(self) -> None: ...
+
+    def meet(self, name: str, _now_ms: int) -> None:
+        self.did.append(f"meet {name}")
+        self.peers[name] = None
+
+    def part(self, name: str, _now_ms: int) -> None:
+        self.did.append(f"part {name}")
+        del self.peers[name]
+
+    def forget(self, name: str, _now_ms: int) -> None:
+        self.did.append(f"forget {name}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "did"),
+    [
+        ([Member("b", "1", started_ms=5), Member("b", "1", started_ms=5)], ["meet b"]),
+        ([Member("me", "1")], []),
+        ([Member("b", "1", started_ms=5), Left("b", 9)], ["meet b", "part b"]),
+        ([Left("b", 9)], ["forget b"]),
+        ([Left("b", 9), Member("b", "1", started_ms=5)], ["forget b"]),
+        ([Left("b", 9), Member("b", "1", started_ms=10)], ["forget b", "meet b"]),
+        ([Member("b", "1", started_ms=10), Left("b", 9)], ["meet b"]),
+        (
+            [Left("b", 9), Left("b", TAKEN_BACK), Member("b", "1", started_ms=5)],
+            ["forget b", "meet b"],
+        ),
+        ([Member("b", "1", started_ms=5), Left("b", TAKEN_BACK)], ["meet b"]),
+        ([Left("me", 9)], []),
+    ],
+)
+async def test_entries_and_marks_in_any_order_mean_the_same(
+    changes: list[Member | Left], did: list[str]
+):
+    side: Any = Side()
+    network = Network(NetworkSection(), side, side, describe=print, on_leave=print)  # type: ignore[arg-type]
+
+    for change in changes:
+        network._changed(change)
+
+    assert side.did == did
+
+
 # --- shared settings ------------------------------------------------------------------------
 
 
@@ -632,6 +690,8 @@ def test_nothing_is_left_of_a_fleet_whose_start_fails(tmp_path: Path):
             seen.append(fleet._nats)
             fleet.start_node("a", port, address)
 
+    began = time.monotonic()
     with pytest.raises(EnvironmentProblem, match=r"port \d+ is in use"):
         start()
     assert not seen[0].is_alive
+    assert time.monotonic() - began < 5  # it was asked, not killed
