@@ -19,7 +19,7 @@ from nearcast.eventlog import POSITIONS
 from nearcast.locality.slow_regions import RegionRules
 from nearcast.pipeline.match import Question
 from nearcast.pipeline.regions import find_regions
-from nearcast.pipeline.stream import Stream, start
+from nearcast.pipeline.stream import Stream, start, unfinished_batch
 from nearcast.pipeline.tables import conform
 
 Row = dict[str, Any]
@@ -126,8 +126,15 @@ def _sustained(spark: Any, space: Any, root: Path, events: int, rng: np.random.G
     for number in range(2, 2 + events // rows):
         write_event_file(stream.events, number, rows, rng)
     begun = time.perf_counter()
-    start(spark, stream, once=True).awaitTermination()
-    return events // rows * rows / (time.perf_counter() - begun)
+    query = start(spark, stream, once=True)
+    query.awaitTermination()
+    taken = time.perf_counter() - begun
+    # A rate counts only if all was done: a query's thread may die without a word.
+    assert query.exception() is None, query.exception()
+    assert unfinished_batch(stream.checkpoint) is None, "the backlog was not finished"
+    done = _completed(stream.output, rows)
+    assert len(done) == 2 + events // rows, (len(done), events // rows)
+    return events // rows * rows / taken
 
 
 def _delays(
@@ -155,6 +162,7 @@ def _delays(
     while len(done) < len(written) and time.monotonic() < deadline:
         time.sleep(1)
         done = _completed(stream.output, rows)
+    assert query.isActive, "the stream died while it was measured"
     query.stop()
     return [done[number] - at for number, at in written.items() if number > 5]
 

@@ -26,7 +26,14 @@ from nearcast.model import (
     parse_where,
 )
 from nearcast.pipeline.match import Question
-from nearcast.pipeline.stream import Stream, pinned, read_deliveries, start, subscriptions_at
+from nearcast.pipeline.stream import (
+    Stream,
+    pinned,
+    read_deliveries,
+    start,
+    subscriptions_at,
+    unfinished_batch,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -139,6 +146,18 @@ def test_the_last_word_on_a_subscription_counts(tmp_path: Path):
     (tmp_path / "3.parquet").write_bytes(b"half")
     with pytest.raises(FileFormatError, match="cannot be read"):
         subscriptions_at(tmp_path, "3.parquet", SPACE)
+
+
+def test_a_batch_that_was_begun_and_not_completed_is_known(tmp_path: Path):
+    assert unfinished_batch(tmp_path) is None
+    for folder, names in (("offsets", "9 10"), ("commits", "9")):
+        (tmp_path / "spark" / folder).mkdir(parents=True)
+        for name in names.split():
+            (tmp_path / "spark" / folder / name).touch()
+        (tmp_path / "spark" / folder / f".{names}.crc").touch()
+    assert unfinished_batch(tmp_path) == 10
+    (tmp_path / "spark" / "commits" / "10").touch()
+    assert unfinished_batch(tmp_path) is None
 
 
 def test_no_files_are_said(spark: SparkSession, tmp_path: Path):

@@ -203,10 +203,11 @@ def stream(
     --output found --checkpoint state
     """
     from nearcast.matching.ranking import checked_rank
+    from nearcast.model.errors import EnvironmentProblem
     from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.match import Question
     from nearcast.pipeline.session import spark_session
-    from nearcast.pipeline.stream import Stream, start
+    from nearcast.pipeline.stream import Stream, start, unfinished_batch
 
     declared = _space(config, space)
     question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
@@ -215,6 +216,12 @@ def stream(
     with told_plainly(output):
         query = start(spark, Stream(*paths, declared, question, files_a_batch), once=once)
         query.awaitTermination()
+    if (batch := unfinished_batch(checkpoint)) is not None:
+        raise EnvironmentProblem(
+            f"the stream ended in the middle of batch {batch}",
+            where=str(checkpoint),
+            todo="Start it again: it goes on with that batch",
+        )
     typer.echo(f"Done: deliveries in {output}/deliveries")
 
 

@@ -76,6 +76,21 @@ def start(
     return writer.trigger(processingTime=f"{every_s} seconds").start()
 
 
+def unfinished_batch(checkpoint: Path) -> int | None:
+    """Return the batch that was begun and not completed, if any.
+
+    A query whose thread dies of an error in Java itself may end without saying so; what it wrote
+    down does not lie. Starting the stream again does that batch anew.
+    """
+
+    def newest(folder: str) -> int:
+        names = [path.name for path in (checkpoint / "spark" / folder).glob("*")]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    begun = newest("offsets")
+    return begun if begun > newest("commits") else None
+
+
 def _event_folder(events: Path) -> Path:
     """Return where event files appear: in an event log that is its table of events."""
     return events / "events" if is_event_log(str(events)) else events
