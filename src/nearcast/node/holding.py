@@ -394,11 +394,14 @@ class Holding:
 
     def _remember(self, one: Subscription, topic: str) -> None:
         """Let the journal know of a copy that must not be lost with the process."""
-        message = self._state.retained.get(topic)
-        if self._state.journal is None or not one.session.is_durable or message is None:
+        state, message = self._state, self._state.retained.get(topic)
+        if state.journal is None or not one.session.is_durable or message is None:
             return
+        key = _note_key((one.session, one.text), topic)
         if min(message.head.qos, one.qos):
-            self._state.set_note(_note_key((one.session, one.text), topic), b"", _FOREVER_MS)
+            state.set_note(key, b"", _FOREVER_MS)
+        elif key in state.notes:  # it waits already, and has subscribed again at QoS 0
+            state.set_note(key, b"", 0)
 
     # --- the event log ----------------------------------------------------------------------
 
