@@ -50,15 +50,18 @@ test-quick: setup
 	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 -m "not spark and not server" -q
 
 soak: setup java
-	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 -m "not spark" --timeout=36000
-	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -m spark --timeout=36000
+	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 -m "not spark" --timeout=0
+	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -m spark --timeout=0
 	$(BIN)/python fuzz/where.py 1800
-	$(BIN)/python fuzz/mqtt.py --seconds 3600
+	$(BIN)/python fuzz/mqtt.py --seconds 3600 --live
 
 bench: setup
 	$(BIN)/nearcast bench match
 	$(BIN)/nearcast bench order
 	$(BIN)/nearcast bench broker
+	$(BIN)/nearcast bench selective
+	$(BIN)/nearcast bench network
+	$(BIN)/nearcast bench pipeline
 	$(BIN)/nearcast bench retained
 	$(BIN)/nearcast bench plan
 	$(BIN)/nearcast bench overlay

@@ -183,7 +183,7 @@ def _peer(row: dict[str, Any]) -> object:
 
 
 def _cell(value: object) -> str:
-    if value is None or value == 0.0:
+    if value is None:
         return ""
     if isinstance(value, dict):
         return "; ".join(f"{name} {_cell(each)}" for name, each in value.items())
