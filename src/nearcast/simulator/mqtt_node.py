@@ -119,12 +119,14 @@ class MqttNode:
         settings: NodeSettings | None = None,
         spaces: Sequence[SpaceSettings] = (),
         patience: Timing | None = None,
+        link_timing: LinkTiming | None = None,
     ) -> None:
         self.name = name
         self._seed = seed
         self._settings = settings
         self._spaces = spaces
         self._patience = patience
+        self._link_timing = link_timing
         self._plan: NamedPlan | None = None
         self._starts = 0
         self._others: dict[str, None] = {}
@@ -137,7 +139,11 @@ class MqttNode:
         random = Random(f"{self._seed}/{self.name}/{self._starts}")
         self.node = Node(self._settings, rng=random, with_journal=True, spaces=self._spaces)
         self.mesh = Mesh(
-            self.name, self.node, random=random, timing=LinkTiming(), patience=self._patience
+            self.name,
+            self.node,
+            random=random,
+            timing=self._link_timing,
+            patience=self._patience,
         )
         self.node.restore(self._disk, now)
         self.node.take_journal()

@@ -15,7 +15,7 @@ from random import Random
 from nearcast.locality import Counts, Plan, Timing
 from nearcast.model import Attribute, Event, Space, Subscription, parse_shape
 from nearcast.mqtt import Publish
-from nearcast.network import NamedPlan
+from nearcast.network import LinkTiming, NamedPlan
 from nearcast.node import NodeSettings, SpaceSettings
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, uniform
@@ -30,6 +30,7 @@ SPACE = Space(
 )
 _PLANNED = (-0.99, -0.99, 0.99, 0.99)
 _PATIENCE = Timing(retry_ms=100, most_retry_ms=800, probe_ms=500, horizon_ms=200_000)
+_LINK_TIMING = LinkTiming(hello_ms=200, beat_ms=1_500, silence_ms=5_000)
 _WRITER = "writer"
 Place = tuple[float, float]
 
@@ -66,7 +67,7 @@ class Town:
         for number in range(people):
             self._settle_in(f"c{number}", follows=bool(number % 3))
         self._admit_new(_WRITER)
-        self.run(8_000)
+        self.run(5_000)
 
     @staticmethod
     def _node(name: str, seed: int) -> MqttNode:
@@ -76,6 +77,7 @@ class Town:
             settings=NodeSettings(position_journal_ms=0),
             spaces=[SpaceSettings(space=SPACE)],
             patience=_PATIENCE,
+            link_timing=_LINK_TIMING,
         )
 
     def run(self, ms: int) -> None:
@@ -178,7 +180,7 @@ class Town:
     def heal(self) -> None:
         """Let the network be well, and wait until everything has had its time."""
         self.world.network.link = Link(delay=uniform(1, 3))
-        self.run(60_000)
+        self.run(30_000)
 
     def problems(self) -> list[str]:
         """Return what was lost, doubled, or came to someone it was not for."""
@@ -210,7 +212,7 @@ def run_town(seed: int, *, least_nodes: int = 4, most_nodes: int = 16) -> TownRe
     loss = random.choice([0.0, 0.1, 0.25])
     link = Link(delay=uniform(1, 15), loss=loss, duplication=loss / 2)
     town = Town(random.randint(least_nodes, most_nodes), seed, link)
-    town.run(10_000)
+    town.run(5_000)
     version = crashes = 0
     for _ in range(8):
         town.wander(5)
