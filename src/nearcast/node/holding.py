@@ -225,6 +225,8 @@ class Holding:
             self._ended((one.session, one.text), topic)
             self._tell(one.session, topic, "SENT_NOW")
         else:
+            if topic in self._core.topics_of((one.session, one.text)):
+                self._remember(one, topic)  # it waits on, perhaps at another QoS
             self._tell(one.session, topic, "NOT_SENT", "as asked for")
 
     # --- live messages ----------------------------------------------------------------------

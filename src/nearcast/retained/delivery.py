@@ -14,7 +14,7 @@ The node calls `on_…` for what happens, `advance` at `wake_at()`, and sends wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -39,7 +39,8 @@ from nearcast.retained.process import DecisionProcess, Rates
 from nearcast.retained.rates import Estimate, RateEstimators
 
 # members of an Enum are slow to look up in Python 3.11, and these are asked for on the hot path
-_IMMEDIATE, _WAIT, _SEND_IF_NEW = Mode.IMMEDIATE, Mode.WAIT, Handling.SEND_IF_NEW
+_IMMEDIATE, _WAIT = Mode.IMMEDIATE, Mode.WAIT
+_SEND_IF_NEW, _NEVER = Handling.SEND_IF_NEW, Handling.NEVER
 
 
 @dataclass(slots=True)
@@ -169,20 +170,22 @@ class RetainedDelivery:
 
         `existed`: the subscription was there before (handling 1 then sends nothing). `wish_now`:
         the subscriber's own `$retained = now`. Someone who waits already and subscribes again
-        keeps the deadline it has.
+        keeps the deadline it has, and gets its copy at the new QoS.
         """
         instant = self._instant(now)
         setting = self._setting_of(topic)
         if setting.mode is not _IMMEDIATE and not existed:
             self._estimators.on_subscribe(self._slot(topic, instant), instant)
-        if copy is None or handling is Handling.NEVER:
+        if copy is None:
             return SEND_NOTHING
-        if handling is _SEND_IF_NEW and existed:
+        copy_qos = min(qos, copy.qos)
+        if handling is _NEVER or (handling is _SEND_IF_NEW and existed):
+            self._wait_on(topic, subscriber, copy_qos)
             return SEND_NOTHING
         if setting.mode is _IMMEDIATE or wish_now or handling is _SEND_IF_NEW:
             self._stop_waiting(topic, subscriber)
             return SEND_NOW
-        return self._hold_back(topic, subscriber, instant, setting, copy, min(qos, copy.qos))
+        return self._hold_back(topic, subscriber, instant, setting, copy, copy_qos)
 
     def on_unsubscribe(self, topic: str, subscriber: Subscriber, now: float) -> None:
         """Forget a subscriber of a topic; a copy held back for it is not sent any more."""
@@ -404,17 +407,20 @@ class RetainedDelivery:
             else:
                 releases.append(Release(topic, tuple(cohort.waiters), reason))
         hold.cohorts = kept
-        for release in releases:
-            self._served(release.subscribers, topic)
+        for subscriber in (one for release in releases for one in release.subscribers):
+            self._no_longer_waits(subscriber, topic)
         if kept:
             self._schedule(topic, hold, instant, setting)
         else:
             del self._holds[topic]
         return releases
 
-    def _served(self, subscribers: Iterable[Subscriber], topic: str) -> None:
-        for subscriber in subscribers:
-            self._no_longer_waits(subscriber, topic)
+    def _wait_on(self, topic: str, subscriber: Subscriber, copy_qos: int) -> None:
+        """Let someone who waits already wait on, for a copy at another QoS."""
+        hold = self._holds.get(topic)
+        cohort = None if hold is None else _cohort_of(hold, subscriber)
+        if cohort is not None:
+            cohort.waiters[subscriber] = copy_qos
 
     def _stop_waiting(self, topic: str, subscriber: Subscriber) -> int | None:
         """End a subscriber's waiting; return its copy's QoS, None if it did not wait."""
