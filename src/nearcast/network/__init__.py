@@ -11,6 +11,7 @@ Read next: `links.py`, then `messages.py`, then `mesh.py`; for events and subscr
 
 from nearcast.network.layout import NamedPlan
 from nearcast.network.links import Link, LinkTiming
-from nearcast.network.mesh import Mesh, Peer
+from nearcast.network.mesh import Mesh
+from nearcast.network.peer import Peer
 
 __all__ = ["Link", "LinkTiming", "Mesh", "NamedPlan", "Peer"]

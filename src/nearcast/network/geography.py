@@ -96,6 +96,8 @@ class Geography:
             self._places[session] = [(now, session.position)]
         if session.is_durable:
             self._keep(_SINCE + subscription.number.to_bytes(8, "little"), _TIME.pack(now))
+            if session.position is not None:
+                self._note_place(session, now)
         area = _area(subscription, session.position)
         if area is None:
             self._waiting[key] = subscription

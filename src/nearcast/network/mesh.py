@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
+from typing import Any
 
 from nearcast.locality.messages import Timing
 from nearcast.model import Event
 from nearcast.model.errors import PeerProtocolError
 from nearcast.network.causal import CausalCounts, CausalGroups
+from nearcast.network.contests import Contests
 from nearcast.network.geography import Geography
 from nearcast.network.interests import Interests
 from nearcast.network.layout import NamedPlan
@@ -33,6 +35,8 @@ from nearcast.network.links import (
 )
 from nearcast.network.messages import (
     SPEAKS,
+    Bids,
+    Contest,
     Greeting,
     Interest,
     InterestKnown,
@@ -45,45 +49,16 @@ from nearcast.network.messages import (
     decode_greeting,
     encode,
 )
+from nearcast.network.peer import Counts, Peer
 from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
-from nearcast.node import Connection, Node
+from nearcast.node import Node
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
 from nearcast.node.session import Session, Subscription
 
 _PACKETS, _TOLD, _PLACES = b"M", b"T", b"P"
 _SIZE = Struct("<I")
-
-
-@dataclass(slots=True)
-class Peer:
-    """Another node. `problem` says why this node does not work with it, if it does not."""
-
-    name: str
-    link: Link
-    connection: Connection | None = None
-    parts: list[bytes] = field(default_factory=list)
-    """What is to travel at the end of the turn."""
-    known: int = 0
-    """The last number of this node's interests that it has taken in."""
-    used: PlansUsed | None = None
-    """What it was told last about plans."""
-    problem: str = ""
-    heard_ms: int = -1
-    """Until when it has surely had everything that this node told it; -1: never."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a node sent to others and had from them."""
-
-    frames_sent: int = 0
-    bytes_sent: int = 0
-    frames_received: int = 0
-    bytes_received: int = 0
-    refused: int = 0
-    """Frames from strangers, of another format, or from nodes that do not fit."""
 
 
 class PeerWire:
@@ -146,6 +121,7 @@ class Mesh:
         if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
             self._geography = Geography(name, node, patience or Timing())
         self._causal = CausalGroups(name, node, skew_ms / 1000)
+        self._contests = Contests(name, node)
         self._gates: deque[Gate] = deque()
         self._grown: dict[str, Peer] = {}
         node.join(self)
@@ -218,13 +194,14 @@ class Mesh:
         if self._geography is not None:
             self._geography.advance(now_ms)
         self._causal.advance(now_ms)
+        self._contests.advance(now_ms)
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
         if self._geography is not None:
             times.append(self._geography.wake_at())
-        times.append(self._causal.wake_at())
+        times += [self._causal.wake_at(), self._contests.wake_at()]
         return min((at for at in times if at is not None), default=None)
 
     def settle(self) -> None:
@@ -232,6 +209,10 @@ class Mesh:
         self._tell_interests()
         self._tell_places()
         self._tell_ordered()
+        for name, message in self._contests.take():
+            peer = self.peers.get(name)
+            if peer is not None and peer.connection is not None:
+                self._tell(peer, message)
 
     def take_frames(self) -> list[tuple[str, bytes]]:
         """Return what is to travel, with the name of the node it goes to; last in a turn."""
@@ -315,6 +296,7 @@ class Mesh:
         self._tell(peer, self._interests.whole())
         self._tell_plans([peer])
         self._causal.came_up(peer.name, self.now_ms)
+        self._contests.came_up(peer.name)
         for part in self._retained.since(peer.heard_ms):
             self._tell(peer, part)
 
@@ -334,6 +316,7 @@ class Mesh:
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, self.now_ms)
             peer.connection = None
+            self._contests.gone(peer.name)
             peer.heard_ms = self.now_ms - self._timing.silence_ms
         peer.link.greeting = self._greeting(peer.name)
         self._open_gates()
@@ -390,32 +373,41 @@ class Mesh:
         self.send(peer, _TOLD, encode(message))
 
     def _told(self, peer: Peer, message: Told) -> None:
-        if type(message) is InterestKnown:
-            peer.known = max(peer.known, message.number)
-            self._open_gates()
-            return
-        if type(message) is Retained:
-            for kept in self._retained.newer(message.kept):
-                self.node.keep(kept, self.now_ms)
-            return
-        if type(message) is Ordered:
-            self._tell(peer, Settled(message.number))
-            self._causal.receive(message.group, message.message, self.now_ms)
-            return
-        if type(message) is Settled:
-            self._causal.settled(peer.name, message.number)
-            return
-        if type(message) is PlansUsed:
-            if self._geography is not None:
-                self._geography.uses(peer.name, (message.current, message.upcoming), self.now_ms)
-                self._tell_plans(self._present())
-            return
-        assert type(message) is Interest
+        handler = _HANDLERS[type(message)]
+        handler(self, peer, message)
+
+    def _hear_known(self, peer: Peer, message: InterestKnown) -> None:
+        peer.known = max(peer.known, message.number)
+        self._open_gates()
+
+    def _hear_interest(self, peer: Peer, message: Interest) -> None:
         if message.whole:
             self.node.peering.wants_only(peer.name, message.added)
         else:
             self.node.peering.wants(peer.name, message.added, message.removed)
         self._tell(peer, InterestKnown(message.number))
+
+    def _hear_retained(self, _peer: Peer, message: Retained) -> None:
+        for kept in self._retained.newer(message.kept):
+            self.node.keep(kept, self.now_ms)
+
+    def _hear_plans(self, peer: Peer, message: PlansUsed) -> None:
+        if self._geography is not None:
+            self._geography.uses(peer.name, (message.current, message.upcoming), self.now_ms)
+            self._tell_plans(self._present())
+
+    def _hear_ordered(self, peer: Peer, message: Ordered) -> None:
+        self._tell(peer, Settled(message.number))
+        self._causal.receive(message.group, message.message, self.now_ms)
+
+    def _hear_settled(self, peer: Peer, message: Settled) -> None:
+        self._causal.settled(peer.name, message.number)
+
+    def _hear_contest(self, peer: Peer, message: Contest) -> None:
+        self._contests.asked(peer.name, message)
+
+    def _hear_bids(self, peer: Peer, message: Bids) -> None:
+        self._contests.told(peer.name, message)
 
     # --- retained messages ------------------------------------------------------------------
 
@@ -424,6 +416,7 @@ class Mesh:
         self._is_restoring = False
         for message in self.node.state.retained.all():
             self._retained.restored(message)
+        self._contests.restored(self.node.state.now_ms)
         if self._geography is not None:
             self._geography.restored(self.node.state.now_ms)
 
@@ -451,6 +444,14 @@ class Mesh:
         """Follow a client."""
         if self._geography is not None:
             self._geography.moved(session, self.node.state.now_ms)
+
+    def contest(self, message: Message, wish: tuple[int, str], publisher: str) -> bool:
+        """Let the best of all nodes be chosen; tell whether there are other nodes to ask."""
+        others = [peer.name for peer in self._present()]
+        if not others:
+            return False
+        self._contests.call(message, wish, publisher, others)
+        return True
 
     @property
     def causal(self) -> CausalCounts:
@@ -498,3 +499,15 @@ class Mesh:
         known = min((peer.known for peer in self._present()), default=self._interests.number)
         while self._gates and self._gates[0].number <= known:
             self._gates.popleft().release()
+
+
+_HANDLERS: dict[type, Callable[[Mesh, Peer, Any], None]] = {
+    Interest: Mesh._hear_interest,
+    InterestKnown: Mesh._hear_known,
+    Retained: Mesh._hear_retained,
+    PlansUsed: Mesh._hear_plans,
+    Ordered: Mesh._hear_ordered,
+    Settled: Mesh._hear_settled,
+    Contest: Mesh._hear_contest,
+    Bids: Mesh._hear_bids,
+}

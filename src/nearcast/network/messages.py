@@ -83,7 +83,37 @@ class Settled(msgspec.Struct, array_like=True, frozen=True, tag="s"):
     number: int
 
 
-Told: TypeAlias = Interest | InterestKnown | Retained | PlansUsed | Ordered | Settled
+class Contest(msgspec.Struct, array_like=True, frozen=True, tag="c"):
+    """Who are your best for this message, at most so many? Answered with `Bids`."""
+
+    number: int
+    most: int
+    rank: str
+    publisher: str
+    message: bytes
+
+
+class Bid(msgspec.Struct, array_like=True, frozen=True):
+    """One of the best: less is better; `number` is of its subscription on its node."""
+
+    score: float
+    age: int
+    number: int
+    client: str
+    group: str = ""
+    distance_m: float | None = None
+
+
+class Bids(msgspec.Struct, array_like=True, frozen=True, tag="b"):
+    """My best for your message of this number."""
+
+    number: int
+    bids: list[Bid]
+
+
+Told: TypeAlias = (
+    Interest | InterestKnown | Retained | PlansUsed | Ordered | Settled | Contest | Bids
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_told = msgspec.msgpack.Decoder(Told).decode

@@ -46,7 +46,7 @@ class Intake:
         self._look_up = state.router.find if state.holding is None else state.holding.look_up
         self._positions = positions if state.settings.position_on_publish else None
         self._steps = positions
-        self._selective = Selective(state, delivery, positions)
+        self.selective = Selective(state, delivery, positions)
         self._quick = Quick(state, delivery, self.publish_one, self._spread_bytes)
         self._delivery = delivery
         self._answers = answers
@@ -418,7 +418,7 @@ class Intake:
     ) -> Outcome:
         """Retain and deliver one message; return what its publisher is to be told."""
         if route.is_odd:
-            return self._selective.take(publisher, route, message, properties, retain=retain)
+            return self.selective.take(publisher, route, message, properties, retain=retain)
         log, head = self._state.log, message.head
         if log is not None and not route.is_forbidden:
             flags, name = head.qos | retain << 2, publisher.client_id if publisher else ""

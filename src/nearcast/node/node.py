@@ -20,6 +20,7 @@ from nearcast.mqtt.framing import long_length, too_large
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.access import Access, OpenAccess, Verdict
 from nearcast.node.answers import Answers
+from nearcast.node.choosing import Chosen
 from nearcast.node.connection import Connection
 from nearcast.node.counters import Counters
 from nearcast.node.delivery import Delivery
@@ -35,6 +36,7 @@ from nearcast.node.replay import Replay, snapshot
 from nearcast.node.retaining import event_of, keep_message, place_all_retained
 from nearcast.node.routes import Router
 from nearcast.node.selections import Selections
+from nearcast.node.selective import Award
 from nearcast.node.session import Session
 from nearcast.node.settings import HELD_NOTE, NodeSettings, RetainedSettings
 from nearcast.node.spaces import SpaceSettings, SpaceTable
@@ -129,6 +131,14 @@ class Node:
         route = self.state.router.arrivals.find(message.head.topic)
         self._peer_intake.publish(route, message, None, retain=False)
 
+    def bids(self, message: Message, k: int, rank: str, publisher: str) -> list[Chosen]:
+        """Return the best of this node's own clients for a message of another node, or its own."""
+        return self._intake.selective.bids(message, k, rank, publisher)
+
+    def award(self, message: Message, awards: Iterable[Award]) -> None:
+        """Deliver to the subscriptions that were chosen among those of all nodes."""
+        self._intake.selective.award(message, awards)
+
     def keep(self, message: Message, now_ms: int) -> None:
         """Keep a message that was retained at another node; an empty payload forgets."""
         self.state.now_ms = now_ms
@@ -145,9 +155,11 @@ class Node:
             self.state.holding.load(policies)
 
     def warm_up(self) -> None:
-        """Compile what matches, or load it from the disk, so that no client waits for it."""
+        """Compile what matches and decides, or load it from the disk: no client waits for it."""
         if self.state.selections is not None:
             self.state.selections.warm_up()
+        if self.state.holding is not None:
+            self.state.holding.warm_up()
 
     def change_limits(self, settings: NodeSettings) -> None:
         """Go by other limits; what clients were told (packet size, windows) must not change."""

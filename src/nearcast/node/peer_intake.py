@@ -9,10 +9,12 @@ from __future__ import annotations
 from nearcast.node.answers import Answers, Outcome
 from nearcast.node.delivery import Delivery
 from nearcast.node.intake import Intake
-from nearcast.node.message import Message
+from nearcast.node.message import Head, Message
+from nearcast.node.peering import AWARD
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
 from nearcast.node.routes import Route
+from nearcast.node.selective import Award
 from nearcast.node.session import Session
 from nearcast.node.state import NodeState
 
@@ -42,11 +44,14 @@ class PeerIntake(Intake):
         retain: bool,
     ) -> Outcome:
         """Deliver one message; other nodes are told of success in any case: it is ours now."""
-        if properties is not None and properties.groups:
+        awards = _awards(properties)
+        if awards:
+            self.selective.award(_without_awards(message, properties), awards)
+        elif properties is not None and properties.groups:
             for number in properties.groups:
                 self._to_group(number, message, retain=retain)
         elif route.is_odd:
-            self._selective.take_arrival(publisher, route, message, properties, retain=retain)
+            self.selective.take_arrival(publisher, route, message, properties, retain=retain)
         elif not route.is_empty:
             holding = self._state.holding
             if holding is not None:
@@ -67,3 +72,22 @@ class PeerIntake(Intake):
             self._state.counters.dropped_no_member += 1
         else:
             self._delivery.deliver_as(member.session, [member], [message], {}, retain)
+
+
+def _awards(properties: PublishProperties | None) -> list[Award]:
+    """Return for which subscriptions of this node a message was chosen, if it was."""
+    if properties is None:
+        return []
+    return [
+        (int(number), int(place), float(distance) if distance else None)
+        for name, text in properties.user
+        if name == AWARD
+        for number, place, distance in [text.split(" ", 2)]
+    ]
+
+
+def _without_awards(message: Message, properties: PublishProperties | None) -> Message:
+    assert properties is not None
+    head = message.head
+    bare = Head(head.topic, head.payload_size, head.qos, properties.without(AWARD))
+    return Message(bare, message.payload, message.expires_at_ms)

@@ -14,14 +14,18 @@ from collections.abc import Iterable
 
 from nearcast.index.topic_filters import topic_matches
 from nearcast.mqtt.topics import split_shared
+from nearcast.mqtt.wire import encode_string
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Message
 from nearcast.node.retaining import event_of
+from nearcast.node.selective import Award
 from nearcast.node.session import PEER_PREFIX, Session, Subscription
 from nearcast.node.state import NodeState
 
+AWARD = "$award"
+"""A user property between nodes: for which subscription a message was chosen, as which place."""
 Place = tuple[float, float]
 _FOREVER_S = 0xFFFF_FFFF
 
@@ -154,6 +158,18 @@ class Peering:
         self._state.now_ms = now_ms
         self._delivery.deliver_as(session, subscriptions, [message], {}, retain=False)
 
+    def send_award(self, name: str, message: Message, awards: Iterable[Award]) -> None:
+        """Send a message to another node for subscriptions there that were chosen."""
+        extra = b"".join(
+            b"\x26" + encode_string(AWARD) + encode_string(_award_text(*one)) for one in awards
+        )
+        chosen = message.variant(retain=False, extra=extra)
+        session, qos = self.session(name), message.head.qos
+        if qos:
+            self._delivery.hand_over(session, [chosen], qos)
+        else:
+            self._delivery.send_to_each([session], chosen)
+
     def _want(self, session: Session, text: str, number: int) -> None:
         shared = split_shared(text)
         subscription = Subscription(
@@ -175,3 +191,7 @@ class Peering:
     def _remember(self, session: Session) -> None:
         if self._state.journal is not None:
             self._state.journal.session(session)
+
+
+def _award_text(number: int, place: int, distance_m: float | None) -> str:
+    return f"{number} {place} {'' if distance_m is None else repr(distance_m)}"

@@ -88,6 +88,11 @@ class PublishProperties:
                 self._bare_forward = encode_property_content(bare)
         return self._bare_forward
 
+    def without(self, name: str) -> bytes:
+        """Return what goes to receivers, less the user properties of one name."""
+        rest = tuple(one for one in self.user if one[0] != name)
+        return encode_property_content(replace(self._whole, user_properties=rest))
+
 
 def split_properties(properties: Properties, *, from_node: bool = False) -> PublishProperties:
     """Split checked properties; refuse what only a server may send (3.3.4-6).

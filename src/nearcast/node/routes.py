@@ -118,6 +118,7 @@ class Route:
         route.plain = [one for one in self.plain if not one[0].is_peer]
         route.lossy_5 = [one for one in self.lossy_5 if not one.is_peer]
         route.holders = {one: held for one, held in self.holders.items() if not one.is_peer}
+        route.is_empty = not (route.plain or route.special or route.shared)
         return route
 
     def close(self) -> Route:

@@ -8,12 +8,14 @@ who speaks MQTT 5 at QoS 1 or 2 is told why.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nearcast.model import Event, MisuseError, PublishRequest, read_publication
 from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.answers import Outcome
 from nearcast.node.asking import Asking
-from nearcast.node.choosing import Choosing, Chosen
+from nearcast.node.choosing import Candidate, Choosing, Chosen
 from nearcast.node.delivery import Delivery
 from nearcast.node.explaining import Explaining
 from nearcast.node.message import Head, Message
@@ -30,6 +32,9 @@ _EMPTY = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
 _QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
 _FORBIDDEN = int(ReasonCode.NOT_AUTHORIZED)
 _SENSELESS = int(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+
+Award = tuple[int, int, float | None]  # subscription, place, distance
 
 
 class Selective:
@@ -70,6 +75,40 @@ class Selective:
         except MisuseError as problem:
             self._state.counters.dropped_invalid += 1
             return Outcome(_SENSELESS, str(problem))
+
+    def bids(self, message: Message, k: int, rank: str, publisher: str) -> list[Chosen]:
+        """Return this node's own best for a message."""
+        route = self._state.router.find(message.head.topic).without_peers()
+        if route.space is None:
+            return []
+        properties = reread_properties(message.head.properties)
+        event, _ = self._event(route.space, message, properties, properties.request)
+        session = self._state.sessions.get(publisher)
+        return [
+            one
+            for one in self._best(session, route, event, k, rank)
+            if not one.candidate.subscription.session.is_peer
+        ]
+
+    def award(self, message: Message, awards: Iterable[Award]) -> None:
+        """Deliver to subscriptions that were chosen among those of all nodes."""
+        for number, place, distance_m in awards:
+            one = self._by_number(message, number)
+            if one is None:
+                self._state.counters.dropped_no_member += 1
+                continue
+            chosen = Chosen(place, Candidate(0.0, 0, one, distance_m=distance_m))
+            extra = told_properties(chosen) if one.explain else b""
+            self._delivery.deliver_as(one.session, [one], [message], {}, False, extra)
+
+    def _by_number(self, message: Message, number: int) -> Subscription | None:
+        found = self._selections.by_number.get(number)
+        if found is not None:
+            return found
+        route = self._state.router.find(message.head.topic)
+        held = [one for some in route.holders.values() for one in some]
+        held += [one for group in route.shared for one in group.members.values()]
+        return next((one for one in held if one.number == number), None)
 
     def take_arrival(
         self,
@@ -150,12 +189,14 @@ class Selective:
             self._asking.answer(session, route, message, event, asked, complaint, properties)
             if not request.deliver:
                 return Outcome(0, complaint)
-        network, top = self._state.network, request.top or settings.top
-        if network is not None and top is None:
-            if network.ordered(route, message):
-                route = route.without_peers()
-            elif event is not None:
-                network.published(message, event)
+        top, rank = request.top or settings.top, request.rank or settings.rank
+        if self._state.network is not None:
+            kept, is_theirs = self._tell_others(session, route, message, event, (top, rank))
+            if is_theirs:
+                if retain:
+                    retain_message(self._state, message, event)
+                return Outcome(0, complaint)
+            route = kept
         holding, version = self._state.holding, 0
         if holding is not None:
             holding.before_live(message, session, retain=retain, reaches_all=top is None)
@@ -164,6 +205,30 @@ class Selective:
         reached = self._spread(session, route, message, event, request, retain, version)
         reason = 0 if reached else _EMPTY
         return Outcome(_QUOTA if message.was_refused else reason, complaint)
+
+    def _tell_others(
+        self,
+        session: Session | None,
+        route: Route,
+        message: Message,
+        event: Event | None,
+        wish: tuple[int | None, str],
+    ) -> tuple[Route, bool]:
+        """Let other nodes have what concerns them.
+
+        Return the route for this node's own clients, and whether the network will deliver to them
+        as well, because it chooses the best of all nodes.
+        """
+        network, (top, rank) = self._state.network, wish
+        assert network is not None
+        if top is not None:
+            publisher = "" if session is None else session.client_id
+            return route.without_peers(), network.contest(message, (top, rank), publisher)
+        if network.ordered(route, message):
+            return route.without_peers(), False
+        if event is not None:
+            network.published(message, event)
+        return route, False
 
     def _unwrapped(
         self, route: Route, message: Message, properties: PublishProperties

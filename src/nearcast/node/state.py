@@ -46,6 +46,9 @@ class Network(Protocol):
     def moved(self, session: Session, /) -> None:
         """Take note that a client is elsewhere."""
 
+    def contest(self, message: Message, wish: tuple[int, str], publisher: str, /) -> bool:
+        """Let the best of all nodes be chosen; tell whether there are other nodes to ask."""
+
     def ordered(self, route: Route, message: Message, /) -> bool:
         """Send a message to other nodes in causal order; tell whether its topic asks for that."""
 

@@ -1,0 +1,39 @@
+"""What a node knows of another one, and what it counts of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nearcast.network.links import Link
+from nearcast.network.messages import PlansUsed
+from nearcast.node import Connection
+
+
+@dataclass(slots=True)
+class Peer:
+    """Another node. `problem` says why this node does not work with it, if it does not."""
+
+    name: str
+    link: Link
+    connection: Connection | None = None
+    parts: list[bytes] = field(default_factory=list)
+    """What is to travel at the end of the turn."""
+    known: int = 0
+    """The last number of this node's interests that it has taken in."""
+    used: PlansUsed | None = None
+    """What it was told last about plans."""
+    problem: str = ""
+    heard_ms: int = -1
+    """Until when it has surely had everything that this node told it; -1: never."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a node sent to others and had from them."""
+
+    frames_sent: int = 0
+    bytes_sent: int = 0
+    frames_received: int = 0
+    bytes_received: int = 0
+    refused: int = 0
+    """Frames from strangers, of another format, or from nodes that do not fit."""
