@@ -1,9 +1,9 @@
 """Retained policies: what a decision costs, what estimators weigh, how much of the gain is reached.
 
 Timings are CPU time, median of several runs. Beside a SUBSCRIBE held back stands one answered at
-once, as plain MQTT would.
+once, as plain MQTT would. The storm (`retained_storm.py`) runs real brokers side by side.
 
-    python benchmarks/retained.py [--quick]
+    python -m benchmarks.retained [--quick]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from benchmarks import retained_storm
 
 from nearcast.experiments.learned_retained import topic_point
 from nearcast.retained import (
@@ -257,7 +258,7 @@ def topics(quick: bool) -> list[Row]:
 
 def run(quick: bool) -> dict[str, Any]:
     rows: list[Row] = []
-    for part in (decisions, memory, solvers, shares, topics):
+    for part in (decisions, memory, solvers, shares, topics, retained_storm.rows):
         rows += part(quick)
     return {"name": "retained", "quick": quick, "python": sys.version.split()[0], "rows": rows}
 

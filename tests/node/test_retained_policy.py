@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from nearcast.eventlog.records import Choice, Recorder
+from nearcast.model import Attribute, Space
 from nearcast.mqtt import Disconnect, Properties, ProtocolVersion, Subscribe
 from nearcast.mqtt.packets import FilterRequest
-from nearcast.node import RetainedSettings
+from nearcast.mqtt.wire import encode_string
+from nearcast.node import RetainedSettings, SpaceSettings
+from nearcast.node.holding import HeldRoute
+from nearcast.node.message import Head, Message
 from nearcast.retained import Policies
 
 V311 = ProtocolVersion.V311
@@ -19,6 +23,7 @@ SETTINGS = (
     RetainedSettings(topics="quick/off", mode="immediate"),
     RetainedSettings(topics="quick/#", mode="learned", omega=0.3),
     RetainedSettings(topics="wait/#", mode="wait", hold_max_s=2.0),
+    RetainedSettings(topics="long/#", mode="wait", hold_max_s=60.0),
 )
 
 
@@ -45,6 +50,7 @@ def test_on_a_quick_topic_the_next_message_serves_the_newcomer(held: Any) -> Non
 
     source.publish("quick/a", b"new", retain=True)
     assert ann.payloads() == [b"new"]
+    assert not isinstance(held.node.state.router.routes[encode_string("quick/a")], HeldRoute)
     held.wait(60_000)
     assert ann.payloads() == []
     counters = held.node.counters
@@ -174,6 +180,7 @@ def test_deleting_the_retained_message_ends_the_waiting(held: Any) -> None:
     ann = held.welcome("ann")
     ann.subscribe("quick/a")
     source.publish("quick/a", b"", retain=True)
+    assert held.node.state.holding._core.estimate("quick/a", 1e9) is None  # nothing remains
     held.wait(60_000)
     assert ann.payloads() == [b""]
 
@@ -183,10 +190,10 @@ def test_unsubscribing_ends_the_waiting(held: Any) -> None:
     ann = held.welcome("ann")
     ann.subscribe("quick/a", 1)
     ann.unsubscribe("quick/a")
+    assert held.node.state.holding.waiting == 0
     source.publish("quick/a", b"live")
     held.wait(60_000)
     assert ann.payloads() == []
-    assert held.node.state.holding.waiting == 0
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -284,9 +291,6 @@ def test_a_will_ends_the_waiting_like_any_message(held: Any) -> None:
 
 
 def test_what_another_node_keeps_lets_the_old_copy_go(held: Any) -> None:
-    from nearcast.mqtt.wire import encode_string
-    from nearcast.node.message import Head, Message
-
     steady(held, "quick/a")
     ann = held.welcome("ann")
     ann.subscribe("quick/a")
@@ -295,6 +299,132 @@ def test_what_another_node_keeps_lets_the_old_copy_go(held: Any) -> None:
     held.node.arrive(message, held.now_ms)
     held.settle()
     assert ann.payloads() == [b"19", b"else"]
+
+
+def test_what_another_node_sent_ends_the_waiting_and_is_no_evidence(held: Any) -> None:
+    steady(held, "quick/a")
+    core = held.node.state.holding._core
+    for retain in (False, True):
+        before = core.estimate("quick/a", held.now_ms / 1000).publishes_seen
+        ann = held.welcome("ann")
+        ann.subscribe("quick/a")
+        message = Message(Head(encode_string("quick/a"), 4, 0), b"else")
+        route = held.node.state.router.arrivals.find(message.head.topic)
+        held.node._peer_intake.publish(route, message, None, retain=retain)
+        held.settle()
+        assert ann.payloads() == ([b"else"] if retain else [b"19", b"else"])
+        after = core.estimate("quick/a", held.now_ms / 1000).publishes_seen
+        assert after == pytest.approx(before)
+
+
+def test_a_later_newcomer_with_less_patience_is_not_forgotten(held: Any) -> None:
+    steady(held, "wait/a", every_ms=1_900)
+    steady(held, "long/a", times=2, every_ms=500)
+    ann = held.welcome("ann")
+    ann.subscribe("long/a")
+    ann.subscribe("wait/a")
+    held.wait(1_999)
+    assert "wait/a" not in [one.topic for one in ann.publications()]
+    held.wait(1)
+    assert "wait/a" in [one.topic for one in ann.publications()]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_who_leaves_is_counted(held: Any, ends: bool) -> None:
+    steady(held, "quick/a")
+    ann = held.welcome("ann")
+    ann.subscribe("quick/+")
+    if ends:
+        ann.lose()
+    else:
+        ann.unsubscribe("quick/+")
+    held.wait(1_000)
+    estimate = held.node.state.holding._core.estimate("quick/a", held.now_ms / 1000)
+    assert estimate.subscribe_per_s > 0
+    assert estimate.leave_per_s > 0
+
+
+def test_who_subscribes_again_while_waiting_gets_its_copy_at_the_new_qos(held: Any) -> None:
+    source = steady(held, "quick/a", qos=1)
+    ann = held.welcome("ann")
+    ann.subscribe("quick/a", 0)
+    ann.subscribe("quick/a", 1, retain_handling=2)
+    source.publish("quick/a", b"live", 0, retain=True)
+    assert [(one.payload, one.qos) for one in ann.publications()] == [(b"19", 1), (b"live", 0)]
+
+
+def test_evidence_is_forgotten_with_a_message_that_has_expired(held: Any) -> None:
+    source = steady(held, "quick/a")
+    source.publish(
+        "quick/a", b"mortal", retain=True, properties=Properties(message_expiry_interval=20)
+    )
+    held.wait(21_000)
+    ann = held.welcome("ann")
+    ann.subscribe("quick/a")
+    assert ann.payloads() == []
+    assert held.node.state.holding._core.estimate("quick/a", 1e9) is None
+
+
+SHOPS = SpaceSettings(
+    space=Space(
+        name="shops",
+        topic_filter="quick/shops/#",
+        attributes=(
+            Attribute.number("lon", -180, 180),
+            Attribute.number("lat", -90, 90),
+            Attribute.number("price", 0, 100),
+        ),
+        longitude="lon",
+        latitude="lat",
+    )
+)
+
+
+def offer(price: int) -> bytes:
+    return b'{"lon": 13.4, "lat": 52.5, "price": %d}' % price
+
+
+def offers(world: Any) -> Any:
+    source = world.welcome("shop")
+    for price in range(20):
+        world.wait(500)
+        source.publish("quick/shops/a", offer(price), retain=True)
+    return source
+
+
+def test_in_a_space_a_plain_subscriber_waits_and_a_selective_one_does_not(make_world: Any) -> None:
+    world = make_world(retained=SETTINGS, spaces=[SHOPS])
+    source = offers(world)
+    ann, bob, cyd = (world.welcome(name) for name in ("ann", "bob", "cyd"))
+    cyd.publish("$position", b'{"lon": 13.4, "lat": 52.5}')
+    ann.subscribe("quick/shops/a")
+    bob.subscribe("$where/price < 50/quick/shops/#")
+    cyd.subscribe("$near/500m/quick/shops/#")
+    assert [len(one.publications()) for one in (ann, bob, cyd)] == [0, 1, 1]
+
+    source.publish("quick/shops/a", offer(60), retain=True)
+    assert ann.payloads() == [offer(60)]
+    assert bob.payloads() == []
+    assert cyd.payloads() == [offer(60)]
+    cyd.publish("$position", b'{"lon": 0, "lat": 0}')
+    cyd.publish("$position", b'{"lon": 13.4, "lat": 52.5}')
+    assert cyd.payloads() == [offer(60)]  # it has come near again
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_in_a_space_the_copy_goes_first_where_the_message_may_not_come(
+    make_world: Any, retain: bool
+) -> None:
+    world = make_world(retained=SETTINGS, spaces=[SHOPS])
+    source = offers(world)
+    ann, bob = world.welcome("ann"), world.welcome("bob")
+    ann.subscribe("quick/shops/a")
+    bob.subscribe("quick/shops/a")
+    topic = "$top/1/quick/shops/a" if retain else "quick/shops/a"
+    source.publish(topic, offer(60), retain=retain)
+    first, second = ann.payloads(), bob.payloads()
+    assert first[0] == second[0] == offer(19)
+    assert len(first) + len(second) == (3 if retain else 4)
 
 
 def test_the_event_log_hears_every_decision(held: Any) -> None:

@@ -92,6 +92,8 @@ class Selective:
 
     def award(self, message: Message, awards: Iterable[Award]) -> None:
         """Deliver to subscriptions that were chosen among those of all nodes."""
+        if self._state.holding is not None:
+            self._state.holding.before_live(message, None, retain=False, reaches_all=False)
         for number, place, distance_m in awards:
             one = self._by_number(message, number)
             if one is None:
@@ -190,6 +192,11 @@ class Selective:
             if not request.deliver:
                 return Outcome(0, complaint)
         top, rank = request.top or settings.top, request.rank or settings.rank
+        if self._state.holding is not None:
+            reaches_all = top is None
+            self._state.holding.before_live(
+                message, session, retain=retain, reaches_all=reaches_all
+            )
         if self._state.network is not None:
             kept, is_theirs = self._tell_others(session, route, message, event, (top, rank))
             if is_theirs:
@@ -197,11 +204,7 @@ class Selective:
                     retain_message(self._state, message, event)
                 return Outcome(0, complaint)
             route = kept
-        holding, version = self._state.holding, 0
-        if holding is not None:
-            holding.before_live(message, session, retain=retain, reaches_all=top is None)
-        if retain:
-            version = retain_message(self._state, message, event)
+        version = retain_message(self._state, message, event) if retain else 0
         reached = self._spread(session, route, message, event, request, retain, version)
         reason = 0 if reached else _EMPTY
         return Outcome(_QUOTA if message.was_refused else reason, complaint)
