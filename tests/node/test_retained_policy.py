@@ -318,8 +318,8 @@ def test_what_another_node_sent_ends_the_waiting_and_is_no_evidence(held: Any) -
 
 
 def test_a_later_newcomer_with_less_patience_is_not_forgotten(held: Any) -> None:
-    steady(held, "wait/a", every_ms=1_900)
-    steady(held, "long/a", times=2, every_ms=500)
+    steady(held, "long/a", times=3, every_ms=10_000)
+    steady(held, "wait/a", times=5, every_ms=1_900)
     ann = held.welcome("ann")
     ann.subscribe("long/a")
     ann.subscribe("wait/a")

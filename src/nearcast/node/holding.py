@@ -137,6 +137,7 @@ class Holding:
         self._settings = [(one.topics, _topic_setting(one)) for one in settings]
         self._filters = [text for text, one in self._settings if one.mode is not Mode.IMMEDIATE]
         self._known: dict[str, TopicSetting] = {}
+        self._concerned: dict[str, bool] = {}
         self._armed_ms: int | None = None
         self.look_up = router.look_up
         self.look_up_arrival = router.arrivals.look_up
@@ -159,7 +160,13 @@ class Holding:
 
     def concerns(self, topic_filter: str) -> bool:
         """Tell whether some topic that fits may be held back."""
-        return any(filters_overlap(one, topic_filter) for one in self._filters)
+        known = self._concerned.get(topic_filter)
+        if known is None:
+            if len(self._concerned) >= _MOST_KNOWN_TOPICS:
+                self._concerned.clear()
+            known = any(filters_overlap(one, topic_filter) for one in self._filters)
+            self._concerned[topic_filter] = known
+        return known
 
     def load(self, policies: Policies) -> None:
         """Decide by other policies from now on; who need not wait any longer gets its copy."""
@@ -381,7 +388,7 @@ class Holding:
         if wake_s is None:
             return
         due_ms = math.ceil((wake_s - _SAME_INSTANT_S) * 1000)
-        due_ms = max(due_ms, self._state.now_ms + 1)
+        due_ms = max(due_ms, self._state.now_ms + 1)  # later than now, or it would go on for ever
         if self._armed_ms is None or due_ms < self._armed_ms:
             self._armed_ms = due_ms
             self._state.timers.at(due_ms, self._wake, due_ms)
@@ -400,8 +407,11 @@ class Holding:
 
     def _remember(self, one: Subscription, topic: str) -> None:
         """Let the journal know of a copy that must not be lost with the process."""
-        state, message = self._state, self._state.retained.get(topic)
-        if state.journal is None or not one.session.is_durable or message is None:
+        state = self._state
+        if state.journal is None or not one.session.is_durable:
+            return
+        message = state.retained.get(topic)
+        if message is None:
             return
         key = _note_key((one.session, one.text), topic)
         if min(message.head.qos, one.qos):

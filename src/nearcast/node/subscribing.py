@@ -86,8 +86,9 @@ class Subscribing:
         if self._state.holding is None:
             return request, False
         text = self._bare_of_wish(request.topic_filter)
-        wishes = text != request.topic_filter or _NOW in properties.user_properties
-        return replace(request, topic_filter=text), wishes
+        if text != request.topic_filter:
+            return replace(request, topic_filter=text), True
+        return request, _NOW in properties.user_properties
 
     def _bare_of_wish(self, text: str) -> str:
         if self._state.holding is None or "$retained/now/" not in text:
@@ -293,7 +294,8 @@ class Subscribing:
             else:
                 alive.append(message)
         wanted = state.holding.subscribed(one, alive, handling=handling, is_new=is_new, now=now)
-        self._queue_retained(one.session, one, wanted)
+        if wanted:
+            self._queue_retained(one.session, one, wanted)
 
     def _send_selected(self, session: Session, subscription: Subscription) -> None:
         """Send what is retained and wanted, nothing else."""
