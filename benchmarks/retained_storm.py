@@ -300,7 +300,10 @@ def _time_rows(results: dict[str, Any], clients: int) -> list[dict[str, Any]]:
     longest = {kind: max(v) for kind, v in _each(results, "quick", "wait_s").items()}  # type: ignore[call-overload]
     price_s = COST * (1 - OMEGA) / OMEGA * HOLD_S / 10
     bound_s = age[IMMEDIATE] + price_s
-    slow = max(wait[IMMEDIATE], 0.005) * 1.5
+    held = {
+        kind: float(len(one["found"]["slow"].wait_s) - one["found"]["slow"].copies)
+        for kind, one in results.items()
+    }
     missing = {kind: float(one["missing"]) for kind, one in results.items()}
     loss = blind[LEARNED] + age[LEARNED]
     return [
@@ -321,9 +324,10 @@ def _time_rows(results: dict[str, Any], clients: int) -> list[dict[str, Any]]:
         _row(
             f"{title}: mean time without knowledge, slow topics, s",
             wait,
-            f"<= {slow:.3f} s",
-            wait[LEARNED] <= slow,
+            "none",
+            None,
         ),
+        _row(f"{title}: newcomers held back, slow topics", held, "0", not held[LEARNED]),
         _row(
             f"{title}: time until everybody knew something, s",
             {kind: one["all_s"] for kind, one in results.items()},
