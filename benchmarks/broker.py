@@ -33,11 +33,10 @@ from benchmarks.broker_load import (
     Load,
     framed,
     link,
-    publish_packet,
     read_exactly,
     read_packet,
+    round_trips,
     string,
-    subscribe,
 )
 from benchmarks.broker_processes import (
     AMQTT,
@@ -86,22 +85,7 @@ def retained(broker: Broker, version: int, topics: int, newcomers: int) -> float
 
 def latency(broker: Broker, rate: int, seconds: float) -> tuple[float, float]:
     """Return the median and the 99th percentile in microseconds."""
-    receiver = link(broker.port, 4, "r")
-    subscribe(receiver, 4, "l", 0)
-    sender = link(broker.port, 4, "s")
-    packet = publish_packet("l", 4, 0, 0)
-    times: list[float] = []
-    due = time.perf_counter()
-    for _ in range(int(rate * seconds)):
-        due += 1 / rate
-        time.sleep(max(0.0, due - time.perf_counter()))
-        sent = time.perf_counter()
-        sender.sendall(packet)
-        read_exactly(receiver, len(packet))
-        times.append((time.perf_counter() - sent) * 1e6)
-    receiver.close()
-    sender.close()
-    times = times[len(times) // 10 :]
+    times = round_trips(broker.port, broker.port, rate, seconds)
     return statistics.median(times), statistics.quantiles(times, n=100)[98]
 
 

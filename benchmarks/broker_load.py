@@ -84,6 +84,26 @@ def mixed_packet(topic: str, version: int, number: int) -> bytes:
     return publish_packet(f"{topic}/{number * 7 % 20:02d}", version, 0, 0, 40 + number * 13 % 50)
 
 
+def round_trips(sender_port: int, receiver_port: int, rate: int, seconds: float) -> list[float]:
+    """Return the times from publication to delivery in microseconds, the first tenth left out."""
+    receiver = link(receiver_port, 4, "r")
+    subscribe(receiver, 4, "l", 0)
+    sender = link(sender_port, 4, "s")
+    packet = publish_packet("l", 4, 0, 0)
+    times: list[float] = []
+    due = time.perf_counter()
+    for _ in range(int(rate * seconds)):
+        due += 1 / rate
+        time.sleep(max(0.0, due - time.perf_counter()))
+        sent = time.perf_counter()
+        sender.sendall(packet)
+        read_exactly(receiver, len(packet))
+        times.append((time.perf_counter() - sent) * 1e6)
+    receiver.close()
+    sender.close()
+    return times[len(times) // 10 :]
+
+
 class Publisher:
     """Sends prepared batches; `settled` counts messages whose exchange is over."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ from benchmarks.broker_load import (
     drive,
     link,
     publish_packet,
-    read_exactly,
+    round_trips,
     subscribe,
 )
 from benchmarks.network_city import crossings
@@ -140,33 +139,14 @@ def city_rows(quick: bool) -> Iterator[Row]:
         }
 
 
-def latency(nodes: Nodes, where: str, rate: int, seconds: float) -> list[float]:
-    """Return the times from publication to delivery in microseconds."""
-    receiver = link(nodes.ports[1] if where == CROSSES else nodes.ports[0], 4, "r")
-    subscribe(receiver, 4, "l", 0)
-    sender = link(nodes.ports[0], 4, "s")
-    packet = publish_packet("l", 4, 0, 0)
-    times: list[float] = []
-    due = time.perf_counter()
-    for _ in range(int(rate * seconds)):
-        due += 1 / rate
-        time.sleep(max(0.0, due - time.perf_counter()))
-        sent = time.perf_counter()
-        sender.sendall(packet)
-        read_exactly(receiver, len(packet))
-        times.append((time.perf_counter() - sent) * 1e6)
-    receiver.close()
-    sender.close()
-    return times[len(times) // 10 :]
-
-
 def latency_rows(quick: bool) -> Iterator[Row]:
     """Yield p50 and p99 of a message that crosses, beside one that stays."""
     times: dict[str, list[float]] = {CROSSES: [], STAYS: []}
     with network_of(4) as nodes:
         for _ in range(2 if quick else 5):
             for where in times:
-                times[where] += latency(nodes, where, 200, 1.5 if quick else 4)
+                port = nodes.ports[where == CROSSES]
+                times[where] += round_trips(nodes.ports[0], port, 200, 1.5 if quick else 4)
     for name, place in (("p50", 49), ("p99", 98)):
         ours, peer = (statistics.quantiles(one, n=100)[place] for one in times.values())
         yield {
