@@ -60,7 +60,8 @@ class Log:
         return number
 
     def subscribe(self, client: str, text: str, *, added: bool = True) -> None:
-        self._note("subscriptions", client=client, filter=text, qos=0, added=added)
+        flags = {"added": added, "no_local": False, "restored": False}
+        self._note("subscriptions", client=client, filter=text, qos=0, **flags)
 
     def move(self, client: str, lon: float, lat: float) -> None:
         self._note("positions", client=client, lon=lon, lat=lat)
@@ -68,7 +69,7 @@ class Log:
     def publish(self, body: object, *receivers: str, topic: str = "shops/bakery") -> int:
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         event = {"publisher": "ann", "topic": topic, "qos": 0, "retain": False, "payload": payload}
-        number = self._note("events", **event)
+        number = self._note("events", **event, limited=False, way="client")
         self.rows["deliveries"] += (
             {"node": "n1", "sequence": number, "receiver": each, "qos": 0} for each in receivers
         )

@@ -10,7 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.eventlog.records import Choice, LoggedRates, Recorder, sampled
+from nearcast.eventlog.records import (
+    LIMITED,
+    LONGEST_LIFETIME_MS,
+    RETAIN,
+    WAY,
+    CausalNote,
+    CausalStep,
+    Choice,
+    Dropped,
+    LoggedRates,
+    Recorder,
+    Way,
+    sampled,
+)
 from nearcast.eventlog.segments import (
     MAGIC,
     batch_header,
@@ -110,6 +123,46 @@ def test_positions_and_retained_decisions_come_back_as_rows(tmp_path: Path) -> N
     assert (sent["sequence"], sent["choice"], sent["publish_per_s"]) == (7, "sent_now", None)
 
 
+def test_what_an_audit_needs_comes_back_as_rows(tmp_path: Path) -> None:
+    recorder = Recorder(first=5)
+    flags = 2 | RETAIN | LIMITED | Way.CAUSAL << WAY
+    recorder.events(2, 1_000, flags, "ann", b"t", b"xy", 0, 1 << 40)
+    recorder.causal(CausalStep.DELIVERED, CausalNote("g", "n2", 77, 400, "d"), 1_001)
+    recorder.dropped(["bob", "cyd"], 2, Dropped.QUOTA, 1_002, recorder.number(0))
+    recorder.sent(recorder.number(1), "dan", 1_003)
+    recorder.causal(CausalStep.HELD, CausalNote("g", "n3", 78, 400), 1_004)
+    recorder.present("ann", 1_005, is_there=False)
+    recorder.subscription(1_006, "b", "t", 1, is_added=True, no_local=True, is_restored=True)
+    finished(tmp_path, recorder)
+
+    event = rows(tmp_path, "events")[1]
+    assert (event["qos"], event["retain"], event["limited"], event["way"]) == (
+        2, True, True, "causal"
+    )  # fmt: skip
+    assert event["lifetime_ms"] == LONGEST_LIFETIME_MS
+    drops = [(r["sequence"], r["receiver"], r["reason"]) for r in rows(tmp_path, "drops")]
+    assert sorted(drops) == [(n, who, "quota") for n in (5, 6) for who in ("bob", "cyd")]
+    assert [(r["sequence"], r["receiver"]) for r in rows(tmp_path, "sent")] == [(6, "dan")]
+    done, held = rows(tmp_path, "causal")
+    assert (done["sequence"], done["step"], done["sender"], done["stamp_us"], done["detail"]) == (
+        5, "delivered", "n2", 77, "d"
+    )  # fmt: skip
+    assert (held["sequence"], held["step"], held["lifetime_us"]) == (7, "held", 400)
+    assert [(r["sequence"], r["there"]) for r in rows(tmp_path, "presence")] == [(7, False)]
+    (wish,) = rows(tmp_path, "subscriptions")
+    assert (wish["sequence"], wish["no_local"], wish["restored"]) == (8, True, True)
+
+
+def test_what_became_of_an_event_that_was_left_out_is_left_out(tmp_path: Path) -> None:
+    recorder = Recorder(1, lambda _: False)
+    recorder.events(1, 0, 0, "p", b"t", b"x", 0)
+    recorder.causal(CausalStep.SENT, CausalNote("g", "n", 1, 1), 0)
+    recorder.dropped(["r"], 1, Dropped.SLOW, 0, recorder.number(0))
+    counts = finished(tmp_path, recorder)
+
+    assert {name: count for name, count in counts.items() if count} == {"gaps": 1}
+
+
 def test_the_longest_topic_that_mqtt_allows_is_logged(tmp_path: Path) -> None:
     recorder = Recorder()
     topic = b"t" * 65_535
@@ -129,6 +182,8 @@ def note(recorder: Recorder, kind: str, count: int) -> int:
         return count
     if kind == "subscriptions":
         recorder.subscription(0, "c", "t", 0, is_added=True)
+    elif kind == "presence":
+        recorder.present("c", 0, is_there=True)
     elif kind == "positions":
         recorder.position("c", 1.0, 2.0, 0)
     else:
@@ -136,7 +191,7 @@ def note(recorder: Recorder, kind: str, count: int) -> int:
     return 1
 
 
-KINDS = ("events", "subscriptions", "positions", "retained")
+KINDS = ("events", "subscriptions", "presence", "positions", "retained")
 
 
 @given(

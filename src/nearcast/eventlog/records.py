@@ -3,6 +3,8 @@
 A publisher's run of packets is one record, with the packets' bytes as they came; rows are made
 of it later (`segments.finish`), outside the broker. Every event has a sequence number; numbers
 that were left out on purpose stand in gap records, so that a missing number means a loss.
+Subscriptions, who is there, and positions are numbered together with the events: what was in effect
+when an event came is known by number, whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -23,6 +25,52 @@ class Record(IntEnum):
     GAP = 4
     POSITION = 5
     RETAINED = 6
+    PRESENCE = 7
+    DROPS = 8
+    SENT = 9
+    CAUSAL = 10
+
+
+class Way(IntEnum):
+    """How an event came to a node."""
+
+    CLIENT = 0  # published here
+    NODE = 1  # from the session of another node: for all here who want it
+    CAUSAL = 2  # from another node, in causal order
+    CHOSEN = 3  # for those whom a holder of places, a contest or a share group has chosen
+
+
+class Dropped(IntEnum):
+    """Why a message that was due was not handed to somebody, or not sent after it had waited."""
+
+    SLOW = 0
+    QUOTA = 1
+    EXPIRED = 2
+    TOO_LARGE = 3
+    ENDED = 4
+
+
+class CausalStep(IntEnum):
+    """What became of a message of a causal group at one node."""
+
+    SENT = 0
+    DELIVERED = 1
+    HELD = 2
+    DISCARDED = 3
+
+
+class CausalNote(NamedTuple):
+    """What an audit needs to know of a message of a causal group.
+
+    A message is known by its sender and its stamp. `detail`: the destinations of one sent, what one
+    held waits for, why one was discarded.
+    """
+
+    group: str
+    sender: str
+    stamp_us: int
+    lifetime_us: int
+    detail: str = ""
 
 
 class Choice(IntEnum):
@@ -44,12 +92,20 @@ class LoggedRates(NamedTuple):
 
 
 HEADER = Struct("<BI")
-EVENTS = Struct("<QIQBIIHH")  # first, count, ms, QoS and retain, head, size, publisher, topic
+# first, count, ms, flags, head, size, sizes of publisher and topic, lifetime in ms or 0
+EVENTS = Struct("<QIQBIIHHI")
+QOS, RETAIN, LIMITED, WAY = 3, 4, 8, 4  # of an event's flags; those from bit WAY on are its `Way`
 DELIVERIES = Struct("<QIB")
 SUBSCRIPTION = Struct("<QQBBHH")
+ADDED, NO_LOCAL, RESTORED = 1, 2, 4
 GAP = Struct("<QQ")
 POSITION = Struct("<QQdd")
 RETAINED = Struct("<QQBdddHHHH")  # number, ms, choice, rates, sizes of the four texts
+PRESENCE = Struct("<QQB")
+DROPS = Struct("<QIQB")  # first, count, ms, reason
+SENT = Struct("<QQ")
+CAUSAL = Struct("<QQBQQHHH")  # number, ms, step, stamp, lifetime, sizes of the three texts
+LONGEST_LIFETIME_MS = 0xFFFF_FFFF
 
 _UNKNOWN = LoggedRates(math.nan, math.nan, math.nan)
 
@@ -105,8 +161,13 @@ class Recorder:
         topic: bytes,
         packets: bytes,
         head_size: int,
+        lifetime_ms: int = 0,
     ) -> None:
-        """Note a run: `packets` are `count` of one size, each with its payload behind the head."""
+        """Note a run: `packets` are `count` of one size, each with its payload behind the head.
+
+        `flags` are QoS, RETAIN, LIMITED (not everyone who wants it is meant to get it), and the
+        `Way` from bit WAY on; `lifetime_ms` is 0 for no end.
+        """
         self._first = self.next
         self.next += count
         self._notes = self._keeps is None or self._keeps(self._first)
@@ -117,7 +178,15 @@ class Recorder:
         name = publisher.encode()
         size = len(packets) // count
         fixed = EVENTS.pack(
-            self._first, count, now_ms, flags, head_size, size, len(name), len(topic)
+            self._first,
+            count,
+            now_ms,
+            flags,
+            head_size,
+            size,
+            len(name),
+            len(topic),
+            min(lifetime_ms, LONGEST_LIFETIME_MS),
         )
         head = b"".join((fixed, name, topic))
         whole = len(head) + len(packets)
@@ -130,13 +199,69 @@ class Recorder:
             fixed = DELIVERIES.pack(self._first + offset, count, qos)
             self._add(Record.DELIVERIES, fixed + "\0".join(receivers).encode())
 
-    def subscription(
-        self, now_ms: int, client: str, text: str, qos: int, *, is_added: bool
+    def number(self, offset: int) -> int:
+        """Return the number of a message of the last run; 0 if it was not noted."""
+        return self._first + offset if self._notes else 0
+
+    def dropped(
+        self, receivers: list[str], count: int, reason: int, now_ms: int, number: int
     ) -> None:
-        """Note that a subscription began or ended; it has a number like an event."""
+        """Note that messages from `number` on were not handed to these (0: nothing is noted).
+
+        `reason` is a `Dropped`.
+        """
+        if number:
+            fixed = DROPS.pack(number, count, now_ms, reason)
+            self._add(Record.DROPS, fixed + "\0".join(receivers).encode())
+
+    def sent(self, number: int, receiver: str, now_ms: int) -> None:
+        """Note that a message with a lifetime has left the queue in which it waited."""
+        self._add(Record.SENT, SENT.pack(number, now_ms) + receiver.encode())
+
+    def present(self, client: str, now_ms: int, *, is_there: bool) -> None:
+        """Note that a client or another node has come or gone; "" is this node itself.
+
+        It has a number like an event, and is never left out by sampling.
+        """
+        self._close_gap("sampled")
+        fixed = PRESENCE.pack(self.next, now_ms, is_there)
+        self.next += 1
+        self._add(Record.PRESENCE, fixed + client.encode())
+
+    def causal(self, step: CausalStep, note: CausalNote, now_ms: int) -> None:
+        """Note what became of a message of a causal group.
+
+        Its number is that of the last run if it was sent or delivered, else that of what comes
+        next. Left out where the run was.
+        """
+        is_event = step in (CausalStep.SENT, CausalStep.DELIVERED)
+        if is_event and not self._notes:
+            return
+        self._close_gap("sampled")
+        texts = [one.encode()[:0xFFFF] for one in (note.group, note.sender, note.detail)]
+        number = self._first if is_event else self.next
+        fixed = CAUSAL.pack(number, now_ms, step, note.stamp_us, note.lifetime_us, *map(len, texts))
+        self._add(Record.CAUSAL, fixed + b"".join(texts))
+
+    def subscription(
+        self,
+        now_ms: int,
+        client: str,
+        text: str,
+        qos: int,
+        *,
+        is_added: bool,
+        no_local: bool = False,
+        is_restored: bool = False,
+    ) -> None:
+        """Note that a subscription began or ended; it has a number like an event.
+
+        `is_restored`: it was there before this node was started.
+        """
         self._close_gap("sampled")
         name, raw = client.encode(), text.encode()
-        fixed = SUBSCRIPTION.pack(self.next, now_ms, is_added, qos, len(name), len(raw))
+        flags = is_added * ADDED | no_local * NO_LOCAL | is_restored * RESTORED
+        fixed = SUBSCRIPTION.pack(self.next, now_ms, flags, qos, len(name), len(raw))
         self.next += 1
         self._add(Record.SUBSCRIPTION, fixed + name + raw)
 

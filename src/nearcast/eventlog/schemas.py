@@ -106,6 +106,12 @@ EVENTS = pa.schema(
         pa.field("qos", pa.int8(), nullable=False),
         pa.field("retain", pa.bool_(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
+        # Null: it has no end.
+        pa.field("lifetime_ms", pa.int64()),
+        # Not everyone who wants it is meant to get it ($top).
+        pa.field("limited", pa.bool_(), nullable=False),
+        # A name of `records.Way`, in small letters.
+        pa.field("way", pa.string(), nullable=False),
     ]
 )
 
@@ -126,6 +132,9 @@ SUBSCRIPTION_CHANGES = pa.schema(
         pa.field("filter", pa.string(), nullable=False),
         pa.field("qos", pa.int8(), nullable=False),
         pa.field("added", pa.bool_(), nullable=False),
+        pa.field("no_local", pa.bool_(), nullable=False),
+        # It was there before the node was started.
+        pa.field("restored", pa.bool_(), nullable=False),
     ]
 )
 
@@ -156,6 +165,51 @@ RETAINED_DECISIONS = pa.schema(
     ]
 )
 
+# Who came and went: clients, other nodes ($node/NAME), and the node itself ("").
+PRESENCE = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        pa.field("client", pa.string(), nullable=False),
+        pa.field("there", pa.bool_(), nullable=False),
+    ]
+)
+
+# What was due and not handed over, or waited and was not sent; numbers are those of events.
+DROPS = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        pa.field("receiver", pa.string(), nullable=False),
+        # A name of `records.Dropped`, in small letters.
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+# When a message with a lifetime left the queue in which it had waited.
+SENT = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        pa.field("receiver", pa.string(), nullable=False),
+    ]
+)
+
+# Messages of causal groups: each is known by its sender and its stamp.
+CAUSAL = pa.schema(
+    [
+        *_NUMBERED,
+        pa.field("t", _LOGGED_AT, nullable=False),
+        # A name of `records.CausalStep`, in small letters.
+        pa.field("step", pa.string(), nullable=False),
+        pa.field("group", pa.string(), nullable=False),
+        pa.field("sender", pa.string(), nullable=False),
+        pa.field("stamp_us", pa.int64(), nullable=False),
+        pa.field("lifetime_us", pa.int64(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+
 # Numbers left out on purpose; a number that is in no table was lost.
 GAPS = pa.schema(
     [
@@ -171,5 +225,9 @@ LOG_TABLES = {
     "subscriptions": SUBSCRIPTION_CHANGES,
     "positions": CLIENT_POSITIONS,
     "retained": RETAINED_DECISIONS,
+    "presence": PRESENCE,
+    "drops": DROPS,
+    "sent": SENT,
+    "causal": CAUSAL,
     "gaps": GAPS,
 }

@@ -3,7 +3,7 @@
     eventlog/
     ├── open-<node>-00000007.log                 batches: size twice, next number, records
     ├── events/part-<node>-00000006.parquet      written beside, renamed when whole
-    ├── deliveries/…  subscriptions/…  positions/…  retained/…  gaps/…
+    ├── deliveries/…  subscriptions/…  positions/…  presence/…  drops/…  causal/…  gaps/…
 
 A killed broker leaves an open segment; its last batch may be cut short and is then dropped. There
 is no checksum: it would cost more than the writing, and a log is no journal.
@@ -25,14 +25,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import records
-from nearcast.eventlog.records import Choice, LoggedRates, Record
+from nearcast.eventlog.records import CausalStep, Choice, Dropped, LoggedRates, Record, Way
 from nearcast.eventlog.schemas import LOG_TABLES
 from nearcast.model.errors import FileFormatError
 
-MAGIC = b"nearcast events 2\n"
+MAGIC = b"nearcast events 3\n"
 BATCH = Struct("<IIQ")  # size, size again as a mark, the number after the batch's last
 MARK = 0x5EC7104E
 _GROUP_ROWS = 100_000
+VERSION_KEY, VERSION = b"nearcast-events", b"3"
+"""In the metadata of every Parquet file of a log."""
 
 Columns = dict[str, list[Any]]
 
@@ -123,7 +125,8 @@ class _TableFile:
     def _flush(self) -> None:
         if self._writer is None:
             self._draft.parent.mkdir(exist_ok=True)
-            self._writer = pq.ParquetWriter(self._draft, self._schema)
+            schema = self._schema.with_metadata({VERSION_KEY: VERSION})
+            self._writer = pq.ParquetWriter(self._draft, schema)
         table = pa.Table.from_pydict(self._columns, self._schema)
         self._writer.write_table(table)
         self._rows += table.num_rows
@@ -147,7 +150,9 @@ class _TableFile:
 
 
 def _events(body: bytes) -> Columns:
-    first, count, ms, flags, head, size, name_size, topic_size = records.EVENTS.unpack_from(body)
+    first, count, ms, flags, head, size, name_size, topic_size, lifetime_ms = (
+        records.EVENTS.unpack_from(body)
+    )
     at = records.EVENTS.size
     publisher = body[at : at + name_size].decode()
     at += name_size
@@ -159,9 +164,12 @@ def _events(body: bytes) -> Columns:
         "t": [ms] * count,
         "publisher": [publisher] * count,
         "topic": [topic] * count,
-        "qos": [flags & 3] * count,
-        "retain": [bool(flags & 4)] * count,
+        "qos": [flags & records.QOS] * count,
+        "retain": [bool(flags & records.RETAIN)] * count,
         "payload": [body[start + head : start + size] for start in starts],
+        "lifetime_ms": [lifetime_ms or None] * count,
+        "limited": [bool(flags & records.LIMITED)] * count,
+        "way": [Way(flags >> records.WAY).name.lower()] * count,
     }
 
 
@@ -176,7 +184,7 @@ def _deliveries(body: bytes) -> Columns:
 
 
 def _subscriptions(body: bytes) -> Columns:
-    number, ms, added, qos, name_size, _ = records.SUBSCRIPTION.unpack_from(body)
+    number, ms, flags, qos, name_size, _ = records.SUBSCRIPTION.unpack_from(body)
     at = records.SUBSCRIPTION.size
     return {
         "sequence": [number],
@@ -184,7 +192,9 @@ def _subscriptions(body: bytes) -> Columns:
         "client": [body[at : at + name_size].decode()],
         "filter": [body[at + name_size :].decode()],
         "qos": [qos],
-        "added": [bool(added)],
+        "added": [bool(flags & records.ADDED)],
+        "no_local": [bool(flags & records.NO_LOCAL)],
+        "restored": [bool(flags & records.RESTORED)],
     }
 
 
@@ -207,6 +217,39 @@ def _retained(body: bytes) -> Columns:
     return row
 
 
+def _presence(body: bytes) -> Columns:
+    number, ms, is_there = records.PRESENCE.unpack_from(body)
+    client = body[records.PRESENCE.size :].decode()
+    return {"sequence": [number], "t": [ms], "client": [client], "there": [bool(is_there)]}
+
+
+def _drops(body: bytes) -> Columns:
+    first, count, ms, reason = records.DROPS.unpack_from(body)
+    receivers = body[records.DROPS.size :].decode().split("\0")
+    rows = count * len(receivers)
+    return {
+        "sequence": list(range(first, first + count)) * len(receivers),
+        "t": [ms] * rows,
+        "receiver": [receiver for receiver in receivers for _ in range(count)],
+        "reason": [Dropped(reason).name.lower()] * rows,
+    }
+
+
+def _sent(body: bytes) -> Columns:
+    number, ms = records.SENT.unpack_from(body)
+    return {"sequence": [number], "t": [ms], "receiver": [body[records.SENT.size :].decode()]}
+
+
+def _causal(body: bytes) -> Columns:
+    number, ms, step, stamp_us, lifetime_us, *sizes = records.CAUSAL.unpack_from(body)
+    row: Columns = {"sequence": [number], "t": [ms], "step": [CausalStep(step).name.lower()]}
+    at = records.CAUSAL.size
+    for name, size in zip(("group", "sender", "detail"), sizes, strict=True):
+        row[name] = [body[at : at + size].decode(errors="replace")]
+        at += size
+    return row | {"stamp_us": [stamp_us], "lifetime_us": [lifetime_us]}
+
+
 def _gaps(body: bytes) -> Columns:
     first, count = records.GAP.unpack_from(body)
     reason = body[records.GAP.size :].decode()
@@ -219,6 +262,10 @@ _MAKERS: dict[Record, tuple[str, Callable[[bytes], Columns]]] = {
     Record.SUBSCRIPTION: ("subscriptions", _subscriptions),
     Record.POSITION: ("positions", _positions),
     Record.RETAINED: ("retained", _retained),
+    Record.PRESENCE: ("presence", _presence),
+    Record.DROPS: ("drops", _drops),
+    Record.SENT: ("sent", _sent),
+    Record.CAUSAL: ("causal", _causal),
     Record.GAP: ("gaps", _gaps),
 }
 

@@ -20,7 +20,9 @@ from nearcast.node.session import PEER_PREFIX
 
 if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
     from nearcast.ordering import DeltaCausal, Output
+    from nearcast.ordering import Message as Ordered
 
+_SENT, _DELIVERED, _HELD, _DISCARDED = range(4)  # eventlog.records.CausalStep
 DEFAULT_LIFETIME_MS = 1_000
 
 
@@ -30,6 +32,8 @@ class CausalCounts:
 
     sent: int = 0
     delivered: int = 0
+    held: int = 0
+    """Those that had to wait for what they depend on."""
     discarded: dict[str, int] = field(default_factory=dict)
     """By reason: too late, a clock that is off, and so on."""
 
@@ -79,6 +83,8 @@ class CausalGroups:
             lifetime_s = max(1, deadline_ms - now_ms) / 1000
         copies = group.send(names, encode_message(message), now_ms / 1000, lifetime=lifetime_s)
         self.counts.sent += 1
+        first = next(iter(copies.values()))
+        self._note(_SENT, route.space.space.name, first, now_ms, ",".join(sorted(names)))
         for to, copy in copies.items():
             self._number += 1
             data = copy.encode()
@@ -90,11 +96,19 @@ class CausalGroups:
 
     def receive(self, group_name: str, data: bytes, now_ms: int) -> None:
         """Take in a message of another node."""
-        from nearcast.ordering import Message as Ordered
+        from nearcast.ordering import Message as OrderedMessage
 
         group = self._groups.get(group_name)
-        if group is not None:
-            self._carry_out(group.receive(Ordered.decode(data), now_ms / 1000), now_ms)
+        if group is None:
+            return
+        message = OrderedMessage.decode(data)
+        outputs = group.receive(message, now_ms / 1000)
+        if not any(_is_same(one.message, message) for one in outputs):
+            self.counts.held += 1
+            if self._node.state.log is not None:
+                waits = ",".join(f"{name}@{at_us}" for name, at_us in sorted(message.waits))
+                self._note(_HELD, group_name, message, now_ms, waits)
+        self._carry_out(group_name, outputs, now_ms)
 
     def settled(self, name: str, number: int) -> None:
         """Note that another node has a message."""
@@ -117,8 +131,8 @@ class CausalGroups:
 
     def advance(self, now_ms: int) -> None:
         """Do what is due."""
-        for group in self._groups.values():
-            self._carry_out(group.advance(now_ms / 1000), now_ms)
+        for name, group in self._groups.items():
+            self._carry_out(name, group.advance(now_ms / 1000), now_ms)
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
@@ -130,7 +144,7 @@ class CausalGroups:
         out, self._out = self._out, []
         return out
 
-    def _carry_out(self, outputs: list[Output], now_ms: int) -> None:
+    def _carry_out(self, group: str, outputs: list[Output], now_ms: int) -> None:
         from nearcast.ordering import Deliver
 
         for one in outputs:
@@ -139,6 +153,26 @@ class CausalGroups:
                 message.number = 0
                 self.counts.delivered += 1
                 self._node.arrive(message, now_ms)
+                self._note(_DELIVERED, group, one.message, now_ms)
             else:
                 reason = one.reason.name.lower()
                 self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1
+                self._note(_DISCARDED, group, one.message, now_ms, reason)
+
+    def _note(self, step: int, group: str, message: Ordered, now_ms: int, detail: str = "") -> None:
+        """Tell the event log what an audit needs: who sent it, when, until when it is of use."""
+        log = self._node.state.log
+        if log is None:
+            return
+        from nearcast.eventlog.records import CausalNote, CausalStep
+
+        own = message.lifetime
+        lifetime_s = self._groups[group].lifetime if own is None else own
+        note = CausalNote(
+            group, str(message.sender), message.sent_us, int(lifetime_s * 1_000_000), detail
+        )
+        log.causal(CausalStep(step), note, now_ms)
+
+
+def _is_same(one: Ordered, other: Ordered) -> bool:
+    return one.sent_us == other.sent_us and one.sender == other.sender

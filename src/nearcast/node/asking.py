@@ -10,6 +10,7 @@ from nearcast.mqtt.wire import encode_string
 from nearcast.node.choosing import Candidate, Choosing
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Head, Message
+from nearcast.node.noting import note_event
 from nearcast.node.publish_properties import PublishProperties
 from nearcast.node.routes import Route
 from nearcast.node.session import Session
@@ -103,6 +104,7 @@ def reply_to(
     answer = Message(Head(raw, len(payload), qos, content), payload)
     route = state.router.find(raw)
     if not route.is_empty:
+        note_event(state, answer, "")
         delivery.spread(route, [answer], None, retain=False)
 
 

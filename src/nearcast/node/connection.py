@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearcast.mqtt import Connect
+from nearcast.node.message import aliased
 
 if TYPE_CHECKING:
     from nearcast.node.routes import Route
@@ -83,3 +84,15 @@ class Connection:
     def fits(self, packet: bytes) -> bool:
         """Tell whether the client takes a packet of this size."""
         return not self.max_packet_bytes or len(packet) <= self.max_packet_bytes
+
+    def with_alias(self, topic: bytes, packet: bytes, qos: int) -> bytes:
+        """Use or introduce an alias, first come, first served; with all taken, none."""
+        aliases = self.aliases_out
+        assert aliases is not None
+        alias = aliases.get(topic)
+        if alias is not None:
+            return aliased(topic, packet, alias, known=True, qos=qos)
+        if len(aliases) >= self.alias_limit:
+            return packet
+        aliases[topic] = len(aliases) + 1
+        return aliased(topic, packet, len(aliases), known=False, qos=qos)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 
 from nearcast.mqtt.wire import TWO_BYTES
+from nearcast.node import noting
 from nearcast.node.connection import Connection
-from nearcast.node.message import Message, aliased
+from nearcast.node.message import Message
 from nearcast.node.routes import Route
 from nearcast.node.session import RETAINED, Session, Subscription
 from nearcast.node.state import NodeState
@@ -48,6 +49,7 @@ class Delivery:
             if total > limit and link.outbox_bytes:
                 session.dropped += count
                 state.counters.dropped_slow += count
+                noting.note_missed(state, session, self._offset, noting.SLOW, count)
                 continue
             link.outbox_bytes = total
             link.outbox.append(chunk)
@@ -123,17 +125,20 @@ class Delivery:
             return
         now_ms, version = self._state.now_ms, session.version
         if messages[0].expires_at_ms and (link.is_paused or session.queue):
-            for message in messages:  # it may be too late for it once the client reads again
-                self._enqueue(session, message, 0)
+            self._enqueue_all(session, messages, 0)  # it may be too late once the client reads
             return
         if link.is_plain:
             chunk = b"".join([one.wire(version, 0, 0, now_ms=now_ms) for one in messages])
             self.append_to_all([session], chunk, len(messages))
             return
-        for message in messages:
+        first = self._offset
+        for self._offset, message in enumerate(messages, first):
             packet = self._fitted(link, message, 0, 0, duplicate=False)
             if packet is not None:
                 self.append_to_all([session], packet, 1)
+            else:
+                noting.note_missed(self._state, session, self._offset, noting.TOO_LARGE)
+        self._offset = first
 
     def _fitted(
         self, link: Connection, message: Message, qos: int, packet_id: int, *, duplicate: bool
@@ -144,7 +149,7 @@ class Delivery:
             link.version, qos, packet_id, now_ms=state.now_ms, duplicate=duplicate
         )
         if link.aliases_out is not None:
-            packet = _with_alias(link, message.head.topic, packet, qos)
+            packet = link.with_alias(message.head.topic, packet, qos)
         if link.max_packet_bytes and len(packet) > link.max_packet_bytes:
             state.counters.dropped_too_large += 1
             return None
@@ -260,13 +265,19 @@ class Delivery:
         ):
             self._send_run(session, link, messages, qos)
             return
-        log = self._state.log
-        for place, message in enumerate(messages):
-            is_queued = self._enqueue(session, message, qos)
-            if log is not None and is_queued:
-                log.delivered([session.client_id], 1, qos, self._offset + place)
+        self._enqueue_all(session, messages, qos)
         if link is not None:
             self.pump(session)
+
+    def _enqueue_all(self, session: Session, messages: list[Message], qos: int) -> None:
+        log = self._state.log
+        for place, message in enumerate(messages, self._offset):
+            mark = noting.mark_of(self._state, place)
+            is_queued = self._enqueue(session, message, qos, mark)
+            if log is not None and is_queued:
+                log.delivered([session.client_id], 1, qos, place)
+            else:
+                noting.note_drop(self._state, session, mark, noting.QUOTA)
 
     def _has_room(self, session: Session, size: int) -> bool:
         return (
@@ -317,7 +328,7 @@ class Delivery:
         counters.publish_sent += count
         counters.publish_bytes_sent += len(data)
 
-    def _enqueue(self, session: Session, message: Message, qos: int) -> bool:
+    def _enqueue(self, session: Session, message: Message, qos: int, mark: int) -> bool:
         """Let a message wait; tell whether there was room."""
         size = message.size
         if not (self._has_room(session, size) or self._has_room_at_last(session, size)):
@@ -326,7 +337,7 @@ class Delivery:
             message.was_refused = bool(qos)
             return False
         self._hold(session, message, size)
-        session.queue.append((message, qos))
+        session.queue.append((message, qos | mark))
         journal = self._state.journal
         if journal is not None and session.is_durable and qos:
             journal.queued(session.number, message, qos)
@@ -341,6 +352,7 @@ class Delivery:
         for message, mark in kept:
             if 0 < message.expires_at_ms <= now_ms:
                 self._state.counters.dropped_expired += 1
+                noting.note_drop(self._state, session, mark, noting.EXPIRED)
                 self._discard_queued(session, message, 0 if mark & RETAINED else mark & 3)
             else:
                 session.queue.append((message, mark))
@@ -376,6 +388,7 @@ class Delivery:
                 return
             queue.popleft()
             if self._is_stale(message, mark):
+                noting.note_drop(self._state, session, mark, noting.EXPIRED)
                 self._discard_queued(session, message, qos)
             else:
                 self._send_from_queue(session, link, message, qos, mark)
@@ -403,8 +416,10 @@ class Delivery:
         packet_id = session.next_packet_id() if qos else 0
         packet = self._fitted(link, message, qos, packet_id, duplicate=False)
         if packet is None:
+            noting.note_drop(self._state, session, mark, noting.TOO_LARGE)
             self._discard_queued(session, message, 0 if mark & RETAINED else qos)
             return
+        noting.note_sent(self._state, session, message, mark)
         if not qos:
             self._let_go(session, message)
         else:
@@ -471,6 +486,8 @@ class Delivery:
     def drop_all(self, session: Session) -> None:
         """Let go of everything that a session holds, because it ends."""
         held = [message for message, _ in session.queue]
+        for _, mark in session.queue:
+            noting.note_drop(self._state, session, mark, noting.ENDED)
         held += session.in_flight.values()
         self._state.counters.dropped_ended += len(session.queue)
         for message in held:
@@ -480,16 +497,3 @@ class Delivery:
         session.exact.clear()
         session.released.clear()
         session.incoming.clear()
-
-
-def _with_alias(link: Connection, topic: bytes, packet: bytes, qos: int) -> bytes:
-    """Use or introduce an alias, first come, first served; with all taken, none."""
-    aliases = link.aliases_out
-    assert aliases is not None
-    alias = aliases.get(topic)
-    if alias is not None:
-        return aliased(topic, packet, alias, known=True, qos=qos)
-    if len(aliases) >= link.alias_limit:
-        return packet
-    aliases[topic] = len(aliases) + 1
-    return aliased(topic, packet, len(aliases), known=False, qos=qos)

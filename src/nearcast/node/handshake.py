@@ -155,6 +155,8 @@ class Handshake:
         session.will_at_ms = 0
         session.will = None if connect.will is None else self._will(connect.will)
         self._state.connected += 1
+        if self._state.log is not None:
+            self._state.log.present(session.client_id, self._state.now_ms, is_there=True)
         self._state.router.forget_session(session)
 
     def _set_terms(self, connection: Connection, session: Session, connect: Connect) -> None:

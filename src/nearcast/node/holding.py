@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 from nearcast.index.topic_filters import filters_overlap, topic_matches
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Message
+from nearcast.node.noting import aside
 from nearcast.node.routes import Arrivals, Route, Router
 from nearcast.node.session import Session, Subscription
 from nearcast.node.settings import HELD_NOTE, RetainedSettings
@@ -366,7 +367,8 @@ class Holding:
         message, qos = _dressed(message, one), min(message.head.qos, one.qos)
         if session.link is None:
             # not as a newcomer's copy: it stays, whatever is retained when the client comes back
-            self._delivery.hand_over(session, [message], qos)
+            with aside(state):
+                self._delivery.hand_over(session, [message], qos)
         else:
             self._delivery.enqueue_retained(session, message, qos)
             self._delivery.pump(session)

@@ -16,6 +16,7 @@ from nearcast.node.answers import Answers, Outcome, read_packet_id, zero_identif
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Head, Message, recode_run
+from nearcast.node.noting import FROM_CLIENT, note_event
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
 from nearcast.node.quick import Quick
@@ -37,6 +38,8 @@ class Intake:
     Every method gets the buffer and where a whole packet lies in it, and returns the position
     behind what it took: one packet or a run of them.
     """
+
+    _way = FROM_CLIENT
 
     def __init__(
         self, state: NodeState, delivery: Delivery, answers: Answers, positions: Positions
@@ -224,10 +227,9 @@ class Intake:
         at += has_properties
         payloads = [data[one + at : one + size] for one in range(start, stop, size)]
         counters.publish_received += len(payloads)
-        if self._state.log is not None:
-            qos = data[start] >> 1 & 3
-            self._note(connection, len(payloads), qos, topic, data[start:stop], at)
         if data[start] == 0x32:
+            if self._state.log is not None:
+                self._note(connection, len(payloads), 1, topic, data[start:stop], at)
             self._take_once(connection, route, topic, payloads, identifiers)
         else:
             self._take_exactly(connection, route, topic, payloads, identifiers)
@@ -269,6 +271,8 @@ class Intake:
             if raw not in fresh and (raw[0] << 8 | raw[1]) not in incoming:
                 fresh[raw] = payload
         self._remember_incoming(connection, session, [raw[0] << 8 | raw[1] for raw in fresh])
+        if fresh and self._state.log is not None:
+            self._note(connection, len(fresh), 2, topic, b"".join(fresh.values()), 0)
         messages: list[Message] = []
         if fresh and not route.is_empty:
             head = Head(topic, len(payloads[0]), 2)
@@ -404,7 +408,7 @@ class Intake:
         assert state.log is not None
         assert session is not None
         state.log.events(
-            count, state.now_ms, flags, session.client_id, topic[2:], packets, head_size
+            count, state.now_ms, flags | self._way, session.client_id, topic[2:], packets, head_size
         )
 
     def publish(
@@ -419,10 +423,10 @@ class Intake:
         """Retain and deliver one message; return what its publisher is to be told."""
         if route.is_odd:
             return self.selective.take(publisher, route, message, properties, retain=retain)
-        log, head = self._state.log, message.head
-        if log is not None and not route.is_forbidden:
-            flags, name = head.qos | retain << 2, publisher.client_id if publisher else ""
-            log.events(1, self._state.now_ms, flags, name, head.topic[2:], message.payload, 0)
+        if not route.is_forbidden:
+            note_event(
+                self._state, message, publisher.client_id if publisher else "", retain=retain
+            )
         if self._state.holding is not None:
             self._state.holding.before_live(message, publisher, retain=retain)
         if retain:

@@ -10,6 +10,7 @@ from nearcast.node.answers import Answers, Outcome
 from nearcast.node.delivery import Delivery
 from nearcast.node.intake import Intake
 from nearcast.node.message import Head, Message
+from nearcast.node.noting import CAUSAL, CHOSEN, FROM_NODE, note_event
 from nearcast.node.peering import AWARD
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PropertyReader, PublishProperties
@@ -21,6 +22,8 @@ from nearcast.node.state import NodeState
 
 class PeerIntake(Intake):
     """Takes publications of other nodes, in runs as those of clients."""
+
+    _way = FROM_NODE
 
     def __init__(
         self, state: NodeState, delivery: Delivery, answers: Answers, positions: Positions
@@ -45,6 +48,8 @@ class PeerIntake(Intake):
     ) -> Outcome:
         """Deliver one message; other nodes are told of success in any case: it is ours now."""
         awards = _awards(properties)
+        if not awards:
+            self._note_arrival(message, publisher, properties, retain=retain)
         if awards:
             self.selective.award(_without_awards(message, properties), awards)
         elif properties is not None and properties.groups:
@@ -58,6 +63,20 @@ class PeerIntake(Intake):
                 holding.before_live(message, publisher, retain=retain, counts=False)
             self._delivery.spread(route, [message], publisher, retain=retain)
         return Outcome(0)
+
+    def _note_arrival(
+        self,
+        message: Message,
+        publisher: Session | None,
+        properties: PublishProperties | None,
+        *,
+        retain: bool,
+    ) -> None:
+        if publisher is None:
+            note_event(self._state, message, "", CAUSAL)
+        else:
+            way = CHOSEN if properties is not None and properties.groups else FROM_NODE
+            note_event(self._state, message, publisher.client_id, way, retain=retain)
 
     def _to_group(self, number: int, message: Message, *, retain: bool) -> None:
         """Give a message to one member here; if all have gone meanwhile, to one elsewhere."""

@@ -19,6 +19,7 @@ from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Message
+from nearcast.node.noting import CHOSEN, aside, note_event
 from nearcast.node.retaining import event_of
 from nearcast.node.selective import Award
 from nearcast.node.session import PEER_PREFIX, Session, Subscription
@@ -80,6 +81,8 @@ class Peering:
         session.link = connection
         session.window = state.settings.receive_maximum
         state.connections.add(connection)
+        if state.log is not None:
+            state.log.present(session.client_id, now_ms, is_there=True)
         state.router.forget_session(session)
         self._delivery.resume(session)
         return connection
@@ -93,6 +96,8 @@ class Peering:
         session = connection.session
         if session is not None and session.link is connection:
             session.link = None
+            if self._state.log is not None:
+                self._state.log.present(session.client_id, now_ms, is_there=False)
             self._state.router.forget_session(session)
 
     def forget(self, name: str, now_ms: int) -> None:
@@ -109,6 +114,7 @@ class Peering:
             subscription = session.subscriptions.pop(text, None)
             if subscription is not None:
                 self._state.remove_subscription(subscription)
+                self._note_wish(subscription, is_added=False)
                 if self._state.journal is not None:
                     self._state.journal.unsubscribed(session.number, text)
         for text, number in added:
@@ -156,6 +162,7 @@ class Peering:
     ) -> None:
         """Deliver a message of another node as these subscriptions of one client want it."""
         self._state.now_ms = now_ms
+        note_event(self._state, message, "", CHOSEN)
         self._delivery.deliver_as(session, subscriptions, [message], {}, retain=False)
 
     def send_award(self, name: str, message: Message, awards: Iterable[Award]) -> None:
@@ -165,10 +172,11 @@ class Peering:
         )
         chosen = message.variant(retain=False, extra=extra)
         session, qos = self.session(name), message.head.qos
-        if qos:
-            self._delivery.hand_over(session, [chosen], qos)
-        else:
-            self._delivery.send_to_each([session], chosen)
+        with aside(self._state):
+            if qos:
+                self._delivery.hand_over(session, [chosen], qos)
+            else:
+                self._delivery.send_to_each([session], chosen)
 
     def _want(self, session: Session, text: str, number: int) -> None:
         shared = split_shared(text)
@@ -178,8 +186,15 @@ class Peering:
         held = session.subscriptions.get(text)
         session.subscriptions[text] = subscription
         self._state.add_subscription(subscription, held)
+        self._note_wish(subscription, is_added=True)
         if self._state.journal is not None:
             self._state.journal.subscribed(subscription)
+
+    def _note_wish(self, one: Subscription, *, is_added: bool) -> None:
+        state = self._state
+        if state.log is not None:
+            name = one.session.client_id
+            state.log.subscription(state.now_ms, name, one.text, one.qos, is_added=is_added)
 
     def _forget_incoming(self, session: Session) -> None:
         journal = self._state.journal

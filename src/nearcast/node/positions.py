@@ -10,6 +10,7 @@ from nearcast.node.answers import Outcome
 from nearcast.node.crossing import Kept
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Head, Message
+from nearcast.node.noting import note_event
 from nearcast.node.routes import POSITION_TOPIC
 from nearcast.node.session import Session, Subscription
 from nearcast.node.state import NodeState
@@ -90,6 +91,7 @@ class Positions:
             lon, lat = map(number_text, position)
             payload = f'{{"lon":{lon},"lat":{lat}}}'.encode()
             message = Message(Head(topic, len(payload), 0), payload)
+            note_event(self._state, message, "")
             self._delivery.spread(route, [message], None, retain=False)
 
     # --- retained messages on the way -----------------------------------------------------

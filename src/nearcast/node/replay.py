@@ -292,7 +292,7 @@ def tell_session(session: Session, journal: Journal, told: set[int]) -> None:
     for subscription in session.subscriptions.values():
         journal.subscribed(subscription)
     journal.position(session)
-    waiting = [(one, mark) for one, mark in session.queue if mark and not mark & RETAINED]
+    waiting = [(one, mark & 3) for one, mark in session.queue if mark & 3 and not mark & RETAINED]
     _tell_messages([*session.in_flight.values(), *(one for one, _ in waiting)], journal, told)
     for packet_id, message in session.in_flight.items():
         qos = 2 if packet_id in session.exact else 1

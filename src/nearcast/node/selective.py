@@ -19,6 +19,7 @@ from nearcast.node.choosing import Candidate, Choosing, Chosen
 from nearcast.node.delivery import Delivery
 from nearcast.node.explaining import Explaining
 from nearcast.node.message import Head, Message
+from nearcast.node.noting import CHOSEN, LIMITED, note_event
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import PublishProperties, reread_properties
 from nearcast.node.retaining import retain_message
@@ -94,6 +95,7 @@ class Selective:
         """Deliver to subscriptions that were chosen among those of all nodes."""
         if self._state.holding is not None:
             self._state.holding.before_live(message, None, retain=False, reaches_all=False)
+        note_event(self._state, message, "", CHOSEN)
         for number, place, distance_m in awards:
             one = self._by_number(message, number)
             if one is None:
@@ -183,15 +185,16 @@ class Selective:
                 todo="Declare a [[space]] for it, or publish without the prefix.",
             )
         self._limit_lifetime(message, request.lifetime_ms or settings.lifetime_ms)
-        self._note(session, message, retain=retain)
         event, complaint = self._event(settings, message, properties, request)
-        if request.reply is not None:
-            rank = request.rank or settings.rank
-            asked = (request.top or settings.top, rank)
-            self._asking.answer(session, route, message, event, asked, complaint, properties)
-            if not request.deliver:
-                return Outcome(0, complaint)
         top, rank = request.top or settings.top, request.rank or settings.rank
+        is_for_all = top is None and (request.reply is None or request.deliver)
+        if request.reply is not None:
+            asked = (top, rank)
+            self._asking.answer(session, route, message, event, asked, complaint, properties)
+        name = session.client_id if session is not None else ""
+        note_event(self._state, message, name, 0 if is_for_all else LIMITED, retain=retain)
+        if request.reply is not None and not request.deliver:
+            return Outcome(0, complaint)
         if self._state.holding is not None:
             reaches_all = top is None
             self._state.holding.before_live(
@@ -256,13 +259,6 @@ class Selective:
             until_ms = self._state.now_ms + lifetime_ms
             if not message.expires_at_ms or until_ms < message.expires_at_ms:
                 message.expires_at_ms = until_ms
-
-    def _note(self, session: Session | None, message: Message, *, retain: bool) -> None:
-        log, head = self._state.log, message.head
-        if log is not None:
-            name = session.client_id if session is not None else ""
-            flags = head.qos | retain << 2
-            log.events(1, self._state.now_ms, flags, name, head.topic[2:], message.payload, 0)
 
     def _event(
         self,

@@ -26,6 +26,7 @@ from nearcast.mqtt import (
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Message
+from nearcast.node.noting import aside
 from nearcast.node.retaining import forget_retained
 from nearcast.node.routes import POSITION_TOPIC
 from nearcast.node.session import Session, Subscription
@@ -185,7 +186,12 @@ class Subscribing:
             state.journal.subscribed(one)
         if state.log is not None:
             state.log.subscription(
-                state.now_ms, session.client_id, one.text, one.qos, is_added=True
+                state.now_ms,
+                session.client_id,
+                one.text,
+                one.qos,
+                is_added=True,
+                no_local=one.no_local,
             )
 
     def _warning(self, one: Subscription) -> str:
@@ -277,7 +283,8 @@ class Subscribing:
             )
             if len(chunk) <= state.settings.session_queue_bytes // 2:
                 if count:
-                    self._delivery.append_to_all([session], chunk, count)
+                    with aside(state):
+                        self._delivery.append_to_all([session], chunk, count)
                 self._queue_retained(session, subscription, mortal)
                 return
         found = list(state.retained.find(subscription.topic_filter))

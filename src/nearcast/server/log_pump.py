@@ -21,7 +21,7 @@ import sys
 import time
 from struct import Struct
 
-MAGIC = b"nearcast events 2\n"
+MAGIC = b"nearcast events 3\n"
 BATCH = Struct("<IIQ")
 MARK = 0x5EC7104E
 GAP = Struct("<BIQQ")  # kind 4, size, first, count

@@ -26,6 +26,7 @@ from nearcast.config import (
 from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
 from nearcast.node import Node, NodeSettings, RetainedSettings, SpaceSettings
+from nearcast.node.noting import note_start
 from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.clock import Clock
 from nearcast.server.figures import prometheus_text, sys_topics
@@ -190,6 +191,8 @@ class Server:
         share, node = log_share(section), self.configuration.node
         self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
         self.node.state.log = self._log.recorder
+        self.node.state.now_ms = self.clock.now_ms()
+        note_start(self.node.state)
 
     def _make_mesh(self) -> None:
         """Let the node know of a network, before it remembers what its clients want."""
@@ -317,6 +320,7 @@ class Server:
         if self._turns is not None:
             self._turns.stop()
         if self._log is not None:
+            self._log.recorder.present("", self.clock.now_ms(), is_there=False)
             self._log.close()
             self._log = None
         if self._journal is not None:
