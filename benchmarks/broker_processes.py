@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.broker_load import link
+
+from nearcast.server.processes import free_port
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OURS, PEER, DURABLE, POWER, AMQTT = "nearcast", "mosquitto", "process", "power", "amqtt"
@@ -60,7 +61,7 @@ class Broker:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.directory = tempfile.mkdtemp(prefix="nearcast-bench-")
-        self.port = _free_port()
+        self.port = free_port()
         started = time.perf_counter()
         self.process = subprocess.Popen(
             self._command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -134,9 +135,3 @@ def running(kind: str) -> Iterator[Broker]:
         yield broker
     finally:
         broker.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -29,6 +29,8 @@ from typing import Any
 
 from benchmarks.broker_load import framed, read_packet, string
 
+from nearcast.server.processes import free_port
+
 IMMEDIATE, LEARNED, PEER = "immediate", "learned", "mosquitto"
 HOLD_S, OMEGA, COST = 10.0, 0.7, 5.0
 QUICK, SLOW = (0.5, 1.0, 2.0), 60.0  # seconds between publishes
@@ -56,15 +58,9 @@ class Figures:
     all_bytes: int = 0
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def _broker(kind: str, clients: int) -> Iterator[int]:
-    directory, port = tempfile.mkdtemp(prefix="nearcast-storm-"), _free_port()
+    directory, port = tempfile.mkdtemp(prefix="nearcast-storm-"), free_port()
     if kind == PEER:
         path = Path(directory) / "mosquitto.conf"
         path.write_text(_MOSQUITTO.format(port=port))

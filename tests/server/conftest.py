@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.processes import find_nats_server
+from nearcast.server.processes import find_nats_server, free_port
 
 _SERVE = """
 import json, sys
@@ -35,7 +35,7 @@ class Broker:
         self.directory = directory
         self.sections = {
             "node": {"data": str(directory)},
-            "listener": [{"kind": "tcp", "port": 0}],
+            "listener": [{"kind": "tcp", "port": free_port()}],
             "durability": {"mode": "off"},
             **sections,
             "limits": {"connections": 500, **sections.get("limits", {})},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ from nearcast.model.errors import EnvironmentProblem
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nats-server")
 _USUAL_PORT = 4222
+_BELOW_CLIENTS = range(20_000, 32_000)
 _START_S = 30.0
 _END_S = 10.0
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
@@ -172,10 +174,12 @@ def find_nats_server() -> str:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody uses, below those that the system gives to clients.
+
+    A client that calls a node which is down could be given the node's own port, and would then
+    talk to itself and keep the node from coming back.
+    """
+    return next(port for port in random.sample(_BELOW_CLIENTS, 1_000) if _is_free(port))
 
 
 def _is_free(port: int) -> bool:
