@@ -58,6 +58,26 @@ REGIONS = pa.schema(
     ]
 )
 
+# A retained policy's table for one topic, with the rates that it rests on.
+TOPIC_POLICIES = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("publishes", pa.int64(), nullable=False),
+        pa.field("publish_per_s", pa.float64(), nullable=False),
+        pa.field("subscribe_per_s", pa.float64(), nullable=False),
+        pa.field("leave_per_s", pa.float64(), nullable=False),
+        pa.field("hold_s", pa.float64(), nullable=False),
+        # Per step, a tenth of the longest hold; publishing and leaving rounded to the grid.
+        pa.field("publish", pa.float64(), nullable=False),
+        pa.field("subscribe", pa.float64(), nullable=False),
+        pa.field("leave", pa.float64(), nullable=False),
+        pa.field("omega", pa.float64(), nullable=False),
+        pa.field("message_cost", pa.float64(), nullable=False),
+        # 0 sends, 1 waits: row by row, as in a policy file.
+        pa.field("actions", pa.string(), nullable=False),
+    ]
+)
+
 DELIVERIES = pa.schema(
     [
         pa.field("event_id", pa.int64(), nullable=False),
