@@ -408,6 +408,32 @@ def test_it_learns_on_its_own_only_within_its_bounds() -> None:
     assert core.to_learn("u", 200.0) is None  # a table from a file needs no other
 
 
+def test_topics_are_learned_in_the_order_in_which_newcomers_came_to_them() -> None:
+    bounds = LearningBounds(tables_max=2, publishes_min=20.0, pause_s=100.0)
+    core = delivery(policies=Policies(), learning=bounds)
+    for second in range(61):
+        for topic in ("s", "t", "u"):
+            core.on_publish(topic, float(second), retain=True)
+    assert core.next_to_learn(60.0) is None  # nobody came to any
+    for topic in ("u", "new", "s", "t"):  # of which the bound lets two be thought of
+        core.on_subscribe(topic, "anna", 60.0, copy=COPY)
+    found = core.next_to_learn(60.0)
+    assert found is not None
+    assert found[0] == "u"
+    assert core.next_to_learn(60.0) is None  # "new" is not known well enough
+
+
+def test_a_topic_whose_setting_forbids_it_is_not_learned() -> None:
+    setting = TopicSetting(Mode.LEARNED, THRIFTY, 10.0, learns=False)
+    bounds = LearningBounds(tables_max=9, publishes_min=20.0)
+    core = RetainedDelivery(lambda _: setting, policies=Policies(), learning=bounds)
+    for second in range(61):
+        core.on_publish("t", float(second), retain=True)
+    core.on_subscribe("t", "anna", 60.0, copy=COPY)
+    assert core.next_to_learn(60.0) is None
+    assert core.to_learn("t", 60.0) is None
+
+
 def test_unless_asked_it_learns_nothing() -> None:
     core = delivery()
 

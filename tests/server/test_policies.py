@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -15,8 +16,11 @@ import pytest
 
 from nearcast.config import Configuration, DurabilitySection, NodeSection, RetainedSection
 from nearcast.config.schema import ListenerSection
+from nearcast.mqtt import Connect, FilterRequest, Subscribe, encode_packet
+from nearcast.node import Connection, Node
 from nearcast.retained import Policies, policies_to_text, write_policies
 from nearcast.server import Server
+from nearcast.server.learning import learn_tables
 from nearcast.server.policies import PolicyFile
 
 pytestmark = pytest.mark.server
@@ -141,3 +145,34 @@ def test_a_setting_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None
 def test_lengths_of_time_are_written_as_everywhere() -> None:
     found = Configuration.model_validate({"retained": [{"topics": "+/a/#", "hold": "250ms"}]})
     assert found.retained[0].hold == 0.25
+
+
+def test_a_broker_that_may_learns_a_table_of_its_own(tmp_path: Path) -> None:
+    asked = QUICK.model_copy(update={"learn": 1})
+    one = server(tmp_path, asked)
+    node, holding = one.node, one.node.state.holding
+    assert holding is not None
+    node.load_policies(Policies(), 0)  # nothing to decide by: plain MQTT
+    now_ms = 0
+    for now_ms in range(0, 60_000, 500):
+        node.publish("quick/a", b"x", now_ms=now_ms, retain=True)
+    newcomer(node, "first", now_ms)
+    assert holding.waiting == 0
+
+    async def learn() -> None:
+        task = asyncio.create_task(learn_tables(node, lambda: now_ms, pause_s=0.01))
+        async with asyncio.timeout(30):
+            while not node.counters.tables_learned:  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(learn())
+    newcomer(node, "second", now_ms)
+    assert holding.waiting == 1
+
+
+def newcomer(node: Node, name: str, now_ms: int) -> None:
+    connection = Connection(peer=name, listener="0")
+    node.open(connection, now_ms)
+    for packet in (Connect(client_id=name), Subscribe(1, (FilterRequest("quick/a"),))):
+        node.receive(connection, encode_packet(packet), now_ms)

@@ -327,7 +327,8 @@ class RetainedSection(Section):
     `immediate`: at once, MQTT's way, as everywhere without such a section. `learned`: a policy may
     hold the copy back, for at most `hold`, and let the next message serve the newcomer. `wait`:
     hold back wherever that is allowed. `omega` weighs timeliness (1) against traffic (0), and
-    `cost` is what one message costs.
+    `cost` is what one message costs. For up to `learn` topics the broker learns a table of its own
+    from what it sees, where `policies.json` has none.
     """
 
     topics: str = Field(min_length=1)
@@ -335,6 +336,7 @@ class RetainedSection(Section):
     hold: Annotated[Seconds, Field(ge=0.01, le=3_600)] = 10.0
     omega: float = Field(0.7, ge=0, le=1, allow_inf_nan=False)
     cost: float = Field(5.0, ge=0, allow_inf_nan=False)
+    learn: int = Field(0, ge=0, le=100_000)
 
     @field_validator("topics")
     @classmethod

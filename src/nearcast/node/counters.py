@@ -38,6 +38,7 @@ class Counters:
     retained_held: int = 0  # retained messages held back from a newcomer
     retained_released: int = 0  # of those, sent after all
     retained_replaced: int = 0  # of those, never sent: a live message served the newcomer
+    tables_learned: int = 0
 
     @property
     def messages_received(self) -> int:

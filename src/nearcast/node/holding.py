@@ -14,7 +14,7 @@ next message will be for them is not known beforehand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from nearcast.index.topic_filters import filters_overlap, topic_matches
@@ -30,11 +30,13 @@ from nearcast.retained import (
     SEND_NOW,
     Answer,
     Handling,
+    LearningBounds,
     Mode,
     Policies,
     Release,
     RetainedCopy,
     RetainedDelivery,
+    TopicPolicy,
     TopicSetting,
     Wait,
     Weights,
@@ -42,6 +44,7 @@ from nearcast.retained import (
 )
 
 if TYPE_CHECKING:
+    from nearcast.retained import DecisionProcess
     from nearcast.retained.answers import Subscriber
 
 Waiter = tuple[Session, str]  # a subscription, by its session and its text
@@ -130,7 +133,7 @@ class Holding:
         state: NodeState,
         delivery: Delivery,
         router: HoldingRouter,
-        settings: Iterable[RetainedSettings],
+        settings: Sequence[RetainedSettings],
     ) -> None:
         self._state = state
         self._delivery = delivery
@@ -142,7 +145,11 @@ class Holding:
         self._armed_ms: int | None = None
         self.look_up = router.look_up
         self.look_up_arrival = router.arrivals.look_up
-        self._core = RetainedDelivery(self.setting_of, policies=Policies(general=shipped_policy()))
+        self._core = RetainedDelivery(
+            self.setting_of,
+            policies=Policies(general=shipped_policy()),
+            learning=LearningBounds(tables_max=sum(one.tables for one in settings)),
+        )
 
     # --- settings ---------------------------------------------------------------------------
 
@@ -173,6 +180,14 @@ class Holding:
         """Decide by other policies from now on; who need not wait any longer gets its copy."""
         self._let_go(self._core.load(policies, self._now_s))
         self._arm()
+
+    def next_to_learn(self, now_ms: int) -> tuple[str, DecisionProcess] | None:
+        """Return a topic for which a table is to be learned; whoever learns it calls `adopt`."""
+        return self._core.next_to_learn(now_ms / 1000)
+
+    def adopt(self, topic: str, policy: TopicPolicy) -> bool:
+        """Decide by a table that was learned; False if that is not wanted any more."""
+        return self._core.adopt(topic, policy)
 
     def warm_up(self) -> None:
         """Compile what decides, or load it from the disk: a crowd of newcomers must not wait."""
@@ -445,7 +460,8 @@ class Holding:
 
 
 def _topic_setting(one: RetainedSettings) -> TopicSetting:
-    return TopicSetting(Mode(one.mode), Weights(one.omega, one.message_cost), one.hold_max_s)
+    weights = Weights(one.omega, one.message_cost)
+    return TopicSetting(Mode(one.mode), weights, one.hold_max_s, learns=one.tables > 0)
 
 
 def _waiter(subscriber: Subscriber) -> Waiter:

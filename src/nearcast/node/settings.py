@@ -14,7 +14,8 @@ class RetainedSettings:
 
     `immediate` is MQTT's way, `learned` asks a policy, `wait` holds back wherever that is allowed;
     nobody waits longer than `hold_max_s`. `omega` weighs timeliness against traffic, and
-    `message_cost` is what one message costs.
+    `message_cost` is what one message costs. For up to `tables` topics the node may learn a table
+    of its own.
     """
 
     topics: str
@@ -22,6 +23,7 @@ class RetainedSettings:
     hold_max_s: float = 10.0
     omega: float = 0.7
     message_cost: float = 5.0
+    tables: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class TopicSetting:
     mode: Mode = Mode.IMMEDIATE
     weights: Weights = field(default_factory=Weights)
     hold_max_s: float = 10.0  # Dmax: nobody is without state for longer
+    learns: bool = True  # whether a table may be learned here, within the bounds
     price: float = field(init=False, repr=False)  # weights.price, worked out once
 
     def __post_init__(self) -> None:

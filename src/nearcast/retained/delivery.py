@@ -95,6 +95,7 @@ class RetainedDelivery:
         self._alarms: list[tuple[float, int, str]] = []
         self._alarm_count = 0
         self._own: dict[str, tuple[float, TopicPolicy | None]] = {}
+        self._candidates: dict[str, None] = {}  # topics with newcomers, for a table of their own
         self._now = -math.inf
         self._set_back_s = 0.0  # by how much the caller's clock was set back so far
 
@@ -185,6 +186,8 @@ class RetainedDelivery:
         if setting.mode is _IMMEDIATE or wish_now or handling is _SEND_IF_NEW:
             self._stop_waiting(topic, subscriber)
             return SEND_NOW
+        if setting.learns and len(self._candidates) < self._learning.tables_max:
+            self._candidates[topic] = None
         return self._hold_back(topic, subscriber, instant, setting, copy, copy_qos)
 
     def on_unsubscribe(self, topic: str, subscriber: Subscriber, now: float) -> None:
@@ -247,12 +250,23 @@ class RetainedDelivery:
         instant = self._instant(now)
         self._policies = policies
         self._own.clear()
+        self._candidates.clear()
         releases: list[Release] = []
         for topic, hold in list(self._holds.items()):
             releases += self._review(topic, hold, instant)
         return releases
 
     # -- learning on its own ----------------------------------------------------------------------
+
+    def next_to_learn(self, now: float) -> tuple[str, DecisionProcess] | None:
+        """Return a topic that newcomers came to and that is to be learned, as `to_learn` does."""
+        while self._candidates:
+            topic = next(iter(self._candidates))
+            del self._candidates[topic]
+            process = self.to_learn(topic, now)
+            if process is not None:
+                return topic, process
+        return None
 
     def to_learn(self, topic: str, now: float) -> DecisionProcess | None:
         """Return the process to learn a table from, or None where the bounds forbid it.
@@ -262,7 +276,9 @@ class RetainedDelivery:
         instant = self._instant(now)
         setting, slot = self._setting_of(topic), self._slots.get(topic)
         begun = self._own.get(topic)
-        if setting.mode is not Mode.LEARNED or slot is None or topic in self._policies.topics:
+        if setting.mode is not Mode.LEARNED or not setting.learns:
+            return None
+        if slot is None or topic in self._policies.topics:
             return None
         if begun is None and len(self._own) >= self._learning.tables_max:
             return None

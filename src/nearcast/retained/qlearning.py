@@ -49,7 +49,7 @@ class Learned:
     kept_plain: bool  # the table lost to plain MQTT under the same rates, and was dropped
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _remain(count: int, stay: float) -> int:  # pragma: no cover - compiled
     left = 0
     for _ in range(count):
@@ -58,7 +58,7 @@ def _remain(count: int, stay: float) -> int:  # pragma: no cover - compiled
     return left
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _learn(  # pragma: no cover - compiled
     seed: int,
     steps: int,

@@ -56,6 +56,7 @@ _TOTALS = (
     ("retained_held", "Retained messages held back from newcomers"),
     ("retained_released", "Retained messages held back and then sent"),
     ("retained_replaced", "Retained messages held back and never sent: a live one served"),
+    ("tables_learned", "Tables for retained messages that the broker learned on its own"),
     ("near_without_position", "Subscriptions near a client whose place is unknown"),
 )
 

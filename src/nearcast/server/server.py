@@ -30,6 +30,7 @@ from nearcast.node.noting import note_start
 from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.clock import Clock
 from nearcast.server.figures import prometheus_text, sys_topics
+from nearcast.server.learning import learn_tables
 from nearcast.server.policies import FILE_NAME, PolicyFile
 from nearcast.server.reloading import log_share, merged
 from nearcast.server.storage import JournalFile
@@ -94,6 +95,7 @@ def retained_settings(section: RetainedSection) -> RetainedSettings:
         hold_max_s=section.hold,
         omega=section.omega,
         message_cost=section.cost,
+        tables=section.learn,
     )
 
 
@@ -115,6 +117,7 @@ class Server:
         self.network: Network | None = None
         self._leaves = configuration.network.leave
         self._sys_alarm: asyncio.TimerHandle | None = None
+        self._learner: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
         self.node = Node(
@@ -144,6 +147,8 @@ class Server:
         for kind, host, port in self.ports:
             log.info("listening for %s on %s:%d", kind, host, port)
         self._publish_figures()
+        if any(section.learn for section in self.configuration.retained):
+            self._learner = asyncio.create_task(learn_tables(self.node, self.clock.now_ms))
 
     def _bring_back(self) -> None:
         """Make everything that stands behind the listeners."""
@@ -304,6 +309,8 @@ class Server:
             listener.close()
         if self._sys_alarm is not None:
             self._sys_alarm.cancel()
+        if self._learner is not None:
+            self._learner.cancel()
         if self._turns is not None and self.failure is None:
             for connection in list(self.node.state.connections):
                 self.node.disconnect(
