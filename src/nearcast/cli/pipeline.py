@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli import learning
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
@@ -267,3 +268,6 @@ def _mapping(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
             )
         names[want] = source
     return names
+
+
+learning.register(app)

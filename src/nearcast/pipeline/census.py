@@ -129,7 +129,7 @@ class CellTally:
             "region": (np.full(len(cells), -1), regions, nowhere),
             "outside_ms": (self._outside[cells], np.zeros(len(regions), np.int64), nothing),
             "inside_ms": (self._inside[cells], self._region_ms[regions], nothing),
-            "fixes": (self._fixes[cells], self._region_fixes[regions], [self._left_out]),
+            "fixes": (self._fixes[cells], self._region_fixes[regions], nothing + self._left_out),
         }
         kinds = {"cell": pa.int32(), "region": pa.int32()}
         return pa.RecordBatch.from_pydict(

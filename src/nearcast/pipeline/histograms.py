@@ -1,0 +1,267 @@
+"""`histogram`: events become densities, by which the overlay elects its parents (paper 3).
+
+Up to four attributes are counted together in a grid; of more, each for itself. Both become what
+`overlay.Settings.density` takes. As a file:
+
+    {"format": "nearcast-density", "format_version": 1,
+     "space": "shops", "attributes": ["price", "kind"],
+     "lows": [0.0, 0.0], "highs": [100.0, 1.0], "events": 12345,
+     "kind": "histogram", "shape": [64, 2], "counts": [...]}       row by row, or
+     "kind": "marginals", "samples": [[...], ...]}                 sorted values of each attribute
+
+An event without some value may be anywhere along that attribute: it is spread over all its cells.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nearcast.model import Space
+from nearcast.model.errors import FileFormatError, MisuseError, NearcastError
+from nearcast.overlay import Density, Extent, GridDensity, MarginalDensity
+from nearcast.pipeline.column_types import check_event_columns
+from nearcast.pipeline.match import EVENT_KEY, points_of
+from nearcast.pipeline.part_files import Batches, gathered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FORMAT, FORMAT_VERSION = "nearcast-density", 1
+MOST_JOINT = 4
+_CELLS = {1: 4096, 2: 64, 3: 32, 4: 16}  # along each of so many attributes
+_FINE_CELLS = 4096  # of an attribute counted for itself
+_SAMPLES = 1_000
+_ROWS_AT_ONCE = 65_536
+_COUNTED = "axis int, cell bigint, count bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counted events of a space: a grid of counts, or sorted samples of each attribute."""
+
+    space: str
+    attributes: tuple[str, ...]
+    extent: Extent
+    events: int
+    counts: np.ndarray | None
+    samples: np.ndarray | None  # a row per sample, a column per attribute, each sorted
+
+    def density(self) -> Density:
+        """Return it as elections take it."""
+        if self.counts is not None:
+            return GridDensity(self.extent, self.counts)
+        assert self.samples is not None
+        return MarginalDensity(self.extent, self.samples)
+
+    def distance(self, other: Histogram) -> float | None:
+        """Return the share of events that lie elsewhere: 0 alike, 1 nowhere alike; None if unlike.
+
+        That is the total variation between the two, of marginals the largest one.
+        """
+        if (self.extent, self.attributes) != (other.extent, other.attributes):
+            return None
+        if self.counts is not None and other.counts is not None:
+            return _variation(self.counts, other.counts)
+        if self.samples is None or other.samples is None:
+            return None
+        return max(
+            _variation(*(np.histogram(column, 64, ends)[0] for column in pair))
+            for *pair, ends in zip(
+                self.samples.T, other.samples.T,
+                zip(self.extent.lows, self.extent.highs, strict=True), strict=True,
+            )
+        )  # fmt: skip
+
+
+def _variation(one: np.ndarray, other: np.ndarray) -> float:
+    if one.shape != other.shape:
+        return 1.0
+    return float(np.abs(one / one.sum() - other / other.sum()).sum() / 2)
+
+
+def extent_of(space: Space) -> Extent:
+    """Return a space's ranges as the overlay takes them; a category has its place as number."""
+    lows = tuple(each.low for each in space.attributes)
+    highs = (max(each.high, each.low + 1.0) if each.is_category else each.high
+             for each in space.attributes)  # fmt: skip
+    return Extent(lows, tuple(highs))
+
+
+def count_events(events: DataFrame, space: Space) -> Histogram:
+    """Count a space's events; one pass, and what is collected has the size of the histogram."""
+    check_event_columns(events, space, EVENT_KEY)
+    extent, shape = extent_of(space), shape_of(space)
+    is_joint = space.dimensions <= MOST_JOINT
+    rows = cells_of_events(events, space, is_joint=is_joint).collect()
+    total = sum(row["count"] for row in rows if row["axis"] <= 0)
+    if not total:
+        raise MisuseError(
+            f"no events of the space '{space.name}'",
+            todo="Give another --input; nothing was changed",
+        )
+    names = tuple(each.name for each in space.attributes)
+    if is_joint:
+        counts = spread({row["cell"]: row["count"] for row in rows}, shape)
+        return Histogram(space.name, names, extent, total, counts, None)
+    columns = []
+    for axis, size in enumerate(shape):
+        found = {row["cell"]: row["count"] for row in rows if row["axis"] == axis}
+        counts = spread(found, (size,))
+        columns.append(quantiles(counts, extent.lows[axis], extent.highs[axis]))
+    return Histogram(space.name, names, extent, total, None, np.stack(columns, axis=1))
+
+
+def shape_of(space: Space) -> tuple[int, ...]:
+    """Return how many cells each attribute is cut into; a category has one for each value."""
+    most = _CELLS.get(space.dimensions, _FINE_CELLS)
+    return tuple(
+        min(most, max(2, len(each.categories))) if each.is_category else most
+        for each in space.attributes
+    )
+
+
+def cells_of_events(events: DataFrame, space: Space, *, is_joint: bool) -> DataFrame:
+    """Return how many events each cell has; the same under any partitioning.
+
+    Counted together, `axis` is -1 and `cell` a number of one digit per attribute, the first of
+    them the highest, 0 for a missing value and else the place from 1. Counted apart, `axis` is the
+    attribute's place. One shuffle, of partial counts.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = [each.name for each in space.attributes if each.name in events.columns]
+    counted = events.select(*names).mapInArrow(_counter(space, is_joint=is_joint), _COUNTED)
+    return counted.groupBy("axis", "cell").agg(F.sum("count").alias("count"))
+
+
+def _counter(space: Space, *, is_joint: bool) -> Callable[[Batches], Batches]:
+    shape, extent = shape_of(space), extent_of(space)
+
+    def count(batches: Batches) -> Batches:
+        for batch in gathered(batches, _ROWS_AT_ONCE):
+            places = places_of(points_of(batch, space), extent, shape)
+            if is_joint:
+                cell = np.zeros(len(places), np.int64)
+                for axis, size in enumerate(shape):
+                    cell = cell * (size + 1) + places[:, axis]
+                yield _counts(-1, cell)
+            else:
+                for axis in range(len(shape)):
+                    yield _counts(axis, places[:, axis])
+
+    return count
+
+
+def _counts(axis: int, cells: np.ndarray) -> pa.RecordBatch:
+    found, counts = np.unique(cells, return_counts=True)
+    return pa.RecordBatch.from_pydict(
+        {
+            "axis": pa.array(np.full(len(found), axis, np.int32)),
+            "cell": pa.array(found.astype(np.int64)),
+            "count": pa.array(counts.astype(np.int64)),
+        }
+    )
+
+
+def places_of(points: np.ndarray, extent: Extent, shape: Sequence[int]) -> np.ndarray:
+    """Return each value's cell, counted from 1; 0 where the value is missing."""
+    lows, highs = np.array(extent.lows), np.array(extent.highs)
+    sizes = np.array(shape)
+    known = np.isfinite(points) & (points >= lows) & (points <= highs)
+    scaled = np.where(known, (points - lows) / (highs - lows) * sizes, 0.0)
+    return np.where(known, np.minimum(scaled.astype(np.int64), sizes - 1) + 1, 0)
+
+
+def spread(found: dict[int, int], shape: Sequence[int]) -> np.ndarray:
+    """Return an array of counts; those without some value are spread along that axis."""
+    whole = np.zeros(int(np.prod([size + 1 for size in shape])))
+    for cell, count in found.items():
+        whole[cell] += count
+    table = whole.reshape([size + 1 for size in shape])
+    for axis, size in enumerate(shape):
+        missing, rest = np.split(table, [1], axis=axis)
+        table = rest + missing / size
+    return table
+
+
+def quantiles(counts: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return values of which as many lie in each cell as events do, in order."""
+    share = np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])
+    borders = np.linspace(low, high, len(counts) + 1)
+    wanted = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
+    return np.interp(wanted, share, borders)
+
+
+# --- as a file ------------------------------------------------------------------------------------
+
+
+def save_histogram(histogram: Histogram, path: Path) -> None:
+    """Write a histogram; a reader sees the old file or the new one."""
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "space": histogram.space,
+        "attributes": list(histogram.attributes),
+        "lows": list(histogram.extent.lows),
+        "highs": list(histogram.extent.highs),
+        "events": histogram.events,
+    }
+    if histogram.counts is not None:
+        content |= {
+            "kind": "histogram",
+            "shape": list(histogram.counts.shape),
+            "counts": histogram.counts.ravel().tolist(),
+        }
+    else:
+        assert histogram.samples is not None
+        content |= {"kind": "marginals", "samples": histogram.samples.T.tolist()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.replace(path)
+
+
+def load_histogram(path: Path) -> Histogram:
+    """Read a histogram; a file that is damaged or of another version is a FileFormatError."""
+    where = str(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise FileFormatError(f"no JSON ({problem})", where=where, expected=FORMAT) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileFormatError("another kind of file", where=where, expected=f'"format": "{FORMAT}"')
+    if content.get("format_version") != FORMAT_VERSION:
+        raise FileFormatError(
+            f"format version {content.get('format_version')!r}", where=where,
+            expected=f"format version {FORMAT_VERSION}",
+            todo="It stays as it is. To begin anew, move it away and run again",
+        )  # fmt: skip
+    try:
+        return _histogram_of(content)
+    except (KeyError, TypeError, ValueError, NearcastError) as problem:
+        raise FileFormatError(
+            f"a damaged file ({problem})", where=where, expected=f"a whole {FORMAT} file"
+        ) from None
+
+
+def _histogram_of(content: dict[str, Any]) -> Histogram:
+    is_grid = content["kind"] == "histogram"
+    counts = np.array(content["counts"], float).reshape(content["shape"]) if is_grid else None
+    samples = None if is_grid else np.array(content["samples"], float).T
+    found = Histogram(
+        str(content["space"]),
+        tuple(content["attributes"]),
+        Extent(tuple(content["lows"]), tuple(content["highs"])),
+        int(content["events"]),
+        counts,
+        samples,
+    )
+    found.density()  # checks the rest
+    return found

@@ -1,0 +1,191 @@
+"""Rates per topic out of an event log: publishes, newcomers, departures (paper 4's λP, λS, λU).
+
+Publishes count while a topic is alive: in the stretches of `ALIVE_MS` in which it published at all.
+A machine that runs by day has its daytime rate, as the broker's own forgetting estimate would say.
+What the log left out on purpose (`gaps`) is made up for, node by node.
+
+Subscriptions are to filters, topics are names: each topic meets the filters it fits in a join over
+the filters it *could* fit, so that no filter is compared with every topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nearcast.pipeline.event_logs import read_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ALIVE_MS = 600_000  # the memory of a broker's estimates
+_MOST_PLUS_LEVELS = 10
+
+RATES = (
+    "topic string, publishes bigint, publish_per_s double, subscribe_per_s double, "
+    "leave_per_s double"
+)
+
+
+def rates_per_topic(spark: SparkSession, log: str) -> DataFrame:
+    """Return one row for each topic with retained publishes; the schema is RATES.
+
+    The same under any partitioning of the log. Two shuffles of partial counts, one of the
+    subscription changes, one of topics with the filters they could fit.
+    """
+    events, changes = read_log(spark, log, "events"), read_log(spark, log, "subscriptions")
+    if "way" in events.columns:  # what came from another node counts where it was published
+        events = events.where("way = 'client'")
+    published = publish_rates(events, kept_shares(spark, log))
+    come_and_gone = subscriber_rates(changes, _ends(events, changes))
+    return with_subscribers(published, come_and_gone)
+
+
+def kept_shares(spark: SparkSession, log: str) -> DataFrame:
+    """Return for each node the share of what may be left out that was kept: 1 without sampling."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kept = None
+    for table in ("events", "positions", "retained"):
+        part = read_log(spark, log, table).groupBy("node").agg(F.count(F.lit(1)).alias("n"))
+        kept = part if kept is None else kept.unionAll(part)
+    assert kept is not None
+    gaps = read_log(spark, log, "gaps").groupBy("node").agg(F.sum("count").alias("gone"))
+    total = kept.groupBy("node").agg(F.sum("n").alias("n")).join(gaps, "node", "left")
+    gone = F.coalesce("gone", F.lit(0))
+    return total.select("node", (F.col("n") / (F.col("n") + gone)).alias("share"))
+
+
+def publish_rates(events: DataFrame, shares: DataFrame) -> DataFrame:
+    """Return `topic`, `publishes` and `publish_per_s` of retained publishes.
+
+    A topic that published once, or all at one instant, has no rate and is left out. Sums are of
+    whole milliseconds and thousandths of publishes, so that they are the same in any order.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    ends = [F.min("ms").alias("first"), F.max("ms").alias("last")]
+    counted = (
+        events.where("retain AND topic != ''")
+        .select("node", "topic", F.unix_millis("t").alias("ms"))
+        .groupBy("node", "topic", F.floor(F.col("ms") / ALIVE_MS).alias("stretch"))
+        .agg(F.count(F.lit(1)).alias("n"), *ends)
+    )
+    true_n = F.round(F.col("n") * 1000 / F.col("share")).cast("bigint")
+    whole = counted.join(F.broadcast(shares), "node").withColumn("true_n", true_n)
+    topics = whole.groupBy("topic").agg(
+        F.sum("n").alias("publishes"),
+        F.sum("true_n").alias("true_n"),
+        F.count_distinct("stretch").alias("stretches"),
+        F.min("first").alias("first"),
+        F.max("last").alias("last"),
+    )
+    # From the first publish to the last, without stretches that had none.
+    early, late = F.col("first") % ALIVE_MS, ALIVE_MS - F.col("last") % ALIVE_MS
+    alive_s = (F.col("stretches") * ALIVE_MS - early - late) / 1e3
+    per_s = F.col("true_n") / 1e3 * (1 - 1 / F.col("publishes")) / alive_s
+    known = topics.where("publishes > 1 AND last > first")
+    return known.select("topic", "publishes", per_s.alias("publish_per_s"))
+
+
+def _ends(events: DataFrame, changes: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    both = events.select(F.unix_millis("t").alias("ms")).unionAll(
+        changes.select(F.unix_millis("t").alias("ms"))
+    )
+    return both.agg(F.min("ms").alias("begin"), F.max("ms").alias("end"))
+
+
+def subscriber_rates(changes: DataFrame, ends: DataFrame) -> DataFrame:
+    """Return for each plain filter newcomers, departures, and the time subscribers were there.
+
+    Filters with a prefix (`$share`, `$where`, …) are never held back and do not count. Who was
+    there before the log began is there from its beginning; who is there at its end, until its end.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    each = Window.partitionBy("node", "client", "filter").orderBy("sequence")
+    lived = (
+        changes.where("NOT startswith(filter, '$')")
+        .withColumn("ms", F.unix_millis("t"))
+        .withColumn("before", F.lag("added").over(each))
+        .withColumn("next", F.lead("ms").over(each))
+        .crossJoin(F.broadcast(ends))
+    )
+    stayed = F.when(F.col("added"), F.coalesce("next", "end") - F.col("ms"))
+    was_there = F.when(F.col("before").isNull(), F.col("ms") - F.col("begin"))
+    is_new = F.col("added") & ~F.coalesce("before", F.lit(False))
+    if "restored" in changes.columns:
+        is_new = is_new & ~F.col("restored")
+    has_left = ~F.col("added") & F.coalesce("before", F.lit(True))
+    return lived.groupBy("filter").agg(
+        F.sum(is_new.cast("bigint")).alias("newcomers"),
+        F.sum(has_left.cast("bigint")).alias("departures"),
+        F.sum(F.coalesce(stayed, was_there, F.lit(0))).alias("subscriber_ms"),
+        F.max(F.col("end") - F.col("begin")).alias("span_ms"),
+    )
+
+
+def with_subscribers(published: DataFrame, filters: DataFrame) -> DataFrame:
+    """Add each topic's rates of newcomers and of departures, of all filters that it fits."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    could = published.select("topic").mapInArrow(_possible_filters, "topic string, filter string")
+    met = (
+        could.join(filters, "filter")
+        .groupBy("topic")
+        .agg(*(F.sum(name).alias(name) for name in ("newcomers", "departures", "subscriber_ms")),
+             F.max("span_ms").alias("span_ms"))
+    )  # fmt: skip
+    rates = published.join(met, "topic", "left")
+    return rates.select(
+        "topic",
+        "publishes",
+        "publish_per_s",
+        _per_s("newcomers", "span_ms").alias("subscribe_per_s"),
+        _per_s("departures", "subscriber_ms").alias("leave_per_s"),
+    )
+
+
+def _per_s(count: str, time_ms: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = F.col(time_ms) > 0
+    return F.when(known, F.col(count) * 1e3 / F.col(time_ms)).otherwise(F.lit(0.0))
+
+
+def _possible_filters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        pairs = [
+            (topic, one)
+            for topic in batch.column("topic").to_pylist()
+            for one in possible_filters(topic)
+        ]
+        topics, filters = zip(*pairs, strict=True) if pairs else ((), ())
+        yield pa.RecordBatch.from_pydict(
+            {"topic": pa.array(topics, pa.string()), "filter": pa.array(filters, pa.string())}
+        )
+
+
+def possible_filters(topic: str) -> list[str]:
+    """Return all topic filters that a topic fits; O(2ⁿ) for n levels.
+
+    For more than ten levels only those without `+`.
+
+    >>> possible_filters("a/b")
+    ['a/b', 'a/+', '+/b', '+/+', '#', 'a/#', '+/#', 'a/b/#', 'a/+/#', '+/b/#', '+/+/#']
+    """
+    levels = topic.split("/")
+    hidden = topic.startswith("$")  # no wildcard at the first level reaches these topics
+    ways = [(level, "+") if len(levels) <= _MOST_PLUS_LEVELS else (level,) for level in levels]
+    if hidden:
+        ways[0] = (levels[0],)
+    found = ["/".join(one) for one in product(*ways)]
+    for count in range(1 if hidden else 0, len(levels) + 1):
+        found += ["/".join((*one, "#")) for one in product(*ways[:count])]
+    return found
