@@ -51,6 +51,7 @@ Waiter = tuple[Session, str]  # a subscription, by its session and its text
 
 _PLAIN = TopicSetting()
 _MOST_KNOWN_TOPICS = 100_000
+_HANDLINGS = tuple(Handling)
 _FOREVER_MS = (1 << 63) - 1
 _SAME_INSTANT_S = 1e-5  # milliseconds, as seconds, are not exact
 
@@ -205,14 +206,14 @@ class Holding:
     # --- newcomers --------------------------------------------------------------------------
 
     def subscribed(
-        self, one: Subscription, found: Iterable[Message], *, handling: int, is_new: bool, now: bool
+        self, one: Subscription, found: Sequence[Message], *, handling: int, is_new: bool, now: bool
     ) -> list[Message]:
         """Return what of the retained messages is to be sent to a subscription at once.
 
         `now` is the subscriber's own wish. Messages past their lifetime must not be among `found`.
         """
         sent = []
-        asked = Handling(handling)
+        asked, now_s = _HANDLINGS[handling], self._now_s
         for message in found:
             topic = message.topic_text()
             if self.setting_of(topic).mode is Mode.IMMEDIATE:
@@ -221,8 +222,8 @@ class Holding:
                 answer = self._core.on_subscribe(
                     topic,
                     (one.session, one.text),
-                    self._now_s,
-                    copy=self._copy(topic, message),
+                    now_s,
+                    copy=self._copy(topic, message, now_s),
                     qos=one.qos,
                     handling=asked,
                     existed=not is_new,
@@ -232,14 +233,15 @@ class Holding:
                 self._decided(one, topic, answer)
             if is_sent:
                 sent.append(message)
-        self._arm()
+        if len(sent) < len(found):
+            self._arm()
         return sent
 
-    def _copy(self, topic: str, message: Message) -> RetainedCopy:
+    def _copy(self, topic: str, message: Message, now_s: float) -> RetainedCopy:
         left_s = math.inf
         if message.expires_at_ms:
             left_s = (message.expires_at_ms - self._state.now_ms) / 1000
-        return RetainedCopy(message.head.qos, self._core.age_s(topic, self._now_s), left_s)
+        return RetainedCopy(message.head.qos, self._core.age_s(topic, now_s), left_s)
 
     def _decided(self, one: Subscription, topic: str, answer: Answer) -> None:
         counters = self._state.counters
@@ -249,7 +251,8 @@ class Holding:
             self._remember(one, topic)
             self._tell(one.session, topic, "HELD_BACK")
         elif answer is SEND_NOW:
-            self._ended((one.session, one.text), topic)
+            if topic in self._router.held:
+                self._ended((one.session, one.text), topic)
             self._tell(one.session, topic, "SENT_NOW")
         else:
             if topic in self._core.topics_of((one.session, one.text)):

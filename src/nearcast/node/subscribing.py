@@ -301,7 +301,9 @@ class Subscribing:
             else:
                 alive.append(message)
         wanted = state.holding.subscribed(one, alive, handling=handling, is_new=is_new, now=now)
-        if wanted:
+        if len(wanted) == len(alive) and one.session.link is not None:
+            self._send_retained(one.session, one.session.link, one)  # as ever, and quicker
+        elif wanted:
             self._queue_retained(one.session, one, wanted)
 
     def _send_selected(self, session: Session, subscription: Subscription) -> None:
