@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,9 +12,11 @@ import typer
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from nearcast.config import Configuration
     from nearcast.locality import Rect
-    from nearcast.pipeline.nightly import Step, Summary
+    from nearcast.pipeline.nightly import Audit, Step, Summary
     from nearcast.pipeline.plans import PlanRules
     from nearcast.pipeline.training import Settings
 
@@ -44,6 +47,12 @@ PolicyFile = Annotated[
 Refit = Annotated[
     Literal["auto", "always", "never"],
     typer.Option(help="Fit the policy for all topics anew: when it earns too little, or as said."),
+]
+Logs = Annotated[
+    list[str],
+    typer.Option(
+        "--input", help="A broker's event log; of several nodes, each. 'run': or positions."
+    ),
 ]
 MostTopics = Annotated[int, typer.Option(min=1, help="Tables for so many topics at most.")]
 
@@ -141,7 +150,7 @@ def histogram(
 
 def train(
     *,
-    input: Annotated[str, typer.Option("--input", help="A broker's event log.")],  # noqa: A002
+    input: Logs,  # noqa: A002 - the option's name
     output: Output,
     config: Config = None,
     policies: PolicyFile = None,
@@ -160,17 +169,17 @@ def train(
     """
     from nearcast.pipeline import training
     from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.log_checks import check_log
+    from nearcast.pipeline.log_checks import check_logs
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.session import spark_session
 
     settings = _settings(_load(config or Path("nearcast.toml")))
     path = policies or Path(output) / training.POLICY_FILE
     last = training.last_policies(path)
-    check_log(input)
+    check_logs(input)
     rules = training.TrainingRules(most_topics=most_topics, refit=refit)
     spark = spark_session(master)
-    with told_plainly(input), spark_progress(spark, "train"):
+    with told_plainly(input[0]), spark_progress(spark, "train"):
         done = training.train(spark, input, output, settings, rules, last)
         training.save_trained(done, path)
     if json:
@@ -182,7 +191,7 @@ def train(
 
 def run(
     *,
-    input: Annotated[str, typer.Option("--input", help="A broker's event log, or positions.")],  # noqa: A002
+    input: Logs,  # noqa: A002 - the option's name
     output: Output,
     config: Config = None,
     brokers: Brokers = None,
@@ -224,7 +233,7 @@ def run(
     spark = spark_session(master)
     tell = _silent if json else lambda step: _print_step(step, before.get(step.name))
     with told_plainly(output), spark_progress(spark, "run"):
-        steps = nightly.run(spark, input, output, rules, audit=_audit(), tell=tell)
+        steps = nightly.run(spark, input, output, rules, audit=_audit(configuration), tell=tell)
     if json:
         shown = [nightly.as_fields(step) for step in steps]
         changed = {
@@ -242,13 +251,15 @@ def _silent(_: Step) -> None:
     """Say nothing: the summary comes at the end."""
 
 
-def _audit() -> Any:
-    """Return the audit job, if it is there."""
-    try:
-        from nearcast.pipeline.audit import audit_for_run
-    except ImportError:
-        return None
-    return audit_for_run
+def _audit(configuration: Configuration) -> Audit:
+    def look(spark: SparkSession, logs: Sequence[str], output: str) -> Summary:
+        from nearcast.pipeline.audit import audit
+        from nearcast.pipeline.audit_selections import Selecting
+
+        selecting = Selecting(tuple(configuration.space))
+        return audit(spark, logs, output, selecting=selecting).as_dict()
+
+    return look
 
 
 # --- options and configuration ------------------------------------------------------------------

@@ -1,73 +1,80 @@
-"""A log is looked at before a job reads it: of this version, and with anything in it."""
+"""The logs of all nodes as one, looked at before a job reads them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import LOG_TABLES
-from nearcast.eventlog.segments import MAGIC, open_segments
+from nearcast.eventlog.segments import MAGIC, VERSION, VERSION_KEY, open_segments
 from nearcast.model.errors import FileFormatError, MisuseError
-from nearcast.pipeline.event_logs import is_event_log
+from nearcast.pipeline.event_logs import is_event_log, read_log
 
-_TODO = "Read it with the version of Nearcast that wrote it, or begin a new log"
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TODO = "Read it with the version of Nearcast that wrote it; what was learned before stays"
 
 
-def check_log(path: str) -> None:
-    """Raise unless `path` is an event log of this version, with a record in it.
+def read_logs(spark: SparkSession, paths: Sequence[str], table: str) -> DataFrame:
+    """Return one of the tables of some logs, each of other nodes."""
+    return reduce(lambda a, b: a.unionAll(b), [read_log(spark, path, table) for path in paths])
+
+
+def check_logs(paths: Sequence[str]) -> None:
+    """Raise unless these are event logs of this version.
 
     Looks at the first bytes of open segments and at the footers of finished ones: O(files).
     """
-    if not is_event_log(path):
-        raise MisuseError(
-            "no event log",
-            where=path,
-            expected="the directory that a broker with [log] events writes to (DATA/eventlog)",
-        )
-    root = Path(path)
-    is_empty = True
-    for segment in open_segments(root):
-        is_empty &= _checked_segment(segment) <= len(MAGIC)
-    for table, schema in LOG_TABLES.items():
-        for part in sorted((root / table).glob("part-*.parquet")):
-            is_empty &= _checked_part(part, schema) == 0
-    if is_empty:
-        raise MisuseError(
-            "an empty log: no event, no subscription, no position", where=path,
-            todo="Let the broker run for a while first. Nothing was changed",
-        )  # fmt: skip
+    for path in paths:
+        if not is_event_log(path):
+            raise MisuseError(
+                "no event log",
+                where=path,
+                expected="the directory that a broker with [log] events writes: DATA/eventlog",
+            )
+        for segment in open_segments(Path(path)):
+            _check_segment(segment)
+        for table in LOG_TABLES:
+            for part in sorted((Path(path) / table).glob("part-*.parquet")):
+                _check_part(part)
 
 
-def _checked_segment(path: Path) -> int:
-    """Return the size of an open segment that has our mark."""
+def nothing_in(paths: Sequence[str], what: str) -> MisuseError:
+    """Return the answer to a log without what a job needs."""
+    todo = "Let the broker run for a while first; what was learned before stays"
+    return MisuseError(f"an empty log: {what}", where=", ".join(paths), todo=todo)
+
+
+def _check_segment(path: Path) -> None:
     try:
         with path.open("rb") as file:
             mark = file.read(len(MAGIC))
-        size = path.stat().st_size
     except FileNotFoundError:
-        return 0  # finished meanwhile
+        return  # finished meanwhile
     if not MAGIC.startswith(mark):
         raise FileFormatError(
-            f"a log of another version ({mark[:24]!r})",
-            where=str(path), expected=repr(MAGIC), todo=_TODO,
+            f"a log of another version ({mark!r})", where=str(path),
+            expected=repr(MAGIC), todo=_TODO,
         )  # fmt: skip
-    return size
 
 
-def _checked_part(path: Path, schema: pa.Schema) -> int:
-    """Return the rows of a finished part that has all our columns."""
+def _check_part(path: Path) -> None:
     try:
-        footer = pq.read_metadata(path)
+        metadata = pq.read_schema(path).metadata or {}
     except (pa.ArrowInvalid, OSError) as problem:
         raise FileFormatError(
             f"it cannot be read ({problem})", where=str(path), expected="a whole Parquet file"
         ) from None
-    missing = [name for name in schema.names if name not in footer.schema.to_arrow_schema().names]
-    if missing:
+    found = metadata.get(VERSION_KEY)
+    if found != VERSION:
+        told = f"version {found.decode()}" if found else "a version that does not say which"
         raise FileFormatError(
-            f"a log of another version (no column '{missing[0]}')", where=str(path),
-            expected=f"columns {', '.join(schema.names)}", todo=_TODO,
+            f"a log of {told}", where=str(path),
+            expected=f"version {VERSION.decode()}", todo=_TODO,
         )  # fmt: skip
-    return int(footer.num_rows)

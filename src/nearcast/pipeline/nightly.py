@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,10 @@ from nearcast.model import Space
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline import ingest as ingesting
 from nearcast.pipeline import plans
-from nearcast.pipeline.event_logs import is_event_log, read_log
+from nearcast.pipeline.event_logs import is_event_log
 from nearcast.pipeline.histograms import Histogram, count_events, load_histogram, save_histogram
 from nearcast.pipeline.ingest_events import ingest_events, topic_pattern
-from nearcast.pipeline.log_checks import check_log
+from nearcast.pipeline.log_checks import check_logs, nothing_in, read_logs
 from nearcast.pipeline.pictures import draw_regions
 from nearcast.pipeline.regions import find_regions, write_geojson
 from nearcast.pipeline.sources import read_events, read_source
@@ -43,8 +44,8 @@ REPORT_FILE = "run.json"
 _ONLY_POSITIONS = "the input has positions only; this needs the event log of a broker"
 
 Summary = dict[str, Any]
-Audit = Callable[["SparkSession", str, str], Summary]
-"""Looks through the log (second) and writes under the output (third)."""
+Audit = Callable[["SparkSession", Sequence[str], str], Summary]
+"""Looks through logs (second) and writes under the output (third)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Run:
     """A run under way."""
 
     spark: SparkSession
-    source: str
+    sources: Sequence[str]
     output: Path
     rules: RunRules
     tell: Callable[[Step], None] = lambda _: None
@@ -88,10 +89,12 @@ class Run:
     def all(self, audit: Audit | None) -> list[Step]:
         """Do everything, then let brokers have the results."""
         self.output.mkdir(parents=True, exist_ok=True)
-        has_log = is_event_log(self.source)
+        has_log = any(map(is_event_log, self.sources))
         if has_log:
-            check_log(self.source)
+            check_logs(self.sources)
         moves = not has_log or self._has("positions")
+        if not moves and not self._has("events"):
+            raise nothing_in(self.sources, "no event, no position")
         told_nothing = "no client has told its position"
         self._step("ingest", self._ingest, "" if moves else told_nothing)
         self._step("regions", self._regions, "" if moves else told_nothing)
@@ -112,12 +115,13 @@ class Run:
         self.tell(step)
 
     def _has(self, table: str) -> bool:
-        return not read_log(self.spark, self.source, table).isEmpty()
+        return not read_logs(self.spark, self.sources, table).isEmpty()
 
     # --- the jobs ---------------------------------------------------------------------------
 
     def _ingest(self) -> Summary:
-        source = read_source(self.spark, self.source, self.rules.columns)
+        parts = [read_source(self.spark, path, self.rules.columns) for path in self.sources]
+        source = reduce(lambda one, other: one.unionByName(other), parts)
         done = ingesting.ingest(source, str(self.output), self.rules.cleaning)
         return {"kept": done.kept, "rejected": done.rejected}
 
@@ -150,12 +154,14 @@ class Run:
     def _histogram(self, space: Space) -> Summary:
         from pyspark.sql import functions as F  # noqa: N812
 
-        events = read_log(self.spark, self.source, "events")
+        events = read_logs(self.spark, self.sources, "events")
         if events.where(F.col("topic").rlike(topic_pattern(space.topic_filter))).isEmpty():
             return {"skipped": "no event of this space is in the log"}
         output = f"{self.output}/{space.name}"
         try:
-            ingest_events(read_events(self.spark, self.source, space, {}), output, space)
+            parts = [read_events(self.spark, path, space, {}) for path in self.sources]
+            events = reduce(lambda one, other: one.unionByName(other), parts)
+            ingest_events(events, output, space)
         except MisuseError as problem:  # no row is good: that is the publishers' doing
             return {"skipped": str(problem)}
         found = count_events(read_table(self.spark, f"{output}/events"), space)
@@ -174,27 +180,27 @@ class Run:
         path = self.rules.policy_file or self.output / POLICY_FILE
         last = last_policies(path)
         where, rules = str(self.output), self.rules
-        done = train(self.spark, self.source, where, rules.retained, rules.training, last)
+        done = train(self.spark, self.sources, where, rules.retained, rules.training, last)
         self._to_save.append(lambda: save_trained(done, path))
         return done.summary()
 
     def _audit(self, audit: Audit | None) -> Summary:
         if audit is None:
             return {"skipped": "no audit is at hand"}
-        return audit(self.spark, self.source, str(self.output))
+        return audit(self.spark, self.sources, str(self.output))
 
 
 def run(
     spark: SparkSession,
-    source: str,
+    sources: Sequence[str],
     output: str,
     rules: RunRules,
     *,
     audit: Audit | None = None,
     tell: Callable[[Step], None] = lambda _: None,
 ) -> list[Step]:
-    """Do all jobs on a broker's event log or a file of positions, and save the report."""
-    under_way = Run(spark, source, Path(output), rules, tell)
+    """Do all jobs on the event logs of all brokers, or on a file of positions; save the report."""
+    under_way = Run(spark, sources, Path(output), rules, tell)
     steps = under_way.all(audit)
     _save_report(steps, Path(output) / REPORT_FILE)
     return steps

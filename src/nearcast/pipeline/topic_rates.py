@@ -10,13 +10,13 @@ the filters it *could* fit, so that no filter is compared with every topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nearcast.pipeline.event_logs import read_log
+from nearcast.pipeline.log_checks import nothing_in, read_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,30 +30,31 @@ RATES = (
 )
 
 
-def rates_per_topic(spark: SparkSession, log: str) -> DataFrame:
+def rates_per_topic(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
     """Return one row for each topic with retained publishes; the schema is RATES.
 
     The same under any partitioning of the log. Two shuffles of partial counts, one of the
     subscription changes, one of topics with the filters they could fit.
     """
-    events, changes = read_log(spark, log, "events"), read_log(spark, log, "subscriptions")
-    if "way" in events.columns:  # what came from another node counts where it was published
-        events = events.where("way = 'client'")
-    published = publish_rates(events, kept_shares(spark, log))
-    come_and_gone = subscriber_rates(changes, _ends(events, changes))
+    events, changes = read_logs(spark, logs, "events"), read_logs(spark, logs, "subscriptions")
+    published_here = events.where("way = 'client'")  # what another node sent is in its own log
+    if published_here.isEmpty():
+        raise nothing_in(logs, "no event")
+    published = publish_rates(published_here, kept_shares(spark, logs))
+    come_and_gone = subscriber_rates(changes, _ends(published_here, changes))
     return with_subscribers(published, come_and_gone)
 
 
-def kept_shares(spark: SparkSession, log: str) -> DataFrame:
+def kept_shares(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
     """Return for each node the share of what may be left out that was kept: 1 without sampling."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kept = None
     for table in ("events", "positions", "retained"):
-        part = read_log(spark, log, table).groupBy("node").agg(F.count(F.lit(1)).alias("n"))
+        part = read_logs(spark, logs, table).groupBy("node").agg(F.count(F.lit(1)).alias("n"))
         kept = part if kept is None else kept.unionAll(part)
     assert kept is not None
-    gaps = read_log(spark, log, "gaps").groupBy("node").agg(F.sum("count").alias("gone"))
+    gaps = read_logs(spark, logs, "gaps").groupBy("node").agg(F.sum("count").alias("gone"))
     total = kept.groupBy("node").agg(F.sum("n").alias("n")).join(gaps, "node", "left")
     gone = F.coalesce("gone", F.lit(0))
     return total.select("node", (F.col("n") / (F.col("n") + gone)).alias("share"))
@@ -119,9 +120,7 @@ def subscriber_rates(changes: DataFrame, ends: DataFrame) -> DataFrame:
     )
     stayed = F.when(F.col("added"), F.coalesce("next", "end") - F.col("ms"))
     was_there = F.when(F.col("before").isNull(), F.col("ms") - F.col("begin"))
-    is_new = F.col("added") & ~F.coalesce("before", F.lit(False))
-    if "restored" in changes.columns:
-        is_new = is_new & ~F.col("restored")
+    is_new = F.col("added") & ~F.col("restored") & ~F.coalesce("before", F.lit(False))
     has_left = ~F.col("added") & F.coalesce("before", F.lit(True))
     return lived.groupBy("filter").agg(
         F.sum(is_new.cast("bigint")).alias("newcomers"),

@@ -122,13 +122,13 @@ def last_policies(path: Path) -> Policies | None:
 
 def train(
     spark: SparkSession,
-    log: str,
+    logs: Sequence[str],
     output: str,
     settings: Settings,
     rules: TrainingRules | None = None,
     last: Policies | None = None,
 ) -> Trained:
-    """Make policies out of a log; writes the table `topic_policies` under `output`, no file.
+    """Make policies out of the logs of all nodes; writes the table `topic_policies` under `output`.
 
     What is collected are groups of rates, whose number the grid bounds, and the tables of at most
     `most_topics` topics.
@@ -141,7 +141,7 @@ def train(
             expected='a [[retained]] block with mode = "learned"',
         )
     base = last or Policies(general=shipped_policy())
-    topics = learnable(rates_per_topic(spark, log), settings, base, rules.evidence)
+    topics = learnable(rates_per_topic(spark, logs), settings, base, rules.evidence)
     with drafts() as written:
         draft = written.write(
             tables_for(topics, settings, base), f"{output}/{TABLE}", TOPIC_POLICIES
