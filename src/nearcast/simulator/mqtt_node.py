@@ -24,6 +24,7 @@ from nearcast.mqtt import (
 )
 from nearcast.network import LinkTiming, Mesh, NamedPlan
 from nearcast.node import Connection, Node, NodeSettings, SpaceSettings
+from nearcast.node.settings import RetainedSettings
 from nearcast.simulator.world import Instant, Send
 
 SESSION_S = 100_000
@@ -118,6 +119,7 @@ class MqttNode:
         *,
         settings: NodeSettings | None = None,
         spaces: Sequence[SpaceSettings] = (),
+        retained: Sequence[RetainedSettings] = (),
         patience: Timing | None = None,
         link_timing: LinkTiming | None = None,
     ) -> None:
@@ -125,6 +127,7 @@ class MqttNode:
         self._seed = seed
         self._settings = settings
         self._spaces = spaces
+        self._retained = retained
         self._patience = patience
         self._link_timing = link_timing
         self._plan: NamedPlan | None = None
@@ -137,7 +140,13 @@ class MqttNode:
     def _start(self, now: Instant) -> None:
         self._starts += 1
         random = Random(f"{self._seed}/{self.name}/{self._starts}")
-        self.node = Node(self._settings, rng=random, with_journal=True, spaces=self._spaces)
+        self.node = Node(
+            self._settings,
+            rng=random,
+            with_journal=True,
+            spaces=self._spaces,
+            retained=self._retained,
+        )
         self.mesh = Mesh(
             self.name,
             self.node,
