@@ -608,6 +608,37 @@ def test_a_lifetime_ends_in_milliseconds_for_clients_away_and_for_slow_ones(shop
     assert shops.world.node.counters.dropped_expired == 3
 
 
+def test_the_lifetime_of_a_space_counts_for_plain_packets_too(make_world: Any) -> None:
+    shops = Shops(make_world, lifetime_ms=250)
+    slow = shops.client("slow")
+    shops.subscribe(slow, "shops/#", where="price < 5")
+    slow.link.is_paused = True
+    shops.publish(qos=0)
+    shops.world.wait(300)
+    shops.publish(qos=0)
+    shops.world.resume(slow)
+    assert len(slow.payloads()) == 1
+    assert shops.world.node.counters.dropped_expired == 1
+
+
+def test_who_asks_is_told_the_distance_of_plain_packets_too(shops: Shops) -> None:
+    curious, other = shops.client("curious"), shops.client("other")
+    for client, wish in ((curious, {"explain": "true"}), (other, {})):
+        shops.move(client, (8.5, 47.5))
+        shops.subscribe(client, "shops/#", near="5km", **wish)
+    shops.publish(qos=0)
+    told = [one.properties.user_properties for c in (curious, other) for one in c.publications()]
+    assert told == [(("$rank", "1"), ("$distance", "0.0")), ()]
+
+
+def test_who_asks_on_the_bare_filter_is_told_of_plain_packets_too(shops: Shops) -> None:
+    curious = shops.client("curious")
+    shops.subscribe(curious, "shops/#", explain="true")
+    shops.publish(qos=0)
+    (told,) = curious.publications()
+    assert told.properties.user_properties == (("$rank", "1"),)
+
+
 def test_what_is_past_its_lifetime_makes_room_for_the_next(make_world: Any) -> None:
     shops = Shops(make_world, node=NodeSettings(session_queue_bytes=1_000))
     props = {"session_expiry_interval": 60}
