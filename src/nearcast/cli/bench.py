@@ -114,6 +114,22 @@ def pipeline(
     _run("pipeline", ("pipeline",), json, quick=quick, positions=positions)
 
 
+@app.command()
+def learning(
+    *,
+    quick: Quick = False,
+    json: JsonFile = None,
+    positions: Annotated[
+        str | None, typer.Option(help="A file of real positions for 'run'.")
+    ] = None,
+) -> None:
+    """Measure the learning jobs: plan, train, a whole nightly run.
+
+    Example: nearcast bench learning --quick
+    """
+    _run("learning", ("learning",), json, quick=quick, positions=positions)
+
+
 def _run(
     name: str, modules: tuple[str, ...], path: Path | None, *, quick: bool, **more: object
 ) -> None:
