@@ -1,15 +1,26 @@
 """Regions are found where things stand, whatever the partitioning."""
 
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import CELLS, POSITIONS
-from nearcast.locality.slow_regions import CellGrid, RegionRules
+from nearcast.locality.slow_regions import CellGrid, CellUse, RegionRules
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.pictures import draw_regions
-from nearcast.pipeline.regions import cells_by_hour, find_regions, write_geojson
+from nearcast.pipeline.regions import (
+    cells_by_hour,
+    find_regions,
+    slow_and_dense,
+    write_geojson,
+)
 from nearcast.pipeline.tables import conform, read_table, spark_schema
 
 pytestmark = pytest.mark.spark
@@ -53,6 +64,62 @@ def test_the_cells_do_not_depend_on_partitions(spark: SparkSession, partitions: 
     found = cells_by_hour(positions.repartition(partitions), grid, RegionRules())
     assert found.schema.fieldNames() == CELLS.names
     assert sorted(found.collect()) == expected
+
+
+def random_positions(chance: random.Random, count: int) -> list[dict[str, Any]]:
+    """Steps of halves of thousandths, instants around 1970, cells on both sides of 0."""
+    return [
+        {
+            "user_id": f"u{i % 7}",
+            "t": datetime(1970, 1, 1, tzinfo=UTC)
+            + timedelta(microseconds=chance.randrange(-(10**11), 10**11)),
+            "lon": chance.choice([-1, 1]) * chance.random() * 0.004,
+            "lat": chance.choice([-1, 1]) * chance.random() * 0.004,
+            "trip": 0,
+            "step_s": chance.choice([0.0, 0.0005, 0.25, 10.0, 60.0]),
+            "step_m": chance.choice([0.0, 0.0015, 0.5, 15.0, chance.random() * 600]),
+        }
+        for i in range(count)
+    ]
+
+
+def half_up(value: float) -> int:
+    return int(Decimal(value).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+def test_cells_and_slow_ones_are_those_of_the_definition(spark: SparkSession):
+    rules, grid = RegionRules(slow_share=0.3, density=1.1), CellGrid(150.0, 0.0)
+    positions = random_positions(random.Random(3), 400)
+    cells: dict[tuple[int, int, int], list[int]] = {}
+    for row in positions:
+        place = math.floor(row["lon"] / grid.lon_step), math.floor(row["lat"] / grid.lat_step)
+        sums = cells.setdefault((*place, row["t"].hour), [0, 0, 0, 0])
+        step_ms = half_up(row["step_s"] * 1e3)
+        is_slow = row["step_m"] <= row["step_s"] * rules.slow_mps
+        more = (1, step_ms, step_ms if is_slow else 0, half_up(row["step_m"] * 1e3))
+        sums[:] = [before + each for before, each in zip(sums, more, strict=True)]
+    frame = spark.createDataFrame(pa.Table.from_pylist(positions, POSITIONS))
+    found = cells_by_hour(frame, grid, rules)
+    assert {tuple(row)[:3]: list(row)[3:] for row in found.collect()} == cells
+
+    totals: dict[tuple[int, int], list[int]] = {}
+    for (column, line, _), (_, *sums) in cells.items():
+        before = totals.get((column, line), [0, 0, 0])
+        totals[column, line] = [a + b for a, b in zip(before, sums, strict=True)]
+    mean = sum(dwell for dwell, *_ in totals.values()) / len(totals)
+    slow = {
+        cell: CellUse(*(each / 1e3 for each in sums))
+        for cell, sums in totals.items()
+        if sums[0] >= rules.density * mean and sums[1] >= sums[0] * rules.slow_share
+    }
+    assert slow_and_dense(found, rules) == slow
+    assert 5 < len(slow) < len(totals) / 2
+
+
+def test_where_no_time_was_spent_nothing_is_slow(spark: SparkSession):
+    still = city(spark).selectExpr("* EXCEPT (step_s)", "0D AS step_s")
+    cells = cells_by_hour(still, CellGrid(50.0, 47.3), RegionRules())
+    assert slow_and_dense(cells, RegionRules()) == {}
 
 
 def test_no_positions_are_said(spark: SparkSession, tmp_path: Path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,10 +28,11 @@ def writing_parts(
     """Return a function for `mapInArrow` that writes what `make` makes, one file a task."""
 
     def write(batches: Batches) -> Batches:
-        name = f"part-{uuid.uuid4().hex}.parquet"
-        rows = _write_file(path, name, schema, make(batches))
-        if rows:
-            yield pa.RecordBatch.from_pydict({"file": [name], "rows": [rows]})
+        with PartFile(path, schema) as part:
+            for batch in make(batches):
+                part.add(batch)
+        if part.rows:
+            yield pa.RecordBatch.from_pydict({"file": [part.name], "rows": [part.rows]})
 
     return write
 
@@ -53,32 +55,43 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches)
 
 
-def _write_file(path: str, name: str, schema: pa.Schema, batches: Batches) -> int:
-    rows, waiting = 0, []
-    store, base = open_store(path)
-    writer: pq.ParquetWriter | None = None
-    try:
-        for batch in batches:
-            waiting.append(batch)
-            if sum(map(len, waiting)) >= _GROUP_ROWS:
-                writer = writer or _opened(store, base, name, schema)
-                rows += _flush(writer, waiting)
-        if any(map(len, waiting)):
-            writer = writer or _opened(store, base, name, schema)
-            rows += _flush(writer, waiting)
-    finally:
-        if writer is not None:
-            writer.close()
-    return rows
+class PartFile:
+    """A Parquet file that comes into being with its first row; rows are written in large groups."""
 
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self.name = f"part-{uuid.uuid4().hex}.parquet"
+        self.rows = 0
+        self._path, self._schema = path, schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._writer: pq.ParquetWriter | None = None
 
-def _opened(store: pa.fs.FileSystem, base: str, name: str, schema: pa.Schema) -> pq.ParquetWriter:
-    store.create_dir(base, recursive=True)
-    return pq.ParquetWriter(f"{base}/{name}", schema, filesystem=store, compression="snappy")
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+        if len(batch):
+            self._waiting.append(batch)
+        if sum(map(len, self._waiting)) >= _GROUP_ROWS:
+            self._flush()
 
+    def __enter__(self) -> Self:
+        return self
 
-def _flush(writer: pq.ParquetWriter, waiting: list[pa.RecordBatch]) -> int:
-    table = pa.Table.from_batches(waiting)
-    writer.write_table(table)
-    waiting.clear()
-    return int(table.num_rows)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write what waits, unless something failed; the file is whole after this."""
+        try:
+            if kind is None and self._waiting:
+                self._flush()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            store, base = open_store(self._path)
+            store.create_dir(base, recursive=True)
+            self._writer = pq.ParquetWriter(
+                f"{base}/{self.name}", self._schema, filesystem=store, compression="snappy"
+            )
+        table = pa.Table.from_batches(self._waiting)
+        self._writer.write_table(table)
+        self._waiting.clear()
+        self.rows += table.num_rows

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 JAVA_NEEDED = 17
 _INSTALL_JAVA = "Debian/Ubuntu: sudo apt-get install default-jre-headless"
+# Spark's planner and Java's regular expressions recurse; a megabyte, Java's default, is not always
+# enough for a thread that does both (a stream's does), and Spark's own tests run with this.
+_STACK = "-Xss4m"
 _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
 
 
@@ -77,7 +80,7 @@ def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1" if _is_on_this_machine(master) else "",
         "spark.driver.memory": f"{memory_gb or _half_of_memory_gb()}g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {_STACK}",
     }
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 2))

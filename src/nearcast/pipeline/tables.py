@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
 
 from nearcast.eventlog import VersionedTable
+from nearcast.eventlog.tables import open_store
 from nearcast.pipeline.part_files import WRITTEN, Batches, writing_parts
 
 if TYPE_CHECKING:
@@ -40,7 +43,37 @@ def conform(frame: DataFrame, schema: pa.Schema) -> DataFrame:
 
 def read_table(spark: SparkSession, root: str) -> DataFrame:
     """Return the current version of the table at `root`."""
-    return spark.read.parquet(VersionedTable(root).current_path())
+    return read_version(spark, VersionedTable(root).current_path())
+
+
+def read_version(spark: SparkSession, path: str) -> DataFrame:
+    """Return the rows of one version of a table.
+
+    The columns are taken from a file's footer here: Spark would start a job to look at it.
+    """
+    parts = _parts(path)
+    if not parts:
+        return spark.read.parquet(path)  # says what is wrong
+    store, _ = open_store(path)
+    with store.open_input_file(parts[0]) as file:
+        try:
+            schema = pq.read_schema(file)
+        except pa.ArrowInvalid:
+            return spark.read.parquet(path)
+    return spark.read.schema(spark_schema(schema)).parquet(path)
+
+
+def _parts(path: str) -> list[str]:
+    """Return the Parquet files of a version."""
+    store, base = open_store(path)
+    found = store.get_file_info(fs.FileSelector(base, allow_not_found=True))
+    return sorted(one.path for one in found if one.base_name.endswith(".parquet"))
+
+
+def _rows_in(path: str) -> int:
+    """Count the rows of a version from the footers of its files."""
+    store, _ = open_store(path)
+    return sum(pq.read_metadata(part, filesystem=store).num_rows for part in _parts(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +104,18 @@ class Drafts:
         self._begun.append((table, version))
         path = table.path_of(version)
         conform(frame, schema).write.parquet(path)
-        rows = frame.sparkSession.read.parquet(path).count()  # from the files' footers: no scan
-        self._done.append(Draft(table, version, rows))
+        self._done.append(Draft(table, version, _rows_in(path)))
+        return self._done[-1]
+
+    def write_small(self, rows: pa.Table, root: str) -> Draft:
+        """Write a table that the driver has anyway, without a Spark job."""
+        table = VersionedTable(root)
+        version = table.next_version(secrets.token_hex(4))
+        self._begun.append((table, version))
+        store, base = open_store(table.path_of(version))
+        store.create_dir(base, recursive=True)
+        pq.write_table(rows, f"{base}/part-0.parquet", filesystem=store)
+        self._done.append(Draft(table, version, rows.num_rows))
         return self._done[-1]
 
     def write_by_workers(self, frame: DataFrame, make: Make, root: str, schema: pa.Schema) -> Draft:
