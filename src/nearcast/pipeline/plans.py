@@ -284,7 +284,7 @@ def save_found(found: PlanFound, folder: Path, path: Path | None = None) -> None
     folder.mkdir(parents=True, exist_ok=True)
     target = path or folder / PLAN_FILE
     title = f"Plan {found.plan.version}: {len(found.plan.leaves)} leaves"
-    draw_plan(found.plan, folder / "plan.svg", regions=found.regions, title=title)
+    draw_plan(found.plan, folder / "plan.svg", title=title)  # the slow regions are its R leaves
     (folder / "plan.geojson").write_text(plan_geojson(found.plan, found.regions), encoding="utf-8")
     if target.exists():
         shutil.copyfile(target, folder / BEFORE_FILE)
