@@ -1,6 +1,6 @@
 """Δ-causal order beside the three algorithms of the paper, in one run.
 
-    python benchmarks/ordering.py [--quick | --long | --sweep FILE]
+    python benchmarks/ordering.py [--quick | --long | --sweep FILE [SEEDS]]
 
 One trace of sends and arrivals is made for each size and pattern, and every algorithm replays
 it; replays alternate, and the quickest counts, chunk by chunk. Computation is CPU time of send
@@ -277,11 +277,12 @@ def long_run(messages: int) -> None:
         print(f"{step:>12,} messages  tables {tables:,} B  entries {kept}  resident {resident:,} B")
 
 
-def sweep_into(path: Path) -> None:
+def sweep_into(path: Path, seeds: int) -> None:
     text = path.read_text() if path.exists() else ""
     known = [json.loads(line) for line in text.splitlines()]
     done = {(r["algorithm"], r["processes"], r["pattern"], r["seed"], r["sends"]) for r in known}
-    for point in sorted(sweep(), key=lambda point: point.processes):
+    points = [point for seed in range(1, seeds + 1) for point in sweep(seed=seed)]
+    for point in sorted(points, key=lambda point: (point.seed, point.processes)):
         key = (point.algorithm, point.processes, point.pattern, point.seed, point.sends)
         if key not in done:
             with path.open("a") as lines:
@@ -304,7 +305,8 @@ def main() -> None:
         long_run(10_000_000)
         return
     if "--sweep" in sys.argv:
-        sweep_into(Path(sys.argv[sys.argv.index("--sweep") + 1]))
+        path, *seeds = sys.argv[sys.argv.index("--sweep") + 1 :]
+        sweep_into(Path(path), int(seeds[0]) if seeds else 1)
         return
     for entry in run("--quick" in sys.argv)["rows"]:
         peers = ", ".join(f"{name} {value:,.1f}" for name, value in entry["peers"].items())

@@ -169,7 +169,7 @@ def test_what_has_expired_leaves_no_trace() -> None:
     for process in processes:
         process.advance(6.0)
         assert process.footprint == 0
-        assert (process.holding, process._watched, process._timers) == (0, {}, [])
+        assert (process.holding, process.wake_at()) == (0, None)
 
 
 def test_a_late_joiner_learns_the_past_from_its_first_message() -> None:
@@ -190,6 +190,94 @@ def test_names_serve_as_well_as_numbers() -> None:
     assert answer.sender == "bob"
     assert cy.receive(Message.decode(answer.encode()), 1.03) == []
     assert payloads(cy.receive(question["cy"], 1.04)) == [b"question", b"answer"]
+
+
+# -- bytes, and several at once ------------------------------------------------------------
+
+
+def test_bytes_are_judged_and_received_in_one_step() -> None:
+    one, two, three = group(3)
+    question = one.send({1, 2}, b"question", 1.0)
+    two.receive(question[1].encode(), 1.01)
+    answer = two.send({2}, b"answer", 1.02)[2].encode()
+    assert three.receive(answer, 1.03) == []
+    assert three.receive(answer, 1.03)[0].reason is Reason.DUPLICATE  # type: ignore[union-attr]
+    outputs = three.receive(question[2].encode(), 1.04)
+    assert payloads(outputs) == [b"question", b"answer"]
+    assert [output.message.sender for output in outputs] == [0, 1]
+
+
+def test_bytes_that_are_no_message_change_nothing() -> None:
+    one, two = group(2)
+    data = one.send({1}, b"payload", 1.0)[1].encode()
+    before = two.snapshot()
+    for length in range(len(data)):
+        with pytest.raises(PeerProtocolError):
+            two.receive(data[:length], 1.01)
+    with pytest.raises(PeerProtocolError):
+        two.receive(data + b"x", 1.01)
+    with pytest.raises(MisuseError):
+        two.receive(data, -1.0)
+    again = DeltaCausal.restore(before)
+    assert two.counters == again.counters
+    assert payloads(two.receive(data, 1.0)) == [b"payload"]
+
+
+def test_a_damaged_message_does_not_keep_the_others_of_its_batch() -> None:
+    one, two = group(2)
+    first, second = (one.send({1}, text, at)[1].encode() for text, at in ((b"a", 1.0), (b"b", 1.1)))
+    outputs = two.receive_many([second, first[:-1], b"", first], 1.11)
+    assert payloads(outputs) == [b"a", b"b"]
+    assert reasons(outputs) == [Reason.MALFORMED, Reason.MALFORMED]
+    assert two.counters.discarded[Reason.MALFORMED] == 2
+    assert two.receive_many([], 1.11) == []
+    with pytest.raises(MisuseError):
+        two.receive_many([first], 1.0)
+
+
+def test_names_are_received_in_batches_too() -> None:
+    ada, bob = (DeltaCausal(process=p, lifetime=0.25) for p in ("ada", "bob"))
+    messages = [ada.send({"bob"}, b"x", at)["bob"].encode() for at in (1.0, 1.1)]
+    outputs = bob.receive_many([*messages, b"x"], 1.11)
+    assert payloads(outputs) == [b"x", b"x"]
+    assert reasons(outputs) == [Reason.MALFORMED]
+
+
+@pytest.mark.parametrize("kind", [DeltaCausal, KshemkalyaniSinghal])
+@pytest.mark.parametrize("seed", range(8))
+def test_many_at_once_are_received_as_one_after_the_other(
+    seed: int, kind: type[DeltaCausal]
+) -> None:
+    random = Random(seed)
+    ids = random.choice([range(4), [0, 1, 63, 64, 200]])
+    senders = {p: kind(process=p, lifetime=0.25) for p in ids}
+    together, singly = (kind(process=9, lifetime=0.25) for _ in range(2))
+    waiting: list[bytes] = []
+    for step in range(300):
+        now = 1.0 + step * 0.004
+        sender = random.choice(list(ids))
+        to = {*random.sample([p for p in ids if p != sender], 2), 9}
+        for one, copy in senders[sender].send(to, b"p", now).items():
+            if one == 9:
+                waiting.append(copy.encode())
+            elif random.random() < 0.8:
+                senders[int(one)].receive(copy, now)
+        if random.random() < 0.1:
+            random.shuffle(waiting)
+            batch, waiting = waiting, []
+            expected = [output for data in batch for output in singly.receive(data, now)]
+            assert together.receive_many(batch, now) == expected
+            assert together.counters == singly.counters
+            assert together.wake_at() == singly.wake_at()
+    assert singly.counters.held > 10
+
+
+def test_a_thousand_that_wait_for_one_are_released_by_it() -> None:
+    one, two = group(2)
+    first, *others = [one.send({1}, b"%d" % i, 1.0 + i / 10_000)[1].encode() for i in range(1000)]
+    assert two.receive_many(others[::-1], 1.1) == []
+    assert two.holding == 999
+    assert payloads(two.receive(first, 1.2)) == [b"%d" % i for i in range(1000)]
 
 
 # -- room, restarts, clocks ----------------------------------------------------------------

@@ -70,7 +70,7 @@ class Watched(DeltaCausal):
         self.adopted = True
         super().adopt(past, now)
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message | bytes, now: float) -> list[Output]:
         outputs = super().receive(message, now)
         self.check()
         return outputs
@@ -109,6 +109,19 @@ class FullSetEntered(Watched):
 def test_the_invariants_notice_a_receiver_in_its_own_rows(run: Runner) -> None:
     with pytest.raises(AssertionError):
         [run(seed, FullSetEntered) for seed in range(5)]
+
+
+class FromBytes(DeltaCausal):
+    """Gets bytes, one after the other or as a batch."""
+
+    def receive(self, message: Message | bytes, now: float) -> list[Output]:
+        data = message if isinstance(message, bytes) else message.encode()
+        return super().receive(data, now) if data[2] & 1 else self.receive_many([data], now)
+
+
+def test_bytes_are_received_as_messages_are(run: Runner) -> None:
+    for seed in range(40):
+        run(seed, FromBytes)
 
 
 class Restarting(DeltaCausal):

@@ -19,6 +19,8 @@ from nearcast.ordering.layout import (
     SKEW,
     STRIDE,
     TABLE,
+    UNTIL,
+    WATCHERS,
     WORDS,
 )
 
@@ -48,14 +50,14 @@ def set_table(process: DeltaCausal, rows: list[Any]) -> None:
 class MessageNotEntered(DeltaCausal):
     """T2.1: the received message never gets into the rows."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         return super().receive(retold(message, destinations=1 << int(self._state[ME])), now)
 
 
 class MessageEnteredTooEarly(DeltaCausal):
     """T2.1: the received message enters our rows before the merge."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         state, sender = self._state, message.sender_number
         words, me = int(state[WORDS]), int(state[ME])
         if words == 1 and message.sent_us > state[state[DELIVERED] + sender]:
@@ -81,15 +83,21 @@ class WaitsForTheWrongTime(DeltaCausal):
 class NeverLooksAgain(DeltaCausal):
     """T2.4: a delivery releases nobody; only timers do."""
 
-    def _released_by(self, sender: int, outputs: Any) -> list[int]:
-        return []
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
+        self._state[self._state[WATCHERS] : self._state[UNTIL]] = 0
+        return super().receive(message, now)
 
 
 class NoChains(DeltaCausal):
     """T2.4: what a delivery releases is delivered, but releases nobody in turn."""
 
-    def _release_after(self, sender: int, outputs: Any) -> None:
-        self._released_by(sender, outputs)
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
+        outputs = super().receive(message, now)
+        return [
+            one
+            for one in outputs
+            if one.message is message or message.sender in {k for k, _ in one.message.waits}
+        ]
 
 
 class NoTimers(DeltaCausal):
@@ -118,7 +126,7 @@ class StampsByTheClockAlone(DeltaCausal):
 class RefusesEveryStampAhead(DeltaCausal):
     """T2.6: takes clocks for equal, and discards what a faster one has sent."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         if message.sent_us > round(now * 1e6):
             return [self._discard(message, Reason.FUTURE)]
         return super().receive(message, now)
@@ -127,16 +135,19 @@ class RefusesEveryStampAhead(DeltaCausal):
 class ShortLivedSettles(DeltaCausal):
     """T2.7: a message that gives up at its own deadline lets its successors go."""
 
-    def _discard(self, message: Message, reason: Reason) -> Discard:
-        if reason is Reason.WAITED_TOO_LONG:
-            self._state[self._state[DELIVERED] + message.sender_number] = message.sent_us
-        return super()._discard(message, reason)
+    def advance(self, now: float) -> list[Output]:
+        outputs = super().advance(now)
+        for one in outputs:
+            if isinstance(one, Discard):
+                at = self._state[DELIVERED] + one.message.sender_number
+                self._state[at] = max(self._state[at], one.message.sent_us)
+        return outputs
 
 
 class OwnLifetimeIgnored(DeltaCausal):
     """T2.7: a message waits beyond its own lifetime."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         return super().receive(retold(message, lifetime_us=0), now)
 
 
@@ -150,7 +161,7 @@ class PastLeftBehind(DeltaCausal):
 class DeadlineExcluded(DeltaCausal):
     """Takes the deadline itself for late."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         own_us = message.account().lifetime_us or self._lifetime_us
         if round(now * 1e6) == message.sent_us + own_us:
             return [self._discard(message, Reason.LATE)]
@@ -160,7 +171,7 @@ class DeadlineExcluded(DeltaCausal):
 class DeliversDoubles(DeltaCausal):
     """Forgets what was delivered."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         self._state[self._state[DELIVERED] + message.sender_number] = -1
         return super().receive(message, now)
 
@@ -168,7 +179,7 @@ class DeliversDoubles(DeltaCausal):
 class DropsMarkersAtOnce(DeltaCausal):
     """Takes a row left out for one that is settled, as if all rows were always sent."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         told = {*message.account().rows, int(self._state[ME])}
         set_table(self, [row.copy() for row in table_of(self) if int(row[0]) in told])
         return super().receive(message, now)
@@ -254,7 +265,7 @@ def test_the_gone_and_the_expired_stay_nowhere() -> None:
 class OmitsWhatHasChanged(DeltaCausal):
     """Leaves out rows that were known once, although they have grown since."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         known: dict[int, int] = {}
         for row in table_of(self):
             known[int(row[0])] = known.get(int(row[0]), 0) | int(row[3])
@@ -275,7 +286,7 @@ class OmitsWithoutSkew(DeltaCausal):
 class TakesTheLostForTold(DeltaCausal):
     """Takes every row it has for known to all destinations of whatever arrives."""
 
-    def receive(self, message: Message, now: float) -> list[Output]:
+    def receive(self, message: Message, now: float) -> list[Output]:  # type: ignore[override]
         outputs = super().receive(message, now)
         for row in table_of(self):
             row[3] |= message.account().destinations

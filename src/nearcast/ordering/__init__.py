@@ -8,7 +8,7 @@ It does not send, retransmit, read a clock or measure one, and it does not prote
 process that lies about its past in a way that could be true.
 
 Read next: delta_causal.py for the algorithm, process.py for waiting and releasing, layout.py,
-rows.py and sending.py for the kernels, message.py and codec.py for the bytes;
+rows.py, sending.py and holding.py for the kernels, message.py and codec.py for the bytes;
 docs/delta-causal.md for the idea.
 """
 

@@ -1,4 +1,4 @@
-"""Two processor instructions that Python has no word for.
+"""Processor instructions that Python has no word for.
 
 Read next: codec.py.
 """
@@ -30,8 +30,48 @@ def _ones(_typing_context: Any, _word: Any) -> _Generated:
     return types.int64(types.int64), generate
 
 
+def _highest_one(_typing_context: Any, _word: Any) -> _Generated:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        undefined_at_zero = ir.Constant(ir.IntType(1), 1)
+        above = builder.ctlz(arguments[0], undefined_at_zero)
+        return builder.sub(ir.Constant(ir.IntType(64), 63), above)
+
+    return types.int64(types.int64), generate
+
+
+def _place(context: Any, builder: Any, kind: Any, buffer: Any, at: Any) -> Any:
+    data = context.make_array(kind)(context, builder, buffer).data
+    return builder.bitcast(builder.gep(data, [at]), ir.IntType(64).as_pointer())
+
+
+def _load_word(_typing_context: Any, data: Any, _at: Any) -> _Generated:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments)
+        return builder.load(place, align=1)
+
+    return types.int64(data, types.int64), generate
+
+
+def _store_word(_typing_context: Any, data: Any, _at: Any, _word: Any) -> _Generated:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *arguments[:2])
+        builder.store(arguments[2], place, align=1)
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64, types.int64), generate
+
+
 lowest_one = cast("Callable[[int], int]", intrinsic(_lowest_one))
 """Return the position of the lowest one of a word that is not zero. Only for kernels."""
 
 ones = cast("Callable[[int], int]", intrinsic(_ones))
 """Return how many ones a word has. Only for kernels."""
+
+highest_one = cast("Callable[[int], int]", intrinsic(_highest_one))
+"""Return the position of the highest one of a word that is not zero. Only for kernels."""
+
+load_word = cast("Callable[[Any, int], int]", intrinsic(_load_word))
+"""Return the eight bytes at a position, lowest first; they must be there. Only for kernels."""
+
+store_word = cast("Callable[[Any, int, int], None]", intrinsic(_store_word))
+"""Write eight bytes at a position, lowest first; there must be room. Only for kernels."""

@@ -1,4 +1,4 @@
-"""Bytes for sets, times and rows of control information; kernels that the four algorithms share.
+"""Bytes for sets, times and rows of control information, read; all four algorithms share them.
 
     varint   7 bits a byte, lowest first, the top bit says "more follows"
     set      one byte of form and length, then either the gaps between ascending numbers
@@ -13,14 +13,14 @@
 
 A reader returns the next position, or a negative code of layout.py.
 
-Read next: rows.py.
+Read next: writing.py, rows.py.
 """
 
 from __future__ import annotations
 
 from numba import njit
 
-from nearcast.ordering.bits import lowest_one, ones
+from nearcast.ordering.bits import highest_one, load_word, lowest_one
 from nearcast.ordering.layout import (
     BAD_LENGTH,
     BAD_NUMBER,
@@ -35,6 +35,7 @@ from nearcast.ordering.layout import (
     HIGHEST_NUMBER,
     M_ALGORITHM,
     M_COUNT,
+    M_END,
     M_NEWEST,
     M_OWN,
     M_SENDER,
@@ -58,6 +59,9 @@ from nearcast.ordering.layout import (
     State,
 )
 
+Bytes = bytes | Buffer
+"""A message, or the same in a cell of holding.py; compiled for each."""
+
 _MORE = 0x80
 _BITS = 0x40
 _LONG = 0x3F
@@ -66,7 +70,7 @@ _TIME_BYTES = 7
 
 
 @njit(cache=True)
-def read_varint(data: bytes, at: int, size: int) -> tuple[int, int]:
+def read_varint(data: Bytes, at: int, size: int) -> tuple[int, int]:
     """Return (value, next position)."""
     value, shift = 0, 0
     while True:
@@ -83,8 +87,10 @@ def read_varint(data: bytes, at: int, size: int) -> tuple[int, int]:
 
 
 @njit(cache=True)
-def read_fixed(data: bytes, at: int, width: int) -> int:
-    """Return a number of `width` bytes, lowest first."""
+def read_fixed(data: Bytes, at: int, width: int) -> int:
+    """Return a number of at most 7 bytes, lowest first."""
+    if at + 8 <= len(data):
+        return load_word(data, at) & ((1 << 8 * width) - 1)
     value = 0
     for i in range(width):
         value |= (data[at + i] & 0xFF) << (8 * i)
@@ -92,7 +98,7 @@ def read_fixed(data: bytes, at: int, width: int) -> int:
 
 
 @njit(cache=True)
-def open_set(data: bytes, at: int, size: int) -> tuple[int, int, int]:
+def open_set(data: Bytes, at: int, size: int) -> tuple[int, int, int]:
     """Return (first byte, length, position of what follows)."""
     if at >= size:
         return 0, 0, TRUNCATED
@@ -110,8 +116,8 @@ def open_set(data: bytes, at: int, size: int) -> tuple[int, int, int]:
 
 
 @njit(cache=True)
-def read_set(  # noqa: C901, PLR0912 - two forms
-    data: bytes, at: int, size: int, wanted: int, state: State, store: int, words: int
+def read_set(  # noqa: C901, PLR0911, PLR0912 - two forms, one of them quick
+    data: Bytes, at: int, size: int, wanted: int, state: State, store: int, words: int
 ) -> tuple[int, int, bool]:
     """Return (next position, highest number or -1, whether `wanted` is in it).
 
@@ -124,6 +130,15 @@ def read_set(  # noqa: C901, PLR0912 - two forms
         for w in range(words):
             state[store + w] = 0
     highest, has = -1, False
+    if first & _BITS and 0 < length <= 8 and at + 8 <= len(data):
+        word = load_word(data, at)
+        if length < 8:
+            word &= (1 << 8 * length) - 1
+        if word:
+            highest = highest_one(word)
+        if store >= 0:
+            state[store] = word
+        return at + length, highest, 0 <= wanted <= highest and word >> wanted & 1 == 1
     if first & _BITS:
         if length > HIGHEST_NUMBER // 8 + 1:
             return BAD_SET, -1, False
@@ -140,9 +155,13 @@ def read_set(  # noqa: C901, PLR0912 - two forms
             has = data[at + (wanted >> 3)] >> (wanted & 7) & 1 == 1
         return at + length, highest, has
     for _ in range(length):
-        gap, at = read_varint(data, at, size)
-        if at < 0:
-            return at, -1, False
+        if at < size and data[at] & 0xFF < 0x80:
+            gap = data[at] & 0xFF
+            at += 1
+        else:
+            gap, at = read_varint(data, at, size)
+            if at < 0:
+                return at, -1, False
         if gap > HIGHEST_NUMBER or highest + gap + 1 > HIGHEST_NUMBER:
             return BAD_NUMBER, -1, False
         highest += gap + 1
@@ -154,7 +173,7 @@ def read_set(  # noqa: C901, PLR0912 - two forms
 
 @njit(cache=True)
 def read_row(
-    data: bytes,
+    data: Bytes,
     at: int,
     size: int,
     width: int,
@@ -197,8 +216,19 @@ def read_row(
 
 
 @njit(cache=True)
+def next_in(state: State, begin: int, number: int) -> int:
+    """Return the first member of a set that is not below `number`; there must be one."""
+    at = begin + (number >> 6)
+    word = state[at] & -1 << (number & 63)
+    while word == 0:
+        at += 1
+        word = state[at]
+    return int(64 * (at - begin) + lowest_one(word))
+
+
+@njit(cache=True)
 def read_body(
-    data: bytes, at: int, size: int, width: int, sent_us: int, state: State, store: bool, most: int
+    data: Bytes, at: int, size: int, width: int, sent_us: int, state: State, store: bool, most: int
 ) -> tuple[int, int, int]:
     """Return (next position, how many entries, time of the newest or -1)."""
     first, length, begin = open_set(data, at, size)
@@ -206,16 +236,20 @@ def read_body(
         return begin, 0, 0
     if first & _MORE or (first & _BITS and length > HIGHEST_NUMBER // 8 + 1):
         return BAD_SET, 0, 0
-    at, highest, _ = read_set(data, at, size, -1, state, -1, 0)
+    scratch, words = state[SCRATCH], state[WORDS]
+    at, highest, _ = read_set(data, at, size, -1, state, scratch if store else -1, words)
     if at < 0:
         return at, 0, 0
     if highest > most:
         return BAD_NUMBER, 0, 0
     if store and highest > state[NEED_NUMBER]:
         state[NEED_NUMBER] = highest
+    quick = store and highest < 64 * words
     count, newest, sender, place = 0, -1, -1, begin
     while sender < highest:
-        if first & _BITS:
+        if quick:
+            sender = next_in(state, scratch, sender + 1)
+        elif first & _BITS:
             sender += 1
             if not data[begin + (sender >> 3)] >> (sender & 7) & 1:
                 continue
@@ -233,7 +267,7 @@ def read_body(
 
 @njit(cache=True)
 def read_waits(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
-    data: bytes,
+    data: Bytes,
     at: int,
     size: int,
     width: int,
@@ -284,22 +318,20 @@ def read_waits(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
 
 @njit(cache=True)
 def parse(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
-    state: State, data: bytes, store: bool, most: int
+    state: State, data: Bytes, begin: int, size: int, store: bool, whole: bool, most: int
 ) -> int:
-    """Read a message's control information; return where it ends.
+    """Read the control information between `begin` and `size`; return where it ends.
 
-    Without `store` only the bytes are judged, payload included, and the state is not written
-    to. With it the message is known to be good, and fills the M_ scalars, DESTINATIONS, THEIRS
-    and WAITS; `GROW` if they are too small.
+    `whole`: the payload follows, up to `size`. With `store` the M_ scalars, DESTINATIONS, THEIRS
+    and WAITS are filled; `GROW` if they are too small. Nothing else is changed.
     """
-    size = len(data)
-    if size < 2 + _TIME_BYTES:
+    if size < begin + 2 + _TIME_BYTES:
         return TRUNCATED
-    flags = data[0] & 0xFF
+    flags = data[begin] & 0xFF
     width = flags >> 4
     if width < 2 or width > _TIME_BYTES or flags & 0x08:
         return BAD_WIDTH
-    sender, at = read_varint(data, 1, size)
+    sender, at = read_varint(data, begin + 1, size)
     if at < 0:
         return at
     if sender > most:
@@ -315,9 +347,9 @@ def parse(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
             return at
     if at < size and data[at] & _MORE:
         return BAD_SET
-    begin = at
+    first = at
     keep = state[DESTINATIONS] if store else -1
-    at, highest, itself = read_set(data, begin, size, sender, state, keep, state[WORDS])
+    at, highest, itself = read_set(data, first, size, sender, state, keep, state[WORDS])
     if at < 0:
         return at
     if itself:
@@ -327,7 +359,12 @@ def parse(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
     to, at = read_varint(data, at, size)
     if at < 0:
         return at
-    if to > HIGHEST_NUMBER or not read_set(data, begin, size, to, state, -1, 0)[2]:
+    if to > HIGHEST_NUMBER:
+        return NO_DESTINATION
+    if store and highest < 64 * state[WORDS]:
+        if to > highest or not state[keep + (to >> 6)] >> (to & 63) & 1:
+            return NO_DESTINATION
+    elif not read_set(data, first, size, to, state, -1, 0)[2]:
         return NO_DESTINATION
     if store:
         state[NEED_NUMBER] = max(sender, highest)
@@ -344,137 +381,14 @@ def parse(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
     payload, at = read_varint(data, at, size)
     if at < 0:
         return at
+    if whole and at + payload != size:
+        return BAD_LENGTH
     if not store:
-        return at if at + payload == size else BAD_LENGTH
+        return at
     if state[NEED_NUMBER] >= 64 * state[WORDS] or max(count, waits) > state[CAPACITY]:
         state[NEED_CAPACITY] = max(count, waits)
         return GROW
     state[M_SENDER], state[M_SENT], state[M_OWN], state[M_TO] = sender, sent_us, own_us, to
     state[M_COUNT], state[M_WAITS], state[M_NEWEST] = count, waits, newest
-    state[M_ALGORITHM] = flags & 3
+    state[M_ALGORITHM], state[M_END] = flags & 3, at - begin
     return at
-
-
-# -- writing -----------------------------------------------------------------------------------
-
-
-@njit(cache=True)
-def put_varint(out: Buffer, at: int, value: int) -> int:
-    """Write a number in groups of seven bits; return the next position."""
-    while value >= 0x80:
-        out[at] = value & 0x7F | 0x80
-        value >>= 7
-        at += 1
-    out[at] = value
-    return at + 1
-
-
-@njit(cache=True)
-def put_fixed(out: Buffer, at: int, value: int, width: int) -> int:
-    """Write the lowest `width` bytes of a number; return the next position."""
-    for i in range(width):
-        out[at + i] = value >> (8 * i) & 0xFF
-    return at + width
-
-
-@njit(cache=True)
-def put_length(out: Buffer, at: int, length: int, flags: int) -> int:
-    """Write the first byte of a set, and more if it is long."""
-    if length < _LONG:
-        out[at] = flags | length
-        return at + 1
-    out[at] = flags | _LONG
-    return put_varint(out, at + 1, length - _LONG)
-
-
-@njit(cache=True)
-def put_set(out: Buffer, at: int, state: State, begin: int, words: int) -> int:
-    """Write a set as gaps or as bits, whichever is smaller."""
-    count, top = 0, -1
-    for w in range(words):
-        word = state[begin + w]
-        if word:
-            count += ones(word)
-            top = w
-    if count == 0:
-        out[at] = 0
-        return at + 1
-    length = 8 * top + 8
-    while not state[begin + top] >> (8 * (length - 8 * top - 1)) & 0xFF:
-        length -= 1
-    if count == 1 or count < length:
-        after, last = put_length(out, at, count, 0), -1
-        start = after
-        for w in range(top + 1):
-            word = state[begin + w]
-            while word:
-                number = 64 * w + lowest_one(word)
-                word &= word - 1
-                after = put_varint(out, after, number - last - 1)
-                last = number
-        if after - start < length or count == 1:
-            return after
-    at = put_length(out, at, length, _BITS)
-    for i in range(length):
-        out[at + i] = state[begin + (i >> 3)] >> (8 * (i & 7)) & 0xFF
-    return at + length
-
-
-@njit(cache=True)
-def put_entry(
-    out: Buffer, at: int, state: State, time_us: int, begin: int, words: int, width: int
-) -> tuple[int, int]:
-    """Write a time and a set; return the next position and where the set begins."""
-    at = put_fixed(out, at, time_us, width)
-    return put_set(out, at, state, begin, words), at
-
-
-@njit(cache=True)
-def put_row(out: Buffer, at: int, state: State, begin: int, end: int, width: int) -> int:
-    """Write the entries from `begin` to `end`, which are positions in the state."""
-    stride, words, before = state[STRIDE], state[WORDS], -1
-    for entry in range(begin, end, stride):
-        if before >= 0:
-            out[before] |= _MORE
-        at, before = put_entry(out, at, state, state[entry + 1], entry + 2, words, width)
-    return at
-
-
-@njit(cache=True)
-def put_table(out: Buffer, at: int, state: State, table: int, count: int, width: int) -> int:
-    """Write a whole table as a body."""
-    stride, words, scratch = state[STRIDE], state[WORDS], state[SCRATCH]
-    end = table + count * stride
-    for w in range(words):
-        state[scratch + w] = 0
-    for entry in range(table, end, stride):
-        number = state[entry]
-        state[scratch + (number >> 6)] |= 1 << (number & 63)
-    at = put_set(out, at, state, scratch, words)
-    begin = table
-    while begin < end:
-        after = begin
-        while after < end and state[after] == state[begin]:
-            after += stride
-        at = put_row(out, at, state, begin, after, width)
-        begin = after
-    return at
-
-
-@njit(cache=True)
-def put_head(out: Buffer, at: int, state: State, width: int) -> int:
-    """Write what comes before the destination, from the M_ scalars and DESTINATIONS."""
-    own_us = state[M_OWN]
-    out[at] = state[M_ALGORITHM] | width << 4 | (_OWN_LIFETIME if own_us else 0)
-    at = put_varint(out, at + 1, state[M_SENDER])
-    at = put_fixed(out, at, state[M_SENT], _TIME_BYTES)
-    if own_us:
-        at = put_varint(out, at, own_us)
-    return put_set(out, at, state, state[DESTINATIONS], state[WORDS])
-
-
-@njit(cache=True)
-def most_bytes(state: State, entries: int) -> int:
-    """Return what one copy takes at most."""
-    a_set = 3 + 8 * state[WORDS]
-    return int(64 + 2 * a_set + entries * (a_set + 2 * _TIME_BYTES + 4))

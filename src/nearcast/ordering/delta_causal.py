@@ -56,12 +56,12 @@ class DeltaCausal(CausalProcess):
 
         O(n e) bytes. It stays of use for lifetime plus skew.
         """
-        now_us = self._tick(self._float(now))
+        now = self._float(now)
         peek = self._peek
         room = 64 + (peek[layout.COUNT] + 1) * (24 + 8 * peek[layout.WORDS])
         if room > len(self._out):
             self._use_bytes(room)
-        return self._view[: kernels.write_past(self._state, self._out, now_us)].tobytes()
+        return self._view[: kernels.write_past(self._state, self._out, now)].tobytes()
 
     def adopt(self, past: bytes, now: float) -> None:
         """Take over the past of a client that has moved here, before sending on its behalf.

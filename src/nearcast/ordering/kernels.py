@@ -7,17 +7,28 @@ Read next: process.py.
 
 from __future__ import annotations
 
-from numba import njit
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, cast
 
-from nearcast.ordering.codec import (
-    parse,
-    put_fixed,
-    put_head,
-    put_set,
-    put_table,
-    put_varint,
-    read_body,
-    read_fixed,
+import numpy as np
+from numba import njit, typeof
+
+from nearcast.ordering.codec import parse, read_body, read_fixed
+from nearcast.ordering.holding import (
+    CONTRADICTION,
+    DUPLICATE,
+    FUTURE,
+    LATE,
+    MALFORMED,
+    NOT_FOR_US,
+    OTHER_ALGORITHM,
+    UNKNOWN_PROCESS,
+    hold,
+    put_output,
+    release,
+    settle,
+    wake,
 )
 from nearcast.ordering.layout import (
     ALGORITHM,
@@ -26,6 +37,7 @@ from nearcast.ordering.layout import (
     BAD_LENGTH,
     BAD_WIDTH,
     CAPACITY,
+    CELL,
     CLOCK,
     CLOSED,
     COUNT,
@@ -36,8 +48,10 @@ from nearcast.ordering.layout import (
     EVER,
     FIRST_REASON,
     GROW,
+    HELD_ROOM,
     HIGHEST_NUMBER,
     HOLD,
+    HOLDING,
     LAST_SENT,
     LIFETIME,
     M_ALGORITHM,
@@ -48,39 +62,38 @@ from nearcast.ordering.layout import (
     M_TO,
     M_WAITS,
     ME,
-    N_DELIVERED,
+    N_DISCARDED,
+    N_OUT,
     N_SENT,
+    N_SKEW,
     NEED_CAPACITY,
+    NEED_CELL,
+    NEED_HELD,
     NEED_NUMBER,
+    NEXT_WAKE,
     NOT_PAST,
     NOW,
+    OUTPUTS,
+    OUTS_SPARE,
     POSITIONS,
+    SERIAL,
     SINCE,
     SKEW,
+    STALLED,
     STRIDE,
     TABLE,
     THEIRS,
     TRUNCATED,
-    WAIT_NUMBER,
-    WAIT_TIME,
     WAITS,
+    WATCHERS,
     WIDTH,
     WORDS,
     Buffer,
     State,
 )
-from nearcast.ordering.rows import absorb, drop_dead, is_empty, merge_logs
+from nearcast.ordering.rows import drop_dead, is_empty, merge_logs
 from nearcast.ordering.sending import compose
-
-# Reasons, in the order of `Reason`
-LATE = FIRST_REASON
-WAITED_TOO_LONG = FIRST_REASON + 1
-DUPLICATE = FIRST_REASON + 2
-FUTURE = FIRST_REASON + 3
-NOT_FOR_US = FIRST_REASON + 4
-UNKNOWN_PROCESS = FIRST_REASON + 5
-CONTRADICTION = FIRST_REASON + 6
-OTHER_ALGORITHM = FIRST_REASON + 7
+from nearcast.ordering.writing import put_fixed, put_head, put_set, put_table, put_varint
 
 _LAST_INSTANT_S = 9_000_000_000.0  # whole microseconds are exact in a float up to here
 
@@ -88,7 +101,7 @@ _LAST_INSTANT_S = 9_000_000_000.0  # whole microseconds are exact in a float up 
 @njit(cache=True)
 def judge(state: State, data: bytes, most: int) -> int:
     """Return where the control information of a whole message ends, or what is wrong with it."""
-    return parse(state, data, False, most)
+    return parse(state, data, 0, len(data), False, True, most)
 
 
 @njit(cache=True)
@@ -109,49 +122,116 @@ def pass_to(state: State, now_us: int) -> None:
 
 
 @njit(cache=True)
-def tick(state: State, now: float) -> int:
-    """Note that time has passed, and forget what has expired; return the instant."""
+def advance(state: State, now: float) -> int:
+    """Note that time has passed; deliver and give up what is due, forget what has expired.
+
+    Return the instant.
+    """
     now_us = instant_us(state, now)
-    if now_us >= 0:
-        pass_to(state, now_us)
-        drop_dead(state, now_us)
+    if now_us < 0:
+        return now_us
+    pass_to(state, now_us)
+    state[N_OUT] = 0
+    if state[STALLED]:
+        state[STALLED] = 0
+        release(state, now_us)
+    wake(state, now_us)
+    drop_dead(state, now_us)
     return now_us
 
 
 @njit(cache=True)
-def receive(state: State, data: bytes, now: float) -> int:
-    """Say what becomes of a message that has just arrived, and if it is delivered, do it."""
+def receive(state: State, data: bytes, now: float, whole: bool, most: int) -> int:
+    """Say what becomes of a message that has just arrived, and do it.
+
+    The result is that of the message itself, unless others are delivered or given up too: then
+    it is `OUTPUTS`.
+    """
     now_us = instant_us(state, now)
     if now_us < 0:
         return now_us
-    if parse(state, data, True, HIGHEST_NUMBER) < 0 or lacks_room(state):
+    end = parse(state, data, 0, len(data), True, whole, most)
+    if end < 0:
+        return end
+    if lacks_room(state, end):
         return GROW
     pass_to(state, now_us)
-    reason = refusal(state, now_us)
-    if reason:
-        return reason
-    return settle(state, now_us)
+    state[N_OUT] = 0
+    due = state[NEXT_WAKE] <= now_us
+    result = take_in(state, data, 0, end, now_us, 0)
+    return OUTPUTS if due or state[N_OUT] > 1 or state[STALLED] else result
 
 
 @njit(cache=True)
-def look_again(state: State, data: bytes, now_us: int) -> int:
-    """Deliver a message that waited, or say for what it still waits."""
-    if parse(state, data, True, HIGHEST_NUMBER) < 0 or lacks_room(state):
-        return GROW
-    return settle(state, now_us)
+def receive_many(
+    state: State, data: bytes, lengths: bytes, done: int, begin: int, now: float, most: int
+) -> int:
+    """Receive messages that lie one after the other; return how many are done with.
+
+    `lengths` has four bytes for each. `done` of them, up to `begin`, were received before. Stops
+    early where room lacks, or where OUTS is full; a message that is none is counted as such.
+    """
+    now_us = instant_us(state, now)
+    if now_us < 0:
+        return now_us
+    state[N_OUT] = 0
+    while done < len(lengths) // 4:
+        size = begin + read_fixed(lengths, 4 * done, 4)
+        if state[STALLED] or state[N_OUT] + state[HOLDING] + 2 > state[HELD_ROOM] + OUTS_SPARE:
+            return done
+        end = parse(state, data, begin, size, True, True, most)
+        if end == GROW or (end >= 0 and lacks_room(state, end - begin)):
+            return GROW if state[N_OUT] == 0 else done
+        pass_to(state, now_us)
+        if end < 0:
+            state[N_DISCARDED + MALFORMED - FIRST_REASON] += 1
+            put_output(state, done, -1, MALFORMED, 0)
+        else:
+            take_in(state, data, begin, end, now_us, done)
+        done += 1
+        begin = size
+    return done
+
+
+@njit(cache=True)
+def take_in(state: State, data: bytes, begin: int, end: int, now_us: int, place: int) -> int:
+    """Deliver, hold or discard the message at hand, after what is due; return what it was."""
+    if state[NEXT_WAKE] <= now_us:
+        wake(state, now_us)
+        parse(state, data, begin, end, True, False, HIGHEST_NUMBER)
+    result = refusal(state, now_us)
+    if result == 0:
+        result = settle(state, now_us)
+        if result == HOLD:
+            result = hold(state, data, begin, end)
+    sender, length = state[M_SENDER], end - begin
+    put_output(state, place, state[SERIAL] if result == HOLD else -1, result, length)
+    if result == DELIVERED_NOW:
+        if state[state[WATCHERS] + sender]:
+            release(state, now_us)
+    elif result >= FIRST_REASON:
+        state[N_DISCARDED + result - FIRST_REASON] += 1
+        state[N_SKEW] += result == FUTURE
+    return result
 
 
 @njit(cache=True)
 def read(state: State, data: bytes) -> int:
     """Fill the state with a message that `judge` found good, to look at it."""
-    return parse(state, data, True, HIGHEST_NUMBER)
+    return parse(state, data, 0, len(data), True, False, HIGHEST_NUMBER)
 
 
 @njit(cache=True)
-def lacks_room(state: State) -> bool:
-    """Say whether both tables together might not fit into one."""
-    state[NEED_CAPACITY] = state[COUNT] + state[M_COUNT] + 2
-    return bool(state[NEED_CAPACITY] > state[CAPACITY])
+def lacks_room(state: State, length: int) -> bool:
+    """Say whether the message at hand might not fit, delivered or held."""
+    state[NEED_CAPACITY] = need = state[COUNT] + state[M_COUNT] + 2
+    waits = state[M_WAITS] if state[M_ALGORITHM] == DELTA_CAUSAL else state[M_COUNT]
+    state[NEED_HELD], state[NEED_CELL] = state[HOLDING] + 1, 2 * waits + ((length + 7) >> 3)
+    return bool(
+        need > state[CAPACITY]
+        or state[NEED_HELD] > state[HELD_ROOM]
+        or state[NEED_CELL] > state[CELL]
+    )
 
 
 @njit(cache=True)
@@ -198,36 +278,6 @@ def is_lie(state: State) -> bool:
         if state[entry] == me and state[entry + 1] > made_us:
             return True
     return False
-
-
-@njit(cache=True)
-def settle(state: State, now_us: int) -> int:
-    """Deliver the message at hand unless a predecessor is neither delivered nor expired."""
-    alive_us, delivered = now_us - state[LIFETIME], state[DELIVERED]
-    if state[ALGORITHM] == DELTA_CAUSAL:
-        for i in range(state[M_WAITS]):
-            wait = state[WAITS] + 2 * i
-            number, time_us = state[wait], state[wait + 1]
-            if time_us >= alive_us and state[delivered + number] < time_us:
-                state[WAIT_NUMBER], state[WAIT_TIME] = number, time_us
-                return HOLD
-    else:
-        stride, at, bit = state[STRIDE], 2 + (state[ME] >> 6), state[ME] & 63
-        for entry in range(state[THEIRS], state[THEIRS] + state[M_COUNT] * stride, stride):
-            number, time_us = state[entry], state[entry + 1]
-            if (
-                state[entry + at] >> bit & 1
-                and time_us >= alive_us
-                and state[delivered + number] < time_us
-            ):
-                state[WAIT_NUMBER], state[WAIT_TIME] = number, time_us
-                return HOLD
-    sender, sent_us = state[M_SENDER], state[M_SENT]
-    state[delivered + sender] = sent_us
-    state[CLOCK] = max(state[CLOCK], sent_us)
-    state[N_DELIVERED] += 1
-    absorb(state, now_us)
-    return DELIVERED_NOW
 
 
 @njit(cache=True)
@@ -292,8 +342,10 @@ def write(state: State, out: Buffer, payload: int) -> int:
 
 
 @njit(cache=True)
-def write_past(state: State, out: Buffer, now_us: int) -> int:
+def write_past(state: State, out: Buffer, now: float) -> int:
     """Write width, instant and all rows; return the length."""
+    now_us = instant_us(state, now)
+    pass_to(state, now_us)
     drop_dead(state, now_us)
     out[0] = state[WIDTH]
     at = put_fixed(out, 1, max(now_us, state[CLOCK] + 1), 7)
@@ -328,7 +380,8 @@ def adopt(  # noqa: PLR0911 - one exit per complaint
     if newest >= at_us:
         return NOT_PAST
     state[M_COUNT] = count
-    if lacks_room(state) or state[NEED_NUMBER] >= 64 * state[WORDS]:
+    state[NEED_CAPACITY] = state[COUNT] + count + 2
+    if state[NEED_CAPACITY] > state[CAPACITY] or state[NEED_NUMBER] >= 64 * state[WORDS]:
         return GROW
     pass_to(state, now_us)
     state[CLOCK] = max(state[CLOCK], newest)
@@ -375,3 +428,34 @@ def drop_empty(state: State) -> None:
                 state[out + i] = state[entry + i]
             out += stride
     state[COUNT] = (out - table) // stride
+
+
+# -- straight to the compiled code -------------------------------------------------------------
+
+
+class Entries(NamedTuple):
+    """Kernels for exactly the types they are called with here."""
+
+    send: Callable[[State, Buffer, bytes, int, int, float], int]
+    receive: Callable[[State, bytes, float, bool, int], int]
+    receive_many: Callable[[State, bytes, bytes, int, int, float, int], int]
+    advance: Callable[[State, float], int]
+
+
+@cache
+def entries() -> Entries:
+    """Return the compiled functions themselves. They do not look at the types of arguments.
+
+    Numba's dispatcher does, and that takes 0.3 µs, a fifth of a whole receive.
+    """
+    state, out = np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    return Entries(
+        _entry(send, state, out, b"", 1, 1, 1.0),
+        _entry(receive, state, b"", 1.0, True, 1),
+        _entry(receive_many, state, b"", b"", 1, 1, 1.0, 1),
+        _entry(advance, state, 1.0),
+    )
+
+
+def _entry(kernel: Any, *like: object) -> Any:
+    return kernel.compile(tuple(map(cast("Any", typeof), like)))

@@ -35,56 +35,92 @@ SINCE: Final = 7
 CLOCK: Final = 8
 LAST_SENT: Final = 9
 CLOSED: Final = 10
+SWEPT: Final = 11
 # The shape of the tables
-WORDS: Final = 11
-STRIDE: Final = 12
-CAPACITY: Final = 13
-COUNT: Final = 14
+WORDS: Final = 12
+STRIDE: Final = 13
+CAPACITY: Final = 14
+COUNT: Final = 15
+HELD_ROOM: Final = 16
+CELL: Final = 17
 # Where regions begin
-TABLE: Final = 15
-SPARE: Final = 16
-THEIRS: Final = 17
-DELIVERED: Final = 18
-EVER: Final = 19
-DESTINATIONS: Final = 20
-HITS: Final = 21
-ROWS: Final = 22
-WAITS: Final = 23
-SCRATCH: Final = 24
-POSITIONS: Final = 25
-STARTS: Final = 26
+TABLE: Final = 18
+SPARE: Final = 19
+THEIRS: Final = 20
+DELIVERED: Final = 21
+EVER: Final = 22
+DESTINATIONS: Final = 23
+HITS: Final = 24
+ROWS: Final = 25
+WAITS: Final = 26
+SCRATCH: Final = 27
+POSITIONS: Final = 28
+STARTS: Final = 29
+WATCHERS: Final = 30
+UNTIL: Final = 31
+HELD: Final = 32
+CELLS: Final = 33
+OUTS: Final = 34
 # The message at hand
-M_SENDER: Final = 27
-M_SENT: Final = 28
-M_OWN: Final = 29
-M_TO: Final = 30
-M_COUNT: Final = 31
-M_WAITS: Final = 32
-M_NEWEST: Final = 33
-M_ALGORITHM: Final = 34
+M_SENDER: Final = 35
+M_SENT: Final = 36
+M_OWN: Final = 37
+M_TO: Final = 38
+M_COUNT: Final = 39
+M_WAITS: Final = 40
+M_NEWEST: Final = 41
+M_ALGORITHM: Final = 42
+M_END: Final = 43
 # What a kernel has to say besides its result
-WAIT_NUMBER: Final = 35
-WAIT_TIME: Final = 36
-NEED_NUMBER: Final = 37
-NEED_CAPACITY: Final = 38
-NEED_BYTES: Final = 39
+WAIT_NUMBER: Final = 44
+WAIT_TIME: Final = 45
+NEED_NUMBER: Final = 46
+NEED_CAPACITY: Final = 47
+NEED_BYTES: Final = 48
+NEED_HELD: Final = 49
+NEED_CELL: Final = 50
+N_OUT: Final = 51
+# What waits
+HOLDING: Final = 52
+STALLED: Final = 53
+NEXT_WAKE: Final = 54
+SERIAL: Final = 55
 # What has happened so far
-N_SENT: Final = 40
-N_DELIVERED: Final = 41
-N_HELD: Final = 42
-N_SKEW: Final = 43
-N_DISCARDED: Final = 44  # one for each `Reason`
-HEADER: Final = 52
+N_SENT: Final = 56
+N_DELIVERED: Final = 57
+N_HELD: Final = 58
+N_SKEW: Final = 59
+N_DISCARDED: Final = 60  # one for each `Reason`
+HEADER: Final = 72
 
 ROW_COLUMNS: Final = 8
 """sender, begin and end in SPARE, begin and end of its bytes, begin and end in TABLE, place."""
 HIT_COLUMNS: Final = 4
 """sender, time, row, index in SPARE or -1; then the words of those who now wait for it."""
 
+HELD_COLUMNS: Final = 10
+H_SENDER: Final = 0
+H_SENT: Final = 1
+H_DEADLINE: Final = 2
+H_WAIT_NUMBER: Final = 3
+H_WAIT_TIME: Final = 4
+H_WAKE: Final = 5
+H_SERIAL: Final = 6
+H_LENGTH: Final = 7
+H_COUNT: Final = 8
+H_WAITS: Final = 9
+OUT_COLUMNS: Final = 4
+"""place in what arrived or -1, serial of what waits or -1, result, end of control information."""
+OUTS_SPARE: Final = 64
+"""One call may tell of all that waits, and of so many arrivals."""
+NEVER: Final = 1 << 62
+
 # Results of kernels: not negative is fine, and which reason is told by place in `Reason`
 DELIVERED_NOW: Final = 0
 HOLD: Final = 1
 FIRST_REASON: Final = 2
+OUTPUTS: Final = 100
+"""What becomes of a message, and of others, is told in OUTS."""
 GROW: Final = -1
 BAD_INSTANT: Final = -2
 BACKWARDS: Final = -3
@@ -106,8 +142,13 @@ PRAKASH_RAYNAL_SINGHAL: Final = 2
 KSHEMKALYANI_SINGHAL: Final = 3
 
 
-def new_state(algorithm: int, words: int = 1, capacity: int = 32) -> State:
-    """Return an empty state for numbers below 64 * `words` and `capacity` entries a table."""
+def new_state(
+    algorithm: int, words: int = 1, capacity: int = 32, held: int = 4, cell: int = 16
+) -> State:
+    """Return an empty state for numbers below 64 * `words` and `capacity` entries a table.
+
+    `held` messages may wait, each in a cell of `cell` numbers (see holding.py).
+    """
     stride = 2 + (2 * words if algorithm == DELTA_CAUSAL else words)
     table = capacity * stride
     regions = (
@@ -123,6 +164,11 @@ def new_state(algorithm: int, words: int = 1, capacity: int = 32) -> State:
         (SCRATCH, words),
         (POSITIONS, capacity // 64 + 1),
         (STARTS, 64 * words + 1),
+        (WATCHERS, 64 * words),
+        (UNTIL, 64 * words),
+        (HELD, held * HELD_COLUMNS),
+        (CELLS, held * cell),
+        (OUTS, (held + OUTS_SPARE) * OUT_COLUMNS),
     )
     state = np.zeros(HEADER + sum(size for _, size in regions), np.int64)
     begin = HEADER
@@ -130,29 +176,47 @@ def new_state(algorithm: int, words: int = 1, capacity: int = 32) -> State:
         state[name] = begin
         begin += size
     state[[WORDS, STRIDE, CAPACITY, ALGORITHM]] = words, stride, capacity, algorithm
+    state[[HELD_ROOM, CELL]] = held, cell
     state[[NOW, SINCE, CLOCK, LAST_SENT]] = -1
+    state[NEXT_WAKE] = NEVER
     state[state[DELIVERED] : state[EVER]] = -1
+    state[state[UNTIL] : state[HELD]] = -1
     return state
 
 
-def grown(state: State, highest_number: int, capacity: int) -> State:
-    """Return the same knowledge with room for `highest_number` and `capacity` entries."""
+def grown(state: State, highest_number: int, capacity: int, held: int = 0, cell: int = 0) -> State:
+    """Return the same knowledge with room for at least so much."""
     words = max(int(state[WORDS]), highest_number // 64 + 1)
-    if capacity > state[CAPACITY]:
-        capacity = 1 << (capacity - 1).bit_length()
-    new = new_state(int(state[ALGORITHM]), words, max(capacity, int(state[CAPACITY])))
+    new = new_state(
+        int(state[ALGORITHM]),
+        words,
+        _doubled(capacity, int(state[CAPACITY])),
+        _doubled(held, int(state[HELD_ROOM])),
+        _doubled(cell, int(state[CELL])),
+    )
     for scalars in (range(WORDS), range(M_SENDER, HEADER)):
         for name in scalars:
             new[name] = state[name]
     new[COUNT] = count = int(state[COUNT])
-    for region in (DELIVERED, EVER):
-        begin, end = state[region], state[region + 1]
+    for region in (DELIVERED, EVER, WATCHERS, UNTIL, HELD, OUTS):
+        begin, end = state[region], state[region + 1] if region < OUTS else len(state)
         new[new[region] : new[region] + end - begin] = state[begin:end]
-    old_words, old = int(state[WORDS]), _table(state, count)
+    _copy_table(state, new, count)
+    for i in range(int(state[HOLDING])):
+        begin, to = state[CELLS] + i * state[CELL], new[CELLS] + i * new[CELL]
+        new[to : to + state[CELL]] = state[begin : begin + state[CELL]]
+    return new
+
+
+def _doubled(wanted: int, present: int) -> int:
+    return present if wanted <= present else 1 << (wanted - 1).bit_length()
+
+
+def _copy_table(state: State, new: State, count: int) -> None:
+    words, old_words, old = int(new[WORDS]), int(state[WORDS]), _table(state, count)
     table = _table(new, count)
     table[:, : 2 + old_words] = old[:, : 2 + old_words]
     table[:, 2 + words : 2 + words + old_words] = old[:, 2 + old_words :]
-    return new
 
 
 def _table(state: State, count: int) -> State:

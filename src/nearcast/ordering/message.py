@@ -32,7 +32,7 @@ from nearcast.ordering.kernels import judge
 from nearcast.ordering.layout import HIGHEST_NUMBER, numbers_in
 from nearcast.ordering.names import ProcessId, names_bytes, read_names, wrong
 
-_NAMED: Final = 0x08
+NAMED: Final = 0x08
 _NOTHING: Final = layout.new_state(layout.DELTA_CAUSAL, 1, 1)  # only judged against, never changed
 
 _COMPLAINTS: Final = {
@@ -142,13 +142,14 @@ class Message(NamedTuple):
         data = self.data if self.sent_payload is None else self.data + self.sent_payload
         if roster or not self.names:
             return data
-        return bytes((data[0] | _NAMED,)) + names_bytes(self.names) + data[1:]
+        return bytes((data[0] | NAMED,)) + names_bytes(self.names) + data[1:]
 
     @staticmethod
     def decode(data: bytes, *, roster: tuple[str, ...] = ()) -> Message:
         """Read a message; `PeerProtocolError` if it is none or contradicts itself. O(bytes)."""
         most = HIGHEST_NUMBER
-        if roster or (data and data[0] & _NAMED):
+        data = bytes(data)  # no copy if it is bytes; kernels take nothing else
+        if roster or (data and data[0] & NAMED):
             data, roster = _without_names(data, roster)
             most = len(roster) - 1
         end = judge(_NOTHING, data, most)
@@ -158,10 +159,10 @@ class Message(NamedTuple):
 
 
 def _without_names(data: bytes, roster: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
-    if not data or not data[0] & _NAMED:
+    if not data or not data[0] & NAMED:
         return data, roster
     names, at = read_names(data, 1)
-    return bytes((data[0] & ~_NAMED,)) + data[at:], names
+    return bytes((data[0] & ~NAMED,)) + data[at:], names
 
 
 class Reason(Enum):
@@ -175,6 +176,7 @@ class Reason(Enum):
     UNKNOWN_PROCESS = "it names a process that is not in the group"
     CONTRADICTION = "its account of the past contradicts itself, or what we sent ourselves"
     OTHER_ALGORITHM = "its control information is of another algorithm"
+    MALFORMED = "its bytes are no message"
 
 
 class Deliver(NamedTuple):

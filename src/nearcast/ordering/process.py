@@ -1,7 +1,7 @@
 """What the four algorithms have in common for their user: calls, checks, waiting, releasing.
 
-What a copy carries and what a delivery teaches is decided by kernels over one flat array
-(layout.py); this file keeps the messages that wait, and the timers.
+What a copy carries, what a delivery teaches and what has to wait is decided by kernels over one
+flat array (layout.py); this file checks what comes in, and turns numbers into messages.
 
 Rules of this file:
     1. Times come in as seconds and are whole microseconds from there on.
@@ -16,30 +16,31 @@ Read next: delta_causal.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from heapq import heappop, heappush
+from collections.abc import Iterable, Sequence
 from math import isfinite
+from operator import gt
 from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.model.errors import MisuseError, OutOfRangeError, PeerProtocolError
 from nearcast.ordering import kernels, layout, snapshots
 from nearcast.ordering.account import write_account
 from nearcast.ordering.clocks import LAST_INSTANT_S, MICROSECONDS, duration_us, time_width
 from nearcast.ordering.layout import (
     DELIVERED_NOW,
+    FIRST_REASON,
+    HIGHEST_NUMBER,
     HOLD,
-    M_OWN,
-    M_SENDER,
-    M_SENT,
-    N_HELD,
-    NOW,
-    WAIT_NUMBER,
-    WAIT_TIME,
+    M_END,
+    NEXT_WAKE,
+    OUT_COLUMNS,
+    OUTPUTS,
+    SERIAL,
     State,
 )
 from nearcast.ordering.message import (
+    NAMED,
     Algorithm,
     Counters,
     Deliver,
@@ -47,6 +48,7 @@ from nearcast.ordering.message import (
     Message,
     Output,
     Reason,
+    complaint,
 )
 from nearcast.ordering.names import Names, ProcessId
 
@@ -54,21 +56,14 @@ DEFAULT_SKEW_S: Final = 0.01
 """What synchronised clocks on the Internet may differ (paper, section 2.2: 5 to 10 ms)."""
 
 _REASONS: Final = tuple(Reason)
+_NEEDS: Final = (
+    layout.NEED_NUMBER,
+    layout.NEED_CAPACITY,
+    layout.NEED_HELD,
+    layout.NEED_CELL,
+)
+_ROOMS: Final = (layout.CAPACITY, layout.HELD_ROOM, layout.CELL)
 _new = tuple.__new__  # half the time of the class's own, and most of a send is making copies
-
-
-class Held:
-    """A message that waits; `wait` is the one predecessor that is watched for it."""
-
-    __slots__ = ("deadline_us", "key", "message", "wait_number", "wait_us", "wake_us")
-
-    def __init__(self, message: Message, key: tuple[int, int], deadline_us: int) -> None:
-        self.message = message
-        self.key = key  # (number of its sender, sent_us)
-        self.deadline_us = deadline_us
-        self.wait_number = -1
-        self.wait_us = -1
-        self.wake_us = -1
 
 
 class CausalProcess:
@@ -111,11 +106,9 @@ class CausalProcess:
         state[layout.CLOSED] = self._names.closed
         self._lifetime_us = lifetime_us
         self._offsets: dict[ProcessId, float] = {}
-        self._held: dict[tuple[int, int], Held] = {}
-        self._watched: dict[int, list[Held]] = {}
-        self._timers: list[tuple[int, int, Held]] = []
-        self._serial = 0
+        self._held: dict[int, Message] = {}
         self._ever = 0
+        self._send, self._receive, self._receive_many, self._advance = kernels.entries()
         self._use(state)
         self._use_bytes(1024)
         self._note_names()
@@ -146,7 +139,7 @@ class CausalProcess:
     @property
     def footprint(self) -> int:
         """How many entries are kept at this moment; what is alive within the lifetime bounds it."""
-        return self._peek[layout.COUNT] + len(self._held) + len(self._timers)
+        return self._peek[layout.COUNT] + len(self._held)
 
     @property
     def size_bytes(self) -> int:
@@ -180,10 +173,10 @@ class CausalProcess:
         wanted = set(destinations) if type(destinations) is not set else destinations
         numbers = self._numbers_of(wanted, destinations)
         wire = array("H", numbers).tobytes()
-        copies = kernels.send(self._state, self._out, wire, own_us, len(payload), now)
+        copies = self._send(self._state, self._out, wire, own_us, len(payload), now)
         while copies < 0:
             self._make_room(copies, now)
-            copies = kernels.send(self._state, self._out, wire, own_us, len(payload), now)
+            copies = self._send(self._state, self._out, wire, own_us, len(payload), now)
         return self._copies(numbers, payload)
 
     def _copies(self, numbers: list[int], payload: bytes) -> dict[ProcessId, Message]:
@@ -205,141 +198,135 @@ class CausalProcess:
 
     # -- receiving -------------------------------------------------------------------------
 
-    def receive(self, message: Message, now: float) -> list[Output]:
-        """Return what is to be delivered or discarded now that `message` has arrived."""
+    def receive(self, message: Message | bytes, now: float) -> list[Output]:
+        """Return what is to be delivered or discarded now that `message` has arrived.
+
+        Bytes are judged and received in one step; `PeerProtocolError` if they are no message.
+        """
+        if not isinstance(message, Message):
+            return self._receive_bytes(_bytes_of(message), now)
+        names = self._names.table
+        if message.names is not names and message.names != names:
+            return self._receive_renumbered(message, now)
         if type(now) is not float:
-            now = self._float(now)
-        timers = self._timers
-        due = timers and timers[0][0] <= now * 1e6 + 0.5
-        outputs: list[Output] = self.advance(now) if due else []
-        if message.names != self._names.table:
-            renumbered = self._renumbered(message)
-            if renumbered is None:
-                self._tick(now)
-                return [*outputs, self._discard(message, Reason.UNKNOWN_PROCESS)]
-            message = renumbered
-        result = kernels.receive(self._state, message.data, now)
+            now = float(now)
+        result = self._receive(self._state, message.data, now, False, HIGHEST_NUMBER)
         if result == DELIVERED_NOW:
-            outputs.append(_new(Deliver, (message,)))
-            if self._watched and self._peek[M_SENDER] in self._watched:
-                self._release_after(self._peek[M_SENDER], outputs)
-            return outputs
+            return [_new(Deliver, (message,))]
         while result < 0:
             self._make_room(result, now)
-            result = kernels.receive(self._state, message.data, now)
-        return self._otherwise(message, result, outputs)
+            result = self._receive(self._state, message.data, now, False, HIGHEST_NUMBER)
+        return self._said(result, message, now)
 
-    def _otherwise(self, message: Message, result: int, outputs: list[Output]) -> list[Output]:
-        """Deliver, hold or discard, as the kernel says."""
-        if result == DELIVERED_NOW:
-            outputs.append(Deliver(message))
-            self._release_after(self._peek[M_SENDER], outputs)
-        elif result == HOLD:
-            self._hold_new(message, outputs)
-        else:
-            reason = _REASONS[result - layout.FIRST_REASON]
-            if reason is Reason.FUTURE:
-                self._peek[layout.N_SKEW] += 1
-            outputs.append(self._discard(message, reason))
+    def _receive_bytes(self, data: bytes, now: float) -> list[Output]:
+        names = self._names.table
+        if names and (not data or data[0] & NAMED or not self._names.closed):
+            return self.receive(Message.decode(data), now)
+        if type(now) is not float:
+            now = float(now)
+        most = len(names) - 1 if names else HIGHEST_NUMBER
+        result = self._receive(self._state, data, now, True, most)
+        while result < 0:
+            self._make_room(result, now)
+            result = self._receive(self._state, data, now, True, most)
+        if result == OUTPUTS:
+            outputs: list[Output] = []
+            self._collect(outputs, (data,), now)
+            return outputs
+        message: Message = _new(Message, (data, self._peek[M_END], None, names))
+        return [_new(Deliver, (message,))] if not result else self._said(result, message, now)
+
+    def receive_many(self, messages: Sequence[bytes], now: float) -> list[Output]:
+        """Receive all that is at hand, in this order; in one step, unless processes have names.
+
+        As `receive`, but what is no message is discarded as malformed and counted, so that one
+        damaged message does not keep the others.
+        """
+        now = self._float(now)
+        if self._names.table:
+            return [output for data in messages for output in self._receive_or_discard(data, now)]
+        messages = [_bytes_of(one) for one in messages]
+        data = b"".join(messages)
+        lengths = array("I", map(len, messages)).tobytes()
+        outputs: list[Output] = []
+        done = begin = 0
+        while done < len(messages):
+            result = self._receive_many(
+                self._state, data, lengths, done, begin, now, HIGHEST_NUMBER
+            )
+            if result < 0:
+                self._make_room(result, now)
+                continue
+            begin += sum(map(len, messages[done:result])) if result < len(messages) else 0
+            done = result
+            self._collect(outputs, messages, now)
         return outputs
+
+    def _receive_or_discard(self, data: bytes, now: float) -> list[Output]:
+        try:
+            return self.receive(data, now)
+        except PeerProtocolError:
+            return [self._discard(Message(data, 0, None, ()), Reason.MALFORMED)]
+
+    def _receive_renumbered(self, message: Message, now: float) -> list[Output]:
+        """Receive from one who numbers the names otherwise."""
+        now = self._float(now)
+        renumbered = self._renumbered(message)
+        if renumbered is not None:
+            return self.receive(renumbered, now)
+        return [*self.advance(now), self._discard(message, Reason.UNKNOWN_PROCESS)]
+
+    def _said(self, result: int, message: Message, now: float) -> list[Output]:
+        """Return outputs for what the kernel said of one arrival."""
+        outputs: list[Output] = []
+        if result == OUTPUTS:
+            self._collect(outputs, (message,), now)
+        elif result == HOLD:
+            self._held[self._peek[SERIAL]] = message
+        elif result == DELIVERED_NOW:
+            outputs.append(_new(Deliver, (message,)))
+        else:
+            outputs.append(Discard(message, _REASONS[result - FIRST_REASON]))
+        return outputs
+
+    def _collect(
+        self, outputs: list[Output], arrived: Sequence[Message | bytes], now: float
+    ) -> None:
+        """Turn what the kernel told in OUTS into outputs; go on if it stalled for want of room."""
+        peek, held, names = self._peek, self._held, self._names.table
+        begin = peek[layout.OUTS]
+        told = peek[begin : begin + peek[layout.N_OUT] * OUT_COLUMNS].tolist()
+        for at in range(0, len(told), OUT_COLUMNS):
+            place, serial, result, end = told[at : at + OUT_COLUMNS]
+            if place < 0:
+                message = held.pop(serial)
+            else:
+                one = arrived[place]
+                message = (
+                    one if isinstance(one, Message) else _new(Message, (one, end, None, names))
+                )
+            if result == DELIVERED_NOW:
+                outputs.append(_new(Deliver, (message,)))
+            elif result == HOLD:
+                held[serial] = message
+            else:
+                outputs.append(Discard(message, _REASONS[result - FIRST_REASON]))
+        if peek[layout.STALLED]:
+            self._make_room(layout.GROW, now)
+            outputs += self.advance(now)
 
     def advance(self, now: float) -> list[Output]:
         """Return what is to be delivered or discarded because time has passed."""
-        now_us = self._tick(self._float(now))
+        now = self._float(now)
+        self._advance(self._state, now)
         outputs: list[Output] = []
-        timers = self._timers
-        while timers and timers[0][0] <= now_us:
-            wake_us, _, held = heappop(timers)
-            if held.wake_us == wake_us:
-                self._unwatch(held)
-                if self._look_again(held, outputs):
-                    self._release_after(held.key[0], outputs)
+        if self._peek[layout.N_OUT] or self._peek[layout.STALLED]:
+            self._collect(outputs, (), now)
         return outputs
 
     def wake_at(self) -> float | None:
         """Return when `advance` will next have something to say, if nothing arrives."""
-        timers = self._timers
-        while timers and timers[0][2].wake_us != timers[0][0]:
-            heappop(timers)
-        return timers[0][0] / MICROSECONDS if timers else None
-
-    def _hold_new(self, message: Message, outputs: list[Output]) -> None:
-        peek = self._peek
-        sent_us, own_us = peek[M_SENT], peek[M_OWN]
-        key = (peek[M_SENDER], sent_us)
-        if key in self._held:
-            outputs.append(self._discard(message, Reason.DUPLICATE))
-            return
-        lifetime_us = min(own_us, self._lifetime_us) if own_us else self._lifetime_us
-        held = self._held[key] = Held(message, key, sent_us + lifetime_us)
-        peek[N_HELD] += 1
-        self._hold(held)
-
-    def _hold_again(
-        self, message: Message, key: tuple[int, int], deadline_us: int, number: int, wait_us: int
-    ) -> None:
-        """Go on holding what was held before a restart."""
-        held = self._held[key] = Held(message, key, deadline_us)
-        self._file(held, number, wait_us)
-
-    def _hold(self, held: Held) -> None:
-        """File `held` under the unsettled predecessor that the kernel named."""
-        self._file(held, self._peek[WAIT_NUMBER], self._peek[WAIT_TIME])
-
-    def _file(self, held: Held, number: int, wait_us: int) -> None:
-        held.wait_number, held.wait_us = number, wait_us
-        held.wake_us = min(wait_us + self._lifetime_us, held.deadline_us) + 1
-        self._watched.setdefault(number, []).append(held)
-        self._serial += 1
-        heappush(self._timers, (held.wake_us, self._serial, held))
-
-    def _release_after(self, sender: int, outputs: list[Output]) -> None:
-        """Deliver what a delivery from `sender` releases, also in chains (trap T2.4)."""
-        senders = [sender]
-        for number in senders:
-            senders += self._released_by(number, outputs)
-
-    def _released_by(self, sender: int, outputs: list[Output]) -> list[int]:
-        """Deliver what waited for `sender` alone; return whose messages these were."""
-        watching = self._watched.pop(sender, None)
-        if watching is None:
-            return []
-        delivered_us = self._peek[self._peek[layout.DELIVERED] + sender]
-        released = []
-        for held in watching:
-            if held.wait_number != sender:
-                continue  # no longer waits, or for another
-            if held.wait_us > delivered_us:
-                self._watched.setdefault(sender, []).append(held)
-            elif self._look_again(held, outputs):
-                released.append(held.key[0])
-        return released
-
-    def _unwatch(self, held: Held) -> None:
-        watching = self._watched[held.wait_number]
-        watching.remove(held)
-        if not watching:
-            del self._watched[held.wait_number]
-
-    def _look_again(self, held: Held, outputs: list[Output]) -> bool:
-        """Deliver `held` if it may go now; else file it anew, or give it up."""
-        now_us = self._peek[NOW]
-        in_time = now_us <= held.deadline_us
-        if in_time:
-            result = kernels.look_again(self._state, held.message.data, now_us)
-            while result < 0:
-                self._make_room(result, 0.0)
-                result = kernels.look_again(self._state, held.message.data, now_us)
-            if result == HOLD:
-                self._hold(held)
-                return False
-        held.wait_number, held.wake_us = -1, -1
-        del self._held[held.key]
-        if in_time:
-            outputs.append(Deliver(held.message))
-        else:
-            outputs.append(self._discard(held.message, Reason.WAITED_TOO_LONG))
-        return in_time
+        return self._peek[NEXT_WAKE] / MICROSECONDS if self._held else None
 
     def _discard(self, message: Message, reason: Reason) -> Discard:
         self._peek[layout.N_DISCARDED + _REASONS.index(reason)] += 1
@@ -437,12 +424,6 @@ class CausalProcess:
         last = self._peek[layout.NOW] / MICROSECONDS
         return MisuseError(f"now = {now}", expected=f"at least {last}, the last one")
 
-    def _tick(self, now: float) -> int:
-        now_us: int = kernels.tick(self._state, now)
-        if now_us < 0:
-            raise self._bad_instant(now)
-        return now_us
-
     def _use(self, state: State) -> None:
         self._state = state
         self._peek: memoryview[int] = memoryview(state.data)  # reads a number far quicker
@@ -453,12 +434,15 @@ class CausalProcess:
 
     def _make_room(self, result: int, now: float) -> None:
         """Give a kernel the room it lacked, or raise what it complained of."""
-        if result != layout.GROW:
+        if result in (layout.BAD_INSTANT, layout.BACKWARDS):
             raise self._bad_instant(now)
+        if result != layout.GROW:
+            raise complaint(result)
         peek = self._peek
-        number, capacity = peek[layout.NEED_NUMBER], peek[layout.NEED_CAPACITY]
-        if number >= 64 * peek[layout.WORDS] or capacity > peek[layout.CAPACITY]:
-            self._use(layout.grown(self._state, number, capacity))
+        need = [peek[name] for name in _NEEDS]
+        rooms = (64 * peek[layout.WORDS] - 1, *(peek[name] for name in _ROOMS))
+        if any(map(gt, need, rooms)):
+            self._use(layout.grown(self._state, *need))
         if peek[layout.NEED_BYTES] > len(self._out):
             self._use_bytes(peek[layout.NEED_BYTES])
 
@@ -486,4 +470,4 @@ def _bytes_of(payload: object) -> bytes:
         return payload
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
-    raise MisuseError(type(payload).__name__, where="payload", expected="bytes")
+    raise MisuseError(type(payload).__name__, where="payload or message", expected="bytes")

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 
     P = TypeVar("P", bound=CausalProcess)
 
-_MARK: Final = b"NCO\x01"
+_MARK: Final = b"NCO\x02"
 
 
 def written(process: CausalProcess) -> bytes:
     """Return the bytes of `process`."""
-    held = list(process._held.values())
-    messages = [one.message.encode(roster=True) for one in held]
+    messages = [one.encode(roster=True) for one in process._held.values()]
     names = process._names
     description = {
         "process": process.process,
@@ -40,10 +39,7 @@ def written(process: CausalProcess) -> bytes:
         "members": list(names.members().items()),
         "table": names.table,
         "offsets": list(process.offsets.items()),
-        "held": [
-            [*one.key, one.deadline_us, one.wait_number, one.wait_us, len(data)]
-            for one, data in zip(held, messages, strict=True)
-        ],
+        "held": list(zip(process._held, map(len, messages), strict=True)),
     }
     state = zlib.compress(process._state.tobytes())
     text = json.dumps(description).encode()
@@ -77,9 +73,9 @@ def _rebuilt(kind: type[P], description: dict[str, Any], state: layout.State, re
     process._note_names()
     process._offsets.update(description["offsets"])
     at = 0
-    for sender, sent_us, deadline_us, number, wait_us, length in description["held"]:
+    for serial, length in description["held"]:
         message = Message.decode(rest[at : at + length], roster=tuple(description["table"]))
-        process._hold_again(message, (sender, sent_us), deadline_us, number, wait_us)
+        process._held[serial] = message
         at += length
     return process
 
