@@ -129,7 +129,7 @@ def test_what_an_audit_needs_comes_back_as_rows(tmp_path: Path) -> None:
     recorder.events(2, 1_000, flags, "ann", b"t", b"xy", 0, 1 << 40)
     recorder.causal(CausalStep.DELIVERED, CausalNote("g", "n2", 77, 400, "d"), 1_001)
     recorder.dropped(["bob", "cyd"], 2, Dropped.QUOTA, 1_002, recorder.number(0))
-    recorder.sent(recorder.number(1), "dan", 1_003)
+    recorder.sent(recorder.number(1), "dan", 1_003, 1_010)
     recorder.causal(CausalStep.HELD, CausalNote("g", "n3", 78, 400), 1_004)
     recorder.present("ann", 1_005, is_there=False)
     recorder.subscription(1_006, "b", "t", 1, is_added=True, no_local=True, is_restored=True)

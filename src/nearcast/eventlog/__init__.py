@@ -11,11 +11,13 @@ It knows PyArrow and nothing else: no socket, no clock, no Spark.
 from nearcast.eventlog.schemas import (
     CELLS,
     DELIVERIES,
+    FAULTS,
     LOG_TABLES,
     POSITIONS,
     REGIONS,
     REJECTED_POSITIONS,
     REJECTED_ROWS,
+    UNKNOWN,
     events_schema,
 )
 from nearcast.eventlog.tables import VersionedTable
@@ -23,11 +25,13 @@ from nearcast.eventlog.tables import VersionedTable
 __all__ = [
     "CELLS",
     "DELIVERIES",
+    "FAULTS",
     "LOG_TABLES",
     "POSITIONS",
     "REGIONS",
     "REJECTED_POSITIONS",
     "REJECTED_ROWS",
+    "UNKNOWN",
     "VersionedTable",
     "events_schema",
 ]

@@ -103,7 +103,7 @@ POSITION = Struct("<QQdd")
 RETAINED = Struct("<QQBdddHHHH")  # number, ms, choice, rates, sizes of the four texts
 PRESENCE = Struct("<QQB")
 DROPS = Struct("<QIQB")  # first, count, ms, reason
-SENT = Struct("<QQ")
+SENT = Struct("<QQQ")  # number, ms, deadline
 CAUSAL = Struct("<QQBQQHHH")  # number, ms, step, stamp, lifetime, sizes of the three texts
 LONGEST_LIFETIME_MS = 0xFFFF_FFFF
 
@@ -214,9 +214,9 @@ class Recorder:
             fixed = DROPS.pack(number, count, now_ms, reason)
             self._add(Record.DROPS, fixed + "\0".join(receivers).encode())
 
-    def sent(self, number: int, receiver: str, now_ms: int) -> None:
+    def sent(self, number: int, receiver: str, now_ms: int, deadline_ms: int) -> None:
         """Note that a message with a lifetime has left the queue in which it waited."""
-        self._add(Record.SENT, SENT.pack(number, now_ms) + receiver.encode())
+        self._add(Record.SENT, SENT.pack(number, now_ms, deadline_ms) + receiver.encode())
 
     def present(self, client: str, now_ms: int, *, is_there: bool) -> None:
         """Note that a client or another node has come or gone; "" is this node itself.

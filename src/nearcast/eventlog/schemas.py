@@ -86,6 +86,32 @@ DELIVERIES = pa.schema(
     ]
 )
 
+# What `pipeline audit` found: one row a fault. A message is known by its node and number there.
+FAULTS = pa.schema(
+    [
+        # lost, doubled, late, misordered or unasked
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("node", pa.string(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("t", INSTANT),
+        pa.field("topic", pa.string()),
+        pa.field("publisher", pa.string()),
+        pa.field("receiver", pa.string(), nullable=False),
+        pa.field("why", pa.string(), nullable=False),
+    ]
+)
+
+# What it could not tell, and why: so many deliveries or numbers of a node.
+UNKNOWN = pa.schema(
+    [
+        pa.field("node", pa.string(), nullable=False),
+        pa.field("why", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("first", pa.int64()),
+        pa.field("last", pa.int64()),
+    ]
+)
+
 # What an ingested row was, as JSON, beside the reason why it was dropped.
 REJECTED_ROWS = pa.schema(
     [pa.field("raw", pa.string()), pa.field("reason", pa.string(), nullable=False)]
@@ -128,7 +154,7 @@ EVENTS = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
         # Null: it has no end.
         pa.field("lifetime_ms", pa.int64()),
-        # Not everyone who wants it is meant to get it ($top).
+        # Who is meant to get it does not follow from this row ($top, an event with an extent).
         pa.field("limited", pa.bool_(), nullable=False),
         # A name of `records.Way`, in small letters.
         pa.field("way", pa.string(), nullable=False),
@@ -212,6 +238,7 @@ SENT = pa.schema(
         *_NUMBERED,
         pa.field("t", _LOGGED_AT, nullable=False),
         pa.field("receiver", pa.string(), nullable=False),
+        pa.field("deadline", _LOGGED_AT, nullable=False),
     ]
 )
 

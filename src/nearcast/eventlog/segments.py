@@ -236,8 +236,9 @@ def _drops(body: bytes) -> Columns:
 
 
 def _sent(body: bytes) -> Columns:
-    number, ms = records.SENT.unpack_from(body)
-    return {"sequence": [number], "t": [ms], "receiver": [body[records.SENT.size :].decode()]}
+    number, ms, deadline_ms = records.SENT.unpack_from(body)
+    receiver = body[records.SENT.size :].decode()
+    return {"sequence": [number], "t": [ms], "receiver": [receiver], "deadline": [deadline_ms]}
 
 
 def _causal(body: bytes) -> Columns:

@@ -56,7 +56,8 @@ def note_missed(
 def note_sent(state: NodeState, session: Session, message: Message, mark: int) -> None:
     """Note that a message has left the queue, if it has a lifetime: it may be late."""
     if state.log is not None and message.expires_at_ms and mark >> NUMBER_SHIFT:
-        state.log.sent(mark >> NUMBER_SHIFT, session.client_id, state.now_ms)
+        number, deadline_ms = mark >> NUMBER_SHIFT, message.expires_at_ms
+        state.log.sent(number, session.client_id, state.now_ms, deadline_ms)
 
 
 @contextmanager

@@ -187,7 +187,8 @@ class Selective:
         self._limit_lifetime(message, request.lifetime_ms or settings.lifetime_ms)
         event, complaint = self._event(settings, message, properties, request)
         top, rank = request.top or settings.top, request.rank or settings.rank
-        is_for_all = top is None and (request.reply is None or request.deliver)
+        is_delivered = request.reply is None or request.deliver
+        is_for_all = top is None and request.area is None and is_delivered
         if request.reply is not None:
             asked = (top, rank)
             self._asking.answer(session, route, message, event, asked, complaint, properties)

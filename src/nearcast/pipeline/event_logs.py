@@ -60,10 +60,8 @@ def node_numbers(path: str) -> dict[str, int]:
 
     Raises MisuseError where two names get the same number (one in millions).
     """
-    root = Path(path)
-    files = [*open_segments(root), *(p for table in LOG_TABLES for p in _parts(root, table))]
     numbers: dict[int, str] = {}
-    for node in sorted({_node_of(file) for file in files}):
+    for node in log_nodes(path):
         number = zlib.crc32(node.encode()) >> 10
         if number in numbers:
             raise MisuseError(
@@ -73,6 +71,16 @@ def node_numbers(path: str) -> dict[str, int]:
             )
         numbers[number] = node
     return {node: number for number, node in numbers.items()}
+
+
+def log_nodes(path: str) -> list[str]:
+    """Return the nodes that wrote to a log."""
+    return sorted({_node_of(file) for file in [*open_segments(Path(path)), *log_parts(path)]})
+
+
+def log_parts(path: str) -> list[Path]:
+    """Return the finished files of a log, of all tables."""
+    return [part for table in LOG_TABLES for part in _parts(Path(path), table)]
 
 
 def _parts(root: Path, table: str) -> list[Path]:

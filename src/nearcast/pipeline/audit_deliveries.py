@@ -1,0 +1,319 @@
+"""One segment of one node's log: who was due each event, and who was handed it.
+
+    events ──topics──► wishes in effect ──► due pairs ─┐
+    deliveries, drops ──────────────────► real pairs ──┴──► lost, doubled, unasked
+
+A pair is an event and a client, as one number; pairs are joined by sorting. A node notes an event,
+its deliveries and its drops in one batch, so a segment has all three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nearcast.pipeline.audit_logs import Segment, read_part
+from nearcast.pipeline.audit_selections import NO, PERHAPS, YES, ConditionJudge
+from nearcast.pipeline.audit_wishes import PEER, Chronicle, Flags, Longs
+
+AFTER_A_GAP = "after a gap in the log"
+CONDITIONS = "whether the conditions of a subscription hold"
+_EVENT = ("sequence", "t", "topic", "publisher", "qos", "limited", "way", "lifetime_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Rows of one kind: places of events in the segment, receivers, and why.
+
+    `numbers` stand instead where the events are not in the segment.
+    """
+
+    kind: str
+    events: Longs
+    receivers: list[str]
+    why: str
+    numbers: Longs | None = None
+
+
+@dataclass(slots=True)
+class SegmentEvents:
+    """A segment's events by columns; `topic`, `publisher` number the names beside them."""
+
+    table: pa.Table
+    sequence: Longs
+    ms: Longs
+    topic: Longs
+    topics: list[str]
+    publisher: Longs
+    publishers: list[str]
+    qos: Longs
+    is_client: Flags
+    is_chosen: Flags
+    limited: Flags
+    ordered: Flags  # sent to other nodes in causal order
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+def read_events(files: Segment, *, with_payload: bool) -> SegmentEvents:
+    """Return the events of a segment, by number."""
+    columns = (*_EVENT, "payload") if with_payload else _EVENT
+    table = read_part(files, "events", columns).sort_by("sequence").combine_chunks()
+    topic, topics = codes_of(table["topic"])
+    publisher, publishers = codes_of(table["publisher"])
+    way, ways = codes_of(table["way"])
+    sequence = longs(table["sequence"])
+    causal = read_part(files, "causal", ("sequence", "step"))
+    sent = longs(causal["sequence"])[np.array(causal["step"].to_pylist(), dtype=object) == "sent"]
+    return SegmentEvents(
+        table,
+        sequence,
+        longs(table["t"].cast(pa.int64())),
+        topic,
+        topics,
+        publisher,
+        publishers,
+        longs(table["qos"]),
+        way == (ways.index("client") if "client" in ways else -1),
+        way == (ways.index("chosen") if "chosen" in ways else -1),
+        np.asarray(table["limited"].to_numpy(zero_copy_only=False), dtype=np.bool_),
+        np.isin(sequence, sent),
+    )
+
+
+def longs(column: pa.ChunkedArray) -> Longs:
+    """Return a column of numbers."""
+    return np.asarray(column.cast(pa.int64()).to_numpy(), dtype=np.int64)
+
+
+def codes_of(column: pa.ChunkedArray) -> tuple[Longs, list[str]]:
+    """Return a column of texts as numbers, and the text behind each."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    whole = column.unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        if not whole.num_chunks:
+            return np.zeros(0, np.int64), []
+        whole = whole.chunk(0)
+    numbers = np.asarray(whole.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return numbers, whole.dictionary.to_pylist()
+
+
+def judge_deliveries(
+    files: Segment, events: SegmentEvents, chronicle: Chronicle, judge: ConditionJudge | None
+) -> list[Finding]:
+    """Return what went wrong in a segment; kind `unknown` where nobody can tell.
+
+    Complexity: O(p log p) for p pairs of events with those who want them or got them.
+    """
+    real = _Real(files, events, chronicle)
+    asked = _Asked(events, chronicle, judge)
+    clients = max(len(chronicle.code_of), 1)
+    names = list(chronicle.code_of)
+    doubt = _doubtful(events.sequence, chronicle)
+    found = [
+        *_judge_own(events, asked, real, clients, doubt, names),
+        *_judge_groups(events, asked, real, clients, doubt, chronicle),
+    ]
+    if len(real.orphans):
+        why = "a delivery of an event that is not in the log"
+        receivers = [""] * len(real.orphans)
+        found.append(Finding("unknown", real.orphans, receivers, why, real.orphans))
+    return found
+
+
+def _doubtful(numbers: Longs, chronicle: Chronicle) -> Flags:
+    doubt = np.zeros(len(numbers), np.bool_)
+    for start, end in chronicle.facts.doubts:
+        doubt |= (numbers >= start) & (numbers < end)
+    return doubt
+
+
+class _Real:
+    """What was handed over, and what was dropped with a reason: pairs of event and client."""
+
+    def __init__(self, files: Segment, events: SegmentEvents, chronicle: Chronicle) -> None:
+        event, client, known = _pairs(files, "deliveries", events, chronicle)
+        self.orphans = _numbers(files, "deliveries")[~known]
+        self.event, self.client = event[known], client[known]
+        event, client, known = _pairs(files, "drops", events, chronicle)
+        self.dropped_event, self.dropped_client = event[known], client[known]
+
+
+def _numbers(files: Segment, table: str) -> Longs:
+    return longs(read_part(files, table, ("sequence",))["sequence"])
+
+
+def _pairs(
+    files: Segment, table: str, events: SegmentEvents, chronicle: Chronicle
+) -> tuple[Longs, Longs, Flags]:
+    rows = read_part(files, table, ("sequence", "receiver"))
+    numbers = longs(rows["sequence"])
+    codes, names = codes_of(rows["receiver"])
+    of_name = np.array([chronicle.code(name) for name in names], dtype=np.int64)
+    client = of_name[codes] if len(codes) else codes
+    if not len(events):
+        return numbers, client, np.zeros(len(numbers), np.bool_)
+    at = np.minimum(np.searchsorted(events.sequence, numbers), len(events) - 1)
+    return at, client, events.sequence[at] == numbers
+
+
+class _Asked:
+    """Everyone with a fitting subscription in effect: event, client, group, and whether it is due.
+
+    `due` is YES, PERHAPS (conditions that nobody can check) or NO (conditions do not hold, or QoS 0
+    for a client that is away).
+    """
+
+    def __init__(
+        self, events: SegmentEvents, chronicle: Chronicle, judge: ConditionJudge | None
+    ) -> None:
+        wishes = chronicle.wishes
+        event, wish = _in_effect(events, chronicle)
+        own = np.array(
+            [chronicle.code_of.get(name, -1) for name in events.publishers], dtype=np.int64
+        )
+        is_own = wishes.no_local[wish] & (wishes.client[wish] == own[events.publisher[event]])
+        travels = events.is_client[event] & ~events.ordered[event]
+        kept = ~is_own & (~wishes.peer[wish] | travels)
+        self.event, wish = event[kept], wish[kept]
+        self.client, self.group = wishes.client[wish], wishes.group[wish]
+        covers = np.where(wishes.selective[wish], PERHAPS, YES)
+        if judge is not None:
+            for at in np.flatnonzero(wishes.selective[wish]).tolist():
+                covers[at] = _ask(judge, events, chronicle, int(self.event[at]), int(wish[at]))
+        lossy = np.minimum(events.qos[self.event], wishes.qos[wish]) == 0
+        there, _ = chronicle.there(self.client, events.sequence[self.event])
+        self.due = np.where(lossy & ~there, NO, covers)
+
+
+def _in_effect(events: SegmentEvents, chronicle: Chronicle) -> tuple[Longs, Longs]:
+    """Return pairs of events and wishes that were in effect; by topic, then all at once."""
+    wishes = chronicle.wishes
+    order = np.argsort(events.topic, kind="stable")
+    bounds = np.searchsorted(events.topic[order], np.arange(len(events.topics) + 1))
+    starts: list[Longs] = []
+    counts: list[Longs] = []
+    chosen: list[Longs] = []
+    for number, topic in enumerate(events.topics):
+        low, high = bounds[number], bounds[number + 1]
+        fitting = chronicle.on_topic(topic) if high > low else ()
+        if len(fitting):
+            numbers = events.sequence[order[low:high]]
+            first = np.searchsorted(numbers, wishes.since[fitting])
+            last = np.searchsorted(numbers, wishes.until[fitting])
+            starts.append(low + first)
+            counts.append(np.maximum(last - first, 0))
+            chosen.append(np.asarray(fitting))
+    if not starts:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    many, begin = np.concatenate(counts), np.concatenate(starts)
+    within = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
+    return order[np.repeat(begin, many) + within], np.repeat(np.concatenate(chosen), many)
+
+
+def _ask(
+    judge: ConditionJudge, events: SegmentEvents, chronicle: Chronicle, event: int, wish: int
+) -> int:
+    text = chronicle.wishes.texts[chronicle.wishes.text[wish]]
+    client = chronicle.wishes.names[chronicle.wishes.client[wish]]
+    place = chronicle.place(client, int(events.sequence[event])) if "$near/" in text else None
+    payload = events.table["payload"][event].as_py()
+    return judge.covers(events.topics[events.topic[event]], payload, text, place)
+
+
+def _judge_own(
+    events: SegmentEvents,
+    asked: _Asked,
+    real: _Real,
+    clients: int,
+    doubt: Flags,
+    names: list[str],
+) -> list[Finding]:
+    """Judge clients by themselves: one copy each, and one more for each share group."""
+    is_own = asked.group == 0
+    pair = asked.event * clients + asked.client
+    own, own_due = _best(pair[is_own], asked.due[is_own])
+    handed, copies = np.unique(real.event * clients + real.client, return_counts=True)
+    dropped = np.unique(real.dropped_event * clients + real.dropped_client)
+    allowed = np.isin(handed, own).astype(np.int64) + _times(handed, np.unique(
+        (pair * (1 + int(asked.group.max(initial=0))) + asked.group)[~is_own]
+    ) // (1 + int(asked.group.max(initial=0))))  # fmt: skip
+    judged = ~(events.is_chosen | events.limited)
+    missing = ~np.isin(own, handed) & ~np.isin(own, dropped) & judged[own // clients]
+    unsure = doubt[own // clients]
+    stray = (allowed == 0) & ~events.is_chosen[handed // clients]
+    stray_unsure = doubt[handed // clients]
+    rows = (
+        ("doubled", handed[copies > np.maximum(allowed, 1)], "handed over more than once"),
+        ("lost", own[missing & (own_due == YES) & ~unsure], "due and not handed over"),
+        ("unknown", own[missing & (own_due == YES) & unsure], AFTER_A_GAP),
+        ("unknown", own[missing & (own_due == PERHAPS)], CONDITIONS),
+        ("unasked", handed[stray & ~stray_unsure], "handed over without a subscription"),
+        ("unknown", handed[stray & stray_unsure], AFTER_A_GAP),
+    )
+    return [
+        Finding(kind, some // clients, [names[one] for one in (some % clients).tolist()], why)
+        for kind, some, why in rows
+        if len(some)
+    ]
+
+
+def _best(keys: Longs, values: Any) -> tuple[Longs, Longs]:
+    """Return each key once, with the greatest of its values."""
+    if not len(keys):
+        return keys, keys
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], np.asarray(values)[order]
+    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+    return keys[first], np.maximum.reduceat(values, first).astype(np.int64)
+
+
+def _times(keys: Longs, among: Longs) -> Longs:
+    """Return how often each key is among others, which are sorted."""
+    low, high = np.searchsorted(among, keys), np.searchsorted(among, keys, "right")
+    return (high - low).astype(np.int64)
+
+
+def _judge_groups(
+    events: SegmentEvents,
+    asked: _Asked,
+    real: _Real,
+    clients: int,
+    doubt: Flags,
+    chronicle: Chronicle,
+) -> list[Finding]:
+    """Judge share groups: one member gets it. Elsewhere than at its origin, the origin chose."""
+    member = asked.group > 0
+    if not member.any():
+        return []
+    groups = 1 + int(asked.group.max())
+    pair = (asked.event * clients + asked.client)[member]
+    served = np.isin(pair, real.event * clients + real.client) | np.isin(
+        pair, real.dropped_event * clients + real.dropped_client
+    )
+    team = (asked.event * groups + asked.group)[member]
+    key, due = _best(team, asked.due[member])
+    _, done = _best(team, served.astype(np.int64))
+    event = key // groups
+    lost = (done == 0) & events.is_client[event] & ~events.limited[event]
+    names = [f"$share/{group}" for group, _ in chronicle.group_of]
+    rows = (
+        ("lost", lost & (due == YES) & ~doubt[event], "due to one of the group, handed to none"),
+        ("unknown", lost & (due == YES) & doubt[event], AFTER_A_GAP),
+        ("unknown", lost & (due == PERHAPS), CONDITIONS),
+    )
+    return [
+        Finding(kind, event[some], [names[g - 1] for g in (key[some] % groups).tolist()], why)
+        for kind, some, why in rows
+        if some.any()
+    ]
+
+
+def is_peer(name: str) -> bool:
+    """Tell whether a receiver is another node."""
+    return name.startswith(PEER)

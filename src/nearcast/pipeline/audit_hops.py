@@ -1,0 +1,260 @@
+"""Between nodes: what one handed to another, and what arrived there.
+
+A message has no number of its own on the way: numbering it would cost the hot path something for
+each one. Both ends have its bytes. So the n-th message of some content that node a handed to node b
+is the n-th of that content which b has from a; messages alike may stand for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearcast.pipeline.audit_deliveries import Finding, SegmentEvents, codes_of, longs
+from nearcast.pipeline.audit_logs import FOREVER, NodeFacts, Segment, Span, read_part, records_of
+from nearcast.pipeline.audit_wishes import PEER, Chronicle, Flags, Longs
+
+NEAR_A_GAP = "between nodes: a gap, a crash or the end of a log is near"
+NO_LOG = "there is no log of the other node"
+HOP_COLUMNS = (
+    "side", "origin", "target", "content", "level", "sequence", "ms", "topic", "publisher",
+    "lifetime_ms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How far clocks of two nodes may differ, and how long a change takes to be known to all.
+
+    `settle_ms` is also how long a message may be under way when a log ends.
+    """
+
+    skew_ms: int = 1_000
+    settle_ms: int = 5_000
+
+
+def blind_spans(nodes: Mapping[str, NodeFacts], allowance: Allowance) -> dict[str, list[Span]]:
+    """Return when (ms) the log of each node may miss what was sent or came."""
+    spans: dict[str, list[Span]] = {}
+    settle = allowance.settle_ms
+    for node, facts in nodes.items():
+        spans[node] = [
+            (start - settle, min(end, FOREVER - settle) + settle) for start, end in facts.crashes
+        ]
+        spans[node].append((facts.until_ms - settle, FOREVER))
+        if facts.is_sampled or facts.doubts:
+            spans[node] = [(-FOREVER, FOREVER)]
+    return spans
+
+
+def _in_spans(values: Longs, spans: list[Span]) -> Flags:
+    inside = np.zeros(len(values), np.bool_)
+    for start, end in spans:
+        inside |= (values >= start) & (values < end)
+    return inside
+
+
+# --- what one segment tells ----------------------------------------------------------------------
+
+
+def hops_of(files: Segment, events: SegmentEvents) -> pd.DataFrame:
+    """Return what was handed to other nodes, and what came from them; events need payloads."""
+    rows = read_part(files, "deliveries", ("sequence", "receiver", "qos"))
+    codes, names = codes_of(rows["receiver"])
+    is_peer = np.array([name.startswith(PEER) for name in names], dtype=np.bool_)
+    chosen = np.flatnonzero(is_peer[codes]) if len(codes) else codes
+    numbers = longs(rows["sequence"])[chosen]
+    at = np.minimum(np.searchsorted(events.sequence, numbers), max(len(events) - 1, 0))
+    known = events.sequence[at] == numbers if len(events) else np.zeros(len(numbers), np.bool_)
+    known &= events.is_client[at] if len(events) else known
+    targets = [names[code][len(PEER) :] for code in codes[chosen][known].tolist()]
+    out = _side(events, at[known], "out")
+    out["origin"], out["target"] = files.node, targets
+    out["level"] = longs(rows["qos"])[chosen][known]
+    return pd.concat([_not_dropped(files, out), _came(files, events)], ignore_index=True)
+
+
+def _not_dropped(files: Segment, out: pd.DataFrame) -> pd.DataFrame:
+    drops = read_part(files, "drops", ("sequence", "receiver")).to_pandas()
+    gone = set(zip(drops["sequence"], drops["receiver"].astype("object"), strict=True))
+    pairs = zip(out["sequence"], PEER + out["target"].astype("object"), strict=True)
+    return out[[pair not in gone for pair in pairs]] if gone else out
+
+
+def _came(files: Segment, events: SegmentEvents) -> pd.DataFrame:
+    way, ways = codes_of(events.table["way"])
+    from_node = np.array([name.startswith(PEER) for name in events.publishers], dtype=np.bool_)
+    is_arrival = way == (ways.index("node") if "node" in ways else -1)
+    chosen = np.flatnonzero(is_arrival & from_node[events.publisher]) if len(events) else way
+    came = _side(events, chosen, "in")
+    came["origin"] = [name.removeprefix(PEER) for name in came["publisher"]]
+    came["target"] = files.node
+    came["level"] = events.qos[chosen]
+    return came
+
+
+def _side(events: SegmentEvents, chosen: Longs, side: str) -> pd.DataFrame:
+    topics = np.array(events.topics, dtype=object)[events.topic[chosen]]
+    payloads = events.table["payload"].take(chosen).to_numpy()
+    content = pd.util.hash_array(payloads.astype(object), categorize=False).view(np.int64)
+    if len(topics):
+        content = content ^ (pd.util.hash_array(topics).view(np.int64) >> 1)
+    lifetimes = events.table["lifetime_ms"].take(chosen).fill_null(-1)
+    frame = pd.DataFrame(
+        {
+            "side": side,
+            "origin": "",
+            "target": "",
+            "content": content,
+            "level": 0,
+            "sequence": events.sequence[chosen],
+            "ms": events.ms[chosen],
+            "topic": topics,
+            "publisher": np.array(events.publishers, dtype=object)[events.publisher[chosen]],
+            "lifetime_ms": longs(lifetimes),
+        }
+    )
+    return frame[list(HOP_COLUMNS)]
+
+
+def untold(
+    events: SegmentEvents,
+    chronicle: Chronicle,
+    others: Mapping[str, Chronicle],
+    real: set[tuple[int, str]],
+    allowance: Allowance,
+) -> list[Finding]:
+    """Return what this node should have handed to another, where a client wanted it, and did not.
+
+    A wish counts from `settle` after it was noted until `settle` before it ends, while the link has
+    stood for as long. Plain subscriptions only: places and share groups have ways of their own.
+    `real`: events (by number) and nodes that were handed them, or for which they were dropped.
+    """
+    facts = {name: one.facts for name, one in others.items()}
+    blind = blind_spans({"": chronicle.facts, **facts}, allowance)
+    found = []
+    for name, other in others.items():
+        if blind[name][0][0] == -FOREVER:
+            continue
+        due = np.flatnonzero(_wanted(events, other, allowance) & events.is_client)
+        due = due[~(events.limited[due] | events.ordered[due])]
+        code = np.full(len(due), chronicle.code(PEER + name), dtype=np.int64)
+        there, since_ms = chronicle.there(code, events.sequence[due])
+        due = due[there & (events.ms[due] >= since_ms + allowance.settle_ms)]
+        numbers = events.sequence[due].tolist()
+        due = due[np.array([(one, name) not in real for one in numbers], dtype=np.bool_)]
+        unsure = _in_spans(events.ms[due], blind[""]) | _in_spans(events.ms[due], blind[name])
+        why = "a client there wants it, and the node was not sent it"
+        for kind, some, text in (("lost", ~unsure, why), ("unknown", unsure, NEAR_A_GAP)):
+            if some.any():
+                found.append(Finding(kind, due[some], [PEER + name] * int(some.sum()), text))
+    return found
+
+
+def _wanted(events: SegmentEvents, other: Chronicle, allowance: Allowance) -> Flags:
+    """Tell which events some client of another node wanted for certain."""
+    wishes, settle = other.wishes, allowance.settle_ms
+    plain = ~(wishes.peer | wishes.selective) & (wishes.group == 0)
+    wanted = np.zeros(len(events), np.bool_)
+    order = np.argsort(events.topic, kind="stable")
+    bounds = np.searchsorted(events.topic[order], np.arange(len(events.topics) + 1))
+    for number, topic in enumerate(events.topics):
+        fitting = other.on_topic(topic)
+        fitting = fitting[plain[fitting]]
+        start = wishes.since_ms[fitting] + settle
+        end = np.minimum(wishes.until_ms[fitting], other.facts.until_ms) - settle
+        lasting = start < end
+        if lasting.any():
+            some = order[bounds[number] : bounds[number + 1]]
+            begun = np.searchsorted(np.sort(start[lasting]), events.ms[some], "right")
+            ended = np.searchsorted(np.sort(end[lasting]), events.ms[some], "right")
+            wanted[some] = begun > ended
+    return wanted
+
+
+# --- both ends together ------------------------------------------------------------------------
+
+
+def judge_hops(
+    rows: pd.DataFrame, nodes: Mapping[str, NodeFacts], allowance: Allowance
+) -> list[dict[str, Any]]:
+    """Return faults and rows of kinds `unknown` and `allowed`, from the hops of some topics.
+
+    Allowed are losses at QoS 0 and repetitions at QoS 1, where a link broke.
+    """
+    keys = ["origin", "target", "content", "level"]
+    rows = rows.sort_values("sequence", kind="stable")
+    place = rows.groupby([*keys, "side"], sort=False).cumcount()
+    rows = rows.assign(place=place)
+    sent, came = rows[rows["side"] == "out"], rows[rows["side"] == "in"]
+    pairs = sent.merge(came, on=[*keys, "place"], how="outer", suffixes=("_a", "_b"))
+    blind = blind_spans(nodes, allowance)
+    alone = pairs[pairs["ms_a"].isna() | pairs["ms_b"].isna()]
+    found = [_unmatched(one, nodes, blind) for one in records_of(alone)]
+    both = pairs[pairs["ms_a"].notna() & pairs["ms_b"].notna()]
+    return found + _late(both, allowance) + _misordered(both)
+
+
+def _unmatched(
+    one: dict[str, Any], nodes: Mapping[str, NodeFacts], blind: dict[str, list[Span]]
+) -> dict[str, Any]:
+    is_lost = bool(np.isnan(one["ms_b"]))
+    side = "a" if is_lost else "b"
+    ends = (one["origin"], one["target"])
+    at = np.array([int(one[f"ms_{side}"])])
+    row = {
+        "node": one["origin"] if is_lost else one["target"],
+        "receiver": PEER + one["target"],
+        **{name: one[f"{name}_{side}"] for name in ("sequence", "ms", "topic", "publisher")},
+    }
+    if any(end not in nodes for end in ends):
+        return row | {"kind": "unknown", "why": NO_LOG}
+    if any(_in_spans(at, blind[end])[0] for end in ends):
+        return row | {"kind": "unknown", "why": NEAR_A_GAP}
+    if is_lost and one["level"] == 0:
+        return row | {"kind": "allowed", "why": "QoS 0: it did not arrive at the other node"}
+    if not is_lost and one["level"] == 1:
+        return row | {"kind": "allowed", "why": "QoS 1: it came to the other node again"}
+    if is_lost:
+        return row | {"kind": "lost", "why": f"it did not arrive at node {one['target']}"}
+    return row | {"kind": "doubled", "why": f"it came again from node {one['origin']}"}
+
+
+def _late(both: pd.DataFrame, allowance: Allowance) -> list[dict[str, Any]]:
+    """Return what arrived after its lifetime, which travels in whole seconds: hence one more."""
+    took_ms = both["ms_b"] - both["ms_a"]
+    limit = both["lifetime_ms_a"] + allowance.skew_ms + 1_000
+    late = both[(both["lifetime_ms_a"] >= 0) & (took_ms > limit)]
+    return [
+        _arrived(
+            one, "late", f"it arrived {one['ms_b'] - one['ms_a']:.0f} ms after its publication"
+        )
+        for one in records_of(late)
+    ]
+
+
+def _misordered(both: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return what came after a later message of the same publisher, topic and QoS."""
+    line = ["origin", "target", "publisher_a", "topic_a", "level"]
+    rows = both.sort_values("sequence_b", kind="stable")
+    highest = rows.groupby(line, sort=False)["sequence_a"].cummax()
+    why = "a later message of its publisher and topic came first"
+    wrong = rows[highest > rows["sequence_a"]]
+    return [_arrived(one, "misordered", why) for one in records_of(wrong)]
+
+
+def _arrived(one: dict[str, Any], kind: str, why: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "node": one["target"],
+        "sequence": one["sequence_b"],
+        "ms": one["ms_b"],
+        "topic": one["topic_a"],
+        "publisher": one["publisher_a"],
+        "receiver": PEER + one["target"],
+        "why": why,
+    }

@@ -1,0 +1,75 @@
+"""Whether the conditions of a subscription held for an event: asked as the broker asks.
+
+The conditions are in the subscription's identity, the event's values in its payload, and where a
+client was is the last position before the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nearcast.index.topic_filters import topic_matches
+from nearcast.model import Event, MisuseError, Subscription, read_subscription, split_prefixes
+from nearcast.model.requests import SELECTING, decoded
+
+if TYPE_CHECKING:
+    from nearcast.config.schema import SpaceSection
+
+YES, PERHAPS, NO = 1, 0, -1
+Place = tuple[float, float, bool]
+
+
+class ConditionJudge:
+    """Knows the spaces; reads events and subscriptions, each once."""
+
+    def __init__(self, spaces: Sequence[SpaceSection]) -> None:
+        self._spaces = spaces
+        self._readers: dict[str, Any] = {}
+        self._wishes: dict[str, Subscription] = {}
+        self._last: tuple[str, bytes] | None = None
+        self._event: Event | None = None
+
+    def covers(self, topic: str, payload: bytes, text: str, place: Place | None) -> int:
+        """Tell whether a subscription wants an event.
+
+        `place` is where its client was, and whether the broker may have forgotten that.
+        """
+        section = next((one for one in self._spaces if topic_matches(one.topics, topic)), None)
+        if section is None or section.values != "json":
+            return PERHAPS
+        event = self._read(section, topic, payload)
+        if event is None:
+            return NO
+        wish = self._wish(text)
+        if wish.near_m is not None and place is not None and place[2]:
+            return PERHAPS
+        return YES if wish.covers(event, None if place is None else place[:2]) else NO
+
+    def _wish(self, text: str) -> Subscription:
+        wish = self._wishes.get(text)
+        if wish is None:
+            bare = text.split("/", 2)[2] if text.startswith("$share/") else text
+            pairs, topic_filter = split_prefixes(bare, SELECTING)
+            wish = read_subscription(topic_filter, decoded(pairs)).subscription
+            self._wishes[text] = wish
+        return wish
+
+    def _read(self, section: SpaceSection, topic: str, payload: bytes) -> Event | None:
+        if self._last != (topic, payload):
+            self._last = (topic, payload)
+            self._event = self._read_anew(section, topic, payload)
+        return self._event
+
+    def _read_anew(self, section: SpaceSection, topic: str, payload: bytes) -> Event | None:
+        from nearcast.node.spaces import SpaceSettings
+        from nearcast.node.values import EventReader
+
+        if section.name not in self._readers:
+            settings = SpaceSettings(space=section.to_space(), values="json", paths=section.paths())
+            self._readers[section.name] = EventReader(settings)
+        try:
+            event: Event = self._readers[section.name].read(topic, payload, ())
+        except MisuseError:
+            return None
+        return event

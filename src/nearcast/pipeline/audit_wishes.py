@@ -1,0 +1,236 @@
+"""Who wanted what at a node, from which number of its log to which.
+
+A filter's shape says where its literal levels are (`a/+/c/#` is `L+L#`), its key what they are. A
+topic has one key for each shape there is, so finding the filters that fit it is a look-up for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nearcast.model import MisuseError, split_prefixes
+from nearcast.model.requests import SELECTING
+from nearcast.pipeline.audit_logs import FOREVER, NodeFacts, Segment, read_part, whole
+
+PEER = "$node/"
+_SHARE = "$share/"
+_BETWEEN = "\0"
+_CLIENT_SHIFT = 41  # two million million numbers a node
+Longs = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+def shape_and_key(topic_filter: str) -> tuple[str, str]:
+    r"""Return where a filter's literal levels are, and what they are.
+
+    >>> shape_and_key("a/+/c/#")
+    ('L+L#', 'a\x00c')
+    """
+    levels = topic_filter.split("/")
+    shape = "".join(level if level in {"+", "#"} else "L" for level in levels)
+    return shape, _BETWEEN.join(level for level in levels if level not in {"+", "#"})
+
+
+def key_in_shape(topic: str, shape: str) -> str | None:
+    r"""Return the key that a filter of this shape has if the topic fits it; None if none can.
+
+    >>> key_in_shape("a/b/c", "L+L#")
+    'a\x00c'
+    """
+    levels = topic.split("/")
+    fixed = shape.removesuffix("#")
+    fits = len(levels) >= len(fixed) if shape[-1] == "#" else len(levels) == len(fixed)
+    if not fits or (topic[:1] == "$" and shape[0] != "L"):
+        return None
+    return _BETWEEN.join(level for level, sign in zip(levels, fixed, strict=False) if sign == "L")
+
+
+def parts_of(text: str) -> tuple[str, str, bool]:
+    """Return the share group, the bare filter, and whether conditions stand before it.
+
+    >>> parts_of("$share/g/$near/500m/shops/#")
+    ('g', 'shops/#', True)
+    """
+    group = ""
+    if text.startswith(_SHARE):
+        _, group, text = text.split("/", 2)
+    try:
+        prefixes, bare = split_prefixes(text, SELECTING)
+    except MisuseError:
+        return group, text, False
+    return group, bare, bool(prefixes)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Subscriptions of one node, each from a number (and an instant) up to another one.
+
+    `client` numbers the names in `names`; `group` is 0 for none, else numbers the share group.
+    """
+
+    names: list[str]
+    texts: list[str]
+    client: Longs
+    text: Longs
+    group: Longs
+    qos: Longs
+    no_local: Flags
+    selective: Flags
+    peer: Flags
+    since: Longs
+    until: Longs
+    since_ms: Longs
+    until_ms: Longs
+
+
+class Chronicle:
+    """Who wanted what and who was there, at one node.
+
+    Complexity: O(subscription changes + comings and goings) to make, in time and memory;
+    `on_topic` O(shapes of filters) the first time, O(1) after that.
+    """
+
+    def __init__(self, segments: Sequence[Segment], facts: NodeFacts) -> None:
+        changes, comings, steps = _read_changes(segments)
+        self.facts = facts
+        self.code_of: dict[str, int] = {}
+        self.group_of: dict[tuple[str, str], int] = {}
+        self.wishes = self._wishes(_ended(changes, ["client", "filter"], facts))
+        self._there = _ended(comings, ["client"], facts)
+        self._there_key, self._there_until, self._there_ms = self._presence()
+        self._places = steps.sort_values(["client", "sequence"], kind="stable")
+        self._places_of = dict(self._places.groupby("client", sort=False).indices)
+        self._by_key: dict[tuple[str, str], list[int]] = {}
+        for place, number in enumerate(self.wishes.text.tolist()):
+            bare = parts_of(self.wishes.texts[number])[1]
+            self._by_key.setdefault(shape_and_key(bare), []).append(place)
+        self._shapes = sorted({shape for shape, _ in self._by_key})
+        self._topics: dict[str, Longs] = {}
+
+    def code(self, client: str) -> int:
+        """Return a number for a client; a new one if it has none."""
+        return self.code_of.setdefault(client, len(self.code_of))
+
+    def _wishes(self, rows: pd.DataFrame) -> Wishes:
+        texts, text_names = pd.factorize(rows["filter"])
+        clients = np.array([self.code(one) for one in rows["client"]], dtype=np.int64)
+        told = [parts_of(one) for one in text_names]
+        groups = [
+            self.group_of.setdefault((group, bare), len(self.group_of) + 1) if group else 0
+            for group, bare, _ in told
+        ]
+        return Wishes(
+            list(self.code_of),
+            list(text_names),
+            clients,
+            texts.astype(np.int64),
+            np.array(groups, dtype=np.int64)[texts] if len(texts) else _none(),
+            rows["qos"].to_numpy(np.int64),
+            rows["no_local"].to_numpy(np.bool_),
+            np.array([one[2] for one in told], dtype=np.bool_)[texts]
+            if len(texts)
+            else _none().astype(np.bool_),
+            rows["client"].str.startswith(PEER).to_numpy(np.bool_),
+            rows["sequence"].to_numpy(np.int64),
+            rows["until"].to_numpy(np.int64),
+            rows["ms"].to_numpy(np.int64),
+            rows["until_ms"].to_numpy(np.int64),
+        )
+
+    def _presence(self) -> tuple[Longs, Longs, Longs]:
+        rows = self._there
+        codes = np.array([self.code(one) for one in rows["client"]], dtype=np.int64)
+        keys = (codes << _CLIENT_SHIFT) | rows["sequence"].to_numpy(np.int64)
+        order = np.argsort(keys, kind="stable")
+        until, ms = rows["until"].to_numpy(np.int64), rows["ms"].to_numpy(np.int64)
+        return keys[order], until[order], ms[order]
+
+    def on_topic(self, topic: str) -> Longs:
+        """Return the places of all wishes that a topic fits."""
+        found = self._topics.get(topic)
+        if found is None:
+            places: list[int] = []
+            for shape in self._shapes:
+                key = key_in_shape(topic, shape)
+                if key is not None:
+                    places += self._by_key.get((shape, key), ())
+            found = self._topics[topic] = np.array(places, dtype=np.int64)
+        return found
+
+    def there(self, clients: Longs, numbers: Longs) -> tuple[Flags, Longs]:
+        """Tell which clients were there at these numbers, and since which instant (ms)."""
+        if not len(self._there_key):
+            return np.zeros(len(clients), np.bool_), np.zeros(len(clients), np.int64)
+        at = np.searchsorted(self._there_key, (clients << _CLIENT_SHIFT) | numbers, "right") - 1
+        at = np.maximum(at, 0)
+        same = (self._there_key[at] >> _CLIENT_SHIFT) == clients
+        began = (self._there_key[at] & ((1 << _CLIENT_SHIFT) - 1)) <= numbers
+        return same & began & (numbers < self._there_until[at]), self._there_ms[at]
+
+    def place(self, client: str, number: int) -> tuple[float, float, bool] | None:
+        """Return where a client was last before a number, and whether that may be forgotten.
+
+        It may be if the client, or the node, has come since.
+        """
+        rows = self._places_of.get(client)
+        if rows is None:
+            return None
+        numbers = self._places["sequence"].to_numpy(np.int64)[rows]
+        at = int(np.searchsorted(numbers, number)) - 1
+        if at < 0:
+            return None
+        row = self._places.iloc[rows[at]]
+        code = self.code(client) << _CLIENT_SHIFT
+        low = np.searchsorted(self._there_key, code | int(numbers[at]), "right")
+        high = np.searchsorted(self._there_key, code | number, "right")
+        started = any(int(numbers[at]) < start < number for start, _ in self.facts.starts)
+        return float(row["lon"]), float(row["lat"]), bool(high > low) or started
+
+
+def _none() -> Longs:
+    return np.zeros(0, dtype=np.int64)
+
+
+def _read_changes(
+    segments: Sequence[Segment],
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    tables: dict[str, list[Any]] = {"subscriptions": [], "presence": [], "positions": []}
+    for segment in segments:
+        with whole(segment) as files:
+            for name, parts in tables.items():
+                table = read_part(files, name).to_pandas()
+                if "t" in table:
+                    table["ms"] = table["t"].astype("datetime64[ms, UTC]").astype("int64")
+                parts.append(table.drop(columns=["t", "node"]).astype(_TEXTS.get(name, {})))
+    joined = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
+    return joined["subscriptions"], joined["presence"], joined["positions"]
+
+
+_TEXTS = {
+    "subscriptions": {"client": "object", "filter": "object"},
+    "presence": {"client": "object"},
+    "positions": {"client": "object"},
+}
+
+
+def _ended(changes: pd.DataFrame, keys: list[str], facts: NodeFacts) -> pd.DataFrame:
+    """Give each beginning its end: the next word on it, or the node's next start."""
+    is_on = "added" if "added" in changes else "there"
+    rows = changes[changes["client"] != ""].sort_values([*keys, "sequence"], kind="stable")
+    following = rows.groupby(keys, sort=False)
+    until = following["sequence"].shift(-1, fill_value=FOREVER).to_numpy(np.int64)
+    until_ms = following["ms"].shift(-1, fill_value=FOREVER).to_numpy(np.int64)
+    starts = np.array([*(at for at, _ in facts.starts), FOREVER], dtype=np.int64)
+    starts_ms = np.array([*(ms for _, ms in facts.starts), FOREVER], dtype=np.int64)
+    after = np.searchsorted(starts, rows["sequence"].to_numpy(np.int64), "right")
+    after = np.minimum(after, len(starts) - 1)
+    ended = rows.assign(
+        until=np.minimum(until, starts[after]), until_ms=np.minimum(until_ms, starts_ms[after])
+    )
+    return ended[ended[is_on].to_numpy(np.bool_)]
