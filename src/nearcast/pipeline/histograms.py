@@ -87,11 +87,8 @@ def _variation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def extent_of(space: Space) -> Extent:
-    """Return a space's ranges as the overlay takes them; a category has its place as number."""
-    lows = tuple(each.low for each in space.attributes)
-    highs = (max(each.high, each.low + 1.0) if each.is_category else each.high
-             for each in space.attributes)  # fmt: skip
-    return Extent(lows, tuple(highs))
+    """Return a space's ranges as the overlay takes them; a category is its place, ± ½."""
+    return Extent(space.extent.lows, space.extent.highs)
 
 
 def count_events(events: DataFrame, space: Space) -> Histogram:
@@ -122,8 +119,7 @@ def shape_of(space: Space) -> tuple[int, ...]:
     """Return how many cells each attribute is cut into; a category has one for each value."""
     most = _CELLS.get(space.dimensions, _FINE_CELLS)
     return tuple(
-        min(most, max(2, len(each.categories))) if each.is_category else most
-        for each in space.attributes
+        min(most, len(each.categories)) if each.is_category else most for each in space.attributes
     )
 
 

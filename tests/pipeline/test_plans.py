@@ -1,0 +1,264 @@
+"""A plan is laid out by what Spark counted: by definition, under any partitioning."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from nearcast.eventlog import POSITIONS, REGIONS
+from nearcast.locality import Counts, Plan, Rect, load_plan, save_plan
+from nearcast.model.errors import FileFormatError, MisuseError, OutOfRangeError
+from nearcast.pipeline.census import (
+    central_space,
+    collect_moves,
+    moves_between_leaves,
+    time_per_cell,
+)
+from nearcast.pipeline.plans import (
+    BEFORE_FILE,
+    PLAN_FILE,
+    PlanRules,
+    last_plan,
+    lay_out,
+    regions_of,
+    save_found,
+    take_census,
+)
+from nearcast.pipeline.tables import spark_schema
+
+pytestmark = pytest.mark.spark
+
+SPACE = Rect(0.0, 0.0, 8.0, 8.0)
+MARKET = Rect(1.0, 1.0, 2.5, 3.0)
+START = datetime(2026, 5, 1, tzinfo=UTC)
+
+Fix = tuple[str, datetime, float, float, int, float, float]
+
+
+def walks(seed: int, users: int = 12, fixes: int = 60) -> list[Fix]:
+    """Return random walks in and around the space, each with a pause that begins a second trip."""
+    rng = np.random.default_rng(seed)
+    rows: list[Fix] = []
+    for user in range(users):
+        x, y = rng.uniform(0, 8, 2)
+        t, trip = START + timedelta(seconds=int(rng.integers(0, 100))), 0
+        for i in range(fixes):
+            step_s = 0.0
+            if i == fixes // 2:
+                t, trip = t + timedelta(hours=1), 1
+            elif i:
+                step_s = round(float(rng.uniform(0.5, 60)), 3)
+                t += timedelta(seconds=step_s)
+                x, y = x + rng.normal(0, 0.5), y + rng.normal(0, 0.5)
+            rows.append((f"user{user}", t, float(x), float(y), trip, step_s, 1.0))
+    return rows
+
+
+def table(
+    spark: SparkSession, rows: list[Fix], *, partitions: int = 2, seed: int | None = None
+) -> DataFrame:
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(len(rows))
+        rows = [rows[i] for i in order]
+    frame = spark.createDataFrame(rows, spark_schema(POSITIONS))
+    return frame.repartition(partitions) if seed is not None else frame.coalesce(partitions)
+
+
+def square(count: int) -> Plan:
+    xs, ys = np.random.default_rng(1).uniform(0, 8, (2, 400))
+    counts = Counts.from_positions(SPACE, [MARKET], xs, ys, depth=4)
+    return Plan.build(SPACE, [MARKET], counts, capacity=400 // count)
+
+
+def moves_by_definition(rows: list[Fix], plan: Plan) -> dict[tuple[int, int], int]:
+    """Follow each user through each trip, and count where the leaf is another one."""
+    found: dict[tuple[int, int], int] = {}
+    for key in {(row[0], row[4]) for row in rows}:
+        track = sorted(row for row in rows if (row[0], row[4]) == key)
+        leaves = [
+            plan.leaf_at(x, y).number if plan.space.contains(x, y) else None
+            for _, _, x, y, *_ in track
+        ]
+        for before, after in pairwise(leaves):
+            if before is not None and after is not None and before != after:
+                pair = (min(before, after), max(before, after))
+                found[pair] = found.get(pair, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize(("partitions", "seed"), [(1, None), (3, None), (1, 4), (7, 5)])
+def test_moves_are_those_of_each_user_in_each_trip(
+    spark: SparkSession, partitions: int, seed: int | None
+):
+    rows = walks(1)
+    plans = [square(4), square(20)]
+    positions = table(spark, rows, partitions=partitions, seed=seed)
+    found = collect_moves(moves_between_leaves(positions, plans), 2)
+    assert found == [moves_by_definition(rows, plan) for plan in plans]
+    assert sum(found[1].values()) > sum(found[0].values()) > 0
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7])
+def test_time_per_cell_is_the_sum_of_the_steps_that_end_there(spark: SparkSession, partitions: int):
+    rows = walks(2)
+    regions = [MARKET, Rect(2.0, 2.0, 4.0, 4.0)]
+    expected: dict[tuple[int, int], list[int]] = {}
+
+    def add(key: tuple[int, int], place: int, weight: int) -> None:
+        sums = expected.setdefault(key, [0, 0, 0])
+        sums[place] += weight
+        sums[2] += 1
+
+    for _, _, x, y, _, step_s, _ in rows:
+        weight = round(step_s * 1000) or 1000
+        if not SPACE.contains(x, y):
+            expected.setdefault((-1, -1), [0, 0, 0])[2] += 1
+            continue
+        cell = min(int(y / 0.5), 15) * 16 + min(int(x / 0.5), 15)
+        holding = [n for n, region in enumerate(regions) if region.contains(x, y)]
+        add((cell, -1), 1 if holding else 0, weight)
+        if holding:
+            add((-1, holding[0]), 1, weight)
+    positions = table(spark, rows, partitions=partitions, seed=partitions)
+    found = time_per_cell(positions, SPACE, regions, depth=4).collect()
+    assert {(r["cell"], r["region"]): [*r[2:]] for r in found} == expected
+
+
+def test_the_space_is_where_nearly_all_are(spark: SparkSession):
+    rows = [(f"u{i}", START, 8.501 + 0.001 * (i % 39), 47.3, 0, 0.0, 0.0) for i in range(1000)] + [
+        ("lost", START, -120.0, -80.0, 0, 0.0, 0.0)
+    ]
+    assert central_space(table(spark, rows)) == Rect(8.5, 47.3, 8.54, 47.31)
+
+
+def crowd(spark: SparkSession, town: int = 3, **how: int) -> DataFrame:
+    return table(spark, walks(town, users=20), **how)
+
+
+def test_the_plan_is_the_one_that_locality_builds_of_these_counts(spark: SparkSession):
+    rules = PlanRules(capacity=0.5, depth=4, space=SPACE)
+    positions = crowd(spark)
+    found = lay_out(positions, [MARKET, Rect(50.0, 50.0, 51.0, 51.0)], rules)
+    census = take_census(positions, SPACE, [MARKET], 4)
+    capacity = round(0.5 * census.span_ms)
+    expected = Plan.build(SPACE, [MARKET], census.counts, capacity=capacity)
+    assert [leaf.key for leaf in found.plan.leaves] == [leaf.key for leaf in expected.leaves]
+    assert found.regions_outside == 1
+    q_only = Plan.build(SPACE, [], census.counts, capacity=capacity, layout="q")
+    summary = found.summary()
+    assert summary["leaves_q_only"] == len(q_only.leaves)
+    assert summary["positions"] + summary["outside_the_space"] == 20 * 60
+    loads = sum(leaf.load for leaf in found.plan.leaves)
+    assert loads == pytest.approx(summary["users_at_once"], abs=len(found.plan.leaves) / 2)
+
+
+def test_about_as_many_leaves_as_asked_for(spark: SparkSession):
+    found = lay_out(crowd(spark), [], PlanRules(leaves=100, depth=5, space=SPACE))
+    assert len(found.plan.leaves) > 1
+    few = lay_out(crowd(spark), [], PlanRules(leaves=1, depth=5, space=SPACE))
+    assert len(few.plan.leaves) < len(found.plan.leaves)
+
+
+def test_the_same_positions_keep_the_plan_and_others_make_the_next_version(
+    spark: SparkSession, tmp_path: Path
+):
+    rules = PlanRules(capacity=0.4, depth=4, space=SPACE, brokers=3)
+    first = lay_out(crowd(spark), [MARKET], rules)
+    assert (first.plan.version, first.is_new, first.diff) == (1, True, None)
+    assert set(first.plan.brokers or ()) == {0, 1, 2}
+    save_found(first, tmp_path)
+    text = (tmp_path / PLAN_FILE).read_text()
+    last = last_plan(tmp_path / PLAN_FILE)
+    assert last == first.plan
+
+    again = lay_out(crowd(spark, partitions=5, seed=9), [MARKET], rules, last)
+    assert (again.is_new, again.plan) == (False, first.plan)
+    assert again.handovers["this plan"] == again.handovers["last plan"]
+    save_found(again, tmp_path)
+    assert (tmp_path / PLAN_FILE).read_text() == text
+    assert not (tmp_path / BEFORE_FILE).exists()
+
+    other = lay_out(crowd(spark, town=8), [], rules, last)
+    assert (other.plan.version, other.is_new) == (2, True)
+    assert other.diff is not None
+    assert "r0" in other.diff.removed
+    save_found(other, tmp_path)
+    assert (tmp_path / BEFORE_FILE).read_text() == text
+    assert load_plan(tmp_path / PLAN_FILE) == other.plan
+    for name in ("plan.svg", "plan.geojson"):
+        assert (tmp_path / name).stat().st_size > 1_000
+
+
+def test_brokers_keep_their_leaves_where_they_can(spark: SparkSession):
+    rules = PlanRules(capacity=0.4, depth=4, space=SPACE, brokers=3)
+    found = lay_out(crowd(spark), [], rules).plan
+    turned = found.with_brokers([(broker + 1) % 3 for broker in found.brokers or ()])
+    after = lay_out(crowd(spark), [], rules, turned)
+    assert after.plan.brokers == turned.brokers
+    assert not after.is_new
+
+
+def test_a_plan_for_another_city_is_laid_out_anew(spark: SparkSession):
+    elsewhere = Plan.build((100.0, 40.0, 101.0, 41.0), [], Counts.empty(4), version=6)
+    found = lay_out(crowd(spark), [], PlanRules(depth=4), elsewhere)
+    assert found.plan.version == 7
+    assert found.diff is None
+    assert found.plan.space.contains(4.0, 4.0)
+
+
+def test_positions_of_nobody_or_elsewhere_are_said(spark: SparkSession):
+    empty = spark.createDataFrame([], spark_schema(POSITIONS))
+    with pytest.raises(MisuseError, match="no positions"):
+        lay_out(empty, [], PlanRules())
+    with pytest.raises(MisuseError, match="no positions"):
+        lay_out(empty, [], PlanRules(space=SPACE))
+    with pytest.raises(MisuseError, match="1,200 positions, none of them in the space"):
+        lay_out(crowd(spark), [], PlanRules(space=Rect(70.0, 70.0, 71.0, 71.0)))
+    with pytest.raises(MisuseError, match="no column 'step_s'"):
+        lay_out(crowd(spark).drop("step_s"), [], PlanRules())
+
+
+def test_one_position_is_enough_for_a_plan(spark: SparkSession):
+    found = lay_out(table(spark, walks(1, users=1, fixes=1)), [], PlanRules(brokers=2))
+    assert len(found.plan.leaves) == 1
+    assert found.summary()["handovers"] == {"this plan": 0, "q only": 0}
+
+
+def test_a_plan_of_another_version_is_refused_and_stays(tmp_path: Path):
+    path = tmp_path / PLAN_FILE
+    assert last_plan(path) is None
+    save_plan(Plan.build(SPACE, [], Counts.empty(3)), path)
+    for bad in (path.read_text().replace('"format_version": 1', '"format_version": 2'), "{", "[]"):
+        path.write_text(bad)
+        with pytest.raises(FileFormatError, match="move it away"):
+            last_plan(path)
+        assert path.read_text() == bad
+
+
+@pytest.mark.parametrize("wrong", [{"leaves": 0}, {"brokers": 0}, {"capacity": 0.0},
+                                   {"capacity": float("nan")}])  # fmt: skip
+def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]):
+    with pytest.raises(OutOfRangeError):
+        PlanRules(**wrong)  # type: ignore[arg-type]
+
+
+def test_regions_come_in_the_order_of_their_numbers(spark: SparkSession):
+    rows = [(1, 0.0, 0.0, 1.0, 1.0, 2, 9.0, 0.9, 0.1), (0, 2.0, 2.0, 3.0, 3.0, 2, 9.0, 0.9, 0.1)]
+    frame = spark.createDataFrame(rows, spark_schema(REGIONS))
+    assert regions_of(frame) == [Rect(2.0, 2.0, 3.0, 3.0), Rect(0.0, 0.0, 1.0, 1.0)]
+    with pytest.raises(MisuseError, match="no column 'north'"):
+        regions_of(frame.drop("north"))
+
+
+def test_the_map_has_leaves_and_regions(spark: SparkSession, tmp_path: Path):
+    found = lay_out(crowd(spark), [MARKET], PlanRules(depth=4, space=SPACE))
+    save_found(found, tmp_path / "deep" / "er", tmp_path / "elsewhere.json")
+    features = json.loads((tmp_path / "deep/er/plan.geojson").read_text())["features"]
+    kinds = [feature["properties"]["kind"] for feature in features]
+    assert kinds.count("slow region") == 1
+    assert len(kinds) == len(found.plan.leaves) + 1
+    assert load_plan(tmp_path / "elsewhere.json") == found.plan
