@@ -238,13 +238,11 @@ def _judge_own(
     is_own = asked.group == 0
     pair = asked.event * clients + asked.client
     own, own_due = _best(pair[is_own], asked.due[is_own])
-    handed, copies = np.unique(real.event * clients + real.client, return_counts=True)
-    dropped = np.unique(real.dropped_event * clients + real.dropped_client)
-    allowed = np.isin(handed, own).astype(np.int64) + _times(handed, np.unique(
-        (pair * (1 + int(asked.group.max(initial=0))) + asked.group)[~is_own]
-    ) // (1 + int(asked.group.max(initial=0))))  # fmt: skip
+    handed, copies = counted(real.event * clients + real.client)
+    dropped, _ = counted(real.dropped_event * clients + real.dropped_client)
+    allowed = _among(handed, own) + _times(handed, _memberships(asked, pair))
     judged = ~(events.is_chosen | events.limited)
-    missing = ~np.isin(own, handed) & ~np.isin(own, dropped) & judged[own // clients]
+    missing = ~_among(own, handed) & ~_among(own, dropped) & judged[own // clients]
     unsure = doubt[own // clients]
     stray = (allowed == 0) & ~events.is_chosen[handed // clients]
     stray_unsure = doubt[handed // clients]
@@ -261,6 +259,29 @@ def _judge_own(
         for kind, some, why in rows
         if len(some)
     ]
+
+
+def _memberships(asked: _Asked, pair: Longs) -> Longs:
+    """Return the pairs of event and client, sorted, once for each share group it is for."""
+    groups = 1 + int(asked.group.max(initial=0))
+    members = asked.group > 0
+    return counted((pair * groups + asked.group)[members])[0] // groups
+
+
+def counted(keys: Longs) -> tuple[Longs, Longs]:
+    """Return each key once, in order, and how often it was there; quicker than np.unique here."""
+    keys = np.sort(keys)
+    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]]) if len(keys) else keys
+    return keys[first], np.diff(np.r_[first, len(keys)])
+
+
+def _among(keys: Longs, others: Longs) -> Flags:
+    """Tell which keys are among others, which are sorted."""
+    if not len(others):
+        return np.zeros(len(keys), np.bool_)
+    at = np.minimum(np.searchsorted(others, keys), len(others) - 1)
+    found: Flags = others[at] == keys
+    return found
 
 
 def _best(keys: Longs, values: Any) -> tuple[Longs, Longs]:

@@ -18,6 +18,7 @@ from nearcast.pipeline.audit_deliveries import Finding, SegmentEvents, codes_of,
 from nearcast.pipeline.audit_logs import FOREVER, NodeFacts, Segment, Span, read_part, records_of
 from nearcast.pipeline.audit_wishes import PEER, Chronicle, Flags, Longs
 
+_NONE: Longs = np.zeros(0, dtype=np.int64)
 NEAR_A_GAP = "between nodes: a gap, a crash or the end of a log is near"
 NO_LOG = "there is no log of the other node"
 HOP_COLUMNS = (
@@ -125,14 +126,14 @@ def untold(
     events: SegmentEvents,
     chronicle: Chronicle,
     others: Mapping[str, Chronicle],
-    real: set[tuple[int, str]],
+    real: Mapping[str, Longs],
     allowance: Allowance,
 ) -> list[Finding]:
     """Return what this node should have handed to another, where a client wanted it, and did not.
 
     A wish counts from `settle` after it was noted until `settle` before it ends, while the link has
     stood for as long. Plain subscriptions only: places and share groups have ways of their own.
-    `real`: events (by number) and nodes that were handed them, or for which they were dropped.
+    `real`: the numbers of events that each node was handed, or that were dropped for it.
     """
     facts = {name: one.facts for name, one in others.items()}
     blind = blind_spans({"": chronicle.facts, **facts}, allowance)
@@ -145,8 +146,7 @@ def untold(
         code = np.full(len(due), chronicle.code(PEER + name), dtype=np.int64)
         there, since_ms = chronicle.there(code, events.sequence[due])
         due = due[there & (events.ms[due] >= since_ms + allowance.settle_ms)]
-        numbers = events.sequence[due].tolist()
-        due = due[np.array([(one, name) not in real for one in numbers], dtype=np.bool_)]
+        due = due[~np.isin(events.sequence[due], real.get(name, _NONE))]
         unsure = _in_spans(events.ms[due], blind[""]) | _in_spans(events.ms[due], blind[name])
         why = "a client there wants it, and the node was not sent it"
         for kind, some, text in (("lost", ~unsure, why), ("unknown", unsure, NEAR_A_GAP)):
@@ -184,14 +184,15 @@ def judge_hops(
 ) -> list[dict[str, Any]]:
     """Return faults and rows of kinds `unknown` and `allowed`, from the hops of some topics.
 
+    All rows are of one origin and one target.
     Allowed are losses at QoS 0 and repetitions at QoS 1, where a link broke.
     """
-    keys = ["origin", "target", "content", "level"]
+    keys, ends = ["content", "level"], {name: rows[name].iloc[0] for name in ("origin", "target")}
     rows = rows.sort_values("sequence", kind="stable")
-    place = rows.groupby([*keys, "side"], sort=False).cumcount()
-    rows = rows.assign(place=place)
-    sent, came = rows[rows["side"] == "out"], rows[rows["side"] == "in"]
-    pairs = sent.merge(came, on=[*keys, "place"], how="outer", suffixes=("_a", "_b"))
+    sent, came = (rows[rows["side"] == side].drop(columns=list(ends)) for side in ("out", "in"))
+    ranked = [one.assign(place=one.groupby(keys, sort=False).cumcount()) for one in (sent, came)]
+    pairs = ranked[0].merge(ranked[1], on=[*keys, "place"], how="outer", suffixes=("_a", "_b"))
+    pairs = pairs.assign(**ends)
     blind = blind_spans(nodes, allowance)
     alone = pairs[pairs["ms_a"].isna() | pairs["ms_b"].isna()]
     found = [_unmatched(one, nodes, blind) for one in records_of(alone)]
@@ -202,7 +203,7 @@ def judge_hops(
 def _unmatched(
     one: dict[str, Any], nodes: Mapping[str, NodeFacts], blind: dict[str, list[Span]]
 ) -> dict[str, Any]:
-    is_lost = bool(np.isnan(one["ms_b"]))
+    is_lost = bool(pd.isna(one["ms_b"]))
     side = "a" if is_lost else "b"
     ends = (one["origin"], one["target"])
     at = np.array([int(one[f"ms_{side}"])])
@@ -239,7 +240,7 @@ def _late(both: pd.DataFrame, allowance: Allowance) -> list[dict[str, Any]]:
 
 def _misordered(both: pd.DataFrame) -> list[dict[str, Any]]:
     """Return what came after a later message of the same publisher, topic and QoS."""
-    line = ["origin", "target", "publisher_a", "topic_a", "level"]
+    line = ["publisher_a", "topic_a", "level"]
     rows = both.sort_values("sequence_b", kind="stable")
     highest = rows.groupby(line, sort=False)["sequence_a"].cummax()
     why = "a later message of its publisher and topic came first"

@@ -16,13 +16,15 @@ from nearcast.pipeline.audit_causal import causal_rows, late_rows
 from nearcast.pipeline.audit_deliveries import (
     Finding,
     SegmentEvents,
+    codes_of,
     judge_deliveries,
+    longs,
     read_events,
 )
 from nearcast.pipeline.audit_hops import Allowance, hops_of, untold
 from nearcast.pipeline.audit_logs import NodeFacts, Segment, read_part, whole
 from nearcast.pipeline.audit_selections import ConditionJudge
-from nearcast.pipeline.audit_wishes import PEER, Chronicle
+from nearcast.pipeline.audit_wishes import PEER, Chronicle, Longs
 
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
@@ -37,7 +39,7 @@ FOUND = {
 }  # fmt: skip
 """The columns of all that tasks return; `what` is fault, hop, causal, or seen (a count)."""
 
-_BUCKETS = 64
+_BUCKETS = 16
 _known: dict[tuple[str, str], Chronicle] = {}
 
 
@@ -152,12 +154,14 @@ def _hops(files: Segment, events: SegmentEvents) -> pd.DataFrame:
     return rows.assign(what="hop")
 
 
-def _handed(files: Segment) -> set[tuple[int, str]]:
+def _handed(files: Segment) -> dict[str, Longs]:
     """Return which events other nodes were handed, or were not for a reason that was noted."""
-    found: set[tuple[int, str]] = set()
+    found: dict[str, list[Longs]] = {}
     for table in ("deliveries", "drops"):
-        rows = read_part(files, table, ("sequence", "receiver")).to_pandas()
-        rows = rows[rows["receiver"].astype("object").str.startswith(PEER)]
-        names = (name.removeprefix(PEER) for name in rows["receiver"])
-        found.update(zip(rows["sequence"].tolist(), names, strict=True))
-    return found
+        rows = read_part(files, table, ("sequence", "receiver"))
+        codes, names = codes_of(rows["receiver"])
+        numbers = longs(rows["sequence"])
+        for code, name in enumerate(names):
+            if name.startswith(PEER):
+                found.setdefault(name.removeprefix(PEER), []).append(numbers[codes == code])
+    return {name: np.concatenate(parts) for name, parts in found.items()}
