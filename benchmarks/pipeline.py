@@ -1,6 +1,6 @@
 """The Spark jobs, beside the bare kernel, Spark SQL, and Apache Sedona where it is to hand.
 
-    python benchmarks/pipeline.py [--quick] [--part match,peers,skew,growth,regions,stream]
+    python -m benchmarks.pipeline [--quick] [--part match,peers,skew,growth,regions,stream]
 
 Boxes and events are uniform in two attributes. `match` keeps the five narrowest of about 100
 matches an event; `all pairs` returns all of 2.5. Times include building the index and writing
@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -225,8 +226,8 @@ def _sedona_rows(root: Path, count: int, boxes: int, ours_s: float, wanted: int)
         why = "not measured: NEARCAST_SEDONA_JAR is not set; 1.8.0 does not load in Spark 4.3"
         return [{"name": f"{name} ({why})", "holds": None}]
     run = subprocess.run(
-        [sys.executable, __file__, "--sedona", str(root), jar],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "benchmarks.pipeline", "--sedona", str(root), jar],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1],
     )  # fmt: skip
     if run.returncode:
         lines = [line for line in run.stderr.splitlines() if line.startswith((":", "error"))]
@@ -380,8 +381,19 @@ def run(
     quick: bool, parts: tuple[str, ...] = PARTS, positions: str | None = None
 ) -> dict[str, Any]:
     """Run all parts; a few minutes if quick, a quarter of an hour if not, on two free cores."""
-    rows = [row for part in parts for row in part_rows(part, quick, positions)]
+    rows = [row for part in parts for row in _told(part, quick, positions)]
     return {"name": "pipeline", "quick": quick, "rows": rows}
+
+
+def _told(part: str, quick: bool, positions: str | None) -> Iterator[Row]:
+    """Measure a part and tell its rows as they come; one that fails does not end the others."""
+    try:
+        for row in part_rows(part, quick, positions):
+            print(row, file=sys.stderr, flush=True)
+            yield row
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told as a miss
+        traceback.print_exc()
+        yield {"name": f"{part}: failed ({type(error).__name__})", "holds": False}
 
 
 def _main() -> None:
@@ -389,14 +401,13 @@ def _main() -> None:
     if arguments[:1] == ["--sedona"]:
         sedona(Path(arguments[1]), arguments[2])
         return
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     parts: tuple[str, ...] = PARTS
     if "--part" in arguments:
         parts = tuple(arguments[arguments.index("--part") + 1].split(","))
     positions = os.environ.get("NEARCAST_POSITIONS")
     for part in parts:
-        for row in part_rows(part, "--quick" in arguments, positions):
-            print(row, flush=True)
+        for _ in _told(part, "--quick" in arguments, positions):
+            pass
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from nearcast.matching import Matcher
+from nearcast.matching import Matcher, open_matcher
 from nearcast.model import (
     Attribute,
     Event,
@@ -28,6 +28,10 @@ from nearcast.model import (
 from nearcast.pipeline.match import Question
 from nearcast.pipeline.stream import (
     Stream,
+    clear,
+    complete,
+    index_at,
+    match_batch,
     pinned,
     read_deliveries,
     start,
@@ -125,6 +129,50 @@ def test_the_stream_delivers_what_the_matcher_says_and_goes_on_where_it_stopped(
     assert {key for event, key in new if event == 9001} == {*range(2, 40), 99}
     assert (9002, 1) in new
     assert not any(key == 0 for event, key in new)
+
+
+def test_a_batch_done_again_replaces_what_an_attempt_left(spark: SparkSession, tmp_path: Path):
+    write_events(tmp_path / "events", files=1, rows=30)
+    write_changes(tmp_path / "changes", "000.parquet", WISHES)
+    left = pa.table({"event_id": [1], "subscription_id": [1], "rank": pa.array([0], pa.int32())})
+    for table in ("deliveries", "rejected"):
+        folder = tmp_path / "out" / table / "000000000000"
+        folder.mkdir(parents=True)
+        pq.write_table(left, folder / "part-stray.parquet")
+        (folder / "_SUCCESS").touch()
+    events = spark.read.parquet(str(tmp_path / "events"))
+    write_changes(tmp_path / "changes", "001.parquet", [(0, "remove", "")])
+    bad = spark.sql("SELECT 777L AS event_id, 500D AS x, 1D AS y")
+    for _ in range(2):
+        match_batch(stream_of(tmp_path), events.unionAll(bad).repartition(3), 0)
+        write_changes(tmp_path / "changes", "002.parquet", [(1, "remove", "")])  # comes too late
+    wishes = {key: where for key, _, where in WISHES if key != 0}
+    assert rows(spark, tmp_path) == expected(tmp_path, wishes)
+    (rejected,) = (tmp_path / "out" / "rejected" / "000000000000").glob("*.parquet")
+    assert pq.read_table(rejected).to_pylist() == [
+        {"event_id": 777, "reason": "x: outside 0 to 100"}
+    ]
+
+
+def test_a_file_that_no_task_names_is_removed_before_the_mark(tmp_path: Path):
+    folder = tmp_path / "deliveries"
+    clear(folder)
+    for name in ("part-1.parquet", "part-2.parquet"):
+        (folder / name).touch()
+    complete(folder, {"part-2.parquet"})
+    assert sorted(path.name for path in folder.iterdir()) == ["_SUCCESS", "part-2.parquet"]
+    clear(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_only_the_last_indexes_are_kept_and_one_half_built_is_built_anew(tmp_path: Path):
+    for number in range(6):
+        write_changes(tmp_path / "changes", f"{number}.parquet", [(number, "put", "x < 1")])
+    paths = [index_at(stream_of(tmp_path), f"{number}.parquet") for number in range(6)]
+    assert [path.exists() for path in paths] == [False] * 3 + [True] * 3
+    (paths[5] / "manifest.json").unlink()
+    assert index_at(stream_of(tmp_path), "5.parquet") == paths[5]
+    assert len(open_matcher(paths[5]).match_point("plane", "plane/x", (0.0, 0.0))) == 6
 
 
 def test_a_pin_is_chosen_once(tmp_path: Path):

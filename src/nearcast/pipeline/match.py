@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENT_KEY = "event_id"
+# Columns beside a space's attributes, none of which can have such a name:
+REASON = "why not"
+TOPIC = "its topic"
 _EVENTS_AT_ONCE = 65_536
 
 
@@ -92,7 +95,17 @@ def _opened(index: str) -> MatcherView:
 
 
 def deliveries(batch: pa.RecordBatch, view: MatcherView, question: Question) -> pa.RecordBatch:
-    """Return who gets the events of a batch, in the order of the events."""
+    """Return who gets the events of a batch; those with a column TOPIC are each of their own topic.
+
+    Complexity: as that of the matcher, once for each topic in the batch.
+    """
+    if TOPIC in batch.schema.names:
+        return _joined(
+            [
+                deliveries(part, view, replace(question, topic=topic))
+                for topic, part in _by_topic(batch)
+            ]
+        )
     space = view.spaces[question.space]
     points = points_of(batch, space)
     ids = batch.column(EVENT_KEY).cast(pa.int64()).to_numpy()
@@ -102,8 +115,18 @@ def deliveries(batch: pa.RecordBatch, view: MatcherView, question: Question) -> 
             _boxed(ids, points, boxed, view, question),
             _plain(ids, points, ~boxed, view, question),
         ]
-        return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        return _joined(parts)
     return _plain(ids, points, np.ones(len(ids), np.bool_), view, question)
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    topics = batch.column(TOPIC)
+    for topic in topics.unique().to_pylist():
+        yield topic, batch.filter(pc.equal(topics, topic)).drop_columns([TOPIC])
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(parts) if parts else _rows(*(np.empty(0, np.int64),) * 3)
 
 
 def _plain(

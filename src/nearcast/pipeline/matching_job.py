@@ -13,7 +13,7 @@ from nearcast.eventlog import DELIVERIES
 from nearcast.matching import save_matcher
 from nearcast.model import Space
 from nearcast.pipeline.column_types import check_event_columns, check_subscription_columns
-from nearcast.pipeline.match import EVENT_KEY, Question, deliveries_from, ship, why_not
+from nearcast.pipeline.match import EVENT_KEY, REASON, Question, deliveries_from, ship, why_not
 from nearcast.pipeline.partitioned import choose_cells, match_by_place
 from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
 from nearcast.pipeline.tables import drafts
@@ -45,16 +45,19 @@ def match_tables(
     output: str,
     *,
     fits: int = FITS_A_WORKER,
+    tasks: int | None = None,
 ) -> Matched:
     """Write the tables `deliveries` and `rejected_events` under `output`."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     check_event_columns(events, space, EVENT_KEY)
     columns = subscription_columns(space, subscriptions.columns, "subscriptions")
     wishes = subscriptions.select(*columns)
     check_subscription_columns(wishes, KEY)
-    judged = events.withColumn("reason", why_not(space, events.columns))
+    judged = events.withColumn(REASON, why_not(space, events.columns))
     names = [a.name for a in space.attributes if a.name in events.columns]
-    good = judged.where("reason IS NULL").select(EVENT_KEY, *names)
-    bad = judged.where("reason IS NOT NULL").select(EVENT_KEY, "reason")
+    good = judged.where(F.col(REASON).isNull()).select(EVENT_KEY, *names)
+    bad = judged.where(F.col(REASON).isNotNull()).select(EVENT_KEY, F.col(REASON).alias("reason"))
     with tempfile.TemporaryDirectory(prefix="nearcast-index-") as folder, drafts() as written:
         count = wishes.count()
         if count <= fits:
@@ -66,7 +69,7 @@ def match_tables(
         else:
             nullable = _nullable(good, space, names)
             cells = choose_cells(wishes, space, max(4, count // fits + 1) * 2, nullable)
-            found, way = match_by_place(good, wishes, space, cells, question), "place"
+            found, way = match_by_place(good, wishes, space, cells, question, tasks=tasks), "place"
             delivered = written.write(found, f"{output}/deliveries", DELIVERIES)
         rejected = written.write(bad, f"{output}/rejected_events", REJECTED_EVENTS)
     return Matched(delivered.rows, rejected.rows, way)

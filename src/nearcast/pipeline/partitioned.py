@@ -5,20 +5,23 @@
      │  0   │ 1 │   2    │   A box goes to every cell it touches, an event to the one cell
 B    ├──────┼───┼────────┤   that holds it. So each event meets all its boxes in one task,
      │  3   │ 4 │   5    │   each of them once, and ranking is exact. A cell with many
-     └──────┴───┴────────┘   events is dealt out to several tasks, its boxes to each of them.
+     └──────┴───┴────────┘   events is dealt out to several tasks, its boxes to each of them;
+                             small ones share a task (`balancing.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.model import LimitError, Space
+from nearcast.pipeline.balancing import Piece, deal_out, keys_of_partitions
 from nearcast.pipeline.match import EVENT_KEY, Question, deliveries, points_of
 from nearcast.pipeline.subscriptions import KEY, bounds_of_table, matcher_of
 from nearcast.pipeline.tables import spark_schema
@@ -26,7 +29,7 @@ from nearcast.pipeline.tables import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-CELL, DEAL = "_cell", "_deal"
+CELL, TASK = "_cell", "_task"
 _SAMPLE = 100_000
 _EVENTS_A_TASK = 500_000
 Batches = Iterator[pa.RecordBatch]
@@ -112,38 +115,65 @@ def cover_of(table: pa.Table, space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def match_by_place(
-    events: DataFrame, subscriptions: DataFrame, space: Space, cells: Cells, question: Question
+    events: DataFrame,
+    subscriptions: DataFrame,
+    space: Space,
+    cells: Cells,
+    question: Question,
+    *,
+    tasks: int | None = None,
 ) -> DataFrame:
     """Return one row per delivery; the schema is DELIVERIES.
 
-    Deterministic under any partitioning of both tables. One shuffle of each, by cell.
+    Deterministic under any partitioning of both tables. One shuffle of each, by task; the tables
+    are counted by cell first, so that tasks get equal shares. `tasks` is chosen by the number of
+    events and of cores, unless given.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     placed = events.mapInArrow(_place_events(space, cells), _with_cell(events))
-    deals = [
-        (row[CELL], -(-row["count"] // _EVENTS_A_TASK))
-        for row in placed.groupBy(CELL).count().collect()  # one row per cell
-    ]
-    dealt = placed.join(_broadcast(events, deals), CELL).withColumn(
-        DEAL, F.pmod(F.xxhash64(EVENT_KEY), F.col("_deals")).cast("int")
+    copies = subscriptions.mapInArrow(_place_boxes(space, cells), _with_cell(subscriptions))
+    loads = _loads(placed, copies)
+    if tasks is None:
+        at_once = 2 * events.sparkSession.sparkContext.defaultParallelism
+        tasks = max(at_once, sum(count for count, _ in loads.values()) // _EVENTS_A_TASK)
+    pieces = deal_out(loads, tasks)
+    keys = keys_of_partitions(tasks)
+    dealt = placed.join(_tasks_of_cells(events, pieces, keys), CELL).withColumn(
+        TASK,
+        F.expr(f"element_at(_tasks, 1 + CAST(pmod(xxhash64({EVENT_KEY}), size(_tasks)) AS int))"),
     )
-    copies = (
-        subscriptions.mapInArrow(_place_boxes(space, cells), _with_cell(subscriptions))
-        .join(_broadcast(events, deals), CELL)
-        .withColumn(DEAL, F.explode(F.sequence(F.lit(0), F.col("_deals").cast("int") - 1)))
-    )
+    pairs = {(piece.cell, keys[piece.task]) for piece in pieces}  # two pieces may be one task's
+    boxes = copies.join(_small(events, sorted(pairs), f"{CELL} int, {TASK} int"), CELL)
     meeting = (
-        dealt.drop("_deals").groupBy(CELL, DEAL).cogroup(copies.drop("_deals").groupBy(CELL, DEAL))
-    )
+        dealt.drop("_tasks").repartition(tasks, TASK).groupBy(TASK)
+        .cogroup(boxes.repartition(tasks, TASK).groupBy(TASK))
+    )  # fmt: skip
     return meeting.applyInArrow(_meet(space, question), spark_schema(DELIVERIES))
 
 
-def _broadcast(beside: DataFrame, deals: list[tuple[int, int]]) -> DataFrame:
+def _loads(placed: DataFrame, copies: DataFrame) -> dict[int, tuple[int, int]]:
+    """Return how many events and boxes each cell has: a row per cell."""
+    events, boxes = (
+        {row[CELL]: row["count"] for row in frame.groupBy(CELL).count().collect()}
+        for frame in (placed, copies)
+    )
+    return {cell: (count, boxes.get(cell, 0)) for cell, count in events.items()}
+
+
+def _tasks_of_cells(beside: DataFrame, pieces: list[Piece], keys: list[int]) -> DataFrame:
+    """Return for each cell the keys of the tasks that its events are dealt out to."""
+    dealt: dict[int, list[int]] = {}
+    for piece in pieces:
+        dealt.setdefault(piece.cell, []).append(keys[piece.task])
+    return _small(beside, list(dealt.items()), f"{CELL} int, _tasks array<int>")
+
+
+def _small(beside: DataFrame, rows: Sequence[tuple[object, ...]], schema: str) -> DataFrame:
+    """Return a small table that goes to all workers."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    small = beside.sparkSession.createDataFrame(deals, f"{CELL} int, _deals bigint")
-    return F.broadcast(small)
+    return F.broadcast(beside.sparkSession.createDataFrame(rows, schema))
 
 
 def _with_cell(frame: DataFrame) -> str:
@@ -171,10 +201,12 @@ def _place_boxes(space: Space, cells: Cells) -> Callable[[Batches], Batches]:
 
 def _meet(space: Space, question: Question) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def meet(events: pa.Table, subscriptions: pa.Table) -> pa.Table:
-        if not events.num_rows or not subscriptions.num_rows:
-            return DELIVERIES.empty_table()
-        view = matcher_of(subscriptions.sort_by(KEY), space)
-        parts = [deliveries(batch, view, question) for batch in events.to_batches()]
+        parts = []
+        for cell in pc.unique(events[CELL]):
+            here = events.filter(pc.equal(events[CELL], cell))
+            boxes = subscriptions.filter(pc.equal(subscriptions[CELL], cell))
+            view = matcher_of(boxes.drop_columns([CELL, TASK]).sort_by(KEY), space)
+            parts += [deliveries(batch, view, question) for batch in here.to_batches()]
         return pa.Table.from_batches(parts, DELIVERIES)
 
     return meet

@@ -5,13 +5,15 @@
                          checkpoint/pins/n.json
 
 Every event of a batch sees the subscriptions of one version: all change files up to the pinned
-one, in the order of their names. The pin is written before the batch is matched, so that a batch
-repeated after a crash sees the same version and writes the same rows to the same place. A batch
-counts once it is complete; readers (`read_deliveries`) see complete batches only.
+one, in the order of their names; or, of an event log, all segments that were finished. The pin is
+written before the batch is matched, so that a batch repeated after a crash sees the same version
+and writes the same rows to the same place. A batch counts once it is complete; readers
+(`read_deliveries`) see complete batches only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -26,20 +28,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import DELIVERIES, LOG_TABLES
-from nearcast.matching import save_matcher
+from nearcast.matching import MatcherView, save_matcher
 from nearcast.model import FileFormatError, MisuseError, Space
 from nearcast.pipeline.column_types import check_event_columns
 from nearcast.pipeline.event_logs import is_event_log, node_numbers
 from nearcast.pipeline.ingest_events import events_of_log
-from nearcast.pipeline.match import EVENT_KEY, Question, match_by_index, why_not
+from nearcast.pipeline.log_subscriptions import log_version, matcher_of_log
+from nearcast.pipeline.match import EVENT_KEY, REASON, TOPIC, Question, deliveries_from, why_not
+from nearcast.pipeline.matching_job import REJECTED_EVENTS
+from nearcast.pipeline.part_files import Batches, PartFile
 from nearcast.pipeline.subscriptions import KEY, matcher_of, subscription_columns
-from nearcast.pipeline.tables import conform, spark_schema
+from nearcast.pipeline.tables import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 OPERATION = "op"  # of a change: put or remove
+_DONE = "_SUCCESS"  # the mark that Spark's own writers leave, and others look for
+_WRITTEN = "table string, file string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ def start(
 ) -> StreamingQuery:
     """Start the query; with `once` it ends when all files that are there have been matched."""
     folder = _event_folder(stream.events)
+    # Else Spark starts a job to look at the files of every batch that has more than 32 of them.
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", stream.files_a_batch)
     frame = (
         spark.readStream.schema(_event_schema(spark, folder))
         .option("maxFilesPerTrigger", stream.files_a_batch)
@@ -108,16 +117,76 @@ def _event_schema(spark: SparkSession, events: Path):  # type: ignore[no-untyped
 
 
 def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
-    """Match one micro-batch; doing it again writes the same rows to the same place."""
+    """Match one micro-batch; doing it again writes the same rows to the same place.
+
+    One Spark job: workers write deliveries and rejected events themselves. The mark of the
+    deliveries comes last, so a batch that has it is complete.
+    """
     version = pinned(stream.checkpoint / "pins", batch, lambda: newest_change(stream.changes))
     index = index_at(stream, version).absolute()
     judged = _judged(stream, events)
-    names = [a.name for a in stream.space.attributes if a.name in judged.columns]
-    good = judged.where("reason IS NULL").select(EVENT_KEY, *names)
-    found = conform(match_by_index(good, index, stream.question), DELIVERIES)
-    found.write.mode("overwrite").parquet(str(stream.output / "deliveries" / f"{batch:012d}"))
-    bad = judged.where("reason IS NOT NULL").select(EVENT_KEY, "reason")
-    bad.write.mode("overwrite").parquet(str(stream.output / "rejected" / f"{batch:012d}"))
+    folders = {
+        table: (stream.output / table / f"{batch:012d}").absolute()
+        for table in ("rejected", "deliveries")
+    }
+    for folder in folders.values():
+        clear(folder)
+    write = _writing_both(index, stream.question, {t: str(f) for t, f in folders.items()})
+    done = judged.mapInArrow(write, _WRITTEN).collect()  # a row or two per task
+    for table, folder in folders.items():
+        complete(folder, {row["file"] for row in done if row["table"] == table})
+
+
+def clear(folder: Path) -> None:
+    """Remove what an attempt at a batch left, its mark first."""
+    (folder / _DONE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def complete(folder: Path, files: set[str]) -> None:
+    """Remove the files of tasks that failed or ran twice, and mark the rest as complete."""
+    for stray in folder.iterdir():
+        if stray.name not in files:
+            stray.unlink()
+    (folder / _DONE).touch()
+
+
+def _writing_both(
+    index: Path, question: Question, folders: dict[str, str]
+) -> Callable[[Batches], Batches]:
+    """Return a function for workers that writes a task's deliveries and its rejected events."""
+    deliver = deliveries_from(index, question)
+
+    def write(batches: Batches) -> Batches:
+        with (
+            PartFile(folders["deliveries"], DELIVERIES) as found,
+            PartFile(folders["rejected"], REJECTED_EVENTS) as rejected,
+        ):
+            for batch in deliver(_without_rejected(batches, rejected)):
+                found.add(batch)
+        done = [(t, p) for t, p in (("deliveries", found), ("rejected", rejected)) if p.rows]
+        names = [part.name for _, part in done]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "table": pa.array([t for t, _ in done], pa.string()),
+                "file": pa.array(names, pa.string()),
+            }
+        )
+
+    return write
+
+
+def _without_rejected(batches: Batches, rejected: PartFile) -> Batches:
+    for batch in batches:
+        reasons = batch.column(REASON)
+        if reasons.null_count == len(batch):
+            yield batch
+            continue
+        bad = batch.filter(reasons.is_valid())
+        columns = [bad.column(EVENT_KEY).cast(pa.int64()), bad.column(REASON)]
+        rejected.add(pa.RecordBatch.from_arrays(columns, schema=REJECTED_EVENTS))
+        yield batch.filter(reasons.is_null())
 
 
 def _judged(stream: Stream, events: DataFrame) -> DataFrame:
@@ -126,15 +195,20 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
 
     if set(LOG_TABLES["events"].names) <= set(events.columns):
         opened = events_of_log(events, stream.space, node_numbers(str(stream.events)))
-        late = why_not(stream.space, opened.columns)
-        return opened.withColumn("reason", F.coalesce("_problem", late))
-    check_event_columns(events, stream.space, EVENT_KEY)
-    return events.withColumn("reason", why_not(stream.space, events.columns))
+        reason = F.coalesce("_problem", why_not(stream.space, opened.columns))
+    else:
+        check_event_columns(events, stream.space, EVENT_KEY)
+        opened, reason = events, why_not(stream.space, events.columns)
+    kept = [EVENT_KEY, *(a.name for a in stream.space.attributes if a.name in opened.columns)]
+    columns = [F.col(f"`{name}`") for name in kept]
+    if "topic" in opened.columns and is_event_log(str(stream.changes)):
+        columns.append(F.col("topic").alias(TOPIC))  # its subscriptions have filters of their own
+    return opened.select(reason.alias(REASON), *columns)
 
 
 def read_deliveries(spark: SparkSession, output: Path) -> DataFrame:
     """Return the deliveries of all complete batches."""
-    done = sorted(str(mark.parent) for mark in (output / "deliveries").glob("*/_SUCCESS"))
+    done = sorted(str(mark.parent) for mark in (output / "deliveries").glob(f"*/{_DONE}"))
     if not done:
         return spark.createDataFrame([], spark_schema(DELIVERIES))
     return spark.read.schema(spark_schema(DELIVERIES)).parquet(*done)
@@ -160,7 +234,9 @@ def pinned(pins: Path, batch: int, choose: Callable[[], str]) -> str:
 
 
 def newest_change(changes: Path) -> str:
-    """Return the name of the last change file."""
+    """Return the name of the last change file, or how far an event log is."""
+    if is_event_log(str(changes)):
+        return log_version(changes)
     names = sorted(path.name for path in changes.glob("*.parquet"))
     if not names:
         raise MisuseError(
@@ -172,15 +248,24 @@ def newest_change(changes: Path) -> str:
 def index_at(stream: Stream, version: str) -> Path:
     """Return the directory of the index for a version, building it unless it is there."""
     folder = stream.checkpoint / "indexes"
-    index = folder / version
+    index = folder / hashlib.sha256(version.encode()).hexdigest()[:16]
     if (index / "manifest.json").exists():
         return index
     shutil.rmtree(index, ignore_errors=True)  # half of one, left by a crash
-    view = matcher_of(subscriptions_at(stream.changes, version, stream.space), stream.space)
-    save_matcher(view, index)
-    for old in sorted(folder.iterdir())[:-3]:  # workers may still have the last ones open
+    save_matcher(_matcher_at(stream, version), index)
+    for old in sorted(folder.iterdir(), key=_modified)[:-3]:  # workers may have the last ones open
         shutil.rmtree(old, ignore_errors=True)
     return index
+
+
+def _modified(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _matcher_at(stream: Stream, version: str) -> MatcherView:
+    if is_event_log(str(stream.changes)):
+        return matcher_of_log(stream.changes, version, stream.space)
+    return matcher_of(subscriptions_at(stream.changes, version, stream.space), stream.space)
 
 
 def subscriptions_at(changes: Path, version: str, space: Space) -> pa.Table:
