@@ -72,6 +72,10 @@ class Listener:
                 out.append(self.got.get(timeout=quiet_s))
         return out
 
+    @property
+    def is_connected(self) -> bool:
+        return self._client.is_connected()
+
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
@@ -251,6 +255,27 @@ def test_a_newcomer_on_another_node_gets_the_retained_message(three: World):
         return bool(listener.rest(0.2))
 
     wait_for(arrived)
+
+
+def test_a_client_finds_its_session_and_its_queue_from_any_node(three: World):
+    first = three.client("a", "roamer", lasting=True)
+    first.subscribe("roam/#", 2)
+    writer = three.client("b", "writer")
+    writer.publish("roam/1", b"here", 2)
+    assert first.take(1) == [("roam/1", b"here", 2)]
+    second = three.client("c", "roamer", lasting=True)  # while the first is still there
+    wait_for(lambda: not first.is_connected)
+    first.close()  # it would come back, and so on
+    writer.publish("roam/2", b"there", 2)
+    assert second.take(1) == [("roam/2", b"there", 2)]
+    second.close()
+    for number in range(50):
+        writer.publish("roam/3", b"%d" % number, 2)
+    third = three.client("b", "roamer", lasting=True)
+    assert [payload for _, payload, _ in third.take(50)] == [b"%d" % n for n in range(50)]
+    third.publish("roam/4", b"x" * 300_000, 2)
+    assert third.take(1) == [("roam/4", b"x" * 300_000, 2)]
+    assert (first.rest(), second.rest(), third.rest()) == ([], [], [])
 
 
 def test_each_node_has_its_own_figures(three: World):

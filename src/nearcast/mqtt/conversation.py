@@ -32,10 +32,14 @@ class Conversation:
     Each message is given out once, at QoS 2 when it first comes. `unsettled` maps packet
     identifiers to publications that the broker has yet to answer for good.
 
+    `earlier` is the conversation on a connection that was lost: its session goes on if the broker
+    still has it.
+
     Complexity: O(bytes); O(1) a packet.
     """
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, earlier: Conversation | None = None) -> None:
+        self._earlier = earlier
         self.version = connect.version
         self.connack: Connack | None = None
         self.is_closed = False
@@ -54,8 +58,8 @@ class Conversation:
         self._outbox.clear()
         return data
 
-    def resume(self, earlier: Conversation) -> None:
-        """Go on with the session of an earlier connection, once the broker says it has it (4.4).
+    def _resume(self, earlier: Conversation) -> None:
+        """Go on with the session of an earlier connection: the broker says that it has it (4.4).
 
         Publications without an answer are sent again; of those that the broker has, only the
         release.
@@ -125,6 +129,9 @@ class Conversation:
     def _take(self, packet: Packet) -> Packet | None:
         if isinstance(packet, Connack):
             self.connack = packet
+            if packet.session_present and self._earlier is not None:
+                self._resume(self._earlier)
+            self._earlier = None
         elif isinstance(packet, Publish):
             return self._take_message(packet)
         elif isinstance(packet, PublishAnswer):

@@ -18,9 +18,11 @@ from typing import Any
 from nearcast.locality.messages import Timing
 from nearcast.model import Event
 from nearcast.model.errors import PeerProtocolError
+from nearcast.mqtt import Connect
 from nearcast.network.causal import CausalCounts, CausalGroups
 from nearcast.network.contests import Contests
 from nearcast.network.geography import Geography
+from nearcast.network.homes import Homes
 from nearcast.network.interests import Interests
 from nearcast.network.layout import NamedPlan
 from nearcast.network.links import (
@@ -36,6 +38,8 @@ from nearcast.network.links import (
 from nearcast.network.messages import (
     SPEAKS,
     Bids,
+    Claim,
+    Claimed,
     Contest,
     Greeting,
     Interest,
@@ -45,6 +49,9 @@ from nearcast.network.messages import (
     Retained,
     Settled,
     Told,
+    TunnelClosed,
+    TunnelOpened,
+    TunnelPaused,
     decode,
     decode_greeting,
     encode,
@@ -52,12 +59,12 @@ from nearcast.network.messages import (
 from nearcast.network.peer import Counts, Peer
 from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
-from nearcast.node import Node
+from nearcast.node import Connection, Node
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
 from nearcast.node.session import Session, Subscription
 
-_PACKETS, _TOLD, _PLACES = b"M", b"T", b"P"
+_PACKETS, _TOLD, _PLACES, _TUNNELS = b"M", b"T", b"P", b"D"
 _SIZE = Struct("<I")
 
 
@@ -122,6 +129,7 @@ class Mesh:
             self._geography = Geography(name, node, patience or Timing())
         self._causal = CausalGroups(name, node, skew_ms / 1000)
         self._contests = Contests(name, node)
+        self._homes = Homes(name, node, self._tell_named, self._carry)
         self._gates: deque[Gate] = deque()
         self._grown: dict[str, Peer] = {}
         node.join(self)
@@ -139,6 +147,8 @@ class Mesh:
         self.peers[name] = peer = Peer(name, link)
         link.open(now_ms)
         self.mark_grown(peer)
+        self._homes.now_ms = now_ms
+        self._homes.away(name)
         self._know()
 
     def part(self, name: str, now_ms: int) -> None:
@@ -152,6 +162,7 @@ class Mesh:
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, now_ms)
         self.node.peering.forget(name, now_ms)
+        self._homes.parted(name)
         self._causal.parted(name)
         self._know()
         self._open_gates()
@@ -169,7 +180,7 @@ class Mesh:
 
     def receive(self, sender: str, data: bytes, now_ms: int) -> None:
         """Take in a frame from another node."""
-        self.now_ms = now_ms
+        self.now_ms = self._homes.now_ms = now_ms
         self.counts.frames_received += 1
         self.counts.bytes_received += len(data)
         peer = self.peers.get(sender)
@@ -187,7 +198,7 @@ class Mesh:
 
     def advance(self, now_ms: int) -> None:
         """Do what is due."""
-        self.now_ms = now_ms
+        self.now_ms = self._homes.now_ms = now_ms
         for peer in list(self.peers.values()):
             self._carry_out(peer, peer.link.advance(now_ms))
             self.mark_grown(peer)
@@ -195,13 +206,14 @@ class Mesh:
             self._geography.advance(now_ms)
         self._causal.advance(now_ms)
         self._contests.advance(now_ms)
+        self._homes.advance()
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
         if self._geography is not None:
             times.append(self._geography.wake_at())
-        times += [self._causal.wake_at(), self._contests.wake_at()]
+        times += [self._causal.wake_at(), self._contests.wake_at(), self._homes.wake_at()]
         return min((at for at in times if at is not None), default=None)
 
     def settle(self) -> None:
@@ -209,10 +221,9 @@ class Mesh:
         self._tell_interests()
         self._tell_places()
         self._tell_ordered()
+        self._homes.settle()
         for name, message in self._contests.take():
-            peer = self.peers.get(name)
-            if peer is not None and peer.connection is not None:
-                self._tell(peer, message)
+            self._tell_named(name, message)
 
     def take_frames(self) -> list[tuple[str, bytes]]:
         """Return what is to travel, with the name of the node it goes to; last in a turn."""
@@ -276,6 +287,8 @@ class Mesh:
                 self._told(peer, decode(part))
             elif kind == _PLACES and self._geography is not None:
                 self._geography.receive(decode_place_message(part), self.now_ms)
+            elif kind == _TUNNELS:
+                self._homes.received(peer.name, part)
         except PeerProtocolError as problem:
             peer.problem = str(problem)
             self.counts.refused += 1
@@ -297,6 +310,7 @@ class Mesh:
         self._tell_plans([peer])
         self._causal.came_up(peer.name, self.now_ms)
         self._contests.came_up(peer.name)
+        self._homes.came_up(peer.name)
         for part in self._retained.since(peer.heard_ms):
             self._tell(peer, part)
 
@@ -317,6 +331,7 @@ class Mesh:
             self.node.peering.detach(peer.connection, self.now_ms)
             peer.connection = None
             self._contests.gone(peer.name)
+            self._homes.went_down(peer.name)
             peer.heard_ms = self.now_ms - self._timing.silence_ms
         peer.link.greeting = self._greeting(peer.name)
         self._open_gates()
@@ -372,6 +387,16 @@ class Mesh:
     def _tell(self, peer: Peer, message: Told) -> None:
         self.send(peer, _TOLD, encode(message))
 
+    def _tell_named(self, name: str, message: Told) -> None:
+        peer = self.peers.get(name)
+        if peer is not None and peer.connection is not None:
+            self._tell(peer, message)
+
+    def _carry(self, name: str, data: bytes) -> None:
+        peer = self.peers.get(name)
+        if peer is not None and peer.connection is not None:
+            self.send(peer, _TUNNELS, data)
+
     def _told(self, peer: Peer, message: Told) -> None:
         handler = _HANDLERS[type(message)]
         handler(self, peer, message)
@@ -403,11 +428,19 @@ class Mesh:
     def _hear_settled(self, peer: Peer, message: Settled) -> None:
         self._causal.settled(peer.name, message.number)
 
-    def _hear_contest(self, peer: Peer, message: Contest) -> None:
-        self._contests.asked(peer.name, message)
+    # --- clients that come to another node --------------------------------------------------
 
-    def _hear_bids(self, peer: Peer, message: Bids) -> None:
-        self._contests.told(peer.name, message)
+    def claim(self, connection: Connection, connect: Connect) -> bool:
+        """Find out whether a client has a session elsewhere; False if there is nobody to ask."""
+        present = [peer.name for peer in self._present()]
+        away = [name for name, peer in self.peers.items() if peer.connection is None]
+        self._homes.now_ms = self.node.state.now_ms
+        return self._homes.claim(connection, connect, present, away)
+
+    @property
+    def relayed(self) -> int:
+        """How many clients here have their sessions elsewhere."""
+        return self._homes.relayed
 
     # --- retained messages ------------------------------------------------------------------
 
@@ -508,6 +541,11 @@ _HANDLERS: dict[type, Callable[[Mesh, Peer, Any], None]] = {
     PlansUsed: Mesh._hear_plans,
     Ordered: Mesh._hear_ordered,
     Settled: Mesh._hear_settled,
-    Contest: Mesh._hear_contest,
-    Bids: Mesh._hear_bids,
+    Contest: lambda mesh, peer, message: mesh._contests.asked(peer.name, message),
+    Bids: lambda mesh, peer, message: mesh._contests.told(peer.name, message),
+    Claim: lambda mesh, peer, message: mesh._homes.asked(peer.name, message),
+    Claimed: lambda mesh, peer, message: mesh._homes.answered(peer.name, message),
+    TunnelOpened: lambda mesh, peer, message: mesh._homes.opened(peer.name, message),
+    TunnelClosed: lambda mesh, peer, message: mesh._homes.closed(peer.name, message),
+    TunnelPaused: lambda mesh, peer, message: mesh._homes.paused(peer.name, message),
 }

@@ -111,8 +111,62 @@ class Bids(msgspec.Struct, array_like=True, frozen=True, tag="b"):
     bids: list[Bid]
 
 
+class Claim(msgspec.Struct, array_like=True, frozen=True, tag="h"):
+    """A client has come to me: do you have its session? Answered with `Claimed` unless 0.
+
+    `clean`: end what you have of it, if it was with you no later than at that instant.
+    """
+
+    number: int
+    client_id: str
+    clean: bool
+    last_ms: int = 1 << 62
+
+
+class Claimed(msgspec.Struct, array_like=True, frozen=True, tag="H"):
+    """When the client of your claim came here last; or `NOT_HERE`, or `COMES_HERE`."""
+
+    number: int
+    last_ms: int
+
+
+class TunnelOpened(msgspec.Struct, array_like=True, frozen=True, tag="t"):
+    """A client of yours talks through me from now on: its CONNECT, and who I found it to be."""
+
+    number: int
+    connect: bytes
+    user_name: str | None
+    address: str
+
+
+class TunnelClosed(msgspec.Struct, array_like=True, frozen=True, tag="T"):
+    """The end of a tunnel: the one that you opened, or (`is_mine`) one of mine."""
+
+    number: int
+    is_mine: bool
+
+
+class TunnelPaused(msgspec.Struct, array_like=True, frozen=True, tag="w"):
+    """The client at the end of my tunnel does not read, or reads again."""
+
+    number: int
+    is_paused: bool
+
+
 Told: TypeAlias = (
-    Interest | InterestKnown | Retained | PlansUsed | Ordered | Settled | Contest | Bids
+    Interest
+    | InterestKnown
+    | Retained
+    | PlansUsed
+    | Ordered
+    | Settled
+    | Contest
+    | Bids
+    | Claim
+    | Claimed
+    | TunnelOpened
+    | TunnelClosed
+    | TunnelPaused
 )
 
 _encode = msgspec.msgpack.Encoder().encode

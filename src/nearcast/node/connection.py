@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from nearcast.mqtt import Connect
 from nearcast.node.message import aliased
@@ -12,13 +13,32 @@ if TYPE_CHECKING:
     from nearcast.node.session import Session
 
 
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """What another node says of a client that it relays: the name it has proven, if any."""
+
+    node: str
+    user_name: str | None
+
+
+class Relay(Protocol):
+    """Where the bytes of a client go whose session is at another node."""
+
+    def write(self, data: bytes, /) -> None:
+        """Pass on what the client says."""
+
+    def close(self) -> None:
+        """Take note that the client is gone."""
+
+
 class Connection:
     """The state that dies with the connection.
 
     The server gives it to `Node.open`, feeds `Node.receive`, takes the `outbox` of every
     connection in `Node.grown`, and closes it once `is_closing` is set and the outbox is written.
     `is_paused` is the server's: the other end does not read. `peer` and `listener` are for logs
-    and access rules only.
+    and access rules only. With a `relay`, the session is at another node, and so is the protocol;
+    with a `voucher`, another node has found out who this is.
     """
 
     __slots__ = (
@@ -44,10 +64,12 @@ class Connection:
         "pending",
         "pending_bytes",
         "permits",
+        "relay",
         "session",
         "tells_problems",
         "transport",
         "version",
+        "voucher",
         "wanted_bytes",
     )
 
@@ -64,9 +86,11 @@ class Connection:
         self.is_open = True
         self.is_closing = False
         self.session: Session | None = None
+        self.relay: Relay | None = None
+        self.voucher: Voucher | None = None
         self.connect: Connect | None = None  # while the answer about the password is awaited
         self.version = 4
-        self.pending: list[bytes] = []
+        self.pending: list[bytes] = []  # never empty with a relay: the short ways ask for that
         self.pending_bytes = 0
         self.wanted_bytes = 2
         self.last_seen_ms = 0

@@ -43,9 +43,7 @@ class Handshake:
 
     def begin(self, connection: Connection, connect: Connect) -> None:
         """Take a CONNECT; the answer may have to wait for `decide`."""
-        connection.version = connect.version
-        connection.tells_problems = connect.properties.request_problem_information != 0
-        connection.max_packet_bytes = connect.properties.maximum_packet_size or 0
+        self._take_manner(connection, connect)
         reason = self._objection(connect)
         if reason is not None:
             self.refuse(connection, reason)
@@ -61,6 +59,8 @@ class Handshake:
         """Go on with what is known about the client now."""
         connect = connection.connect
         assert connect is not None
+        if verdict is Verdict.WELCOME and self._asks_others(connection, connect):
+            return  # what the client says meanwhile waits
         connection.connect = None
         if verdict is Verdict.WELCOME:
             self._welcome(connection, connect)
@@ -68,6 +68,42 @@ class Handshake:
             self.refuse(connection, ReasonCode.BAD_USER_NAME_OR_PASSWORD)
         else:
             self.refuse(connection, ReasonCode.NOT_AUTHORIZED)
+
+    def _asks_others(self, connection: Connection, connect: Connect) -> bool:
+        """Ask other nodes about a client who is not known here; False if there are none."""
+        network, client_id = self._state.network, connect.client_id
+        if network is None or not client_id or client_id in self._state.sessions:
+            return False
+        return network.claim(connection, connect)
+
+    def welcome_here(self, connection: Connection) -> None:
+        """Go on with a client after other nodes were asked."""
+        connect, connection.connect = connection.connect, None
+        assert connect is not None
+        self._welcome(connection, connect)
+
+    def admit(self, connection: Connection, connect: Connect) -> None:
+        """Take a client that another node relays and vouches for."""
+        self._take_manner(connection, connect)
+        reason = self._objection(connect)
+        if reason is None:
+            self._welcome(connection, connect)
+        else:
+            self.refuse(connection, reason)
+
+    def give_up(self, client_id: str) -> None:
+        """End a session here for good: its client begins anew at another node."""
+        session = self._state.sessions.get(client_id)
+        if session is not None and session.link is not None:
+            self._take_over(session.link, ends=True)
+            session = self._state.sessions.get(client_id)
+        if session is not None:
+            self._lifecycle.end(session)
+
+    def _take_manner(self, connection: Connection, connect: Connect) -> None:
+        connection.version = connect.version
+        connection.tells_problems = connect.properties.request_problem_information != 0
+        connection.max_packet_bytes = connect.properties.maximum_packet_size or 0
 
     def _objection(self, connect: Connect) -> ReasonCode | None:
         state = self._state
@@ -149,8 +185,9 @@ class Handshake:
         connection.is_plain = not (connection.max_packet_bytes or connection.alias_limit)
         connection.permits = {} if self._state.access.has_rules() else None
         session.link = connection
+        session.came_ms = self._state.now_ms
         session.version = connect.version
-        session.user_name = self._state.access.identity(connect, connection)
+        session.user_name = self._identity(connection, connect)
         session.ends_at_ms = 0
         session.will_at_ms = 0
         session.will = None if connect.will is None else self._will(connect.will)
@@ -158,6 +195,11 @@ class Handshake:
         if self._state.log is not None:
             self._state.log.present(session.client_id, self._state.now_ms, is_there=True)
         self._state.router.forget_session(session)
+
+    def _identity(self, connection: Connection, connect: Connect) -> str | None:
+        if connection.voucher is not None:
+            return connection.voucher.user_name
+        return self._state.access.identity(connect, connection)
 
     def _set_terms(self, connection: Connection, session: Session, connect: Connect) -> None:
         settings, properties = self._state.settings, connect.properties

@@ -49,7 +49,7 @@ class Lifecycle:
         self._state.timers.at(self._state.now_ms + timeout_ms, self._check_connected, connection)
 
     def _check_connected(self, connection: Connection) -> None:
-        if connection.is_open and connection.session is None:
+        if connection.is_open and connection.session is None and connection.relay is None:
             self._state.close(connection)
 
     def disconnect(self, connection: Connection, reason: ReasonCode, text: str = "") -> None:

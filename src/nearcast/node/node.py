@@ -21,7 +21,7 @@ from nearcast.mqtt.wire import encode_string
 from nearcast.node.access import Access, OpenAccess, Verdict
 from nearcast.node.answers import Answers
 from nearcast.node.choosing import Chosen
-from nearcast.node.connection import Connection
+from nearcast.node.connection import Connection, Relay
 from nearcast.node.counters import Counters
 from nearcast.node.delivery import Delivery
 from nearcast.node.handshake import Handshake
@@ -193,6 +193,9 @@ class Node:
             connection.last_seen_ms = now_ms
             return
         if connection.pending:
+            if connection.relay is not None:
+                connection.relay.write(data)
+                return
             connection.pending.append(data)
             connection.pending_bytes += len(data)
             if connection.pending_bytes < connection.wanted_bytes:
@@ -218,6 +221,9 @@ class Node:
         self.state.connections.discard(connection)
         connection.is_closing = True
         connection.pending = []
+        if connection.relay is not None:
+            connection.relay.close()
+            connection.relay = None
         self._lifecycle.detach(connection, with_will=True)
 
     def authenticated(self, connection: Connection, verdict: Verdict, now_ms: int) -> None:
@@ -225,8 +231,12 @@ class Node:
         self.state.now_ms = now_ms
         if not connection.is_open or connection.is_closing or connection.connect is None:
             return
+        self._go_on(connection, lambda: self._handshake.decide(connection, verdict), now_ms)
+
+    def _go_on(self, connection: Connection, welcome: Callable[[], None], now_ms: int) -> None:
+        """Answer a CONNECT that had to wait, and take what the client has said since."""
         try:
-            self._handshake.decide(connection, verdict)
+            welcome()
         except MqttProtocolError as error:
             self._refuse(connection, error)
             return
@@ -234,6 +244,38 @@ class Node:
         connection.wanted_bytes = 2
         if pending:
             self.receive(connection, b"".join(pending), now_ms)
+
+    # --- clients of other nodes -----------------------------------------------------------
+
+    def found_home(self, connection: Connection, relay: Relay | None, now_ms: int) -> None:
+        """Go on with a client about whom other nodes were asked: here, or as a relay."""
+        self.state.now_ms = now_ms
+        if not connection.is_open or connection.is_closing or connection.connect is None:
+            if relay is not None:
+                relay.close()
+            return
+        if relay is None:
+            self._go_on(connection, lambda: self._handshake.welcome_here(connection), now_ms)
+            return
+        connection.connect = None
+        pending, connection.pending = connection.pending, [b""]
+        connection.relay = relay
+        if pending:
+            relay.write(b"".join(pending))
+
+    def admit(self, connection: Connection, connect: Connect, now_ms: int) -> None:
+        """Take a client that another node relays."""
+        self.state.now_ms = connection.last_seen_ms = now_ms
+        self.state.connections.add(connection)
+        try:
+            self._handshake.admit(connection, connect)
+        except MqttProtocolError as error:
+            self._refuse(connection, error)
+
+    def give_up(self, client_id: str, now_ms: int) -> None:
+        """End a session for good: its client begins anew at another node."""
+        self.state.now_ms = now_ms
+        self._handshake.give_up(client_id)
 
     def drained(self, connection: Connection, now_ms: int) -> None:
         """Go on with a client whose outbox was written; the server calls it after every write."""

@@ -112,6 +112,7 @@ class Session:
     """
 
     __slots__ = (
+        "came_ms",
         "client_id",
         "dropped",
         "ends_at_ms",
@@ -143,6 +144,7 @@ class Session:
         self.client_id = client_id
         self.number = number
         self.user_name: str | None = None
+        self.came_ms = 0  # when its client came last; 0: before the node began
         self.link: Connection | None = None
         self.version = 4
         self.subscriptions: dict[str, Subscription] = {}

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from nearcast.model import Event
+from nearcast.mqtt import Connect
 from nearcast.node.access import Access
 from nearcast.node.connection import Connection
 from nearcast.node.counters import Counters
@@ -27,6 +28,12 @@ if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log, Numb
 
 class Network(Protocol):
     """What a node tells and asks of the network that it has joined."""
+
+    def claim(self, connection: Connection, connect: Connect, /) -> bool:
+        """Find out whether a client has a session elsewhere, and end or use it.
+
+        False: there is nobody to ask. Otherwise the connection waits for `Node.found_home`.
+        """
 
     def came(self, subscription: Subscription, /) -> None:
         """Take note that a client wants something."""
@@ -146,6 +153,10 @@ class NodeState:
     def close(self, connection: Connection) -> None:
         """Ask the server to close once the outbox is written."""
         connection.is_closing = True
+        self.mark_grown(connection)
+
+    def mark_grown(self, connection: Connection) -> None:
+        """Let the server look at a connection at the end of the turn."""
         if not connection.has_grown:
             connection.has_grown = True
             self.grown.append(connection)

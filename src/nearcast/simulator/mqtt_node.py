@@ -41,8 +41,9 @@ class FromNode:
 class SimulatedClient:
     """An MQTT 5 client with a lasting session; it keeps all that it was sent, in order."""
 
-    def __init__(self, name: str, expiry_s: int = SESSION_S) -> None:
+    def __init__(self, name: str, expiry_s: int = SESSION_S, *, is_clean: bool = False) -> None:
         self.name = name
+        self._is_clean = is_clean
         self.received: list[Publish] = []
         self.subacks: list[Suback] = []
         self._expiry_s = expiry_s
@@ -63,8 +64,8 @@ class SimulatedClient:
     def connect(self) -> None:
         """Come, or come back."""
         properties = Properties(session_expiry_interval=self._expiry_s)
-        connect = Connect(self.name, ProtocolVersion.V5, clean_start=False, properties=properties)
-        self._talk = Conversation(connect)
+        connect = Connect(self.name, ProtocolVersion.V5, self._is_clean, properties=properties)
+        self._talk = Conversation(connect, self._earlier)
 
     def lose(self) -> None:
         """Lose the connection; the session goes on."""
@@ -102,10 +103,7 @@ class SimulatedClient:
             self.received.append(packet)
         elif isinstance(packet, Suback):
             self.subacks.append(packet)
-        elif isinstance(packet, Connack) and self._earlier is not None:
-            assert self._talk is not None
-            if packet.session_present:
-                self._talk.resume(self._earlier)
+        elif isinstance(packet, Connack):
             self._earlier = None
 
 
@@ -241,7 +239,7 @@ class MqttNode:
     def _write(self, connection: Connection, now: Instant) -> None:
         connection.has_grown = False
         chunks, connection.outbox, connection.outbox_bytes = connection.outbox, [], 0
-        if connection.is_peer:
+        if connection.transport is not None:
             connection.transport.write(chunks)  # type: ignore[attr-defined]
             if connection.is_closing:
                 connection.transport.finish()  # type: ignore[attr-defined]

@@ -1,0 +1,313 @@
+"""Clients that come to another node: one session in the whole network, nothing lost on the way."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearcast.network.messages import TunnelOpened, encode
+from nearcast.node import Connection, Session
+from nearcast.simulator.city import City
+from nearcast.simulator.mqtt_node import SimulatedClient
+from nearcast.simulator.network import Link, uniform
+
+assert settings.default is not None
+RUNS = max(2, settings.default.max_examples // 5)
+
+
+def payloads(client: SimulatedClient) -> list[bytes]:
+    return [one.payload for one in client.received]
+
+
+def homes_of(city: City, client_id: str) -> list[str]:
+    return [name for name in city.names if session_at(city, name, client_id) is not None]
+
+
+def session_at(city: City, name: str, client_id: str) -> Session | None:
+    return city.nodes[name].node.state.sessions.get(client_id)
+
+
+def go_to(city: City, client: SimulatedClient, name: str) -> None:
+    """Let a client lose its connection and come to another node."""
+    old = city.homes[client.name]
+    city.at(old, lambda node, now: node.drop(client, now))
+    city.admit(client, name)
+    city.run(50)
+
+
+def test_a_session_and_its_queue_are_found_from_another_node():
+    city = City()
+    anna = city.client("anna", "n0", "a/#")
+    city.run(50)
+    city.at("n0", lambda node, now: node.drop(anna, now))
+    writer = city.client("w", "n2")
+    for qos in (1, 2):
+        city.publish(writer, "a/b", b"%d" % qos, qos)
+    city.run(50)
+    assert payloads(anna) == []
+    city.admit(anna, "n1")
+    city.run(50)
+    assert payloads(anna) == [b"1", b"2"]
+    assert homes_of(city, "anna") == ["n0"]
+    assert city.nodes["n1"].mesh.relayed == 1
+    city.publish(anna, "a/c", b"from afar", 2)
+    city.run(50)
+    assert payloads(anna) == [b"1", b"2", b"from afar"]
+    assert anna.unsettled == 0
+
+
+def test_a_client_that_is_connected_elsewhere_is_taken_over():
+    city = City()
+    first = city.client("anna", "n0", "a")
+    city.run(50)
+    second = city.client("anna", "n1")
+    city.run(50)
+    assert (first.is_connected, second.is_connected) == (False, True)
+    writer = city.client("w", "n2")
+    city.run(50)
+    city.publish(writer, "a", b"x", 1)
+    city.run(50)
+    assert (payloads(first), payloads(second)) == ([], [b"x"])
+    third = city.client("anna", "n2")
+    city.run(50)
+    assert (second.is_connected, third.is_connected) == (False, True)
+    assert [city.nodes[name].mesh.relayed for name in city.names] == [0, 0, 1]
+    fourth = city.client("anna", "n0")  # at home again
+    city.run(50)
+    assert (third.is_connected, fourth.is_connected) == (False, True)
+    assert [city.nodes[name].mesh.relayed for name in city.names] == [0, 0, 0]
+
+
+def test_what_a_client_says_before_it_is_welcome_reaches_its_home():
+    city = City()
+    city.client("anna", "n0", "a")
+    city.run(50)
+    again = city.client("anna", "n1", "b")  # CONNECT and SUBSCRIBE in one
+    city.run(50)
+    writer = city.client("w", "n2")
+    city.run(50)
+    for topic in ("a", "b"):
+        city.publish(writer, topic, topic.encode(), 1)
+    city.run(50)
+    assert payloads(again) == [b"a", b"b"]
+
+
+def test_the_home_hears_when_a_client_is_gone_and_when_its_gateway_is():
+    city = City()
+    anna = city.client("anna", "n0", "a")
+    city.run(50)
+    session = session_at(city, "n0", "anna")
+    assert session is not None
+    for is_crash in (False, True):
+        go_to(city, anna, "n1")
+        assert is_there(session)
+        if is_crash:
+            city.crash("n1")
+        else:
+            city.at("n1", lambda node, now: node.drop(anna, now))
+        city.run(10_000)
+        assert not is_there(session)
+        assert not city.nodes["n0"].mesh._homes._ways_in
+
+
+def is_there(session: Session) -> bool:
+    return session.link is not None
+
+
+def test_a_client_waits_for_a_node_that_is_lost_from_sight_for_a_moment():
+    city = City(link=Link(delay=uniform(20, 20)))
+    anna = city.client("anna", "n0", "a")
+    city.run(100)
+    city.at("n0", lambda node, now: node.drop(anna, now))
+    city.crash("n0")
+    city.restart("n0")
+    city.run(25)  # the others have heard that it began anew, and its answer is under way
+    city.admit(anna, "n1")
+    assert city.nodes["n1"].mesh.peers["n0"].connection is None
+    city.run(500)
+    assert anna.is_connected
+    assert homes_of(city, "anna") == ["n0"]
+
+
+def test_where_a_client_was_used_last_it_stays_whoever_comes_back():
+    city = City()
+    anna = city.client("anna", "n0", "a")
+    city.run(50)
+    city.world.network.partition([["n0"], ["n1", "n2"]])
+    city.run(10_000)
+    go_to(city, anna, "n1")
+    assert homes_of(city, "anna") == ["n0", "n1"]
+    go_to(city, anna, "n0")
+    city.world.network.heal()
+    city.run(5_000)
+    assert homes_of(city, "anna") == ["n0"]
+    assert anna.is_connected
+
+
+def test_a_third_node_that_finds_two_sessions_ends_the_older_one():
+    city = City()
+    for name in ("n0", "n1"):
+        city.nodes[name].mesh._homes.claim = lambda *_: False  # type: ignore[method-assign]
+        one = city.client("anna", name, "a")
+        city.run(50)
+        drop(city, name, one)
+    assert homes_of(city, "anna") == ["n0", "n1"]
+    last = city.client("anna", "n2")
+    city.run(50)
+    assert last.is_connected
+    assert homes_of(city, "anna") == ["n1"]
+
+
+def test_who_begins_anew_has_a_home_where_it_is():
+    city = City()
+    anna = city.client("anna", "n0", "a")
+    city.run(50)
+    city.at("n0", lambda node, now: node.drop(anna, now))
+    anew = SimulatedClient("anna", is_clean=True)
+    city.admit(anew, "n1")
+    city.run(50)
+    assert homes_of(city, "anna") == ["n1"]
+    assert anew.is_connected
+    writer = city.client("w", "n2")
+    city.run(50)
+    city.publish(writer, "a", b"x", 1)
+    city.run(50)
+    assert payloads(anew) == []
+
+
+def test_a_client_that_comes_to_two_nodes_at_once_has_one_home():
+    city = City(link=Link(delay=uniform(5, 5)))
+    for number in range(10):
+        name = f"c{number}"
+        one, two = city.client(name, "n0"), city.client(name, "n1")
+        city.run(50)
+        assert len(homes_of(city, name)) == 1
+        assert one.is_connected != two.is_connected
+
+
+def test_the_end_of_the_link_ends_the_connection_and_the_session_waits():
+    city = City()
+    anna = city.client("anna", "n0", "a")
+    city.run(50)
+    go_to(city, anna, "n1")
+    assert len(relays(city, "n1")) == 1
+    city.crash("n0")
+    city.run(10_000)
+    assert not anna.is_connected
+    city.restart("n0")
+    city.run(5_000)
+    writer = city.client("w", "n2")
+    city.run(50)
+    city.publish(writer, "a", b"x", 2)
+    city.run(50)
+    city.admit(anna, "n2")
+    city.run(50)
+    assert payloads(anna) == [b"x"]
+
+
+def test_of_two_sessions_after_a_cut_the_one_used_last_stays():
+    city = City()
+    anna = city.client("anna", "n0", "a")
+    city.run(50)
+    city.at("n0", lambda node, now: node.drop(anna, now))
+    city.crash("n0")
+    city.run(10_000)
+    city.admit(anna, "n1")
+    city.run(50)
+    assert anna.is_connected
+    assert session_at(city, "n1", "anna") is not None
+    city.restart("n0")
+    city.run(5_000)
+    assert homes_of(city, "anna") == ["n1"]
+    assert anna.is_connected
+
+
+def test_a_client_that_does_not_read_makes_its_home_wait():
+    city = City(nodes=2)
+    anna = city.client("anna", "n0", "a")
+    city.run(50)
+    go_to(city, anna, "n1")
+    home, gateway = session_at(city, "n0", "anna"), city.nodes["n1"]
+    assert home is not None
+    write, (way_out,) = gateway._write, relays(city, "n1")
+
+    def write_others(connection: Connection, now: int) -> None:
+        if connection is not way_out:
+            write(connection, now)
+
+    gateway._write = write_others  # type: ignore[method-assign]
+    writer = city.client("w", "n0")
+    city.run(50)
+    for number in range(60):
+        city.publish(writer, "a", b"%04d" % number * 2_000, 1)
+        city.run(5)
+    assert is_paused(home)
+    assert len(home.queue) > 10
+    gateway._write = write  # type: ignore[method-assign]
+    city.at("n1", lambda node, now: node._write(way_out, now) or node.turn(now))  # type: ignore[func-returns-value]
+    city.run(100)
+    assert not is_paused(home)
+    assert [one[:4] for one in payloads(anna)] == [b"%04d" % number for number in range(60)]
+
+
+def is_paused(session: Session) -> bool:
+    return session.link is not None and session.link.is_paused
+
+
+def drop(city: City, name: str, client: SimulatedClient) -> None:
+    city.at(name, lambda node, now: node.drop(client, now))
+
+
+def relays(city: City, name: str) -> list[Connection]:
+    return [one for one in city.nodes[name].node.state.connections if one.relay is not None]
+
+
+@pytest.mark.parametrize("junk", [b"", b"\x10", b"\x10\x05abc", b"\xc0\x00"])
+def test_a_relayed_connect_that_is_none_is_counted_and_dropped(junk: bytes):
+    node = City(nodes=2).nodes["n1"]
+    before = set(node.node.state.sessions)
+    part = encode(TunnelOpened(1, junk, None, "somewhere"))
+    node.mesh._take_part(node.mesh.peers["n0"], b"T", part)
+    assert node.mesh.counts.refused == 1
+    assert set(node.node.state.sessions) == before
+
+
+@settings(max_examples=RUNS)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.05]))
+def test_wandering_clients_get_everything_once(seed: int, loss: float):
+    """Clients with lasting sessions go from node to node; all of QoS 2 arrives, once, in order."""
+    random = Random(seed)
+    city = City(nodes=3, seed=seed, link=Link(delay=uniform(1, 5), loss=loss))
+    wanderers = [city.client(f"c{n}", random.choice(city.names), "a/#") for n in range(3)]
+    writer = city.client("w", "n0")
+    city.run(3_000)
+    sent = []
+    for number in range(30):
+        sent.append(b"%d" % number)
+        if writer.is_connected:
+            city.publish(writer, "a/b", sent[-1], 2)
+        else:
+            city.admit(writer)
+            city.run(200)
+            sent.pop()
+        city.run(random.choice([0, 1, 5, 20]))
+        for one in wanderers:
+            if random.random() < 0.3:
+                go_to(city, one, random.choice(city.names))
+    city.run(20_000)
+    for one in (*wanderers, writer):
+        if not one.is_connected:
+            city.admit(one)
+    city.run(20_000)
+    for one in wanderers:
+        if not one.is_connected:
+            city.admit(one)
+    city.run(20_000)
+    for one in wanderers:
+        assert len(homes_of(city, one.name)) == 1
+        twice = [payload for payload, count in Counter(payloads(one)).items() if count > 1]
+        assert (one.name, twice) == (one.name, [])
+        assert payloads(one) == [payload for payload in sent if payload in payloads(one)]
+        assert set(sent) <= set(payloads(one)), (one.name, set(sent) - set(payloads(one)))
