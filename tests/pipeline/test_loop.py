@@ -1,0 +1,247 @@
+"""The loop closed: a broker's log teaches, and the running broker does otherwise afterwards."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from nearcast.cli import app
+from nearcast.locality import load_plan
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.pipeline.event_logs import read_log
+from nearcast.retained import Policies, read_policies, write_policies
+from nearcast.server.processes import Fleet, find_nats_server, free_port
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+CONFIG = """
+[log]
+events = "full"
+
+[[space]]
+name = "shops"
+topics = "shops/#"
+longitude = "lon"
+latitude = "lat"
+[space.attributes.lon]
+low = 8.0
+high = 9.0
+[space.attributes.lat]
+low = 47.0
+high = 48.0
+
+[[retained]]
+topics = "plant/#"
+mode = "learned"
+hold = "3s"
+omega = 0.3
+"""
+WAIT_S = 20.0
+
+
+class Client:
+    """A paho client that keeps what it gets."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.got: queue.Queue[tuple[str, bytes, bool]] = queue.Queue()
+        self._answered = threading.Event()
+        self.paho = paho.Client(CallbackAPIVersion.VERSION2, client_id=name)
+        self.paho.on_message = lambda _c, _u, m: self.got.put((m.topic, bytes(m.payload), m.retain))
+        self.paho.on_subscribe = lambda *_: self._answered.set()
+        self.paho.connect("127.0.0.1", port)
+        self.paho.loop_start()
+
+    def subscribe(self, topic_filter: str) -> None:
+        self._answered.clear()
+        self.paho.subscribe(topic_filter, 1)
+        assert self._answered.wait(WAIT_S)
+
+    def publish(self, topic: str, payload: Any, *, retain: bool = False) -> None:
+        self.paho.publish(topic, json.dumps(payload), 1, retain=retain).wait_for_publish(WAIT_S)
+
+    def first(self) -> tuple[str, bytes, bool]:
+        return self.got.get(timeout=WAIT_S)
+
+    def close(self) -> None:
+        self.paho.disconnect()
+        self.paho.loop_stop()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until_s, "waited too long"
+        time.sleep(0.05)
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes], Path]]:
+    """Run a broker of its own; give its port, its process and what it says."""
+    config, said, port = folder / "nearcast.toml", folder / "broker.log", free_port()
+    config.write_text(CONFIG)
+    options = ["--config", str(config), "--port", str(port), "--data", str(folder / "data")]
+    code = "from nearcast.cli import main; main()"
+    with said.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "serve", *options], stdout=file, stderr=file
+        )
+    try:
+        wait_for(lambda: b"Ready." in said.read_bytes() or process.poll() is not None)
+        yield port, process, said
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+class News:
+    """A machine that tells its state ten times a second, for as long as the body runs."""
+
+    def __init__(self, port: int) -> None:
+        self._client = Client(port, "machine")
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._tell)
+
+    def _tell(self) -> None:
+        count = 0
+        while not self._end.wait(0.1):
+            for topic in ("plant/heat", "plant/flow"):
+                self._client.publish(topic, count, retain=True)
+            count += 1
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._client.close()
+
+
+def newcomer(port: int, name: str) -> bool:
+    """Subscribe; tell whether the first message was the retained copy."""
+    client = Client(port, name)
+    client.subscribe("plant/heat")
+    _, _, is_copy = client.first()
+    client.close()
+    return is_copy
+
+
+def walk_about(port: int, steps: int = 12) -> None:
+    """Let four people walk, one a second's worth of metres at a time, and a shop call out."""
+    walkers = [Client(port, f"walker{n}") for n in range(4)]
+    shop = Client(port, "shop")
+    for step in range(steps):
+        for n, walker in enumerate(walkers):
+            place = {"lon": 8.5 + 1e-4 * step * (n + 1), "lat": 47.3 + 0.003 * n}
+            walker.publish("$position", place)
+        shop.publish("shops/bakery", {"lon": 8.5, "lat": 47.3 + 0.001 * step})
+        time.sleep(0.15)
+    for client in (*walkers, shop):
+        client.close()
+
+
+def choices(spark: SparkSession, log: Path, client: str) -> list[str]:
+    rows = read_log(spark, str(log), "retained").where(f"client = '{client}'").orderBy("sequence")
+    return [row["choice"] for row in rows.collect()]
+
+
+def nearcast(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def lesson(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Let a broker run, learn from its log, and let it run on; return what was seen."""
+    folder = tmp_path_factory.mktemp("loop")
+    data, output = folder / "data", folder / "nightly"
+    data.mkdir()
+    write_policies(Policies(), data / "policies.json")  # no policy at all: MQTT's way
+    with broker(folder) as (port, process, said), News(port):
+        walk_about(port)
+        before = newcomer(port, "before")
+        time.sleep(0.5)  # the log is written every 0.2 s
+        asked = [
+            *("--input", str(data / "eventlog"), "--output", str(output)),
+            *("--config", str(folder / "nearcast.toml"), "--brokers", "2", "--capacity", "0.3"),
+            *("--policies", str(data / "policies.json"), "--json"),
+        ]
+        report = json.loads(nearcast("pipeline", "run", *asked))
+        os.kill(process.pid, signal.SIGHUP)
+        wait_for(lambda: b"policies.json: 2 topics" in said.read_bytes())
+        after = newcomer(port, "after")
+        time.sleep(0.5)
+        noted = {name: choices(spark, data / "eventlog", name) for name in ("before", "after")}
+    return {"folder": folder, "output": output, "before": before, "after": after,
+            "noted": noted, "steps": {step["name"]: step for step in report["steps"]}}  # fmt: skip
+
+
+def test_a_newcomer_got_a_copy_before_and_waits_for_the_next_message_afterwards(
+    lesson: dict[str, Any],
+):
+    tables = read_policies(lesson["folder"] / "data" / "policies.json").topics
+    assert set(tables) == {"plant/heat", "plant/flow"}
+    assert tables["plant/heat"].rates.publish == pytest.approx(3.0, rel=0.5)
+    assert lesson["before"]
+    assert not lesson["after"]
+    assert lesson["noted"]["before"] == ["sent_now"]
+    assert lesson["noted"]["after"] == ["held_back", "replaced"]
+
+
+def test_all_jobs_have_learned_from_the_log(lesson: dict[str, Any]):
+    steps = lesson["steps"]
+    assert all(step["summary"] is not None for step in steps.values())
+    assert steps["ingest"]["summary"]["kept"] == 48
+    assert steps["histogram"]["summary"]["shops"]["events"] == 12
+    assert steps["audit"]["summary"]["faults"]["lost"] == 0
+    assert steps["audit"]["summary"]["faults"]["doubled"] == 0
+
+
+def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: Path):
+    try:
+        find_nats_server()
+    except EnvironmentProblem:
+        pytest.skip("nats-server is not installed (make peers)")
+    path = lesson["output"] / "plan.json"
+    plan = load_plan(path)
+    assert set(plan.brokers or ()) == {0, 1}
+    with ExitStack() as stack:
+        fleet = stack.enter_context(Fleet(tmp_path))
+        address = fleet.start_nats(free_port())
+        config = lesson["folder"] / "nearcast.toml"
+        ports = [free_port(), free_port()]
+        children = [
+            fleet.start_node(name, port, address, config)
+            for name, port in zip("ab", ports, strict=True)
+        ]
+        fleet.wait_until_ready()
+        wait_for(lambda: len(json.loads(nearcast("nodes", "--join", address, "--json"))) == 2)
+        told = nearcast("nodes", "--join", address, "--plan", str(path))
+        assert told.strip() == f"Plan {plan.version} is shared with a, b."
+        for child in children:
+            wait_for(lambda child=child: child.has_said(f"plan {plan.version} is taken up"))  # type: ignore[misc]
+        walker, shop = Client(ports[0], "walker"), Client(ports[1], "shop")
+        stack.callback(walker.close)
+        stack.callback(shop.close)
+        walker.subscribe("$near/500m/shops/#")
+        for lat in (47.3, 47.309):  # leaves of the two brokers
+            walker.publish("$position", {"lon": 8.5, "lat": lat})
+            time.sleep(0.5)  # the other node hears of the step
+            shop.publish("shops/far", {"lon": 8.5, "lat": 47.9})
+            shop.publish(f"shops/{lat}", {"lon": 8.5, "lat": lat})
+            assert walker.first()[0] == f"shops/{lat}"
