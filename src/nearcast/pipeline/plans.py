@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PLAN_FILE, BEFORE_FILE = "plan.json", "plan-before.json"
-_LEAST_SHARE = 0.5  # of the positions, that must lie in the last plan's space for it to be kept
+_MOST_OUTSIDE = 0.5  # positions for each one inside, for the last plan's space to be kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _counted(
     if space is not None:
         inside = [region for region in regions if region.intersects(space)]
         census = take_census(positions, space, inside, rules.depth)
-        if rules.space or census.fixes * _LEAST_SHARE >= census.left_out:
+        if rules.space or census.left_out <= _MOST_OUTSIDE * census.fixes:
             return space, _checked(census, space), inside
     space = central_space(positions)
     inside = [region for region in regions if region.intersects(space)]
