@@ -21,6 +21,7 @@ from nearcast.cli import (
     pipeline,
     plan,
     policy,
+    reproduce,
     serve,
 )
 from nearcast.cli.terminal import exit_code, report_error
@@ -50,6 +51,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(plan.app, name="plan")
 app.add_typer(policy.app, name="policy")
+app.command()(reproduce.reproduce)
 
 
 def _version(*, wanted: bool) -> None:

@@ -1,0 +1,64 @@
+"""`nearcast reproduce`: the papers' experiments, verdicts and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.terminal import JSON, console, print_json
+
+if TYPE_CHECKING:
+    from nearcast.reproduction import Outcome
+
+
+def reproduce(
+    *,
+    paper: Annotated[
+        list[int] | None,
+        typer.Option(help="Only this paper (0 to 4); may be given several times.", metavar="N"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: some minutes.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder for the report.")] = Path("reproduction"),
+    master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Run the experiments of papers 0 to 4 again, and say which claims hold.
+
+    Writes OUT/report.html (one page that needs nothing else), claims.json, rows.json and figures/.
+    Needs Java, 'nearcast[spark]' and 'nearcast[research]'. Without --quick it takes hours. A claim
+    that does not hold is a result, not an error: the exit code is 0.
+
+    Example: nearcast reproduce --quick --out reproduction
+    """
+    from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.progress import spark_progress
+    from nearcast.pipeline.session import spark_session
+    from nearcast.reproduction import reproduce as run
+    from nearcast.reproduction.reproduce import REPORT, check
+
+    papers = paper or []
+    check(out, papers)
+    spark = spark_session(master, name="nearcast-reproduce")
+    with told_plainly(str(out)), spark_progress(spark, "reproduce"):
+        outcome = run(spark, out, papers=papers, quick=quick)
+    if json:
+        report = str(out / REPORT)
+        print_json({"verdicts": outcome.verdicts(), "report": report, "run": dict(outcome.facts)})
+        return
+    _print(outcome)
+    typer.echo(f"Report: {out / REPORT} ({outcome.facts['seconds']} s)")
+
+
+def _print(outcome: Outcome) -> None:
+    from rich.table import Table
+
+    table = Table(title="Claims", title_justify="left")
+    for heading in ("claim", "reading", "measured", "verdict"):
+        table.add_column(heading)
+    for paper in outcome.papers:
+        for claim in paper.claims:
+            verdict = "holds" if claim.holds else "does not hold"
+            table.add_row(claim.id, claim.variant, claim.measured, verdict)
+    console().print(table)

@@ -1,0 +1,136 @@
+"""The form that all five experiments take: points out, rows in, claims and pictures."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from nearcast.experiments.content_overlay_claims import interval as student_interval
+
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One task: a kind of run, its parameters and a seed. `cost_s` is a guess, to begin early."""
+
+    paper: int
+    kind: str
+    seed: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    cost_s: float = 1.0
+
+    def __str__(self) -> str:
+        """Return what an error message calls it."""
+        settings = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        return f"paper {self.paper}, {self.kind}, seed {self.seed} ({settings})"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A verdict. `variant` names the reading of the claim where there are several.
+
+    `low` and `high` are the 95 % confidence interval, over seeds, of what `interval_of` names;
+    they are NaN where one seed was run.
+    """
+
+    id: str
+    variant: str
+    says: str
+    measured: str
+    interval_of: str
+    low: float
+    high: float
+    holds: bool
+    seeds: tuple[int, ...]
+    parameters: Mapping[str, Any]
+
+    def record(self) -> Row:
+        """Return the row of `claims.json`."""
+        finite = math.isfinite(self.low) and math.isfinite(self.high)
+        return {
+            "id": self.id,
+            "variant": self.variant,
+            "paper_says": self.says,
+            "measured": self.measured,
+            "interval_of": self.interval_of,
+            "confidence_interval": [self.low, self.high] if finite else None,
+            "holds": self.holds,
+            "seeds": list(self.seeds),
+            "parameters": dict(self.parameters),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture as SVG, with what it shows."""
+
+    name: str
+    caption: str
+    svg: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Measured beyond the claims: a caption, headings, and cells ready to print."""
+
+    caption: str
+    headings: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+class Experiment(Protocol):
+    """What a paper's adapter offers; each is a module."""
+
+    def points(self, *, quick: bool) -> list[Point]:
+        """List every task."""
+
+    def run(self, point: Point) -> list[Row]:
+        """Run one task; a function of the point alone, but for measured computation."""
+
+    def claims(self, rows: Sequence[Row]) -> list[Claim]:
+        """Judge every claim of the paper."""
+
+    def figures(self, rows: Sequence[Row]) -> list[Figure]:
+        """Draw."""
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Tell what was measured beyond the claims."""
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the mean; NaN for fewer than two values.
+
+    >>> interval([2.0, 2.0]), interval([2.0])
+    ((2.0, 2.0), (nan, nan))
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    return student_interval(finite) if len(finite) > 1 else (math.nan, math.nan)
+
+
+def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
+    """Return the rows of one kind."""
+    return [row for row in rows if row["kind"] == kind]
+
+
+def seeds_of(rows: Iterable[Row]) -> tuple[int, ...]:
+    """Return the seeds that rows come from."""
+    return tuple(sorted({int(row["seed"]) for row in rows}))
+
+
+def varied(rows: Iterable[Row], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the values that parameters took in these rows."""
+    kept = list(rows)
+    return {name: sorted({row[name] for row in kept}) for name in names}
+
+
+def drawn(name: str, caption: str, draw: Callable[[Path], object]) -> Figure:
+    """Let `draw` write an SVG file, and keep it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.svg"
+        draw(path)
+        return Figure(name, caption, path.read_bytes())

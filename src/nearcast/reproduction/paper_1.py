@@ -1,0 +1,170 @@
+"""Paper 1: ranked search on an interval skip list (`experiments/ranked_matching.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from nearcast.experiments import ranked_matching as experiment
+from nearcast.reproduction.form import (
+    Claim,
+    Figure,
+    Point,
+    Row,
+    Table,
+    drawn,
+    interval,
+    of_kind,
+    seeds_of,
+    varied,
+)
+
+ABOUT = 1.1
+"""Touching "about" k markers and the path: at most a tenth more."""
+
+HOWEVER_MANY = 2.0
+"""A search does not depend on the matches if with the most it touches at most twice as much."""
+
+
+def points(*, quick: bool) -> list[Point]:
+    """List searches over matches, and queries over workloads."""
+    seeds = (1, 2, 3) if quick else tuple(range(1, 9))
+    count = 20_000 if quick else 100_000
+    matches = (20, 100, 1000, 5000) if quick else (20, 100, 1000, 10_000, 30_000)
+    found = [
+        Point(1, "touching", seed, {"intervals": count, "matches": m, "k": 10, "queries": 100}, 2.0)
+        for seed in seeds
+        for m in matches
+    ]
+    sizes = (30, 300, 3000)
+    queries = 500 if quick else 3000
+    return found + [
+        Point(1, "errors", seed, {"workload": w, "intervals": n, "k": 5, "queries": queries})
+        for seed in seeds
+        for w in experiment.WORKLOADS
+        for n in sizes
+    ]
+
+
+def run(point: Point) -> list[Row]:
+    """Search one list, or compare its answers with a scan."""
+    function = {"touching": experiment.touching_rows, "errors": experiment.error_rows}[point.kind]
+    return function(seed=point.seed, **point.parameters)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Judge both claims, for the paper's walk and for the exact merge."""
+    touching, errors = of_kind(rows, "touching"), of_kind(rows, "errors")
+    return [
+        *(_touching(touching, method) for method in experiment.METHODS),
+        *(_order(errors, method) for method in experiment.METHODS),
+    ]
+
+
+def _touching(rows: list[Row], method: str) -> Claim:
+    few, many = (pick(row["matches"] for row in rows) for pick in (min, max))
+    of = {(row["matches"], row["seed"]): row for row in rows}
+    growth = [
+        of[many, seed][f"touched_{method}"] / of[few, seed][f"touched_{method}"]
+        for seed in seeds_of(rows)
+    ]
+    bound = [row[f"touched_{method}"] / (row["k"] + row[f"path_{method}"]) for row in rows]
+    at = {m: [row for row in rows if row["matches"] == m] for m in (few, many)}
+    low, high = (fmean(row[f"touched_{method}"] for row in at[m]) for m in (few, many))
+    path = fmean(row[f"path_{method}"] for row in at[many])
+    return Claim(
+        "C1.1",
+        experiment.METHODS[method],
+        "the ranked search touches about k markers plus the search path, however many match",
+        f"k = {rows[0]['k']}: {low:.1f} markers touched where {few:,} match, {high:.1f} where "
+        f"{many:,} match ({path:.1f} marked edges on the path)",
+        f"markers touched, {many:,} matches : {few:,} matches",
+        *interval(growth),
+        max(bound) <= ABOUT and fmean(growth) <= HOWEVER_MANY,
+        seeds_of(rows),
+        varied(rows, ("intervals", "matches", "k")),
+    )
+
+
+def _order(rows: list[Row], method: str) -> Claim:
+    asked = sum(row["asked"] for row in rows)
+    shares = {what: _share(rows, f"wrong_{what}_{method}") for what in ("order", "set")}
+    per_seed = [
+        _share([row for row in rows if row["seed"] == seed], f"wrong_order_{method}")
+        for seed in seeds_of(rows)
+    ]
+    return Claim(
+        "C1.2",
+        experiment.METHODS[method],
+        "results come back in order of accuracy",
+        f"of {asked:,} queries {shares['order']:.1%} came back in a wrong order; the set of the "
+        f"best {rows[0]['k']} was wrong in {shares['set']:.1%}",
+        "share of queries in a wrong order",
+        *interval(per_seed),
+        asked > 0 and not any(row[f"wrong_order_{method}"] for row in rows),
+        seeds_of(rows),
+        varied(rows, ("workload", "intervals", "k")),
+    )
+
+
+def _share(rows: Sequence[Row], column: str) -> float:
+    """Return the share over all queries of these rows."""
+    asked = sum(row["asked"] for row in rows)
+    return float(sum(row[column] * row["asked"] for row in rows)) / max(1, asked)
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    """Draw what is touched, how long it takes, and how often the paper's walk errs."""
+    caption = (
+        "Left: markers touched. Middle: processor time of a query, beside collecting all matches "
+        "and sorting them at the end (the paper's first way). Right: how often the set of the best "
+        "five is not the true one, by a scan of all intervals."
+    )
+    return [drawn("paper-1", caption, lambda path: _draw(rows, path))]
+
+
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(12, 4), layout="constrained")
+    FigureCanvasAgg(picture)
+    touched, times, wrong = picture.subplots(1, 3)
+    some, ways = of_kind(rows, "touching"), experiment.METHODS
+    experiment.draw_touching(
+        touched, some, {f"touched_{m}": name for m, name in ways.items()}, "markers touched"
+    )
+    names = {f"{m}_us": name for m, name in ways.items()} | {"sorting_us": "sort at the end"}
+    experiment.draw_touching(times, some, names, "µs of processor time per query")
+    errors = of_kind(rows, "errors")
+    for workload in experiment.WORKLOADS:
+        mine = [row for row in errors if row["workload"] == workload]
+        sizes = sorted({row["intervals"] for row in mine if row["asked"]})
+        at = [[row for row in mine if row["intervals"] == n] for n in sizes]
+        shares = [100 * _share(each, "wrong_set_paper") for each in at]
+        wrong.plot(sizes, shares, marker="o", label=f"paper's walk, {workload}")
+    exact = [100 * _share(errors, "wrong_set_exact")] * 2
+    wrong.plot((30, 3000), exact, "k--", label="exact merge, all workloads")
+    wrong.set(xscale="log", xlabel="intervals", ylabel="% of queries with a wrong best five")
+    wrong.set_ylim(-3, 103)
+    wrong.legend(fontsize=7)
+    wrong.grid(alpha=0.3)
+    picture.savefig(path)
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Tell what exactness costs beside the paper's walk and beside sorting everything."""
+    some = of_kind(rows, "touching")
+    lines = []
+    for matches in sorted({row["matches"] for row in some}):
+        at = [row for row in some if row["matches"] == matches]
+        columns = ("touched_paper", "touched_exact", "paper_us", "exact_us", "sorting_us")
+        cells = [f"{fmean(row[column] for row in at):.1f}" for column in columns]
+        lines.append((f"{matches:,}", *cells))
+    headings = (
+        "match", "markers, the paper's walk", "markers, exact merge", "µs, the paper's walk",
+        "µs, exact merge", "µs, sort at the end",
+    )  # fmt: skip
+    caption = "What a query for the best ten touches and takes (processor time, mean of seeds)."
+    return [Table(caption, headings, tuple(lines))]
