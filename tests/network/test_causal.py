@@ -7,6 +7,8 @@ import pytest
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import Publish
 from nearcast.node import SpaceSettings
+from nearcast.ordering import DeltaCausal
+from nearcast.server.figures import prometheus_text, sys_topics
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, constant, uniform
 from nearcast.simulator.world import World
@@ -123,3 +125,73 @@ def test_what_comes_after_its_lifetime_is_discarded_and_counted():
     assert forum.heard("n1") == []
     assert forum.nodes["n1"].mesh.causal.discarded == {"late": 1}
     assert forum.nodes["n0"].mesh.causal.sent == 1
+
+
+# --- clocks ---------------------------------------------------------------------------------
+
+
+def with_clocks_apart(ahead_ms: int) -> tuple[MqttNode, MqttNode]:
+    """Two nodes, 5 ms from each other, that exchange beats for three seconds."""
+    spaces = [SpaceSettings(space=SPACE, order="causal", lifetime_ms=LIFETIME_MS)]
+    nodes = {name: MqttNode(name, 1, spaces=spaces) for name in ("a", "b")}
+    offset_ms = {"a": 0, "b": ahead_ms}
+    under_way: list[tuple[int, str, str, bytes]] = []
+    for name, node in nodes.items():
+        node.mesh.meet("b" if name == "a" else "a", 1_000 + offset_ms[name])
+    for now in range(1_000, 4_000, 5):
+        arrived, under_way = under_way, []
+        for _, sender, to, data in arrived:
+            nodes[to].mesh.receive(sender, data, now + offset_ms[to])
+        for name, node in nodes.items():
+            node.mesh.advance(now + offset_ms[name])
+            node.mesh.settle()
+            under_way += [(now, name, to, data) for to, data in node.mesh.take_frames()]
+    return nodes["a"], nodes["b"]
+
+
+def test_clocks_further_apart_than_allowed_are_counted_on_both_sides():
+    for node in with_clocks_apart(300):
+        assert node.mesh.causal.skew_violations >= 1
+
+
+def test_clocks_within_the_bound_are_not_counted():
+    for ahead_ms in (0, 90, -90):
+        for node in with_clocks_apart(ahead_ms):
+            assert node.mesh.causal.skew_violations == 0
+
+
+def test_each_measurement_is_counted_once_and_only_if_certain():
+    groups = with_clocks_apart(0)[0].mesh._causal
+    groups.clock("b", 300.0, 5.0)
+    groups.clock("b", 300.0, 5.0)
+    assert groups.counts.skew_violations == 1
+    groups.clock("b", 300.0, 250.0)  # it may be 50 ms
+    groups.clock("b", 300.0, float("inf"))
+    assert groups.counts.skew_violations == 1
+
+
+def test_a_message_from_the_future_counts_as_a_violation():
+    node = with_clocks_apart(0)[0]
+    fast = DeltaCausal("b", LIFETIME_MS / 1000, skew=0.1)
+    message = fast.send({"a"}, b"", 5.0)["a"].encode()
+    node.mesh._causal.receive("talk", message, 4_000)
+    assert node.mesh.causal.discarded == {"future": 1}
+    assert node.mesh.causal.skew_violations == 1
+
+
+def test_holds_discards_and_violations_are_among_the_figures():
+    forum = Forum(2, 1, "causal", Link(delay=uniform(1, 3)))
+    forum.world.network.set_link("n0", "n1", Link(delay=constant(LIFETIME_MS + 200)))
+    forum.say("n0", "late", 1)
+    forum.run(3_000)
+    topics = dict(sys_topics(forum.nodes["n1"].node, uptime_s=1))
+    assert topics["causal/messages/discarded"] == "1"
+    assert topics["causal/messages/held"] == topics["causal/skew/violations"] == "0"
+    page = prometheus_text(forum.nodes["n1"].node, uptime_s=1.0)
+    assert '\nnearcast_causal_discarded_total{reason="late"} 1\n' in page
+    assert "\nnearcast_causal_held_total 0\n" in page
+    assert "\nnearcast_causal_skew_violations_total 0\n" in page
+    assert '\nnearcast_clock_ahead_seconds{node="n0"} ' in page
+    assert "\nnearcast_causal_sent_total 1\n" in prometheus_text(
+        forum.nodes["n0"].node, uptime_s=1.0
+    )

@@ -112,8 +112,19 @@ def test_measured_offsets_beyond_the_bound_are_counted() -> None:
     assert not one.observe_offset(2, 0.011)
     assert one.offsets == {1: -0.01, 2: 0.011}
     assert one.counters.skew_violations == 1
-    with pytest.raises(OutOfRangeError):
-        one.observe_offset(1, float("nan"))
+    assert one.observe_offset(2, 0.015, error=0.006)  # it may be 9 ms
+    assert not one.observe_offset(2, 0.015, error=0.004)
+    for offset, error in ((float("nan"), 0.0), (0.0, -1.0), (0.0, float("inf"))):
+        with pytest.raises(OutOfRangeError):
+            one.observe_offset(1, offset, error=error)
+    with pytest.raises(MisuseError):
+        one.observe_offset("one", 0.0)
+
+
+def test_a_measured_clock_adds_no_name_to_messages() -> None:
+    ada = DeltaCausal(process="ada", lifetime=1)
+    ada.observe_offset("stranger", 0.0)
+    assert ada.send({"bob"}, b"", 1.0)["bob"].names == ("ada", "bob")
 
 
 def test_a_moved_client_takes_its_past_along() -> None:

@@ -9,6 +9,7 @@ A message of QoS 1 or 2 is sent again, within its lifetime, over a link that bro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isinf
 from typing import TYPE_CHECKING
 
 from nearcast.index.topic_filters import filters_overlap
@@ -36,6 +37,8 @@ class CausalCounts:
     """Those that had to wait for what they depend on."""
     discarded: dict[str, int] = field(default_factory=dict)
     """By reason: too late, a clock that is off, and so on."""
+    skew_violations: int = 0
+    """Clocks measured further apart than configured, and messages from the future."""
 
 
 class CausalGroups:
@@ -51,6 +54,7 @@ class CausalGroups:
         self._groups: dict[str, DeltaCausal] = {}
         self._filters: dict[str, str] = {}
         self._unsettled: dict[str, dict[int, tuple[int, str, bytes]]] = {}
+        self._clocks: dict[str, tuple[float, float]] = {}
         self._number = 0
         self._out: list[tuple[str, int, str, bytes]] = []
         for one in node.state.router.spaces.all:
@@ -123,8 +127,24 @@ class CausalGroups:
             else:
                 self._out.append((name, number, group, data))
 
+    def clock(self, name: str, ahead_ms: float, error_ms: float) -> None:
+        """Take note of how far another node's clock is ahead, give or take `error_ms`.
+
+        What is certainly beyond the bound is counted, once for each measurement (trap T2.6).
+        """
+        measured = (ahead_ms, error_ms)
+        if isinf(error_ms) or self._clocks.get(name) == measured:
+            return
+        self._clocks[name] = measured
+        allowed = [
+            group.observe_offset(name, ahead_ms / 1000, error=error_ms / 1000)
+            for group in self._groups.values()
+        ]
+        self.counts.skew_violations += not all(allowed)
+
     def parted(self, name: str) -> None:
         """Forget a node that has left for good."""
+        self._clocks.pop(name, None)
         self._unsettled.pop(name, None)
         for group in self._groups.values():
             group.forget(name)
@@ -157,6 +177,7 @@ class CausalGroups:
             else:
                 reason = one.reason.name.lower()
                 self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1
+                self.counts.skew_violations += reason == "future"
                 self._note(_DISCARDED, group, one.message, now_ms, reason)
 
     def _note(self, step: int, group: str, message: Ordered, now_ms: int, detail: str = "") -> None:

@@ -149,6 +149,8 @@ class Mesh:
         self.mark_grown(peer)
         self._homes.now_ms = now_ms
         self._homes.away(name)
+        if self._geography is not None:
+            self._geography.lost(name, now_ms)
         self._know()
 
     def part(self, name: str, now_ms: int) -> None:
@@ -194,6 +196,7 @@ class Mesh:
             peer.problem = str(problem)
             return
         self._carry_out(peer, peer.link.receive(frame, now_ms))
+        self._causal.clock(sender, peer.link.skew_ms, peer.link.delay_ms / 2)
         self.mark_grown(peer)
 
     def advance(self, now_ms: int) -> None:
@@ -311,6 +314,8 @@ class Mesh:
         self._causal.came_up(peer.name, self.now_ms)
         self._contests.came_up(peer.name)
         self._homes.came_up(peer.name)
+        if self._geography is not None:
+            self._geography.back(peer.name, self.now_ms)
         for part in self._retained.since(peer.heard_ms):
             self._tell(peer, part)
 
@@ -332,6 +337,8 @@ class Mesh:
             peer.connection = None
             self._contests.gone(peer.name)
             self._homes.went_down(peer.name)
+            if self._geography is not None:
+                self._geography.lost(peer.name, self.now_ms)
             peer.heard_ms = self.now_ms - self._timing.silence_ms
         peer.link.greeting = self._greeting(peer.name)
         self._open_gates()

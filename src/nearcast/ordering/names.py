@@ -115,6 +115,12 @@ class Names:
             )
         return self._allot(process)
 
+    def check(self, process: ProcessId) -> None:
+        """Raise what `number` would raise; allot nothing."""
+        self._check_kind(process)
+        if self._closed and process not in self._number:
+            self.number(process)
+
     def numbers(self, processes: set[ProcessId]) -> list[int]:
         """Return the numbers of several; if one is refused, none is added."""
         number = self._number

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import inf, isfinite
 from operator import gt
 from typing import ClassVar, Final, Self
 
@@ -372,19 +372,19 @@ class CausalProcess:
         if number is not None:
             kernels.strip(self._state, number)
 
-    def observe_offset(self, process: ProcessId, offset: float) -> bool:
+    def observe_offset(self, process: ProcessId, offset: float, *, error: float = 0.0) -> bool:
         """Note how far another's clock was measured to be ahead; say whether that is allowed.
 
-        A larger difference than `skew` is counted as a violation. Stamps are never corrected
+        What is certainly a larger difference than `skew`, the measurement being true to within
+        `error`, is counted as a violation. Stamps are never corrected
         by it: two processes would then disagree about one message's deadline. `offset_of` in
         clocks.py computes it from one question and its answer.
         """
-        if not isfinite(offset):
-            raise OutOfRangeError(f"{offset}", where="offset", expected="seconds")
-        self._names.number(process)
-        self._note_names()
+        if not (isfinite(offset) and 0 <= error < inf):
+            raise OutOfRangeError(f"{offset} ± {error}", where="offset", expected="seconds")
+        self._names.check(process)
         self._offsets[process] = offset
-        allowed = abs(offset) * MICROSECONDS <= self._peek[layout.SKEW]
+        allowed = (abs(offset) - error) * MICROSECONDS <= self._peek[layout.SKEW]
         if not allowed:
             self._peek[layout.N_SKEW] += 1
         return allowed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import nearcast
+from nearcast.network.mesh import Mesh
 from nearcast.node import Node
 
 
@@ -35,6 +36,13 @@ def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
     yield "publish/messages/dropped", str(counters.publish_dropped)
     yield "publish/bytes/received", str(counters.publish_bytes_received)
     yield "publish/bytes/sent", str(counters.publish_bytes_sent)
+    if isinstance(state.network, Mesh):
+        causal = state.network.causal
+        yield "causal/messages/sent", str(causal.sent)
+        yield "causal/messages/delivered", str(causal.delivered)
+        yield "causal/messages/held", str(causal.held)
+        yield "causal/messages/discarded", str(sum(causal.discarded.values()))
+        yield "causal/skew/violations", str(causal.skew_violations)
 
 
 _DROPS = ("slow", "quota", "expired", "too_large", "forbidden", "ended", "no_member", "invalid")
@@ -87,7 +95,42 @@ def prometheus_text(node: Node, *, uptime_s: float) -> str:
     )
     for name, help_text, value in gauges:
         lines += _metric(name, "gauge", help_text, value)
+    if isinstance(state.network, Mesh):
+        lines += _causal_metrics(state.network)
     return "\n".join(lines) + "\n"
+
+
+_CAUSAL = (
+    ("sent", "Messages sent in causal order"),
+    ("delivered", "Messages of other nodes delivered in causal order"),
+    ("held", "Messages that waited for what they depend on"),
+    ("skew_violations", "Clocks measured further apart than allowed, messages from the future"),
+)
+
+
+def _causal_metrics(mesh: Mesh) -> list[str]:
+    lines: list[str] = []
+    for name, help_text in _CAUSAL:
+        value = getattr(mesh.causal, name)
+        lines += _metric(f"causal_{name}_total", "counter", help_text, value)
+    lines += [
+        "# HELP nearcast_causal_discarded_total Messages of causal groups discarded, by reason",
+        "# TYPE nearcast_causal_discarded_total counter",
+    ]
+    lines += [
+        f'nearcast_causal_discarded_total{{reason="{reason}"}} {count}'
+        for reason, count in {"late": 0, **mesh.causal.discarded}.items()
+    ]
+    lines += [
+        "# HELP nearcast_clock_ahead_seconds How far the clock of another node is ahead of ours",
+        "# TYPE nearcast_clock_ahead_seconds gauge",
+    ]
+    lines += [
+        f'nearcast_clock_ahead_seconds{{node="{name}"}} {peer.link.skew_ms / 1000}'
+        for name, peer in mesh.peers.items()
+        if peer.link.is_up
+    ]
+    return lines
 
 
 def _metric(name: str, kind: str, help_text: str, value: float) -> list[str]:
