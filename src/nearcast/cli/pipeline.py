@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli import learning
+from nearcast.cli import auditing, learning
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
@@ -271,3 +271,4 @@ def _mapping(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
 
 
 learning.register(app)
+auditing.register(app)

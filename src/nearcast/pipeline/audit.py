@@ -35,7 +35,7 @@ from nearcast.pipeline.tables import drafts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from nearcast.config.schema import SpaceSection
+    from nearcast.pipeline.audit_selections import Selecting
 
 KINDS = ("lost", "doubled", "late", "misordered", "unasked")
 _SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in FOUND.items())
@@ -72,14 +72,14 @@ def audit(
     logs: str | Sequence[str],
     output: str,
     *,
-    spaces: Sequence[SpaceSection] | None = None,
+    selecting: Selecting | None = None,
     allowance: Allowance | None = None,
 ) -> Audited:
     """Write the tables `faults` and `unknown` under `output`; return the counts.
 
-    `logs`: the directories of the nodes' event logs. `spaces` say what conditions mean; without
-    them what depends on conditions ($where, $area, $near) is unknown. Raises MisuseError for an
-    empty log and FileFormatError for one of another version, and has written nothing then.
+    `logs`: the directories of the nodes' event logs. `selecting` says what conditions mean; without
+    it what depends on conditions ($where, $area, $near) is unknown. Raises MisuseError for an empty
+    log and FileFormatError for one of another version, and has written nothing then.
     """
     segments = find_segments([logs] if isinstance(logs, str) else list(logs))
     nodes = survey_all(spark, segments)
@@ -89,7 +89,7 @@ def audit(
             where=str(logs),
             todo='Let a broker run with [log] events = "full"',
         )
-    told = None if spaces is None else tuple(spaces)
+    told = None if selecting is None else selecting.spaces
     case = Case(tuple(segments), nodes, allowance or Allowance(), told, uuid.uuid4().hex)
     found = judge(spark, case).persist()
     try:

@@ -7,6 +7,7 @@ client was is the last position before the event.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nearcast.index.topic_filters import topic_matches
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 
 YES, PERHAPS, NO = 1, 0, -1
 Place = tuple[float, float, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Selecting:
+    """The spaces that subscriptions put conditions on."""
+
+    spaces: tuple[SpaceSection, ...]
 
 
 class ConditionJudge:
