@@ -208,8 +208,13 @@ def _read_changes(
                 if "t" in table:
                     table["ms"] = table["t"].astype("datetime64[ms, UTC]").astype("int64")
                 parts.append(table.drop(columns=["t", "node"]).astype(_TEXTS.get(name, {})))
-    joined = {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
+    joined = {name: _joined(parts) for name, parts in tables.items()}
     return joined["subscriptions"], joined["presence"], joined["positions"]
+
+
+def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    some = [one for one in parts if len(one)]
+    return pd.concat(some, ignore_index=True) if some else parts[0]
 
 
 _TEXTS = {
