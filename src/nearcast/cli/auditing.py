@@ -12,6 +12,7 @@ from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
     from nearcast.pipeline.audit import Audited
+    from nearcast.pipeline.whatif import Compared
 
 Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, yarn …")]
 Logs = Annotated[
@@ -22,6 +23,7 @@ Logs = Annotated[
 def register(app: typer.Typer) -> None:
     """Add these commands to `nearcast pipeline`."""
     app.command()(audit)
+    app.command()(whatif)
 
 
 def audit(
@@ -85,3 +87,76 @@ def _show(done: Audited, output: str) -> None:
         typer.echo(f"{'dropped':<12}{done.dropped:>12,}  by the nodes, each with a reason")
     what = "No fault." if done.is_clean else "Each fault is a row of"
     typer.echo(f"{what} {output}/faults" if not done.is_clean else what)
+
+
+PlanFile = Annotated[Path | None, typer.Option(help="A plan file to try.")]
+PolicyFile = Annotated[Path | None, typer.Option(help="A policy file to try.")]
+
+
+def whatif(
+    *,
+    input: Logs,  # noqa: A002 - the option's name
+    config: Annotated[Path, typer.Option(help="The configuration of the nodes.")] = Path(
+        "nearcast.toml"
+    ),
+    plan: PlanFile = None,
+    policies: PolicyFile = None,
+    old_plan: Annotated[Path | None, typer.Option(help="The plan in force; else none.")] = None,
+    old_policies: Annotated[
+        Path | None, typer.Option(help="The policies in force; else none.")
+    ] = None,
+    most: Annotated[
+        int, typer.Option(min=1, help="Play at most so many acts of the log.")
+    ] = 20_000,
+    json: bool = JSON,
+) -> None:
+    """Say what a plan or policies would have changed, by playing a log again in the simulator.
+
+    Nothing is applied. Compared are handovers, messages between nodes and retained traffic.
+
+    Example: nearcast pipeline whatif --input a/eventlog --input b/eventlog --plan plan.json
+    """
+    from nearcast.cli.terminal import told_of_files
+    from nearcast.config import load
+    from nearcast.model.errors import MisuseError
+    from nearcast.pipeline.whatif import Way, compare, read_plan
+    from nearcast.pipeline.whatif_log import read_story
+    from nearcast.retained import read_policies
+    from nearcast.server.server import retained_settings, space_settings
+
+    if plan is None and policies is None:
+        raise MisuseError(
+            "nothing to try", where="whatif", expected="--plan FILE or --policies FILE, or both"
+        )
+    configuration = load(config, os.environ)
+    with told_of_files():
+        story = read_story(input, most)
+        before = Way(
+            None if old_plan is None else read_plan(old_plan, story.nodes),
+            None if old_policies is None else read_policies(old_policies),
+        )
+        after = Way(
+            before.plan if plan is None else read_plan(plan, story.nodes),
+            before.policies if policies is None else read_policies(policies),
+        )
+    done = compare(
+        story,
+        before,
+        after,
+        spaces=[space_settings(one) for one in configuration.space],
+        retained=[retained_settings(one) for one in configuration.retained],
+    )
+    if json:
+        print_json(done.as_dict())
+    else:
+        _show_both(done)
+
+
+def _show_both(done: Compared) -> None:
+    typer.echo(f"{done.acts:,} acts of {len(done.nodes)} node(s) played twice")
+    if done.left_out:
+        typer.echo(f"{done.left_out:,} later ones were left out: --most plays more")
+    typer.echo(f"{'':<20}{'old':>14}{'candidate':>14}{'change':>10}")
+    for name, old, new in done.rows():
+        change = f"{(new - old) / old:+.0%}" if old else ("" if new == old else "new")
+        typer.echo(f"{name.replace('_', ' '):<20}{old:>14,}{new:>14,}{change:>10}")
