@@ -148,9 +148,8 @@ def _workload(
     sigma = float(name.rsplit("=", maxsplit=1)[1])
     sides = np.clip(random.normal(random.choice(SIZES, p=SHARES, size=count), 10.0), 0.0, 120.0)
     centres = np.clip(random.normal(500.0, sigma, count), 0.0, 1000.0)
-    ends = [np.clip(centres + sign * sides / 2, 0.0, 1000.0) for sign in (-1, 1)]
-    values = np.clip(random.normal(500.0, sigma, queries), 0.0, 1000.0)
-    lows, highs, values = (np.round(each * 2**16) for each in (*ends, values))
+    places = (centres - sides / 2, centres + sides / 2, random.normal(500.0, sigma, queries))
+    lows, highs, values = (np.round(np.clip(each, 0.0, 1000.0) * 2**16) for each in places)
     return lows, highs, values
 
 

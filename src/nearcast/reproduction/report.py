@@ -166,7 +166,7 @@ def _claim(claim: Claim, anchor: str) -> str:
 def _interval(low: float, high: float) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval from one seed"
-    digits = max(2, 2 - math.floor(math.log10(high - low))) if high > low else 3
+    digits = max(2, 1 - math.floor(math.log10(high - low))) if high > low else 3
     return f"{low:.{digits}f} to {high:.{digits}f}" if digits < 7 else f"{low:.4g} to {high:.4g}"
 
 
