@@ -1,0 +1,162 @@
+"""The audit of real nodes: a simulated town with crashes, partitions and changes of plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nearcast.config.schema import SpaceSection
+from nearcast.eventlog.records import Recorder
+from nearcast.eventlog.segments import MAGIC, batch_header, finish
+from nearcast.model import Attribute, Space
+from nearcast.mqtt import Publish
+from nearcast.node import SpaceSettings
+from nearcast.node.noting import note_start
+from nearcast.pipeline.audit_causal import misordered_rows
+from nearcast.pipeline.audit_hops import Allowance, judge_hops
+from nearcast.pipeline.audit_logs import find_segments, survey
+from nearcast.pipeline.audit_segments import Case, audit_segment
+from nearcast.simulator import town
+from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
+from nearcast.simulator.network import Link, uniform
+from nearcast.simulator.world import World
+
+FAULTS = ("lost", "doubled", "late", "misordered", "unasked")
+CITY = SpaceSection.model_validate(
+    {
+        "name": "city",
+        "topics": "city/#",
+        "longitude": "lon",
+        "latitude": "lat",
+        "attributes": {"lon": {"low": -1, "high": 1}, "lat": {"low": -1, "high": 1}},
+    }
+)
+
+
+class LoggedNode(MqttNode):
+    """A node that keeps an event log, over crashes too."""
+
+    made: dict[str, LoggedNode]
+
+    def _start(self, now: int) -> None:
+        super()._start(now)
+        known = getattr(self, "recorder", None)
+        self.recorder = known or Recorder()
+        if known is not None:
+            self.recorder.gap(self.recorder.next, 0, "crash: nobody knows how many")
+        self.node.state.log = self.recorder
+        self.node.state.now_ms = now
+        note_start(self.node.state)
+        LoggedNode.made[self.name] = self
+
+
+def written(root: Path) -> Path:
+    for name, node in LoggedNode.made.items():
+        raw = b"".join(node.recorder.take())
+        path = root / f"open-{name}-00000001.log"
+        path.write_bytes(MAGIC + batch_header(len(raw), node.recorder.next) + raw)
+        finish(path)
+    return root
+
+
+def look(root: Path, spaces: tuple[SpaceSection, ...]) -> list[dict[str, Any]]:
+    """Audit a log as the job does, without Spark."""
+    segments = find_segments([str(root)])
+    names = {one.node for one in segments}
+    nodes = {name: survey([s for s in segments if s.node == name]) for name in names}
+    case = Case(tuple(segments), nodes, Allowance(), spaces, str(root))
+    told = pd.concat([audit_segment(case, one) for one in segments], ignore_index=True)
+    found: list[dict[str, Any]] = told[told["what"] == "fault"].to_dict("records")  # type: ignore[assignment]
+    for _, rows in told[told["what"] == "hop"].groupby(["origin", "target", "bucket"]):
+        found += judge_hops(rows, nodes, case.allowance)
+    for _, rows in told[told["what"] == "causal"].groupby(["group", "stretch"]):
+        found += misordered_rows(rows)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    LoggedNode.made = {}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_town_under_faults_has_no_fault_in_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(town, "MqttNode", LoggedNode)
+    report = town.run_town(seed, least_nodes=2, most_nodes=3)
+    assert report.problems == ()
+    found = look(written(tmp_path), (CITY,))
+
+    assert [one for one in found if one["kind"] in FAULTS] == []
+    handed = sum(survey([s]).rows["deliveries"] for s in find_segments([str(tmp_path)]))
+    assert handed >= report.due
+
+
+TALK = Space(name="talk", topic_filter="talk/#", attributes=(Attribute.number("price", 0, 9),))
+
+
+class Forum:
+    """Three nodes with a client each, in a causal group, over uneven ways."""
+
+    def __init__(self, seed: int) -> None:
+        link = Link(delay=uniform(1, 120))
+        self.world = World(seed, link=link, keep_digest=False)
+        spaces = [SpaceSettings(space=TALK, order="causal", lifetime_ms=800)]
+        self.nodes = {name: LoggedNode(name, seed, spaces=spaces) for name in ("x", "y", "z")}
+        self.clients = {name: SimulatedClient(f"c{name}") for name in self.nodes}
+        for name, node in self.nodes.items():
+            self.world.add(name, node)
+        for name, node in self.nodes.items():
+            self.world.perform(name, node.meet(list(self.nodes), 0))
+        self.world.run(8_000)
+        for name, client in self.clients.items():
+            self.world.perform(name, self.nodes[name].admit(client, self.world.now))
+            client.subscribe("talk/#", 1)
+            self.turn(name)
+        self.world.run(16_000)
+
+    def turn(self, name: str) -> None:
+        self.world.perform(name, self.nodes[name].turn(self.world.now))
+
+    def talk(self, count: int) -> None:
+        names = list(self.nodes)
+        for number in range(count):
+            name = names[number % 3]
+            self.clients[name].publish(Publish("talk/x", b'{"price": 1, "n": %d}' % number, 1))
+            self.turn(name)
+            self.world.run(self.world.now + 37)
+        self.world.run(self.world.now + 10_000)
+
+
+def test_messages_of_a_causal_group_are_logged_and_in_order(tmp_path: Path) -> None:
+    forum = Forum(3)
+    forum.talk(60)
+    assert sum(node.mesh.causal.held for node in forum.nodes.values()) > 0
+    found = look(written(tmp_path), ())
+    segments = find_segments([str(tmp_path)])
+
+    assert [one for one in found if one["kind"] in FAULTS] == []
+    assert sum(survey([one]).rows["causal"] for one in segments) >= 60 * 3
+
+
+def test_a_delivery_that_a_node_forgets_is_found(tmp_path: Path) -> None:
+    forum = Forum(4)
+    node = forum.nodes["x"].node
+    spread = node._delivery.spread_plain
+    calls = 0
+
+    def forgetful(route: Any, messages: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls != 5:
+            spread(route, messages)
+
+    node._delivery.spread_plain = forgetful  # type: ignore[method-assign]
+    forum.talk(20)
+    found = [one for one in look(written(tmp_path), ()) if one["kind"] in FAULTS]
+
+    assert [(one["kind"], one["node"], one["receiver"]) for one in found] == [("lost", "x", "cx")]
