@@ -3,7 +3,11 @@
 import pytest
 from hypothesis import settings
 
-from nearcast.simulator.town import Town, run_town, town_plan
+from nearcast.network import NamedPlan
+from nearcast.node import SpaceSettings
+from nearcast.simulator.city import City
+from nearcast.simulator.mqtt_node import SimulatedClient
+from nearcast.simulator.town import SPACE, Town, run_town, town_plan
 
 assert settings.default is not None
 IS_SOAK = settings.default.max_examples > 50
@@ -48,3 +52,54 @@ def test_faults_and_plans_lose_nothing_acknowledged_and_double_nothing():
     assert sum(one.due for one in reports) > 5 * len(reports)
     assert sum(one.crashes for one in reports) > len(reports)
     assert sum(one.plan_version for one in reports) > len(reports)
+
+
+def held_by(names: list[str], holder: str) -> NamedPlan:
+    """Return a plan by which one node holds everything."""
+    plan = town_plan(names, 1, 1).plan
+    return NamedPlan(plan.with_brokers([names.index(holder)] * len(plan.leaves)), tuple(names))
+
+
+def city_with(nodes: int, plan: NamedPlan) -> tuple[City, SimulatedClient, SimulatedClient]:
+    """Return a city with a plan, a client who wants to hear of what is near, and a writer."""
+    city = City(nodes, spaces=[SpaceSettings(space=SPACE)])
+    for name in city.names:
+        city.at(name, lambda node, now: node.use_plan(plan, now))
+    city.run(2_000)
+    reader, writer = city.client("reader", "n0"), city.client("writer", "n1")
+    city.run(100)
+    city.publish(reader, "$position", HERE, 1)
+    reader.subscribe("$near/50000m/city/#")
+    city.turn(reader)
+    city.run(500)
+    return city, reader, writer
+
+
+HERE = b'{"lon": 0.1, "lat": 0.1}'
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_when_a_holder_dies_another_one_stands_in_within_five_seconds(qos: int):
+    city, reader, writer = city_with(4, held_by(["n0", "n1", "n2", "n3"], "n3"))
+    city.crash("n3")
+    died = city.world.now
+    heard_at: list[int] = []
+    for _ in range(100):
+        city.publish(writer, "city/news", HERE, qos)
+        city.run(100)
+        heard_at += [city.world.now - died] * (len(reader.received) - len(heard_at))
+    assert heard_at[0] < 5_000
+    if qos:
+        assert len(heard_at) == 100  # what was published meanwhile has come too
+    city.restart("n3")
+    city.run(5_000)
+    city.publish(writer, "city/news", HERE, qos)
+    city.run(1_000)
+    assert len(reader.received) == len(heard_at) + 1
+
+
+def test_the_leaves_of_a_node_that_has_left_are_held_by_another():
+    city, reader, writer = city_with(3, held_by(["n0", "n1", "n2", "gone"], "gone"))
+    city.publish(writer, "city/news", HERE)
+    city.run(500)
+    assert len(reader.received) == 1

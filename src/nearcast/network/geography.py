@@ -44,6 +44,7 @@ from nearcast.node.session import Session, Subscription
 
 _SPOOLED, _SEEN, _SINCE, _PLACE = b"e", b"d", b"s", b"p"
 _CURRENT, _UPCOMING, _STARTS = b"c", b"u", b"i"
+_AWAY_MS = 1_000  # a link that is down for so long: others stand in for the node
 _TIME, _STEP = Struct("<Q"), Struct("<Qdd")
 _WORLD = Rect(-180.0, -90.0, 180.0, 90.0)
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,6 +77,7 @@ class Geography:
         self._sweep_at = 0
         self._out: list[Outgoing] = []
         self._versions: dict[str, tuple[int, int]] = {}
+        self._lost_at: dict[str, int] = {}
 
     # --- clients ----------------------------------------------------------------------------
 
@@ -214,6 +216,9 @@ class Geography:
         """Do what is due."""
         for part in (self._gateway, self._spool, self._holder, self._pursuit):
             self._do(part.advance(now))
+        for name in [one for one, at in self._lost_at.items() if at + _AWAY_MS <= now]:
+            del self._lost_at[name]
+            self._set_away(name, now, is_away=True)
         while self._notes and self._notes[0][0] <= now:
             self._node.state.notes.pop(heappop(self._notes)[1], None)
         if now >= self._sweep_at:
@@ -230,7 +235,9 @@ class Geography:
     def wake_at(self) -> int | None:
         """Say when something is due."""
         parts = (self._gateway, self._spool, self._holder, self._pursuit)
-        return min((at for part in parts if (at := part.wake_at()) is not None), default=None)
+        times = [at for part in parts if (at := part.wake_at()) is not None]
+        times += [at + _AWAY_MS for at in self._lost_at.values()]
+        return min(times, default=None)
 
     def take(self, now: int) -> list[Outgoing]:
         """Return what is to travel; what is for this node itself is done here and now."""
@@ -262,8 +269,24 @@ class Geography:
         names = list(others)
         self._versions = {name: self._versions.get(name, (0, 0)) for name in names}
         if self.layout.know(names):
+            self._lost_at = {name: at for name, at in self._lost_at.items() if name in names}
             self._do(self._gateway.plans_changed(now))
+            self._do(self._spool.plans_changed(now))
         self._go_on(now)
+
+    def lost(self, name: str, now: int) -> None:
+        """Take note that a node cannot be heard; if it stays so, another one stands in for it."""
+        self._lost_at[name] = now
+
+    def back(self, name: str, now: int) -> None:
+        """Take note that a node can be heard."""
+        self._lost_at.pop(name, None)
+        self._set_away(name, now, is_away=False)
+
+    def _set_away(self, name: str, now: int, *, is_away: bool) -> None:
+        if self.layout.set_away(name, is_away=is_away):
+            self._do(self._gateway.plans_changed(now))
+            self._do(self._spool.plans_changed(now))
 
     def use(self, plan: NamedPlan, now: int) -> bool:
         """Begin to use a plan; tell whether it was newer than what is in use."""

@@ -33,6 +33,8 @@ from nearcast.node.connection import Voucher
 
 PATIENCE_MS = 3_000
 """How long a client waits for a node that was just lost from sight: it may have its session."""
+MOST_PATIENCE_MS = 5_000
+"""How long a client waits in all; a node that has not answered by then is asked later."""
 NOT_HERE, COMES_HERE = -1, -2
 """What `Claimed` says instead of an instant."""
 _NUMBER = Struct("<Q?")
@@ -48,6 +50,7 @@ class Asking:
     connection: Connection
     connect: Connect
     waits_for: set[str]
+    until_ms: int
     homes: dict[str, int] = field(default_factory=dict)
     """Who has a session of it, and when it was last there."""
 
@@ -99,7 +102,8 @@ class Homes:
         if not (present or soon):
             return False
         self._number += 1
-        self._asking[self._number] = Asking(connection, connect, {*present, *soon})
+        until_ms = self.now_ms + MOST_PATIENCE_MS
+        self._asking[self._number] = Asking(connection, connect, {*present, *soon}, until_ms)
         for name in present:
             self._ask(name, self._number, connect)
         return True
@@ -276,11 +280,11 @@ class Homes:
             if peer in asking.waits_for:
                 self._ask(peer, number, asking.connect)
         for client_id, names in list(self._unasked.items()):
-            last_ms = self._last_seen(client_id)
-            if peer in names and last_ms != NOT_HERE:
-                self._tell(peer, Claim(0, client_id, clean=True, last_ms=last_ms))
+            if peer in names:
+                self._end_older(peer, client_id)
             names.discard(peer)
-            if not names or (last_ms == NOT_HERE and self._rival(client_id) is None):
+            is_here = client_id in self._node.state.sessions
+            if not names or not (is_here or self._rival(client_id)):
                 del self._unasked[client_id]
 
     def away(self, peer: str) -> None:
@@ -309,16 +313,27 @@ class Homes:
         """Let those go on who have waited long enough for nodes that are not there."""
         for number, asking in list(self._asking.items()):
             lost = {name for name in asking.waits_for & self._lost_ms.keys() if self._is_lost(name)}
+            if asking.until_ms <= self.now_ms:
+                lost = set(asking.waits_for)
             if lost:
                 asking.waits_for -= lost
                 self._unasked.setdefault(asking.connect.client_id, set()).update(lost)
                 self._go_on(number, asking)
+                for name in sorted(lost - self._lost_ms.keys()):
+                    self._end_older(name, asking.connect.client_id)
+
+    def _end_older(self, peer: str, client_id: str) -> None:
+        """Let a node that was not asked in time end what it has of a client, if that is older."""
+        last_ms = self._last_seen(client_id)
+        if last_ms != NOT_HERE:
+            self._tell(peer, Claim(0, client_id, clean=True, last_ms=last_ms))
 
     def wake_at(self) -> int | None:
         """Say when somebody has waited long enough."""
-        names = (name for one in self._asking.values() for name in one.waits_for)
-        lost = [self._lost_ms[name] for name in names if name in self._lost_ms]
-        return min(lost) + PATIENCE_MS if lost else None
+        names = {name for one in self._asking.values() for name in one.waits_for}
+        times = [self._lost_ms[name] + PATIENCE_MS for name in names if name in self._lost_ms]
+        times += [one.until_ms for one in self._asking.values()]
+        return min(times, default=None)
 
 
 class _WayOut:

@@ -82,6 +82,7 @@ class Layout:
     def __init__(self, name: str) -> None:
         self._name = name
         self._others: tuple[str, ...] = ()
+        self._away: frozenset[str] = frozenset()
         self.current: NamedPlan | None = None
         self.upcoming: NamedPlan | None = None
         self._later: NamedPlan | None = None
@@ -97,7 +98,26 @@ class Layout:
         names = tuple(sorted(others))
         changed = names != self._others
         self._others = names
-        return changed and self.current is None
+        return changed
+
+    def set_away(self, name: str, *, is_away: bool) -> bool:
+        """Learn that a node has been lost, or is back; tell whether that is news.
+
+        For the leaves of a node that is away the next one of the plan's list stands in: beside it,
+        not in its place, since not everybody loses sight of a node at the same time.
+        """
+        before = self._away
+        self._away = before | {name} if is_away else before - {name}
+        return self._away != before
+
+    def _stand_in(self, plan: NamedPlan, name: NodeId) -> NodeId | None:
+        """Return who holds the leaves of a node that is away or gone; None for all others."""
+        there = ({self._name, *self._others}) - self._away
+        if name in there:
+            return None
+        at = plan.nodes.index(str(name))
+        ring = plan.nodes[at + 1 :] + plan.nodes[:at]
+        return next((one for one in ring if one in there), None)
 
     def prepare(self, plan: NamedPlan) -> bool:
         """Use a plan beside the current one; tell whether that changed anything.
@@ -136,5 +156,7 @@ class Layout:
         for plan in (self.current, self.upcoming):
             if plan is not None:
                 for name, leaves in plan.holders(area).items():
-                    found[name] = (*found.get(name, ()), *leaves)
+                    for holder in (name, self._stand_in(plan, name)):
+                        if holder is not None:
+                            found[holder] = (*found.get(holder, ()), *leaves)
         return found

@@ -149,6 +149,8 @@ class Mesh:
         self.mark_grown(peer)
         self._homes.now_ms = now_ms
         self._homes.away(name)
+        if self._geography is not None:
+            self._geography.lost(name, now_ms)
         self._know()
 
     def part(self, name: str, now_ms: int) -> None:
@@ -312,6 +314,8 @@ class Mesh:
         self._causal.came_up(peer.name, self.now_ms)
         self._contests.came_up(peer.name)
         self._homes.came_up(peer.name)
+        if self._geography is not None:
+            self._geography.back(peer.name, self.now_ms)
         for part in self._retained.since(peer.heard_ms):
             self._tell(peer, part)
 
@@ -333,6 +337,8 @@ class Mesh:
             peer.connection = None
             self._contests.gone(peer.name)
             self._homes.went_down(peer.name)
+            if self._geography is not None:
+                self._geography.lost(peer.name, self.now_ms)
             peer.heard_ms = self.now_ms - self._timing.silence_ms
         peer.link.greeting = self._greeting(peer.name)
         self._open_gates()
