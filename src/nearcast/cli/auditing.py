@@ -103,7 +103,7 @@ def whatif(
     policies: PolicyFile = None,
     old_plan: Annotated[Path | None, typer.Option(help="The plan in force; else none.")] = None,
     old_policies: Annotated[
-        Path | None, typer.Option(help="The policies in force; else none.")
+        Path | None, typer.Option(help="The policies in force; else those that come along.")
     ] = None,
     most: Annotated[
         int, typer.Option(min=1, help="Play at most so many acts of the log.")

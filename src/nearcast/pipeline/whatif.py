@@ -7,13 +7,14 @@ does not hold (properties of MQTT 5, `$top`) is not played.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from nearcast.locality import assign_leaves
+from nearcast.locality import Rect, assign_leaves
 from nearcast.locality.planfile import plan_from_json
 from nearcast.model import FileFormatError
 from nearcast.mqtt import Publish
@@ -44,8 +45,11 @@ class Way:
 class Tally:
     """What a run came to.
 
-    `messages_between`: publications and messages about places that went from node to node;
-    `retained_copies`: retained messages that clients were sent; `retained_held`: those held back.
+    `handovers`: how often a client with `$near` subscriptions came to a place that another node
+    holds (without a plan all nodes hold all places); `messages_between`: publications and messages
+    about places that went from node to node; `retained_copies`: retained messages that clients were
+    sent; `retained_held`: those held back; `retained_replaced`: those of them that a live message
+    made needless.
     """
 
     deliveries: int = 0
@@ -187,6 +191,10 @@ class _Replay:
             for name in story.nodes
         }
         self._clients: dict[tuple[str, str], SimulatedClient] = {}
+        self._plan = way.plan
+        self._followed: set[tuple[str, str]] = set()  # clients with $near subscriptions
+        self._holders: dict[tuple[str, str], frozenset[str]] = {}
+        self._handovers = 0
         for name, node in self._nodes.items():
             self._world.perform(name, node.meet(list(story.nodes), 0))
         if way.plan is not None:
@@ -206,7 +214,7 @@ class _Replay:
         nodes = self._nodes.values()
         return Tally(
             len(received),
-            sum(node.mesh.handovers for node in nodes),
+            self._handovers,
             sum(node.mesh.messages_between for node in nodes),
             sum(node.mesh.bytes_between for node in nodes),
             sum(one.retain for one in received),
@@ -219,6 +227,7 @@ class _Replay:
         if act.kind == "go":
             self._world.perform(act.node, node.drop(client, self._world.now))
             return
+        self._follow(act)
         if act.kind == "subscribe":
             client.subscribe(act.topic, act.qos)
         elif act.kind == "unsubscribe":
@@ -226,6 +235,20 @@ class _Replay:
         elif act.kind in ("move", "publish"):
             client.publish(Publish(act.topic, act.payload, act.qos, retain=act.retain))
         self._world.perform(act.node, node.turn(self._world.now))
+
+    def _follow(self, act: Act) -> None:
+        """Note which node holds the place where a client is."""
+        key = (act.node, act.client)
+        if act.kind == "subscribe" and "$near/" in act.topic:
+            self._followed.add(key)
+        if act.kind != "move" or self._plan is None:
+            return
+        place = json.loads(act.payload)
+        found = self._plan.holders(Rect.at(place["lon"], place["lat"]))
+        holders = frozenset(str(name) for name in found)
+        if key in self._followed and self._holders.get(key, holders) != holders:
+            self._handovers += 1
+        self._holders[key] = holders
 
     def _client(self, act: Act) -> SimulatedClient:
         """Return the client of an act, connected; the log may begin after it came."""

@@ -1,0 +1,187 @@
+"""What a plan or policies would have changed, from a log played again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nearcast.cli.pipeline import app
+from nearcast.eventlog.records import Recorder
+from nearcast.eventlog.segments import MAGIC, batch_header, finish
+from nearcast.locality import Counts, Plan, plan_to_json
+from nearcast.model import Attribute, FileFormatError, MisuseError, Space
+from nearcast.network import NamedPlan
+from nearcast.node import RetainedSettings, SpaceSettings
+from nearcast.pipeline.whatif import Tally, Way, compare, read_plan
+from nearcast.pipeline.whatif_log import Story, read_story
+from nearcast.retained import Policies, Rates, TopicPolicy, Weights, write_policies
+
+SPACE = Space(
+    name="city",
+    topic_filter="city/#",
+    attributes=(Attribute.number("lon", -1, 1), Attribute.number("lat", -1, 1)),
+    longitude="lon",
+    latitude="lat",
+)
+CONFIG = """
+[[space]]
+name = "city"
+topics = "city/#"
+longitude = "lon"
+latitude = "lat"
+[space.attributes]
+lon = {low = -1, high = 1}
+lat = {low = -1, high = 1}
+"""
+BOUNDS = (-1.0, -1.0, 1.0, 1.0)
+
+
+def save(root: Path, node: str, recorder: Recorder) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    raw = b"".join(recorder.take())
+    path = root / f"open-{node}-00000001.log"
+    path.write_bytes(MAGIC + batch_header(len(raw), recorder.next) + raw)
+    finish(path)
+
+
+def moving_log(root: Path, steps: int = 40) -> None:
+    """Let a client of n1 go to and fro across the middle; somebody at n2 tells of where it is."""
+    one, two = Recorder(), Recorder()
+    one.present("walker", 1_000, is_there=True)
+    one.position("walker", -0.5, 0.0, 1_100)
+    one.subscription(1_200, "walker", "$near/20000m/city/#", 1, is_added=True)
+    two.present("$node/n1", 1_000, is_there=True)
+    for step in range(steps):
+        ms = 3_000 + 500 * step
+        lon = -0.5 if step % 2 else 0.5
+        one.position("walker", lon, 0.0, ms)
+        body = json.dumps({"lon": lon, "lat": 0.01}).encode()
+        two.events(1, ms + 200, 1, "teller", b"city/x", body, 0)
+    save(root, "n1", one)
+    save(root, "n2", two)
+
+
+def plan_of(cuts: int, version: int = 1) -> Plan:
+    """Return a plan of one leaf, or of so many more."""
+    random = np.random.default_rng(1)
+    xs, ys = random.uniform(-0.99, 0.99, 400), random.uniform(-0.99, 0.99, 400)
+    counts = Counts.from_positions(BOUNDS, [], xs, ys, depth=4)
+    return Plan.build(BOUNDS, [], counts, capacity=500 if not cuts else 120, version=version)
+
+
+def test_a_plan_that_cuts_a_path_costs_handovers_and_one_that_does_not_saves_them(
+    tmp_path: Path,
+) -> None:
+    moving_log(tmp_path)
+    story = read_story([str(tmp_path)], 10_000)
+    whole = NamedPlan(plan_of(0).with_brokers([0]), ("n1", "n2"))
+    many = plan_of(1)
+    middle = [int(leaf.rect.west >= 0) for leaf in many.leaves]
+    cut = NamedPlan(many.with_brokers(middle), ("n1", "n2"))
+    done = compare(story, Way(cut), Way(whole), spaces=[SpaceSettings(space=SPACE)])
+
+    assert done.old.deliveries == done.candidate.deliveries == 40
+    assert done.candidate.handovers < done.old.handovers
+    assert (done.old.handovers, done.candidate.handovers) == (40, 0)
+    assert done.candidate.messages_between < done.old.messages_between
+    again = compare(story, Way(cut), Way(cut), spaces=[SpaceSettings(space=SPACE)])
+    assert again.old == again.candidate == done.old
+
+
+def newcomers_log(root: Path) -> None:
+    """Let a topic be published twice a second, with newcomers between."""
+    recorder = Recorder()
+    for step in range(60):
+        ms = 1_000 + 500 * step
+        recorder.events(1, ms, 4, "teller", b"news", b"%d" % step, 0)
+        if step > 30:
+            recorder.present(f"c{step}", ms + 200, is_there=True)
+            recorder.subscription(ms + 201, f"c{step}", "news", 0, is_added=True)
+    save(root, "n1", recorder)
+
+
+def policies_that(action: int) -> Policies:
+    """Return a table for the topic that always sends (0) or always waits (1)."""
+    actions = np.full(Policies().caps.table_shape, action, dtype=np.uint8)
+    return Policies(topics={"news": TopicPolicy(actions, Rates(2.0, 1.0, 0.1), Weights())})
+
+
+def test_a_policy_that_waits_saves_retained_copies(tmp_path: Path) -> None:
+    newcomers_log(tmp_path)
+    story = read_story([str(tmp_path)], 10_000)
+    retained = [RetainedSettings(topics="news", hold_max_s=5.0)]
+    ways = (Way(policies=policies_that(action)) for action in (0, 1))
+    done = compare(story, *ways, retained=retained)
+
+    assert done.old.retained_copies == 29
+    assert done.candidate.retained_copies < 5
+    assert done.candidate.retained_held >= 25
+    assert done.candidate.retained_replaced >= 25
+
+
+def test_a_story_may_be_cut_and_says_so(tmp_path: Path) -> None:
+    newcomers_log(tmp_path)
+    story = read_story([str(tmp_path)], 50)
+
+    assert (len(story.acts), story.left_out) == (50, 68)
+    assert isinstance(story, Story)
+
+
+def test_a_log_without_events_is_refused(tmp_path: Path) -> None:
+    recorder = Recorder()
+    recorder.present("ann", 0, is_there=True)
+    save(tmp_path, "n1", recorder)
+
+    with pytest.raises(MisuseError, match="nobody published anything"):
+        read_story([str(tmp_path)], 10)
+
+
+def test_a_plan_of_another_version_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    text = json.loads(plan_to_json(plan_of(1)))
+    assert read_plan(_written(path, json.dumps(text)), ["n1", "n2"]).nodes == ("n1", "n2")
+    for key in text:
+        if "format" in key or key == "nearcast_plan":
+            text[key] = 99 if isinstance(text[key], int) else "other"
+    for content in (json.dumps(text | {"format": 99}), "{", "[]"):
+        with pytest.raises(FileFormatError):
+            read_plan(_written(path, content), ["n1", "n2"])
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_the_command_shows_both_side_by_side(tmp_path: Path) -> None:
+    moving_log(tmp_path / "log", steps=6)
+    config = _written(tmp_path / "nearcast.toml", CONFIG)
+    plan = _written(tmp_path / "plan.json", plan_to_json(plan_of(1)))
+    words = ["whatif", "--input", str(tmp_path / "log"), "--config", str(config)]
+    shown = CliRunner().invoke(app, [*words, "--plan", str(plan)])
+    told = CliRunner().invoke(app, [*words, "--plan", str(plan), "--json"])
+
+    assert shown.exit_code == 0, shown.output
+    assert "candidate" in shown.output
+    assert "handovers" in shown.output
+    document = json.loads(told.output)
+    assert document["nodes"] == ["n1", "n2"]
+    assert set(document["old"]) == set(Tally.__dataclass_fields__)
+
+
+def test_the_command_wants_something_to_try_and_of_this_version(tmp_path: Path) -> None:
+    moving_log(tmp_path / "log", steps=2)
+    config = _written(tmp_path / "nearcast.toml", CONFIG)
+    words = ["whatif", "--input", str(tmp_path / "log"), "--config", str(config)]
+    nothing = CliRunner().invoke(app, words)
+    assert isinstance(nothing.exception, MisuseError)
+    policies = tmp_path / "policies.json"
+    write_policies(Policies(), policies)
+    policies.write_text(policies.read_text().replace('"version": 1', '"version": 7'))
+    other = CliRunner().invoke(app, [*words, "--policies", str(policies)])
+    assert isinstance(other.exception, FileFormatError)
+    assert "version 7" in str(other.exception)
