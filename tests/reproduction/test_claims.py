@@ -258,8 +258,16 @@ def test_paper_3_falls_where_its_curves_are_others():
 
 
 def test_measured_values_of_paper_3_read_as_text():
-    value = {"curve": {10.0: 9.0, 120.0: 5.25}, "CES least": True, "between": (1.0, 2.0)}
-    assert paper_3._told(value) == "curve: 10: 9, 120: 5.25; CES least: yes; between: 1 to 2"
+    value = {
+        "curve": {10.0: 9.0, 120.0: 5.25},
+        "CES least": True,
+        "between": (1.0, 2.0),
+        "x": "unit",
+    }
+    assert (
+        paper_3._told(value)
+        == "overhead by event σ: 10: 9, 120: 5.25; CES least: yes; between: 1 to 2"
+    )
 
 
 # --- paper 4 --------------------------------------------------------------------------------------

@@ -115,6 +115,12 @@ def test_readings_of_one_claim_are_summed_up():
     assert "<strong>3 claims</strong>: 1 hold, 1 hold in part, 1 do not hold." in text
 
 
+def test_what_is_ours_does_not_count_in_the_verdict_on_the_paper():
+    found = outcome(claim("C1.2", "walk", holds=False), replace(claim("C1.2", "merge"), ours=True))
+    assert found.verdicts() == {"C1.2": "does not hold"}
+    assert "merge (ours)" in page(found)
+
+
 def test_ids_are_unique_so_that_links_lead_somewhere():
     ids = read(page(outcome(claim("C0.1", "a"), claim("C0.1", "b"), *ALL[2:]))).ids
     assert len(ids) == len(set(ids))

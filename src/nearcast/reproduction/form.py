@@ -34,6 +34,8 @@ class Point:
 class Claim:
     """A verdict. `variant` names the reading of the claim where there are several.
 
+    `ours` marks what we put in the place of the paper's own way; it stands beside the claim and
+    does not count in the verdict on it.
     `low` and `high` are the 95 % confidence interval, over seeds, of what `interval_of` names;
     they are NaN where one seed was run.
     """
@@ -48,6 +50,7 @@ class Claim:
     holds: bool
     seeds: tuple[int, ...]
     parameters: Mapping[str, Any]
+    ours: bool = False
 
     def record(self) -> Row:
         """Return the row of `claims.json`."""
@@ -55,6 +58,7 @@ class Claim:
         return {
             "id": self.id,
             "variant": self.variant,
+            "ours": self.ours,
             "paper_says": self.says,
             "measured": self.measured,
             "interval_of": self.interval_of,
@@ -67,11 +71,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture as SVG, with what it shows."""
+    """A picture as SVG, with what it shows; two that are not `wide` stand side by side."""
 
     name: str
     caption: str
     svg: bytes
+    wide: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +133,9 @@ def varied(rows: Iterable[Row], names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: sorted({row[name] for row in kept}) for name in names}
 
 
-def drawn(name: str, caption: str, draw: Callable[[Path], object]) -> Figure:
+def drawn(name: str, caption: str, draw: Callable[[Path], object], *, wide: bool = True) -> Figure:
     """Let `draw` write an SVG file, and keep it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.svg"
         draw(path)
-        return Figure(name, caption, path.read_bytes())
+        return Figure(name, caption, path.read_bytes(), wide)

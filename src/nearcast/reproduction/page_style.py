@@ -23,6 +23,7 @@ section { border-top:1px solid var(--line); margin-top:3.2rem; padding-top:2rem;
   text-transform:uppercase; color:var(--soft); }
 figure { margin:1.4rem 0; padding:1rem; background:var(--card); border:1px solid var(--line);
   border-radius:8px; }
+figure.half { display:inline-block; width:49%; margin-right:.4%; vertical-align:top; }
 figure img { display:block; width:100%; height:auto; }
 figcaption { font:.88rem/1.45 system-ui, sans-serif; color:var(--soft); margin-top:.6rem; }
 table { border-collapse:collapse; width:100%; font:.9rem/1.45 system-ui, sans-serif;
@@ -57,7 +58,7 @@ footer { border-top:1px solid var(--line); margin-top:3.5rem; padding-top:1.5rem
   .claims td { display:block; width:auto !important; border-bottom:0; padding:.25rem .7rem; }
   .claims tr { display:block; border-bottom:1px solid var(--line); padding:.4rem 0; }
   .more { display:block; overflow-x:auto; } .summary th, .summary td { display:block; width:auto; }
-  figure { padding:.4rem; }
+  figure { padding:.4rem; } figure.half { display:block; width:auto; }
 }
 @media print { section { break-before:page; } figure, tr { break-inside:avoid; } }
 """

@@ -38,6 +38,15 @@ _INTERVALS = {
 }
 
 
+_WORDS = {
+    "lowest_at": "least at event σ",
+    "curve": "overhead by event σ",
+    "bear any": "share of peers that bear any",
+    "bear 95 % of it": "share that bears 95 % of it",
+    "bearing σ = 300 less σ = 100": "share of peers that bear any, σ = 300 less σ = 100",
+}
+
+
 def points(*, quick: bool) -> list[Point]:
     """List the experiment's own points; quick ones of the paper's figures get twice the peers."""
     return [_point(one, quick=quick) for one in experiment.points(quick=quick)]
@@ -80,7 +89,8 @@ def _claim(one: Mapping[str, Any]) -> Claim:
 def _told(value: Any) -> str:
     """Return measured values as text: curves as pairs, shares with three digits."""
     if isinstance(value, Mapping):
-        parts = [f"{_name(key)}: {_told(each)}" for key, each in value.items()]
+        told = {key: each for key, each in value.items() if not isinstance(each, str)}
+        parts = [f"{_name(key)}: {_told(each)}" for key, each in told.items()]
         return ("; " if any(isinstance(v, Mapping) for v in value.values()) else ", ").join(parts)
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -90,7 +100,7 @@ def _told(value: Any) -> str:
 
 
 def _name(key: object) -> str:
-    return f"{key:g}" if isinstance(key, float) else str(key).replace("_", " ")
+    return f"{key:g}" if isinstance(key, float) else _WORDS.get(str(key), str(key))
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:

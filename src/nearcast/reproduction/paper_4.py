@@ -107,6 +107,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
             f"paper-4-{over}",
             caption,
             lambda path, over=over: experiment.draw(of_kind(rows, over), over, path),  # type: ignore[misc]
+            wide=False,
         )
         for over, caption in captions.items()
     ]

@@ -35,7 +35,8 @@ class Outcome:
         readings: dict[str, list[bool]] = {}
         for paper in self.papers:
             for claim in paper.claims:
-                readings.setdefault(claim.id, []).append(claim.holds)
+                readings.setdefault(claim.id, [])
+                readings[claim.id] += [] if claim.ours else [claim.holds]
         return {name: summed(each) for name, each in readings.items()}
 
 
@@ -133,8 +134,9 @@ def _paper(paper: PaperOutcome) -> str:
 
 def _figure(figure: Figure) -> str:
     data = base64.b64encode(figure.svg).decode("ascii")
+    kind = "" if figure.wide else ' class="half"'
     return (
-        f'<figure><img alt="{_text(figure.caption)}" src="data:image/svg+xml;base64,{data}">'
+        f'<figure{kind}><img alt="{_text(figure.caption)}" src="data:image/svg+xml;base64,{data}">'
         f"<figcaption>{_text(figure.caption)}</figcaption></figure>"
     )
 
@@ -151,7 +153,8 @@ def _claims(claims: Iterable[Claim]) -> str:
 
 
 def _claim(claim: Claim, anchor: str) -> str:
-    variant = f'<span class="variant">{_text(claim.variant)}</span>' if claim.variant else ""
+    reading = f"{claim.variant} (ours)" if claim.ours else claim.variant
+    variant = f'<span class="variant">{_text(reading)}</span>' if reading else ""
     told = f"{_text(claim.interval_of)}: {_interval(claim.low, claim.high)}"
     seeds = f"{len(claim.seeds)} seed{'s' if len(claim.seeds) != 1 else ''}"
     verdict = _chip("holds" if claim.holds else "does not hold")
