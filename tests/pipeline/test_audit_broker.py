@@ -1,0 +1,140 @@
+"""The audit of a real broker's log: killed in the middle, and with a client that does not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearcast.mqtt import Connect, FilterRequest, ProtocolVersion, Publish, Subscribe, encode_packet
+from nearcast.pipeline.audit_hops import Allowance
+from nearcast.pipeline.audit_logs import find_segments, survey
+from nearcast.pipeline.audit_segments import Case, audit_segment
+from nearcast.server import Client, Target
+from nearcast.server.processes import free_port
+
+pytestmark = pytest.mark.server
+
+_SERVE = """
+import json, sys
+from nearcast.config import Configuration
+from nearcast.server import serve
+serve(Configuration.model_validate_json(sys.argv[1]),
+      on_ready=lambda server: print("ready", flush=True), reread=lambda: None)
+"""
+
+
+class Broker:
+    """A broker with a full event log, in a process of its own."""
+
+    def __init__(self, directory: Path, **sections: Any) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self._sections = {
+            "node": {"data": str(directory)},
+            "listener": [{"kind": "tcp", "port": self.port}],
+            "log": {"events": "full"},
+            "limits": {"connections": 100},
+            **sections,
+        }
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, json.dumps(self._sections)], stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def end(self, how: int) -> None:
+        if self.process.poll() is None:
+            os.kill(self.process.pid, how)
+        self.process.communicate(timeout=30)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    made: list[Broker] = []
+
+    def make(**sections: Any) -> Broker:
+        made.append(Broker(tmp_path / "data", **sections))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end(signal.SIGKILL)
+
+
+def look(root: Path) -> tuple[Counter[str], Counter[str], dict[str, int]]:
+    """Return faults by kind, what is unknown by why, and the rows of each table."""
+    segments = find_segments([str(root / "eventlog")])
+    facts = survey(segments)
+    case = Case(tuple(segments), {segments[0].node: facts}, Allowance(), None, str(root))
+    rows = [row for one in segments for row in audit_segment(case, one).to_dict("records")]
+    kinds = Counter(str(row["kind"]) for row in rows if row["kind"] != "unknown")
+    unknown = Counter(str(row["why"]) for row in rows if row["kind"] == "unknown")
+    return kinds, unknown, dict(facts.rows)
+
+
+def test_a_broker_that_is_killed_and_comes_back_has_no_fault_in_its_log(
+    broker: Callable[..., Broker],
+) -> None:
+    one = broker(durability={"mode": "process"})
+    lasting = Target(port=one.port, client_id="bob", session_expiry_s=1_000, clean_start=False)
+    with Client(lasting) as client:
+        client.subscribe(FilterRequest("t/#", 1), FilterRequest("u", 0))
+    for life in range(3):
+        with Client(Target(port=one.port, client_id="ann")) as client:
+            client.publish(
+                Publish(topic, b"%d/%d" % (life, n), n % 3)
+                for n in range(60)
+                for topic in ("t/x", "u", "nobody")
+            )
+        if life < 2:
+            time.sleep(0.6 * life)  # the log's last records may or may not be on disk
+            one.end(signal.SIGKILL)
+            one.start()
+            with Client(lasting) as client:
+                got = list(client.messages(timeout_s=1.0))
+            assert got
+    one.end(signal.SIGTERM)
+    kinds, unknown, rows = look(one.directory)
+
+    assert kinds == {}
+    assert unknown == {}
+    assert rows["events"] > 180
+    assert rows["deliveries"] > 40
+
+
+def test_what_a_client_does_not_read_is_dropped_and_not_lost(
+    broker: Callable[..., Broker],
+) -> None:
+    one = broker(limits={"connections": 100, "queue": 50_000})
+    with socket.create_connection(("127.0.0.1", one.port)) as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        lazy.sendall(encode_packet(Connect("lazy", ProtocolVersion.V311)))
+        wish = Subscribe(1, (FilterRequest("t", 0),))
+        lazy.sendall(encode_packet(wish, ProtocolVersion.V311))
+        time.sleep(0.5)
+        with Client(Target(port=one.port, client_id="ann")) as client:
+            for _ in range(40):
+                client.publish(Publish("t", b"x" * 20_000, 0) for _ in range(20))
+                time.sleep(0.01)
+            client.publish([Publish("other", b"", 1)])
+        one.end(signal.SIGTERM)
+    kinds, unknown, rows = look(one.directory)
+
+    assert kinds == {}
+    assert unknown == {}
+    assert rows["drops"] > 0
+    assert rows["drops"] + rows["deliveries"] == 800
