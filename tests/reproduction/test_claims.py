@@ -266,7 +266,7 @@ def test_measured_values_of_paper_3_read_as_text():
     }
     assert (
         paper_3._told(value)
-        == "overhead by event σ: 10: 9, 120: 5.25; CES least: yes; between: 1 to 2"
+        == "overhead by event σ: 9 at 10, 5.25 at 120; CES least: yes; between: 1 to 2"
     )
 
 

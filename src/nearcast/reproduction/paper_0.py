@@ -90,7 +90,10 @@ def _changed(one: experiment.Point) -> str:
     plain = asdict(experiment.Point())
     free = {"layout", "subscribers", "rounds", "seed"}
     changes = {k: v for k, v in asdict(one).items() if k not in free and v != plain[k]}
-    return ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in changes.items()) or "nothing"
+    return (
+        ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in changes.items())
+        or "nothing: as in the figures"
+    )
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

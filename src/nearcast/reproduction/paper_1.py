@@ -158,7 +158,7 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
         title="the paper's walk",
     )
     wrong.set_ylim(-3, 103)
-    wrong.legend(fontsize=8)
+    wrong.legend(fontsize=8, loc=(0.32, 0.1))
     wrong.grid(alpha=0.3)
     picture.savefig(path)
 

@@ -89,6 +89,8 @@ def _claim(one: Mapping[str, Any]) -> Claim:
 def _told(value: Any) -> str:
     """Return measured values as text: curves as pairs, shares with three digits."""
     if isinstance(value, Mapping):
+        if not any(isinstance(key, str) for key in value):  # a curve
+            return ", ".join(f"{_told(each)} at {key:g}" for key, each in value.items())
         told = {key: each for key, each in value.items() if not isinstance(each, str)}
         parts = [f"{_name(key)}: {_told(each)}" for key, each in told.items()]
         return ("; " if any(isinstance(v, Mapping) for v in value.values()) else ", ").join(parts)
@@ -100,7 +102,7 @@ def _told(value: Any) -> str:
 
 
 def _name(key: object) -> str:
-    return f"{key:g}" if isinstance(key, float) else _WORDS.get(str(key), str(key))
+    return _WORDS.get(str(key), str(key))
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
