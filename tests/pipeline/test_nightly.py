@@ -118,14 +118,12 @@ def test_a_file_of_positions_gives_a_plan_and_the_rest_is_skipped_in_plain_words
     assert load_plan(output / "plan.json") == plan
 
     write_walks(source, users=12)
-    third = nearcast(*asked)
-    assert "kept: 720 -> 1,440" in third["changes"]["ingest"]
-    assert "version: 1 -> 2" in third["changes"]["plan"]
-    assert last_report(str(output))["plan"]["version"] == 2
-
     told = CliRunner().invoke(app, asked, catch_exceptions=False).stdout
-    assert "train: skipped, the input has positions only" in told
+    assert "since the last run: kept: 720 -> 1,440" in told
+    assert "since the last run: version: 1 -> 2" in told
     assert "plan 2:" in told
+    assert "train: skipped, the input has positions only" in told
+    assert last_report(str(output))["plan"]["version"] == 2
 
 
 def test_a_log_gives_plan_histogram_and_policies_and_a_bad_file_stops_all_of_it(
