@@ -24,7 +24,7 @@ AS_THE_PAPER_SAYS = {
 def layout_rows(values: dict[str, dict[str, float]], steepness: float = 4.0) -> list[Row]:
     rows = []
     for layout in ("q", "qr", "r", "r-packed"):
-        of = values["r" if layout == "r-packed" else layout]
+        of = values.get(layout, values["r"])
         for subscribers in (500, 1000):
             for seed in (1, 2, 3):
                 ratio = of["ratio"] * (1 + seed / 1000) / (steepness if subscribers == 500 else 1)
@@ -71,6 +71,14 @@ def test_none_of_paper_0_holds_when_the_layouts_change_places():
     }
     found = paper_0.claims(layout_rows(reverse, 1.0) + routing_rows(3.0))
     assert not any(claim.holds for claim in found)
+
+
+def test_both_readings_of_r_only_are_judged_by_their_own_rows():
+    packed = {"brokers": 40, "handovers": 510, "multicast_messages": 90, "ratio": 0.1}
+    found = verdicts(paper_0.claims(layout_rows(AS_THE_PAPER_SAYS | {"r-packed": packed})))
+    wrong = {name for name, holds in found.items() if not holds}
+    once = "R-only laid out once"
+    assert wrong == {("C0.2", once), ("C0.4", once)}
 
 
 def test_the_sensitivity_of_paper_0_is_a_ratio_of_q_plus_r_to_q():
