@@ -111,8 +111,7 @@ def _ratio(mine: list[Taken], others: list[Taken]) -> Row:
     }  # fmt: skip
 
 
-def match_rows(count: int, boxes: int, repeats: int) -> list[Row]:
-    rows: list[Row] = []
+def match_rows(count: int, boxes: int, repeats: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         with multiprocessing.get_context("spawn").Pool(CORES) as pool:
@@ -143,9 +142,8 @@ def match_rows(count: int, boxes: int, repeats: int) -> list[Row]:
                     "deliveries": done.deliveries,
                     **_ratio(times["ours"], times["bare"]),
                 }
-                rows.append({**row, "holds": row["ratio"] <= 2 if k else None})
+                yield {**row, "holds": row["ratio"] <= 2 if k else None}
             spark.stop()
-    return rows
 
 
 GRID_SQL = """
@@ -277,8 +275,8 @@ def skew_rows(count: int, boxes: int, tasks: int) -> Iterator[Row]:
         spark.range(0, count, 1, tasks).selectExpr(
             "id AS event_id", f"{hot.format(4, 1)} AS x", f"{hot.format(5, 2)} AS y"
         ).write.parquet(str(root / "events"))
-        spark.conf.set("spark.sql.files.maxPartitionBytes", 1)  # a task for each file
-        spark.conf.set("spark.sql.files.openCostInBytes", 1 << 30)
+        for limit in ("maxPartitionBytes", "openCostInBytes"):  # alike: a task for each file
+            spark.conf.set(f"spark.sql.files.{limit}", 64 << 20)
         write_events(spark, root / "warm", 20_000, CORES)
         for way, fits in (("index", boxes), ("place", boxes // 10)):
             more = {"fits": fits, "tasks": tasks if way == "place" else None}
