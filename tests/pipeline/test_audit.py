@@ -13,12 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from nearcast.cli.pipeline import app
 from nearcast.config.schema import SpaceSection
 from nearcast.eventlog.records import WAY, CausalNote, CausalStep, Dropped, Recorder, Way
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import FileFormatError, MisuseError
+from nearcast.model.errors import OutOfRangeError
 from nearcast.pipeline.audit import KINDS, audit
 from nearcast.pipeline.audit_causal import Step, misordered_rows, misordered_steps
 from nearcast.pipeline.audit_hops import Allowance, judge_hops
@@ -494,3 +497,14 @@ def test_what_is_no_log_of_this_version_is_refused_by_name(tmp_path: Path) -> No
         write(tmp_path / name, "n", started())
     with pytest.raises(MisuseError, match="two logs of the node 'n'"):
         find_segments([str(tmp_path / "one"), str(tmp_path / "two")])
+
+
+def test_the_command_says_what_is_wrong_before_spark_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearcast.pipeline.session.spark_session", None)
+    words = ["audit", "--input", str(tmp_path), "--output", str(tmp_path / "out")]
+    for more, problem in (([], MisuseError), (["--skew", "-1"], OutOfRangeError)):
+        done = CliRunner().invoke(app, [*words, *more])
+        assert isinstance(done.exception, problem)
+    assert not (tmp_path / "out").exists()

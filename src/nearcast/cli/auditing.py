@@ -49,6 +49,7 @@ def audit(
     from nearcast.config import load
     from nearcast.pipeline import audit as job
     from nearcast.pipeline.audit_hops import Allowance
+    from nearcast.pipeline.audit_logs import find_segments
     from nearcast.pipeline.audit_selections import Selecting
     from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.progress import spark_progress
@@ -56,6 +57,7 @@ def audit(
 
     selecting = None if config is None else Selecting(tuple(load(config, os.environ).space))
     allowance = Allowance(_milliseconds(skew, "--skew"), _milliseconds(settle, "--settle"))
+    find_segments(input)  # what is no log is said before Spark takes its time to start
     spark = spark_session(master)
     with told_plainly(output), spark_progress(spark, "audit"):
         done = job.audit(spark, input, output, selecting=selecting, allowance=allowance)
