@@ -144,7 +144,7 @@ def _delays(
 ) -> tuple[list[float], float]:
     """Drop five files a second; return each file's delay until its batch was complete.
 
-    The first ten seconds warm Java up and do not count. Returned too: how many cores were busy.
+    The first ten seconds warm Java up and do not count. Returned too: how many cores it had until all was delivered.
     """
     stream, rows = _stream(space, root, "steady"), per_s // 5
     write_event_file(stream.events, 0, rows, rng)
@@ -152,18 +152,20 @@ def _delays(
     _wait_until_done(stream.output, 1)
     written: dict[int, float] = {}
     used, begun = 0.0, time.perf_counter()
+    counted = begun
     for number in range(1, 1 + 5 * (_WARM_S + seconds)):
         time.sleep(max(0.0, begun + number / 5 - time.perf_counter()))
         write_event_file(stream.events, number, rows, rng)
         if number > 5 * _WARM_S:
-            used = used or cpu_seconds()
+            if not written:
+                used, counted = cpu_seconds(), time.perf_counter()
             written[number] = time.time()
-    busy = (cpu_seconds() - used) / seconds
     deadline = time.monotonic() + 120
     done: dict[int, float] = {}
     while not written.keys() <= done.keys() and time.monotonic() < deadline:
         time.sleep(1)
         done = _completed(stream.output, rows)
+    busy = (cpu_seconds() - used) / (time.perf_counter() - counted)
     assert query.isActive, "the stream died while it was measured"
     query.stop()
     return [done[number] - at for number, at in written.items()], busy
