@@ -144,7 +144,8 @@ def _delays(
 ) -> tuple[list[float], float]:
     """Drop five files a second; return each file's delay until its batch was complete.
 
-    The first ten seconds warm Java up and do not count. Returned too: how many cores it had until all was delivered.
+    The first ten seconds warm Java up and do not count. Returned too: how many cores it had until
+    all was delivered.
     """
     stream, rows = _stream(space, root, "steady"), per_s // 5
     write_event_file(stream.events, 0, rows, rng)
