@@ -146,7 +146,7 @@ def walk_about(port: int, steps: int = 12) -> None:
     shop = Client(port, "shop")
     for step in range(steps):
         for n, walker in enumerate(walkers):
-            place = {"lon": 8.5 + 1e-4 * step * (n + 1), "lat": 47.3 + 0.003 * n}
+            place = {"lon": 8.5 + 1e-5 * step * (n + 1), "lat": 47.3 + 0.003 * n}
             walker.publish("$position", place)
         shop.publish("shops/bakery", {"lon": 8.5, "lat": 47.3 + 0.001 * step})
         time.sleep(0.15)
@@ -179,7 +179,7 @@ def lesson(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
         asked = [
             *("--input", str(data / "eventlog"), "--output", str(output)),
             *("--config", str(folder / "nearcast.toml"), "--brokers", "2", "--capacity", "0.3"),
-            *("--policies", str(data / "policies.json"), "--json"),
+            *("--policies", str(data / "policies.json"), "--refit", "never", "--json"),
         ]
         report = json.loads(nearcast("pipeline", "run", *asked))
         os.kill(process.pid, signal.SIGHUP)
