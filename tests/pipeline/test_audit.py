@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from nearcast.pipeline.audit_causal import Step, misordered_rows, misordered_ste
 from nearcast.pipeline.audit_hops import Allowance, judge_hops
 from nearcast.pipeline.audit_logs import find_segments, survey
 from nearcast.pipeline.audit_samples import SampleSize, write_sample
-from nearcast.pipeline.audit_segments import Case, audit_segment
+from nearcast.pipeline.audit_segments import FOUND, Case, as_faults, audit_segment
 from nearcast.pipeline.audit_selections import Selecting
 from nearcast.pipeline.audit_wishes import key_in_shape, parts_of, shape_and_key
 from nearcast.pipeline.tables import read_table
@@ -47,6 +48,15 @@ def write(root: Path, node: str, recorder: Recorder, number: int = 1, *, ends: b
     return path
 
 
+_ARROW = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_()}
+_SHAPE = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in FOUND.items()])
+
+
+def shipped(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a task's rows as they come out of Spark again."""
+    return pa.Table.from_pandas(frame, schema=_SHAPE, preserve_index=False).to_pandas()
+
+
 def look(root: Path, spaces: tuple[SpaceSection, ...] | None = None) -> list[dict[str, Any]]:
     """Audit a log as the job does, without Spark."""
     segments = find_segments([str(root)])
@@ -55,16 +65,17 @@ def look(root: Path, spaces: tuple[SpaceSection, ...] | None = None) -> list[dic
         for name in {one.node for one in segments}
     }
     case = Case(tuple(segments), nodes, Allowance(), spaces, f"test {next(_names)}")
-    every = [audit_segment(case, one) for one in segments]
+    every = [shipped(audit_segment(case, one)) for one in segments]
     some = [one for one in every if len(one)]
     if not some:
         return []
     told = pd.concat(some, ignore_index=True)
     found: list[dict[str, Any]] = told[told["what"] == "fault"].to_dict("records")  # type: ignore[assignment]
     for _, rows in told[told["what"] == "hop"].groupby(["origin", "target", "bucket"]):
-        found += judge_hops(rows, nodes, case.allowance)
+        found += shipped(as_faults(judge_hops(rows, nodes, case.allowance))).to_dict("records")  # type: ignore[arg-type]
     for _, rows in told[told["what"] == "causal"].groupby(["group", "stretch"]):
-        found += misordered_rows(rows)
+        rows = rows.astype({"own": "bool"})  # noqa: PLW2901 - no row lacks it
+        found += shipped(as_faults(misordered_rows(rows))).to_dict("records")  # type: ignore[arg-type]
     return found
 
 
