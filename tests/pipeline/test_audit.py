@@ -54,7 +54,9 @@ _SHAPE = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in FOUND.items()
 
 def shipped(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a task's rows as they come out of Spark again."""
-    return pa.Table.from_pandas(frame, schema=_SHAPE, preserve_index=False).to_pandas()
+    table = pa.Table.from_pandas(frame, schema=_SHAPE, preserve_index=False)
+    rows: pd.DataFrame = table.to_pandas()
+    return rows
 
 
 def look(root: Path, spaces: tuple[SpaceSection, ...] | None = None) -> list[dict[str, Any]]:
