@@ -49,6 +49,7 @@ def test_a_subscription_is_acknowledged_when_every_node_knows_of_it():
     city.run(2)
     assert len(reader.subacks) == 1
     writer = city.client("w", "n2")
+    city.run(50)
     city.publish(writer, "a", b"x")
     city.run(30)
     assert payloads(reader) == [b"x"]
