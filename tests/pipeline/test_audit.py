@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from nearcast.cli.pipeline import app
 from nearcast.config.schema import SpaceSection
-from nearcast.eventlog.records import WAY, CausalNote, CausalStep, Dropped, Recorder, Way
+from nearcast.eventlog.records import LIMITED, WAY, CausalNote, CausalStep, Dropped, Recorder, Way
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import FileFormatError, MisuseError
@@ -196,7 +196,7 @@ def play(actions: list[Any]) -> tuple[Recorder, Counter[Fault]]:
 
 
 @settings(deadline=None)
-@given(st.lists(ACTIONS, max_size=25))
+@given(st.lists(ACTIONS, min_size=6, max_size=30))
 def test_a_node_is_judged_as_the_definition_says(
     tmp_path_factory: pytest.TempPathFactory, actions: list[Any]
 ) -> None:
@@ -235,6 +235,15 @@ def test_what_was_dropped_with_a_reason_is_not_lost(tmp_path: Path) -> None:
     recorder = one_client(0)
     recorder.events(2, 0, 0, "ann", b"t", b"xy", 0)
     recorder.dropped(["bob"], 2, Dropped.SLOW, 0, recorder.number(0))
+    write(tmp_path, "n", recorder)
+
+    assert look(tmp_path) == []
+
+
+def test_who_is_meant_by_a_limit_or_chosen_elsewhere_is_not_judged(tmp_path: Path) -> None:
+    recorder = one_client()
+    for flags in (LIMITED, Way.CHOSEN << WAY):
+        recorder.events(1, 0, 1 | flags, "ann", b"t", b"x", 0)
     write(tmp_path, "n", recorder)
 
     assert look(tmp_path) == []
@@ -328,7 +337,7 @@ def test_without_the_spaces_conditions_are_unknown(tmp_path: Path) -> None:
 
 
 def pair_of_nodes(
-    root: Path, order: list[int], qos: int = 2, *, untold: tuple[int, ...] = ()
+    root: Path, order: list[int], qos: int = 2, *, untold: tuple[int, ...] = (), late_ms: int = 0
 ) -> None:
     """Let ten messages go from a to b, where they come in this order; both logs go on for long."""
     a, b = started(), started()
@@ -342,7 +351,9 @@ def pair_of_nodes(
         if number not in untold:
             a.delivered(["$node/b"], 1, qos)
     for place, number in enumerate(order):
-        b.events(1, 20_100 + place, qos | Way.NODE << WAY, "$node/a", b"t", b"%d" % number, 0)
+        b.events(
+            1, 20_100 + place + late_ms, qos | Way.NODE << WAY, "$node/a", b"t", b"%d" % number, 0
+        )
         b.delivered(["cyd"], 1, qos)
     for name, recorder in (("a", a), ("b", b)):
         recorder.present("late", 90_000, is_there=True)
@@ -378,6 +389,14 @@ def test_a_node_that_was_not_sent_what_a_client_there_wants_is_found(tmp_path: P
     assert [(one["kind"], one["node"], one["receiver"]) for one in found] == [
         ("lost", "a", "$node/b")
     ]
+
+
+def test_what_arrives_after_its_lifetime_is_late(tmp_path: Path) -> None:
+    pair_of_nodes(tmp_path / "in-time", IN_ORDER, late_ms=31_900)
+    pair_of_nodes(tmp_path / "late", IN_ORDER, late_ms=32_000)
+
+    assert look(tmp_path / "in-time") == []
+    assert Counter(one["kind"] for one in look(tmp_path / "late")) == {"late": 10}
 
 
 @pytest.mark.parametrize("seed", range(3))
