@@ -30,6 +30,18 @@ def test_an_effect_before_its_cause_is_found_through_a_third_process():
     assert told(oracle) == {"delivered": 3, "misordered": 1}
 
 
+def test_knowledge_is_passed_on_from_process_to_process():
+    oracle = CausalOracle(4, lifetime_s=1.0)
+    first = oracle.sends(0, 10.0)
+    oracle.delivers(1, first, 10.1)
+    second = oracle.sends(1, 10.2)
+    oracle.delivers(2, second, 10.3)  # never sees the first, and yet knows of it
+    third = oracle.sends(2, 10.4)
+    oracle.delivers(3, third, 10.5)
+    oracle.delivers(3, first, 10.6)
+    assert told(oracle)["misordered"] == 1
+
+
 def test_two_messages_of_one_sender_are_ordered_too():
     oracle = CausalOracle(2, lifetime_s=1.0)
     first, second = oracle.sends(0, 10.0), oracle.sends(0, 10.1)

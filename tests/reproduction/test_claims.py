@@ -134,6 +134,10 @@ def test_paper_1_falls_with_every_match_touched_and_a_single_wrong_answer():
     assert found["C1.2", "exact merge"]
 
 
+def test_touching_far_more_than_k_and_the_path_is_too_much_even_if_it_never_grows():
+    assert not ranked(40.0, 40.0, 0.0, 0.0)["C1.1", "exact merge"]
+
+
 def test_no_query_is_no_proof_of_order():
     rows = [touching(m, 1, paper=10, exact=12) for m in (20, 500)]
     found = paper_1.claims([*rows, errors(1, paper=0.0, exact=0.0, asked=0)])
