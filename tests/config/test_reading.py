@@ -50,6 +50,10 @@ def test_sizes_and_durations_are_written_as_people_write_them():
             ["f.toml:2: limits.conections: found unknown key", "Did you mean 'connections'?"],
         ),
         (
+            '[[space]]\nname = "a"\ntopics = "a"\n[space.attributes.x]\nlow = 0\nhihg = 1\n',
+            ["f.toml:6: space[0].attributes.x.hihg: found unknown key", "Did you mean 'high'?"],
+        ),
+        (
             "[[listener]]\nport = 99999\n",
             ["f.toml:2: listener[0].port: found 99999; expected a number of at most 65535"],
         ),

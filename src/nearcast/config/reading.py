@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -219,9 +219,14 @@ def _explain_unknown_key(path: KeyPath) -> tuple[str, str, str]:
 def _keys_at(path: KeyPath) -> list[str]:
     """Return the keys that the section at `path` may have."""
     kind: Any = Configuration
+    is_free = False  # the next part is a name of the user's own
     for part in path:
-        if isinstance(part, str) and isinstance(kind, type) and issubclass(kind, BaseModel):
+        if is_free or not isinstance(part, str):
+            is_free = False
+            continue
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
             kind = kind.model_fields[part].annotation
+            is_free = get_origin(kind) is dict
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             sections = [
                 a for a in get_args(kind) if isinstance(a, type) and issubclass(a, BaseModel)

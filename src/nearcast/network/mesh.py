@@ -247,6 +247,7 @@ class Mesh:
         """Let something travel with what else this turn brings; nothing if the link is down."""
         if peer.link.is_up:
             peer.parts.append(kind + _SIZE.pack(len(content)) + content)
+            self.counts.messages_sent += 1
             self._grown[peer.name] = peer
 
     def mark_grown(self, peer: Peer) -> None:

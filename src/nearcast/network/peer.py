@@ -31,6 +31,8 @@ class Peer:
 class Counts:
     """What a node sent to others and had from them."""
 
+    messages_sent: int = 0
+    """What frames carry: registrations, events with a place, matches; packets of a turn are one."""
     frames_sent: int = 0
     bytes_sent: int = 0
     frames_received: int = 0

@@ -57,6 +57,9 @@ class Member(msgspec.Struct, frozen=True):
     bytes_sent: int = 0
     refused: int = 0
     links: dict[str, LinkState] = {}
+    messages_sent: int = 0
+    handovers: int = 0
+    plan: int = 0
 
 
 class Left(msgspec.Struct, frozen=True):

@@ -43,6 +43,9 @@ def entry_of(server: Server) -> Callable[[Network], Member]:
             counts.bytes_sent,
             counts.refused,
             network.link_states(),
+            counts.messages_sent,
+            network.mesh.handovers,
+            network.mesh.plans[0],
         )
 
     return describe

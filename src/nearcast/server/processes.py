@@ -21,7 +21,7 @@ from nearcast.model.errors import EnvironmentProblem
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nats-server")
 _USUAL_PORT = 4222
 _BELOW_CLIENTS = range(20_000, 32_000)
-_START_S = 30.0
+_START_S = 60.0
 _END_S = 10.0
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
@@ -121,11 +121,14 @@ class Fleet:
         self._wait([self._nats], "Server is ready")
         return f"nats://127.0.0.1:{port}"
 
-    def start_node(self, name: str, port: int, address: str, config: Path | None = None) -> Child:
-        """Start a node; it need not be ready yet."""
+    def start_node(
+        self, name: str, port: int, address: str | None, config: Path | None = None
+    ) -> Child:
+        """Start a node, alone without an address; it need not be ready yet."""
         if port and not _is_free(port):
             raise EnvironmentProblem(f"port {port} is in use", todo="Choose others with --port.")
-        options = ["--name", name, "--port", str(port), "--join", address]
+        options = ["--name", name, "--port", str(port)]
+        options += ["--join", address] if address is not None else []
         options += ["--data", str(self._directory / name)]
         options += ["--config", str(config)] if config is not None else []
         command = [sys.executable, "-c", _COMMAND, "serve", *options]
