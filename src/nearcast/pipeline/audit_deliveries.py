@@ -184,7 +184,9 @@ class _Asked:
         self.client, self.group = wishes.client[wish], wishes.group[wish]
         covers = np.where(wishes.selective[wish], PERHAPS, YES)
         if judge is not None:
-            for at in np.flatnonzero(wishes.selective[wish]).tolist():
+            choosy = np.flatnonzero(wishes.selective[wish])
+            by_event = np.argsort(self.event[choosy], kind="stable")  # so that each is read once
+            for at in choosy[by_event].tolist():
                 covers[at] = _ask(judge, events, chronicle, int(self.event[at]), int(wish[at]))
         lossy = np.minimum(events.qos[self.event], wishes.qos[wish]) == 0
         there, _ = chronicle.there(self.client, events.sequence[self.event])

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Event, MisuseError, Subscription, read_subscription, split_prefixes
 from nearcast.model.requests import SELECTING, decoded
+from nearcast.model.sphere import distance_m
 
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
 
 YES, PERHAPS, NO = 1, 0, -1
+_SURELY_M = 1.0  # beyond the radius; nearer ones are asked about exactly
 Place = tuple[float, float, bool]
 
 
@@ -50,8 +52,11 @@ class ConditionJudge:
         if event is None:
             return NO
         wish = self._wish(text)
-        if wish.near_m is not None and place is not None and place[2]:
-            return PERHAPS
+        if wish.near_m is not None and place is not None:
+            if place[2]:
+                return PERHAPS
+            if _is_far(event, place, wish.near_m):
+                return NO
         return YES if wish.covers(event, None if place is None else place[:2]) else NO
 
     def _wish(self, text: str) -> Subscription:
@@ -81,3 +86,11 @@ class ConditionJudge:
         except MisuseError:
             return None
         return event
+
+
+def _is_far(event: Event, place: Place, near_m: float) -> bool:
+    """Tell whether an event is certainly not near: most are not, and that is quickly seen."""
+    position = event.position
+    if position is None or event.area is not None:
+        return False
+    return distance_m(*position, place[0], place[1]) > near_m + _SURELY_M

@@ -6,6 +6,7 @@ topic has one key for each shape there is, so finding the filters that fit it is
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,7 @@ class Chronicle:
         self._there_key, self._there_until, self._there_ms = self._presence()
         self._places = steps.sort_values(["client", "sequence"], kind="stable")
         self._places_of = dict(self._places.groupby("client", sort=False).indices)
+        self._tracks: dict[str, tuple[list[int], list[float], list[float]]] = {}
         self._by_key: dict[tuple[str, str], list[int]] = {}
         for place, number in enumerate(self.wishes.text.tolist()):
             bare = parts_of(self.wishes.texts[number])[1]
@@ -178,19 +180,25 @@ class Chronicle:
 
         It may be if the client, or the node, has come since.
         """
-        rows = self._places_of.get(client)
-        if rows is None:
-            return None
-        numbers = self._places["sequence"].to_numpy(np.int64)[rows]
-        at = int(np.searchsorted(numbers, number)) - 1
+        numbers, lons, lats = self._track(client)
+        at = bisect_left(numbers, number) - 1
         if at < 0:
             return None
-        row = self._places.iloc[rows[at]]
         code = self.code(client) << _CLIENT_SHIFT
-        low = np.searchsorted(self._there_key, code | int(numbers[at]), "right")
+        low = np.searchsorted(self._there_key, code | numbers[at], "right")
         high = np.searchsorted(self._there_key, code | number, "right")
-        started = any(int(numbers[at]) < start < number for start, _ in self.facts.starts)
-        return float(row["lon"]), float(row["lat"]), bool(high > low) or started
+        started = any(numbers[at] < start < number for start, _ in self.facts.starts)
+        return lons[at], lats[at], bool(high > low) or started
+
+    def _track(self, client: str) -> tuple[list[int], list[float], list[float]]:
+        """Return a client's positions by number; kept, since they are asked for over and over."""
+        known = self._tracks.get(client)
+        if known is None:
+            rows = self._places.iloc[self._places_of.get(client, [])]
+            numbers = rows["sequence"].to_numpy(np.int64).tolist()
+            known = (numbers, rows["lon"].tolist(), rows["lat"].tolist())
+            self._tracks[client] = known
+        return known
 
 
 def _none() -> Longs:
