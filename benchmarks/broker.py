@@ -46,6 +46,7 @@ from benchmarks.broker_processes import (
     PEER,
     POWER,
     SAVING,
+    TICKS,
     Broker,
     running,
 )
@@ -186,7 +187,7 @@ def side_by_side(
                 spent_s = used() - before_s
                 delivered[kind] += count
                 used_s[kind] += spent_s
-                figures[kind].append(count / spent_s)
+                figures[kind].append(count / max(spent_s, 1 / TICKS))
     means = {kind: delivered[kind] / used_s[kind] for kind in kinds}
     return compared(name, figures, target, means=means)
 
