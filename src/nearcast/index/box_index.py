@@ -388,8 +388,8 @@ class BoxIndex:
         self._count_room()
         if self._room < 1:
             leaves, nodes = int(meta[M_LEAVES]), int(meta[M_NODES])
-            leaves += leaves // 16 + 32 * ROOM
-            nodes += nodes // 16 + 64 * ROOM
+            leaves += leaves // 48 + 32 * ROOM
+            nodes += nodes // 48 + 64 * ROOM
             self._install(grown(self._pools, leaves, nodes))
 
     def _grow_slots(self) -> None:
