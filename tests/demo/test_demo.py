@@ -38,7 +38,7 @@ def test_a_small_city_lives_learns_and_lives_on(tmp_path: Path):
     page = (out / "demo.html").read_text()
     assert "<svg" in page
     assert "nothing lost, doubled or late" in page
-    assert not re.search(r'(src|href)="(?!#)', page)  # nothing from elsewhere
+    assert not re.search(r'(src|href)="(?!#|data:)', page)  # nothing from elsewhere
     if not story["missing"]:
         assert story["nodes"] == 4
         assert story["after"]["messages"] < story["before"]["messages"]
