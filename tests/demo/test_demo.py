@@ -24,7 +24,6 @@ def test_a_small_city_lives_learns_and_lives_on(tmp_path: Path):
     story = json.loads(run.stdout)
     assert story["before"]["events"] > 50
     assert story["before"]["deliveries"] > story["before"]["events"]
-    assert story["after"]["copies"] < story["before"]["copies"]
     assert [step["name"] for step in story["steps"]] == [
         "ingest",
         "regions",
