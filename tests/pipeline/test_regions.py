@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import CELLS, POSITIONS
 from nearcast.locality.slow_regions import CellGrid, CellUse, RegionRules
-from nearcast.model.errors import MisuseError
+from nearcast.model.errors import MisuseError, OutOfRangeError
 from nearcast.pipeline.pictures import draw_regions
 from nearcast.pipeline.regions import (
     cells_by_hour,
@@ -120,6 +120,25 @@ def test_where_no_time_was_spent_nothing_is_slow(spark: SparkSession):
     still = city(spark).selectExpr("* EXCEPT (step_s)", "0D AS step_s")
     cells = cells_by_hour(still, CellGrid(50.0, 47.3), RegionRules())
     assert slow_and_dense(cells, RegionRules()) == {}
+
+
+@pytest.mark.parametrize("cell_m", [0.01, 0.0, -3.0])
+def test_cells_that_are_none_are_refused(spark: SparkSession, tmp_path: Path, cell_m: float):
+    with pytest.raises(OutOfRangeError):
+        find_regions(conform(city(spark), POSITIONS), str(tmp_path), cell_m, RegionRules())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_ends_of_the_earth_have_cells(spark: SparkSession):
+    rows = [(-180.0, -89.9), (179.999, 89.9), (0.0, 0.0), (-1e-9, -1e-9)]
+    frame = spark.createDataFrame(rows, "lon double, lat double").selectExpr(
+        "*", "timestamp_seconds(0) AS t", "1D AS step_s", "0D AS step_m"
+    )
+    grid = CellGrid(1.0, 60.0)
+    found = cells_by_hour(frame, grid, RegionRules()).collect()
+    assert {(row["column"], row["row"]) for row in found} == {
+        (math.floor(lon / grid.lon_step), math.floor(lat / grid.lat_step)) for lon, lat in rows
+    }
 
 
 def test_no_positions_are_said(spark: SparkSession, tmp_path: Path):

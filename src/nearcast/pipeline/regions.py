@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +20,16 @@ from nearcast.locality.slow_regions import (
     SlowRegion,
     slow_regions,
 )
-from nearcast.model.errors import LimitError, MisuseError
+from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError
 from nearcast.pipeline.column_types import check_present
 from nearcast.pipeline.tables import conform, drafts, read_version
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 MOST_CELLS = 1_000_000
+_PLACE_BITS, _HOUR_BITS = 29, 5
+_MIDDLE = 1 << (_PLACE_BITS - 1)  # added to columns and rows, so that they count from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +48,22 @@ def find_regions(
     todo = "Give a table that 'nearcast pipeline ingest' wrote"
     check_present(positions, POSITIONS.names, "positions", todo)
     spark = positions.sparkSession
-    grid = CellGrid(cell_m, _middle_latitude(positions))
+    grid = _checked(CellGrid(cell_m, _middle_latitude(positions)))
     with drafts() as written:
-        cells = written.write(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
+        with _many_groups(spark):
+            cells = written.write(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
         chosen = slow_and_dense(read_version(spark, cells.path), rules)
         found = slow_regions(chosen, rules, grid)
         table = pa.Table.from_pylist([_row(i, region) for i, region in enumerate(found)], REGIONS)
         written.write_small(table, f"{output}/regions")
     return RegionsFound(grid, found, chosen)
+
+
+def _checked(grid: CellGrid) -> CellGrid:
+    """Refuse cells so small that their numbers do not fit."""
+    if 180.0 / min(grid.lon_step, grid.lat_step) >= _MIDDLE:
+        raise OutOfRangeError(f"{grid.cell_m:g}", where="--cell", expected="cells of 0.1 m or more")
+    return grid
 
 
 def cells_by_hour(positions: DataFrame, grid: CellGrid, rules: RegionRules) -> DataFrame:
@@ -64,21 +76,47 @@ def cells_by_hour(positions: DataFrame, grid: CellGrid, rules: RegionRules) -> D
 
     is_slow = F.col("step_m") <= F.col("step_s") * F.lit(float(rules.slow_mps))
     step_ms, step_mm = _thousandths("step_s"), _thousandths("step_m")
-    cells = positions.select(
-        F.floor(F.col("lon") / F.lit(grid.lon_step)).cast("int").alias("column"),
-        F.floor(F.col("lat") / F.lit(grid.lat_step)).cast("int").alias("row"),
-        F.expr("CAST(pmod(unix_micros(t), 86400000000) div 3600000000 AS int)").alias("hour"),
+    steps = positions.select(
+        _key(grid).alias("key"),
         step_ms.alias("step_ms"),
         F.when(is_slow, step_ms).otherwise(F.lit(0)).alias("slow_ms"),
         step_mm.alias("step_mm"),
     )
-    sums = cells.groupBy("column", "row", "hour").agg(
+    sums = steps.groupBy("key").agg(
         F.count(F.lit(1)).alias("fixes"),
         F.sum("step_ms").alias("dwell_ms"),
         F.sum("slow_ms").alias("slow_ms"),
         F.sum("step_mm").alias("distance_mm"),
     )
-    return conform(sums, CELLS)
+    columns = {
+        "column": F.shiftright("key", _PLACE_BITS + _HOUR_BITS) - F.lit(_MIDDLE),
+        "row": F.shiftright("key", _HOUR_BITS).bitwiseAND(F.lit(2 * _MIDDLE - 1)) - F.lit(_MIDDLE),
+        "hour": F.col("key").bitwiseAND(F.lit((1 << _HOUR_BITS) - 1)),
+    }
+    return conform(sums.withColumns(columns), CELLS)
+
+
+def _key(grid: CellGrid) -> Column:
+    """Return column, row and hour in one number, by which Spark groups faster than by three."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.floor(F.col("lon") / F.lit(grid.lon_step)) + F.lit(_MIDDLE)
+    row = F.floor(F.col("lat") / F.lit(grid.lat_step)) + F.lit(_MIDDLE)
+    hour = F.expr("pmod(unix_micros(t), 86400000000) div 3600000000")
+    place = F.shiftleft(column, _PLACE_BITS).bitwiseOR(row)
+    return F.shiftleft(place, _HOUR_BITS).bitwiseOR(hour)
+
+
+@contextmanager
+def _many_groups(spark: SparkSession) -> Iterator[None]:
+    """Plan sums in the body for many groups: without the small map that Spark tries first."""
+    name = "spark.sql.codegen.aggregate.map.twolevel.enabled"
+    before = spark.conf.get(name, "true") or "true"
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
 
 
 def _thousandths(name: str) -> Column:
