@@ -177,10 +177,9 @@ class Link:
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
-        times = [at for at in (self._hello_at, self._beat_at) if at is not None]
-        if self.is_up:
-            times.append(self._heard_at + self._timing.silence_ms)
-        return min(times, default=None)
+        if self._beat_at is None:
+            return self._hello_at  # a link that is down greets, one that is up beats
+        return min(self._beat_at, self._heard_at + self._timing.silence_ms)
 
     def reset(self, reason: str, now: int) -> list[Happening]:
         """Begin anew from this side."""

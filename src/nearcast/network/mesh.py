@@ -203,8 +203,10 @@ class Mesh:
         """Do what is due."""
         self.now_ms = self._homes.now_ms = now_ms
         for peer in list(self.peers.values()):
-            self._carry_out(peer, peer.link.advance(now_ms))
-            self.mark_grown(peer)
+            at = peer.link.wake_at()
+            if at is not None and at <= now_ms:
+                self._carry_out(peer, peer.link.advance(now_ms))
+                self.mark_grown(peer)
         if self._geography is not None:
             self._geography.advance(now_ms)
         self._causal.advance(now_ms)
@@ -214,9 +216,9 @@ class Mesh:
     def wake_at(self) -> int | None:
         """Say when something is due."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
+        times += [self._causal.wake_at(), self._contests.wake_at(), self._homes.wake_at()]
         if self._geography is not None:
             times.append(self._geography.wake_at())
-        times += [self._causal.wake_at(), self._contests.wake_at(), self._homes.wake_at()]
         return min((at for at in times if at is not None), default=None)
 
     def settle(self) -> None:
