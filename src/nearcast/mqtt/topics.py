@@ -38,7 +38,7 @@ def check_topic_filter(text: str, *, max_levels: int = 0) -> None:
     """
     if not text:
         raise _bad_filter(text, "at least one character")
-    levels = text.split("/")
+    levels = text.split("/") if has_wildcard(text) else ()
     for place, level in enumerate(levels):
         if "#" in level and (level != "#" or place != len(levels) - 1):
             raise _bad_filter(text, "# alone, and as the last level")

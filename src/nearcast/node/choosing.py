@@ -69,13 +69,14 @@ class Choosing:
         return [Chosen(place, one) for place, one in enumerate(units.values(), start=1)]
 
     def with_present_members(
-        self, route: Route, event: Event | None, rank: str, chosen: list[Chosen]
+        self, route: Route, event: Event | None, rank: str, chosen: list[Chosen], fits: Fits
     ) -> list[Chosen]:
         """Put connected members of share groups in the place of those that are away; O(matches)."""
         present: dict[Session | GroupKey, Candidate] = {}
         for candidate in self.ranked(route, event, None, rank):
-            if candidate.subscription.group and candidate.subscription.session.link is not None:
-                present.setdefault(_unit(candidate.subscription), candidate)
+            one = candidate.subscription
+            if one.group and one.session.link is not None and fits(one):
+                present.setdefault(_unit(one), candidate)
         return [
             Chosen(one.place, present.get(_unit(one.candidate.subscription), one.candidate))
             for one in chosen

@@ -34,6 +34,7 @@ class Counters:
     positions_refused: int = 0
     near_without_position: int = 0  # $near subscriptions made before a position was known
     subscriptions_lost: int = 0  # stored ones whose space is no longer declared
+    unwanted: int = 0  # events of other nodes that nobody here wanted: a summary was too loose
     crossings: int = 0  # retained messages sent because a client came near them
     retained_held: int = 0  # retained messages held back from a newcomer
     retained_released: int = 0  # of those, sent after all

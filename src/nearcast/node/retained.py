@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nearcast.mqtt.topics import has_wildcard
 from nearcast.node.message import Message
 
 _LARGEST_KEPT_CHUNK = 16 << 20
@@ -34,9 +35,8 @@ class RetainedStore:
 
     def put(self, topic: str, message: Message) -> None:
         """Keep `message` as the last of its topic; an empty payload forgets the topic."""
-        self._chunks.clear()
-        self.forget(topic)
         if not message.payload:
+            self.forget(topic)
             return
         place = self._root
         for name in topic.split("/"):
@@ -44,9 +44,13 @@ class RetainedStore:
             if child is None:
                 child = place.children[name] = _Place()
             place = child
+        if place.message is None:
+            self.count += 1
+        else:
+            self.bytes -= place.message.size
         place.message = message
-        self.count += 1
         self.bytes += message.size
+        self._chunks.clear()
 
     def get(self, topic: str) -> Message | None:
         """Return what is retained on one topic."""
@@ -78,6 +82,11 @@ class RetainedStore:
 
     def find(self, topic_filter: str) -> Iterator[Message]:
         """Yield what is retained on all topics that fit."""
+        if not has_wildcard(topic_filter):
+            message = self.get(topic_filter)
+            if message is not None:
+                yield message
+            return
         names = topic_filter.split("/")
         stack: list[tuple[_Place, int]] = [(self._root, 0)]
         while stack:

@@ -73,7 +73,8 @@ class Route:
 
     An odd route takes a look at every message: the topic belongs to a `space` (then `holders` has
     the subscriptions behind `plain` and `special`) or to a `service`; with instructions in front
-    of it, those are `asked` and the topic itself is `bare`.
+    of it, those are `asked` and the topic itself is `bare`. A route of its own (`is_own`) leads to
+    this node's clients only.
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class Route:
         "is_empty",
         "is_forbidden",
         "is_odd",
+        "is_own",
         "is_same_for_all",
         "key",
         "lossy_5",
@@ -109,12 +111,14 @@ class Route:
         self.service = Service.NONE
         self.holders: dict[Session, list[Subscription]] = {}
         self.is_odd = False
+        self.is_own = False
         self.asked: tuple[Pair, ...] | MisuseError = ()
         self.bare = b""
 
     def without_peers(self) -> Route:
         """Return this route without other nodes, which hear of a message in another way."""
         route = copy(self)
+        route.is_own = True
         route.plain = [one for one in self.plain if not one[0].is_peer]
         route.lossy_5 = [one for one in self.lossy_5 if not one.is_peer]
         route.holders = {one: held for one, held in self.holders.items() if not one.is_peer}
@@ -249,6 +253,7 @@ class Router:
 
     def _compile(self, topic: str, *, is_arrival: bool = False) -> Route:
         route = Route()
+        route.is_own = is_arrival
         if topic[:1] == "$":
             _look_for_service(route, topic)
             if route.service is Service.PREFIXED:

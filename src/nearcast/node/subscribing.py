@@ -133,14 +133,19 @@ class Subscribing:
                 selection, explain=asked.explain, label=asked.label, weight=asked.weight
             )
         old = session.subscriptions.get(text)
-        with _as_refusal("$where: " if asked is not None and asked.subscription.where else ""):
+        if asked is None:
             state.add_subscription(subscription, old)
+        else:
+            with _as_refusal("$where: " if asked.subscription.where else ""):
+                state.add_subscription(subscription, old)
         session.subscriptions[text] = subscription
         self._tell_added(subscription)
         return subscription, old is None
 
     def _split(self, text: str) -> tuple[str, tuple[Pair, ...], str]:
         """Return the share prefix, the selections in front of the filter, and the bare filter."""
+        if text[:1] != "$":
+            return "", (), text
         shared = split_shared(text)
         share_prefix = text[: len(text) - len(shared.topic_filter)]
         with _as_refusal():
@@ -167,17 +172,19 @@ class Subscribing:
         self, bare: str, prefixes: tuple[Pair, ...], pairs: tuple[Pair, ...]
     ) -> SubscribeRequest | None:
         """Return what is asked for on a filter that meets a space; None elsewhere."""
+        if not (prefixes or pairs):
+            return None
         meets = self._state.router.spaces.meets(bare)
+        if not (meets or prefixes):
+            return None
         with _as_refusal():
-            if not meets and prefixes:
+            if not meets:
                 raise MisuseError(
                     f"the filter {bare!r}",
                     where=prefixes[0][0],
                     expected="one that meets the topics of a declared space",
                     todo="Declare a [[space]] for these topics, or subscribe without it.",
                 )
-            if not meets or not (prefixes or pairs):
-                return None
             return read_subscription(bare, (*decoded(prefixes), *pairs))
 
     def _tell_added(self, one: Subscription) -> None:
@@ -285,7 +292,8 @@ class Subscribing:
                 if count:
                     with aside(state):
                         self._delivery.append_to_all([session], chunk, count)
-                self._queue_retained(session, subscription, mortal)
+                if mortal:
+                    self._queue_retained(session, subscription, mortal)
                 return
         found = list(state.retained.find(subscription.topic_filter))
         self._queue_retained(session, subscription, found)
