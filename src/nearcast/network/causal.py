@@ -8,6 +8,7 @@ A message of QoS 1 or 2 is sent again, within its lifetime, over a link that bro
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import isinf
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from nearcast.node import Node
 from nearcast.node.journal import decode_message, encode_message
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
-from nearcast.node.session import PEER_PREFIX
+from nearcast.node.session import PEER_PREFIX, Session
 
 if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
     from nearcast.ordering import DeltaCausal, Output
@@ -71,13 +72,15 @@ class CausalGroups:
         """Return the topics of causal groups that a filter meets."""
         return [one for one in self._filters.values() if filters_overlap(one, topic_filter)]
 
-    def published(self, route: Route, message: Message, now_ms: int) -> bool:
+    def published(
+        self, route: Route, message: Message, meant: Collection[Session], now_ms: int
+    ) -> bool:
         """Send to the nodes that want it; tell whether its topic is in causal order at all."""
         group = None if route.space is None else self._groups.get(route.space.space.name)
         if group is None or route.space is None:
             return False
-        wanted = [one.client_id for one, _ in route.plain if one.is_peer]
-        names = {one.removeprefix(PEER_PREFIX) for one in wanted}
+        wanted = {*meant, *(one for one, _ in route.plain)}
+        names = {one.client_id.removeprefix(PEER_PREFIX) for one in wanted if one.is_peer}
         if not names:
             return True
         deadline_ms = now_ms + int(group.lifetime * 1000)

@@ -1,8 +1,12 @@
-"""What the clients of a node want, as other nodes must know it: each filter once."""
+"""What the clients of a node want, as other nodes must know it: each filter once.
+
+Subscriptions with conditions are told as boxes around them (`summaries`).
+"""
 
 from __future__ import annotations
 
 from nearcast.network.messages import Interest
+from nearcast.network.summaries import Changes, Summaries, bare_of_wishes
 from nearcast.node.session import Subscription
 
 
@@ -10,13 +14,15 @@ class Interests:
     """The filters of a node's own clients, and how they have changed since the last telling.
 
     A filter of a share group stands for itself, with a number by which a message for the group
-    finds it. `number` grows with each change.
+    finds it; of those with conditions each is told by itself, since a message that is given to a
+    node must find a member there. `number` grows with each change.
 
-    Complexity: O(1) per subscription that comes or goes.
+    Complexity: O(1) per plain subscription that comes or goes, else as `Summaries`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, summaries: Summaries | None = None) -> None:
         self.number = 0
+        self._summaries = summaries or Summaries(())
         self.groups: dict[int, tuple[str, str]] = {}
         self._counts: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
@@ -31,6 +37,7 @@ class Interests:
 
     def take_change(self) -> Interest | None:
         """Return what has changed since the last call, or None."""
+        self._count(self._summaries.tidy())
         if not (self._added or self._removed):
             return None
         added = [(text, self._numbers.get(text, 0)) for text in self._added]
@@ -38,13 +45,33 @@ class Interests:
         self._added, self._removed = {}, {}
         return change
 
+    @property
+    def is_settled(self) -> bool:
+        """Say whether there is nothing left to tell that no client asked for."""
+        return self._summaries.is_settled
+
     def came(self, subscription: Subscription) -> None:
         """Take note of a subscription."""
-        self.want(_wanted(subscription), (subscription.group, subscription.topic_filter))
+        text = _wanted(subscription)
+        if text is None:
+            assert subscription.selection is not None
+            self._count(self._summaries.came(subscription.selection))
+        else:
+            self.want(text, (subscription.group, subscription.topic_filter))
 
     def went(self, subscription: Subscription) -> None:
         """Take note of its end."""
-        self.forgo(_wanted(subscription))
+        text = _wanted(subscription)
+        if text is None:
+            assert subscription.selection is not None
+            self._count(self._summaries.went(subscription.selection))
+        else:
+            self.forgo(text)
+
+    def _count(self, changes: Changes) -> None:
+        for text, change in changes:
+            for _ in range(abs(change)):
+                (self.want if change > 0 else self.forgo)(text)
 
     def want(self, text: str, group: tuple[str, str] = ("", "")) -> None:
         """Count a wish for a filter; `group` is the share group behind it, if it has a name."""
@@ -72,7 +99,12 @@ class Interests:
         self._removed[text] = None
 
 
-def _wanted(subscription: Subscription) -> str:
-    """Return the filter without its selection: the node itself selects from what arrives."""
-    group = f"$share/{subscription.group}/" if subscription.group else ""
-    return group + subscription.topic_filter
+def _wanted(subscription: Subscription) -> str | None:
+    """Return what is told of a subscription by itself; None: it is one of those in a box."""
+    selection, group = subscription.selection, subscription.group
+    shared = f"$share/{group}/" if group else ""
+    if selection is None or (selection.where is None and selection.area is None):
+        return shared + subscription.topic_filter
+    if selection.near_m is not None:  # nobody else knows where its client is
+        return shared + subscription.topic_filter
+    return shared + bare_of_wishes(selection).identity if group else None

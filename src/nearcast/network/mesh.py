@@ -9,7 +9,7 @@ outboxes (those of other nodes through `PeerWire`), carry `take_frames`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
@@ -59,6 +59,7 @@ from nearcast.network.messages import (
 from nearcast.network.peer import Counts, Peer
 from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
+from nearcast.network.summaries import LOOSENESS, Summaries
 from nearcast.node import Connection, Node
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
@@ -112,6 +113,7 @@ class Mesh:
         patience: Timing | None = None,
         skew_ms: int = 100,
         spaces: str = "",
+        looseness: float = LOOSENESS,
     ) -> None:
         self.name = name
         self.node = node
@@ -121,7 +123,8 @@ class Mesh:
         self._timing = timing or LinkTiming()
         self._random = random
         self._spaces = spaces
-        self._interests = Interests()
+        declared = [one.space for one in node.state.router.spaces.all]
+        self._interests = Interests(Summaries(declared, looseness))
         self._is_restoring = True  # until somebody is met
         self._retained = RetainedCopies(name)
         self._geography: Geography | None = None
@@ -216,10 +219,16 @@ class Mesh:
     def wake_at(self) -> int | None:
         """Say when something is due."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
+        if not self._interests.is_settled:
+            times.append(self.now_ms)
         times += [self._causal.wake_at(), self._contests.wake_at(), self._homes.wake_at()]
         if self._geography is not None:
             times.append(self._geography.wake_at())
         return min((at for at in times if at is not None), default=None)
+
+    def ordered_at(self) -> int | None:
+        """Say when a message in causal order must be let go: not a moment later. O(groups)."""
+        return self._causal.wake_at()
 
     def settle(self) -> None:
         """Do what follows from this turn; before its journal is stored and its outboxes written."""
@@ -501,9 +510,9 @@ class Mesh:
         """What happened in causal groups."""
         return self._causal.counts
 
-    def ordered(self, route: Route, message: Message) -> bool:
+    def ordered(self, route: Route, message: Message, meant: Collection[Session]) -> bool:
         """Send a message to other nodes in causal order; tell whether its topic asks for that."""
-        return self._causal.published(route, message, self.node.state.now_ms)
+        return self._causal.published(route, message, meant, self.node.state.now_ms)
 
     def _tell_ordered(self) -> None:
         for to, number, group, data in self._causal.take():

@@ -84,7 +84,9 @@ class PeerIntake(Intake):
         named = None if network is None else network.group(number)
         group = None if named is None else self._state.router.group(*named)
         member = None
-        if group is not None:
+        if named is not None and self._state.selections is not None:
+            member = self.selective.member_for(named, message)
+        elif group is not None:
             qos = message.head.qos
             member = group.pick(qos, is_arrival=True) or group.pick(qos)
         if member is None:

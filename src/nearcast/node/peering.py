@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nearcast.index.topic_filters import topic_matches
+from nearcast.model import MisuseError, read_subscription, split_prefixes
+from nearcast.model.errors import PeerProtocolError
+from nearcast.model.requests import SELECTING, decoded
 from nearcast.mqtt.topics import split_shared
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.connection import Connection
@@ -108,8 +111,12 @@ class Peering:
             self._lifecycle.end(session)
 
     def wants(self, name: str, added: Iterable[tuple[str, int]], removed: Iterable[str]) -> None:
-        """Change what another node wants: filters, each with the number of its share group."""
+        """Change what another node wants: filters, each with the number of its share group.
+
+        A filter may have conditions. Raises PeerProtocolError where they make no sense here.
+        """
         session = self.session(name)
+        wishes = [self._wish(session, text, number) for text, number in added]
         for text in removed:
             subscription = session.subscriptions.pop(text, None)
             if subscription is not None:
@@ -117,8 +124,8 @@ class Peering:
                 self._note_wish(subscription, is_added=False)
                 if self._state.journal is not None:
                     self._state.journal.unsubscribed(session.number, text)
-        for text, number in added:
-            self._want(session, text, number)
+        for wish in wishes:
+            self._want(session, wish)
 
     def wants_only(self, name: str, wanted: Iterable[tuple[str, int]]) -> None:
         """Replace all that another node wants."""
@@ -178,11 +185,33 @@ class Peering:
             else:
                 self._delivery.send_to_each([session], chosen)
 
-    def _want(self, session: Session, text: str, number: int) -> None:
+    def _wish(self, session: Session, text: str, number: int) -> Subscription:
+        """Return what another node wants, with its conditions read and found to fit a space."""
         shared = split_shared(text)
-        subscription = Subscription(
-            session, text, shared.group, shared.topic_filter, 2, identifier=number
-        )
+        if self._state.selections is None:
+            return Subscription(
+                session, text, shared.group, shared.topic_filter, 2, identifier=number
+            )
+        try:
+            prefixes, bare = split_prefixes(shared.topic_filter, SELECTING)
+            wish = Subscription(
+                session,
+                text,
+                shared.group,
+                bare,
+                2,
+                retain_as_published=bool(prefixes),  # those who asked for the flag are over there
+                identifier=number,
+            )
+            if prefixes:
+                wish.select(read_subscription(bare, decoded(prefixes)).subscription)
+                self._state.selections.check(wish)
+        except MisuseError as problem:
+            raise PeerProtocolError(str(problem), where=f"what {session.client_id} wants") from None
+        return wish
+
+    def _want(self, session: Session, subscription: Subscription) -> None:
+        text = subscription.text
         held = session.subscriptions.get(text)
         session.subscriptions[text] = subscription
         self._state.add_subscription(subscription, held)

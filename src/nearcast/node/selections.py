@@ -59,9 +59,17 @@ class Selections:
         self.explaining += one.explain
         if one.selection.near_m is not None:
             session.followers[one.number] = one
-        if one.group:
+        if one.group and not session.is_peer:
             key = (one.group, one.topic_filter)
             self._sizes[key] = self._sizes.get(key, 0) + 1
+
+    def check(self, one: Subscription) -> None:
+        """Raise MisuseError if a selective subscription could not be added; O(its boxes)."""
+        from nearcast.matching.placing import spaces_for
+
+        assert one.selection is not None
+        for space in spaces_for(one.selection, [each.space for each in self.spaces.all]):
+            one.selection.boxes(space, one.session.position)
 
     def remove(self, one: Subscription) -> None:
         """Let a selective subscription end."""
@@ -76,7 +84,7 @@ class Selections:
             del self._on_filter[place]
         self.explaining -= one.explain
         one.session.followers.pop(one.number, None)
-        if one.group:
+        if one.group and not one.session.is_peer:
             self._leave_group((one.group, one.topic_filter))
 
     def _leave_group(self, key: GroupKey) -> None:
@@ -97,6 +105,10 @@ class Selections:
     def on_filter(self, session: Session, group: str, topic_filter: str) -> list[Subscription]:
         """Return a session's selective subscriptions on one bare filter."""
         return list(self._on_filter.get((session.number, group, topic_filter), {}).values())
+
+    def has_members(self, key: GroupKey) -> bool:
+        """Say whether a share group has members here that select less than its filter."""
+        return key in self._sizes
 
     def pick(self, key: GroupKey, members: list[Subscription], qos: int) -> Subscription | None:
         """Return whose turn it is among the members of a share group who want a message.

@@ -84,12 +84,7 @@ class Selective:
             return []
         properties = reread_properties(message.head.properties)
         event, _ = self._event(route.space, message, properties, properties.request)
-        session = self._state.sessions.get(publisher)
-        return [
-            one
-            for one in self._best(session, route, event, k, rank)
-            if not one.candidate.subscription.session.is_peer
-        ]
+        return self._best(self._state.sessions.get(publisher), route, event, k, rank)
 
     def award(self, message: Message, awards: Iterable[Award]) -> None:
         """Deliver to subscriptions that were chosen among those of all nodes."""
@@ -134,14 +129,47 @@ class Selective:
             self._state.counters.dropped_invalid += 1
             return
         event, _ = self._event(route.space, message, properties, request)
-        found: list[Subscription] = []
-        if event is not None:
-            by_number = self._selections.by_number
-            found = [by_number[key] for key in self._selections.matcher.match(event)]
+        found = [one for one in self._found(route, event) if not one.group]
+        if not (found or route.holders):
+            self._state.counters.unwanted += 1
         holding = self._state.holding
         if holding is not None:
             holding.before_live(message, sender, retain=retain, counts=False)
         self._spread_all(sender, route, message, found, retain, {})
+
+    def member_for(self, key: GroupKey, message: Message) -> Subscription | None:
+        """Return the member of a share group that gets what another node gave to this one.
+
+        One of this node's who wants it. If all have gone meanwhile, one elsewhere; but not where
+        members are near places, of which other nodes do not know: it might come back again.
+        """
+        route, selections = self._state.router.arrivals.find(message.head.topic), self._selections
+        group = self._state.router.group(*key)
+        members = [] if group is None else list(group.members.values())
+        if route.space is not None:
+            properties = reread_properties(message.head.properties)
+            event, _ = self._event(route.space, message, properties, properties.request)
+            found = self._found(None, event)
+            members += [one for one in found if (one.group, one.topic_filter) == key]
+        own = [one for one in members if not one.session.is_peer]
+        qos = message.head.qos
+        if own or selections.has_members(key):
+            return selections.pick(key, own, qos)
+        return selections.pick(key, members, qos)
+
+    def _found(self, route: Route | None, event: Event | None) -> list[Subscription]:
+        """Return the selective subscriptions that an event matches.
+
+        On a route of this node's own without those of other nodes, but for share groups.
+        """
+        if event is None:
+            return []
+        selections = self._selections
+        by_number = selections.by_number
+        found = [by_number[key] for key in selections.matcher.match(event)]
+        if route is None or not route.is_own:
+            return found
+        return [one for one in found if one.group or not one.session.is_peer]
 
     def _may_publish(self, session: Session | None, topic: bytes) -> bool:
         if session is None:
@@ -231,8 +259,10 @@ class Selective:
         if top is not None:
             publisher = "" if session is None else session.client_id
             return route.without_peers(), network.contest(message, (top, rank), publisher)
-        if network.ordered(route, message):
-            return route.without_peers(), False
+        if route.space is not None and route.space.order == "causal":
+            meant = {one.session for one in self._found(None, event) if not one.group}
+            if network.ordered(route, message, meant):
+                return route.without_peers(), False
         if event is not None:
             network.published(message, event)
         return route, False
@@ -303,14 +333,10 @@ class Selective:
         rank = request.rank or settings.rank
         if top is not None:
             return self._spread_best(session, route, message, event, (top, rank), retain, version)
-        found: list[Subscription] = []
-        selections = self._selections
-        if event is not None:
-            by_number = selections.by_number
-            found = [by_number[key] for key in selections.matcher.match(event)]
+        found = self._found(route, event)
         if version:
             self._mark_inside(found, message, version)
-        if selections.explaining:
+        if self._selections.explaining:
             everyone = [*found, *(one for held in route.holders.values() for one in held)]
             if any(one.explain for one in everyone):
                 return self._spread_told(session, route, message, event, (found, rank), retain)
@@ -446,13 +472,13 @@ class Selective:
         skips = settings.offline == "skipped" and k is not None
 
         def fits(one: Subscription) -> bool:
-            if one.no_local and one.session is session:
+            if one.session.is_peer or (one.no_local and one.session is session):
                 return False
             return not (skips and one.session.link is None)
 
         chosen = choosing.best(route, event, k, rank, fits)
         if any(_is_absent_member(one) for one in chosen):
-            return choosing.with_present_members(route, event, rank, chosen)
+            return choosing.with_present_members(route, event, rank, chosen, fits)
         return chosen
 
     # --- retained -------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -56,8 +56,11 @@ class Network(Protocol):
     def contest(self, message: Message, wish: tuple[int, str], publisher: str, /) -> bool:
         """Let the best of all nodes be chosen; tell whether there are other nodes to ask."""
 
-    def ordered(self, route: Route, message: Message, /) -> bool:
-        """Send a message to other nodes in causal order; tell whether its topic asks for that."""
+    def ordered(self, route: Route, message: Message, meant: Collection[Session], /) -> bool:
+        """Send a message to other nodes in causal order; tell whether its topic asks for that.
+
+        To those on its route, and to those `meant` because of its values.
+        """
 
     def published(self, message: Message, event: Event, /) -> None:
         """Let an event with a place find those near it whose gateways are other nodes."""

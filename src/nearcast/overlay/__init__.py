@@ -2,8 +2,9 @@
 
 What it does: `Peer` joins, subscribes, changes, leaves and publishes by messages alone, knows its
 neighbours only, and repairs the tree after crashes and partitions. `elect` and its costs choose who
-relays for whom; `summarise` turns a node's many subscriptions into few boxes; `OneHopPeer` is the
-simple alternative it is compared with; `violations` checks a whole tree at once.
+relays for whom; `summarise` turns a node's many subscriptions into few boxes, `Cover` keeps such a
+summary while they come and go; `OneHopPeer` is the simple alternative that it is compared with;
+`violations` checks a whole tree at once.
 
 What it will not do: send anything itself, read a clock, draw unseeded random numbers, know what
 runs it, or make up for events that the network lost. An event that is under way while its branch of
@@ -13,6 +14,7 @@ Read next: `bounds.py`, `election.py`, then `messages.py`.
 """
 
 from nearcast.overlay.bounds import Bounds, Extent
+from nearcast.overlay.cover import Cover
 from nearcast.overlay.density import Density, GridDensity, MarginalDensity, UniformDensity
 from nearcast.overlay.election import Costs, Method, elect, exact_cost, paper_cost
 from nearcast.overlay.events import Batch, Event
@@ -30,6 +32,7 @@ __all__ = [
     "Bounds",
     "Climb",
     "Costs",
+    "Cover",
     "Delivery",
     "Density",
     "Envelope",

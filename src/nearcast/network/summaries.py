@@ -1,0 +1,140 @@
+"""What `$where` subscriptions of a node's clients come to, for other nodes: a few boxes.
+
+Other nodes need not know each subscription, only where none of them is: an event that falls into
+none of the boxes stays where it was published. Boxes near each other are merged, up to a looseness
+(`overlay.Cover`). Each box is told as what a client could have written, a filter with conditions
+(`$where/price=10..20/shops/#`), and the other node takes it as a subscription of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil, floor, inf
+from typing import TYPE_CHECKING
+
+from nearcast.index.topic_filters import filters_overlap
+from nearcast.model import Space
+from nearcast.model import Subscription as Selection
+from nearcast.model.attribute import Attribute
+from nearcast.model.expression import And, Between, Condition, Expression, Member
+
+if TYPE_CHECKING:  # NumPy stays out of a node without spaces
+    from nearcast.overlay import Cover
+    from nearcast.overlay.bounds import Bounds
+    from nearcast.overlay.density import Density
+
+LOOSENESS = 0.25
+"""How much larger than the subscriptions in it a box may be, unless told otherwise."""
+
+Changes = list[tuple[str, int]]
+
+
+class Summaries:
+    """Boxes around selective subscriptions without a place, for each topic filter.
+
+    A filter that meets several spaces is told as it is: a box is of one space.
+
+    Complexity: as `Cover` for each box that a subscription is made of.
+    """
+
+    def __init__(
+        self,
+        spaces: Iterable[Space],
+        looseness: float = LOOSENESS,
+        densities: Mapping[str, Density] | None = None,
+    ) -> None:
+        self._spaces = tuple(spaces)
+        self._looseness = looseness
+        self._densities = densities or {}
+        self._covers: dict[str, tuple[Space, Cover]] = {}
+
+    @property
+    def is_settled(self) -> bool:
+        """Say whether `tidy` has nothing to do."""
+        return all(cover.is_settled for _, cover in self._covers.values())
+
+    def came(self, selection: Selection) -> Changes:
+        """Take note of a subscription; return which filters are wanted once more or once less."""
+        return self._changed(selection, 1)
+
+    def went(self, selection: Selection) -> Changes:
+        """Take note of its end."""
+        return self._changed(selection, -1)
+
+    def tidy(self) -> Changes:
+        """Go on making boxes anew that have become too loose."""
+        return [
+            change
+            for topic_filter, (space, cover) in self._covers.items()
+            if not cover.is_settled
+            for change in self._tidied(topic_filter, space, cover)
+        ]
+
+    @staticmethod
+    def _tidied(topic_filter: str, space: Space, cover: Cover) -> Changes:
+        cover.tidy()
+        return _told(topic_filter, space, cover)
+
+    def _changed(self, selection: Selection, step: int) -> Changes:
+        topic_filter = selection.topic_filter
+        space, cover = self._covers.get(topic_filter) or self._opened(topic_filter)
+        if space is None or cover is None:
+            return [(bare_of_wishes(selection).identity, step)]
+        for box in selection.boxes(space):
+            (cover.add if step > 0 else cover.remove)((box.lows, box.highs))
+        if not len(cover) and cover.is_settled:
+            del self._covers[topic_filter]
+        return _told(topic_filter, space, cover)
+
+    def _opened(self, topic_filter: str) -> tuple[Space | None, Cover | None]:
+        """Begin with a filter, if it meets one space only."""
+        met = [one for one in self._spaces if filters_overlap(topic_filter, one.topic_filter)]
+        if len(met) != 1:
+            return None, None
+        from nearcast.overlay import Cover, Extent
+
+        extent = Extent(met[0].extent.lows, met[0].extent.highs)
+        density = self._densities.get(met[0].name)
+        cover = Cover(extent, looseness=self._looseness, density=density)
+        self._covers[topic_filter] = met[0], cover
+        return met[0], cover
+
+
+def bare_of_wishes(selection: Selection) -> Selection:
+    """Return a selection without what it says about retained messages."""
+    return Selection(
+        topic_filter=selection.topic_filter,
+        where=selection.where,
+        area=selection.area,
+        near_m=selection.near_m,
+    )
+
+
+def _told(topic_filter: str, space: Space, cover: Cover) -> Changes:
+    """Return the changes, those that come first."""
+    changes = cover.take_changes()
+    ordered = sorted(changes.items(), key=lambda change: -change[1])
+    return [(box_filter(topic_filter, space, box), count) for box, count in ordered]
+
+
+def box_filter(topic_filter: str, space: Space, box: Bounds) -> str:
+    """Return a box as a filter with conditions; `Selection.boxes` makes the same box of it.
+
+    >>> kind = Attribute.category("kind", ["food", "tools", "toys"])
+    >>> price = Attribute.number("price", 0, 99)
+    >>> shops = Space(name="shops", topic_filter="shops/#", attributes=(price, kind))
+    >>> box_filter("shops/+", shops, ((10.0, 0.5), (20.0, 2.5)))
+    '$where/price=10..20;kind%20in(tools,toys)/shops/+'
+    """
+    sides = zip(space.attributes, *box, strict=True)
+    conditions = tuple(_condition(*side) for side in sides if side[1:] != (-inf, inf))
+    where: Expression | None = None
+    if conditions:
+        where = conditions[0] if len(conditions) == 1 else And(conditions)
+    return Selection(topic_filter=topic_filter, where=where).identity
+
+
+def _condition(attribute: Attribute, low: float, high: float) -> Condition:
+    if attribute.is_category:
+        return Member(attribute.name, attribute.categories[ceil(low) : floor(high) + 1])
+    return Between(attribute.name, low, high)
