@@ -47,11 +47,12 @@ class Summaries:
         self._looseness = looseness
         self._densities = densities or {}
         self._covers: dict[str, tuple[Space, Cover]] = {}
+        self._unsettled: dict[str, None] = {}
 
     @property
     def is_settled(self) -> bool:
         """Say whether `tidy` has nothing to do."""
-        return all(cover.is_settled for _, cover in self._covers.values())
+        return not self._unsettled
 
     def came(self, selection: Selection) -> Changes:
         """Take note of a subscription; return which filters are wanted once more or once less."""
@@ -63,17 +64,12 @@ class Summaries:
 
     def tidy(self) -> Changes:
         """Go on making boxes anew that have become too loose."""
-        return [
-            change
-            for topic_filter, (space, cover) in self._covers.items()
-            if not cover.is_settled
-            for change in self._tidied(topic_filter, space, cover)
-        ]
+        return [change for text in list(self._unsettled) for change in self._tidied(text)]
 
-    @staticmethod
-    def _tidied(topic_filter: str, space: Space, cover: Cover) -> Changes:
+    def _tidied(self, topic_filter: str) -> Changes:
+        space, cover = self._covers[topic_filter]
         cover.tidy()
-        return _told(topic_filter, space, cover)
+        return self._told(topic_filter, space, cover)
 
     def _changed(self, selection: Selection, step: int) -> Changes:
         topic_filter = selection.topic_filter
@@ -82,9 +78,18 @@ class Summaries:
             return [(bare_of_wishes(selection).identity, step)]
         for box in selection.boxes(space):
             (cover.add if step > 0 else cover.remove)((box.lows, box.highs))
-        if not len(cover) and cover.is_settled:
+        return self._told(topic_filter, space, cover)
+
+    def _told(self, topic_filter: str, space: Space, cover: Cover) -> Changes:
+        """Return the changes, those that come first."""
+        if cover.is_settled:
+            self._unsettled.pop(topic_filter, None)
+        else:
+            self._unsettled[topic_filter] = None
+        if not len(cover):
             del self._covers[topic_filter]
-        return _told(topic_filter, space, cover)
+        changes = sorted(cover.take_changes().items(), key=lambda change: -change[1])
+        return [(box_filter(topic_filter, space, box), count) for box, count in changes]
 
     def _opened(self, topic_filter: str) -> tuple[Space | None, Cover | None]:
         """Begin with a filter, if it meets one space only."""
@@ -108,13 +113,6 @@ def bare_of_wishes(selection: Selection) -> Selection:
         area=selection.area,
         near_m=selection.near_m,
     )
-
-
-def _told(topic_filter: str, space: Space, cover: Cover) -> Changes:
-    """Return the changes, those that come first."""
-    changes = cover.take_changes()
-    ordered = sorted(changes.items(), key=lambda change: -change[1])
-    return [(box_filter(topic_filter, space, box), count) for box, count in ordered]
 
 
 def box_filter(topic_filter: str, space: Space, box: Bounds) -> str:
