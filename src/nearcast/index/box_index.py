@@ -276,8 +276,12 @@ class BoxIndex:
     # What callers hand in
 
     def _take_box(self, lows: Bounds, highs: Bounds) -> None:
-        self._take(lows, 0)
-        self._take(highs, 8 * self._dims)
+        try:
+            self._pack(self._buffer, 0, *lows)
+            self._pack(self._buffer, 8 * self._dims, *highs)
+        except (TypeError, OverflowError, StructError):
+            self._take(lows, 0)  # which of the two it was
+            self._take(highs, 8 * self._dims)
 
     def _take(self, numbers: Bounds, place: int) -> None:
         """Write numbers down where kernels find the event; `place` in bytes."""

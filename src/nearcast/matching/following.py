@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nearcast.model import ACCURACY_FLOOR, Box, Space
+from nearcast.model.shapes import circle_reach
 from nearcast.model.sphere import Bounds
 
 Covered: TypeAlias = tuple[tuple[float, ...], tuple[float, ...], float]  # lows, highs, accuracy
@@ -22,11 +23,14 @@ class Follower:
     lows: tuple[float, ...]
     highs: tuple[float, ...]
     places: tuple[int, int]  # of longitude and latitude
-    extent: tuple[float, float, float, float]  # west, south, east, north of the space
+    is_flat: bool  # there is no other attribute
+    limits: Bounds  # west, south, east, north of the conditions within the space
+    spans: tuple[float, float]  # of the space, in longitude and latitude
     other_bits: float  # accuracy of all sides but those two
+    reach: tuple[float, float]  # of the circle: see `circle_reach`
 
     @classmethod
-    def of(cls, box: Box, space: Space) -> Follower:
+    def of(cls, box: Box, space: Space, radius_m: float) -> Follower:
         """Prepare a box of conditions in a space with coordinates."""
         assert space.coordinates is not None
         lon, lat = space.coordinates
@@ -39,30 +43,54 @@ class Follower:
             lows=box.lows,
             highs=box.highs,
             places=(lon, lat),
-            extent=(ranges[lon].low, ranges[lat].low, ranges[lon].high, ranges[lat].high),
+            is_flat=(lon, lat) == (0, 1) and len(ranges) == 2,
+            limits=(
+                max(box.lows[lon], ranges[lon].low),
+                max(box.lows[lat], ranges[lat].low),
+                min(box.highs[lon], ranges[lon].high),
+                min(box.highs[lat], ranges[lat].high),
+            ),
+            spans=(ranges[lon].high - ranges[lon].low, ranges[lat].high - ranges[lat].low),
             other_bits=Box(tuple(open_place)).accuracy(space.extent),
+            reach=circle_reach(radius_m),
         )
+
+    def around(self, lon: float, lat: float) -> Covered | None:
+        """Return the one box around a place; None if there is none, or if there may be several.
+
+        This is `cut_to` of `circle_bounds`, as long as no pole and no seam is near.
+        """
+        reach, sine = self.reach
+        south, north = lat - reach, lat + reach
+        if south <= -90 or north >= 90:
+            return None
+        width = math.degrees(math.asin(min(1.0, sine / math.cos(math.radians(lat)))))
+        west, east = lon - width, lon + width
+        if west <= -180 or east >= 180:
+            return None
+        return self._cut(west, south, east, north)
 
     def cut_to(self, around: tuple[Bounds, ...]) -> list[Covered]:
         """Return the boxes of the conditions within a circle's covering boxes; O(attributes)."""
-        lon, lat = self.places
-        least_lon, least_lat, most_lon, most_lat = self.extent
-        cut: list[Covered] = []
-        for west, south, east, north in around:
-            west = max(west, self.lows[lon], least_lon)  # noqa: PLW2901 - cut
-            south = max(south, self.lows[lat], least_lat)  # noqa: PLW2901
-            east = min(east, self.highs[lon], most_lon)  # noqa: PLW2901
-            north = min(north, self.highs[lat], most_lat)  # noqa: PLW2901
-            if west > east or south > north:
-                continue
-            lows, highs = list(self.lows), list(self.highs)
-            lows[lon], highs[lon], lows[lat], highs[lat] = west, east, south, north
-            bits = _bits(east - west, most_lon - least_lon) + _bits(
-                north - south, most_lat - least_lat
-            )
-            cut.append((tuple(lows), tuple(highs), self.other_bits + bits))
-        return cut
+        cut = [self._cut(*bounds) for bounds in around]
+        return [covered for covered in cut if covered is not None]
+
+    def _cut(self, west: float, south: float, east: float, north: float) -> Covered | None:
+        least_lon, least_lat, most_lon, most_lat = self.limits
+        west = west if west > least_lon else least_lon  # noqa: FURB136 - half the time of max
+        south = south if south > least_lat else least_lat  # noqa: FURB136
+        east = east if east < most_lon else most_lon  # noqa: FURB136
+        north = north if north < most_lat else most_lat  # noqa: FURB136
+        if west > east or south > north:
+            return None
+        lon_span, lat_span = self.spans
+        bits = _bits((east - west) / lon_span) + _bits((north - south) / lat_span)
+        if self.is_flat:
+            return (west, south), (east, north), self.other_bits + bits
+        (lon, lat), lows, highs = self.places, list(self.lows), list(self.highs)
+        lows[lon], highs[lon], lows[lat], highs[lat] = west, east, south, north
+        return tuple(lows), tuple(highs), self.other_bits + bits
 
 
-def _bits(width: float, whole: float) -> float:
-    return math.log2(min(1.0, max(ACCURACY_FLOOR, width / whole)))
+def _bits(share: float) -> float:
+    return math.log2(min(1.0, max(ACCURACY_FLOOR, share)))

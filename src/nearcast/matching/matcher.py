@@ -18,7 +18,7 @@ from nearcast.model import (
     Subscription,
 )
 from nearcast.model.shapes import circle_bounds
-from nearcast.model.sphere import Bounds, checked_place
+from nearcast.model.sphere import checked_place
 
 
 @dataclass(slots=True)
@@ -33,9 +33,10 @@ class _Entry:
     followers: list[list[Follower]]  # for each shelf; of `$near` without a fixed area
 
     @property
-    def is_simple(self) -> bool:
-        """Whether it is one box on one shelf, wherever its owner goes (but for the seams)."""
-        return len(self.followers) == 1 and len(self.followers[0]) == 1
+    def lone(self) -> Follower | None:
+        """The one follower, if there is one: then it is one box on one shelf, but for the seams."""
+        followers = self.followers
+        return followers[0][0] if len(followers) == 1 and len(followers[0]) == 1 else None
 
 
 class Matcher(MatcherView):
@@ -120,20 +121,19 @@ class Matcher(MatcherView):
 
     def _follow(self, entry: _Entry, position: Position) -> bool:
         """Move a subscription's boxes where they are, if there are as many as before."""
-        assert entry.subscription.near_m is not None
         place = checked_place(*position, "circle: the centre")
-        around = circle_bounds(*place, entry.subscription.near_m)
-        if len(around) == 1 and entry.is_simple:
-            ((shelf, ids),), ((follower,),) = entry.boxes, entry.followers
-            cut = follower.cut_to(around)
-            if len(cut) != 1 or len(ids) != 1:
-                return False
-            lows, highs, accuracy = cut[0]
-            shelf.move(ids[0], (lows, highs), place, accuracy)
-            return True
-        return self._follow_several(entry, around, place)
+        lone = entry.lone
+        covered = lone.around(*place) if lone is not None else None
+        if covered is not None:
+            shelf, ids = entry.boxes[0]
+            if len(ids) == 1:
+                shelf.move(ids[0], covered, place)
+                return True
+        return self._follow_several(entry, place)
 
-    def _follow_several(self, entry: _Entry, around: tuple[Bounds, ...], place: Position) -> bool:
+    def _follow_several(self, entry: _Entry, place: Position) -> bool:
+        assert entry.subscription.near_m is not None
+        around = circle_bounds(*place, entry.subscription.near_m)
         cuts = [
             [covered for follower in followers for covered in follower.cut_to(around)]
             for followers in entry.followers
@@ -141,8 +141,8 @@ class Matcher(MatcherView):
         if any(len(cut) != len(ids) for cut, (_, ids) in zip(cuts, entry.boxes, strict=True)):
             return False
         for cut, (shelf, ids) in zip(cuts, entry.boxes, strict=True):
-            for box_id, (lows, highs, accuracy) in zip(ids, cut, strict=True):
-                shelf.move(box_id, (lows, highs), place, accuracy)
+            for box_id, covered in zip(ids, cut, strict=True):
+                shelf.move(box_id, covered, place)
         return True
 
     def _put_anew(self, key: int, entry: _Entry, position: Position | None) -> None:
@@ -212,7 +212,10 @@ class Matcher(MatcherView):
 def _followers(wish: Subscription, spaces: list[Space]) -> list[list[Follower]]:
     if wish.near_m is None or wish.area is not None:
         return []
-    return [[Follower.of(box, space) for box in space.boxes(wish.where)] for space in spaces]
+    return [
+        [Follower.of(box, space, wish.near_m) for box in space.boxes(wish.where)]
+        for space in spaces
+    ]
 
 
 def _checked_weight(weight: float) -> float:

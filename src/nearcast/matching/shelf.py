@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nearcast.index.box_index import BoxIndex
 from nearcast.matching.exact import inside_circles, keys_inside_circles, pairs_inside_circles
+from nearcast.matching.following import Covered
 from nearcast.matching.query import Query
 from nearcast.matching.ranking import Rank, accuracies, centre_score, distance_of
 from nearcast.matching.rows import ROW, Rows
@@ -179,12 +180,13 @@ class Shelf:
             self._flat.pop(box_id, None)
             self._rows.drop(box_id)
 
-    def move(self, box_id: int, box: Bounds, place: tuple[float, float], accuracy: float) -> None:
+    def move(self, box_id: int, covered: Covered, place: tuple[float, float]) -> None:
         """Give a box other bounds and its circle another centre; age and weight stay."""
+        lows, highs, accuracy = covered
         if self._index is None:
-            self._bounds[box_id] = box
+            self._bounds[box_id] = (lows, highs)
         else:
-            self._index.move(box_id, *box)
+            self._index.move(box_id, lows, highs)
         lons, lats, _, _, widths = self._columns()
         lons[box_id], lats[box_id] = place
         widths[box_id] = accuracy

@@ -182,14 +182,19 @@ class Circle:
         return f"circle({','.join(self._pieces())})"
 
 
+def circle_reach(radius_m: float) -> tuple[float, float]:
+    """Return how far a circle's bounds reach, in degrees of latitude, and the sine of that."""
+    angle = (radius_m + _MARGIN_M) / EARTH_RADIUS_M
+    return math.degrees(angle), math.sin(angle)
+
+
 def circle_bounds(lon: float, lat: float, radius_m: float) -> tuple[Bounds, ...]:
     """Return what `Circle.bounds` does, without a circle; the numbers are taken as they are."""
-    angle = (radius_m + _MARGIN_M) / EARTH_RADIUS_M
-    reach = math.degrees(angle)
+    reach, sine = circle_reach(radius_m)
     south, north = lat - reach, lat + reach
     if south <= -90 or north >= 90:
         return seamless_bounds(-180.0, max(south, -90.0), 180.0, min(north, 90.0))
-    ratio = math.sin(angle) / math.cos(math.radians(lat))
+    ratio = sine / math.cos(math.radians(lat))
     width = math.degrees(math.asin(min(1.0, ratio)))
     west, east = lon - width, lon + width
     if west > -180 and east < 180:

@@ -111,8 +111,6 @@ class Intake:
         """Take what needs a closer look than bytes allow."""
         topic = data[body : _topic_end(data, body, stop)]
         if connection.permits is None or self._is_permitted(connection, route, topic):
-            if self._quick.suits(route):
-                return self._quick.run(connection, data, position, body, stop, route)
             if route.service is Service.POSITION:
                 start = body + len(topic) + (connection.version >= 5)
                 counters = self._state.counters
@@ -120,6 +118,8 @@ class Intake:
                 counters.publish_bytes_received += stop - position
                 self._steps.take(connection.session, data[start:stop], ())
                 return stop
+            if self._quick.suits(route):
+                return self._quick.run(connection, data, position, body, stop, route)
         return self.publish_one(connection, data, position, body, stop)
 
     def same_again(self, connection: Connection, data: bytes) -> bool:

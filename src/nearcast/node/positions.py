@@ -16,6 +16,7 @@ from nearcast.node.session import Session, Subscription
 from nearcast.node.state import NodeState
 from nearcast.node.values import Pairs, Position, position_in, read_position
 
+_TAKEN = Outcome(0)
 _SENSELESS = int(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
 
 
@@ -41,7 +42,7 @@ class Positions:
             self._state.counters.positions_refused += 1
             return Outcome(_SENSELESS, str(problem))
         self.move(session, position)
-        return Outcome(0)
+        return _TAKEN
 
     def take_pairs(self, session: Session, pairs: Pairs) -> str:
         """Take a position from user properties, if there is one; return what is wrong with it."""
