@@ -127,6 +127,36 @@ def test_what_comes_after_its_lifetime_is_discarded_and_counted():
     assert forum.nodes["n0"].mesh.causal.sent == 1
 
 
+def test_a_turn_that_began_before_the_timer_woke_the_node_loses_nothing():
+    forum = Forum(2, 1, "causal", Link(delay=uniform(1, 3)))
+    for node in forum.nodes.values():
+        node.mesh._causal.advance(forum.world.now + 7)
+
+    forum.say("n0", "q", 1)
+    forum.run(100)
+
+    assert [forum.heard(name) for name in forum.names] == [["q"], ["q"]]
+
+
+def test_a_message_wants_letting_go_when_its_past_has_had_its_time():
+    forum = Forum(3, 1, "causal", Link(delay=constant(2)))
+    assert [node.mesh.ordered_at() for node in forum.nodes.values()] == [None, None, None]
+    forum.world.network.cut("n0", "n2")
+    asked_ms = forum.world.now
+
+    forum.say("n0", "q", 0)
+    forum.run(10)
+    forum.say("n1", "a", 0)
+    forum.run(10)
+
+    due_ms = forum.nodes["n2"].mesh.ordered_at()
+    assert due_ms is not None
+    assert 0 <= due_ms - asked_ms - LIFETIME_MS <= 2
+    assert forum.heard("n2") == []
+    forum.run(LIFETIME_MS)
+    assert forum.heard("n2") == ["a"]
+
+
 # --- clocks ---------------------------------------------------------------------------------
 
 

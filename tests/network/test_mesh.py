@@ -226,3 +226,22 @@ def test_faults_lose_nothing_acknowledged_and_double_nothing_at_qos_2(seed: int,
         got = Counter(payloads(reader))
         assert set(got) == set(sent), f"{reader.name} at {city.homes[reader.name]}"
         assert all(got[one] == 1 for one, qos in sent.items() if qos == 2)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_link_that_begins_anew_brings_again_what_was_not_taken(qos: int, monkeypatch):
+    city = City(2)
+    reader, writer = city.client("r", "n1", "a"), city.client("w", "n0")
+    city.run(50)
+    mesh = city.nodes["n1"].mesh
+    with monkeypatch.context() as broken:  # the frame counts as come, its content is lost
+        broken.setattr(mesh, "_take_part", lambda *_: None)
+        city.publish(writer, "a", b"x", qos)
+        city.run(50)
+    assert payloads(reader) == []
+
+    mesh.begin_anew("n0", "a mistake")
+    mesh.begin_anew("a stranger", "nothing happens")
+    city.run(2_000)
+
+    assert payloads(reader) == [b"x"]

@@ -57,6 +57,7 @@ class CausalGroups:
         self._unsettled: dict[str, dict[int, tuple[int, str, bytes]]] = {}
         self._clocks: dict[str, tuple[float, float]] = {}
         self._number = 0
+        self._now_ms = 0
         self._out: list[tuple[str, int, str, bytes]] = []
         for one in node.state.router.spaces.all:
             if one.order == "causal":
@@ -83,6 +84,7 @@ class CausalGroups:
         names = {one.client_id.removeprefix(PEER_PREFIX) for one in wanted if one.is_peer}
         if not names:
             return True
+        now_ms = self._instant(now_ms)
         deadline_ms = now_ms + int(group.lifetime * 1000)
         lifetime_s = None
         if message.expires_at_ms and message.expires_at_ms < deadline_ms:
@@ -108,6 +110,7 @@ class CausalGroups:
         group = self._groups.get(group_name)
         if group is None:
             return
+        now_ms = self._instant(now_ms)
         message = OrderedMessage.decode(data)
         outputs = group.receive(message, now_ms / 1000)
         if not any(_is_same(one.message, message) for one in outputs):
@@ -116,6 +119,11 @@ class CausalGroups:
                 waits = ",".join(f"{name}@{at_us}" for name, at_us in sorted(message.waits))
                 self._note(_HELD, group_name, message, now_ms, waits)
         self._carry_out(group_name, outputs, now_ms)
+
+    def _instant(self, now_ms: int) -> int:
+        """Return the present: a turn began earlier than the timer that woke the node in it."""
+        self._now_ms = max(self._now_ms, now_ms)
+        return self._now_ms
 
     def settled(self, name: str, number: int) -> None:
         """Note that another node has a message."""
@@ -154,6 +162,7 @@ class CausalGroups:
 
     def advance(self, now_ms: int) -> None:
         """Do what is due."""
+        now_ms = self._instant(now_ms)
         for name, group in self._groups.items():
             self._carry_out(name, group.advance(now_ms / 1000), now_ms)
 

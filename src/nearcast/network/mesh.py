@@ -267,8 +267,14 @@ class Mesh:
 
     def broke(self, peer: Peer) -> None:
         """Begin a link anew whose packets made no sense."""
-        self._carry_out(peer, peer.link.reset("packets that made no sense", self.now_ms))
-        self.mark_grown(peer)
+        self.begin_anew(peer.name, "packets that made no sense")
+
+    def begin_anew(self, name: str, reason: str) -> None:
+        """Break a link off and greet again: sessions then send what has not been answered."""
+        peer = self.peers.get(name)
+        if peer is not None:
+            self._carry_out(peer, peer.link.reset(reason, self.now_ms))
+            self.mark_grown(peer)
 
     # --- what links say ---------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ log = logging.getLogger("nearcast.network")
 RETRY_S = 2.0
 DRAIN_S = 10.0
 MOST_SKEW_MS = 1_000
-_TICK_S = 0.1
+_TICK_MS = 100
 
 
 class Network:
@@ -80,6 +80,7 @@ class Network:
         self._members: Members | None = None
         self._task: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left: dict[str, int] = {}
         self._began: dict[str, int] = {}
@@ -320,8 +321,9 @@ class Network:
         self._turns.schedule()
         try:
             self.mesh.receive(sender, data, self._turns.now_ms)
-        except Exception:  # a mistake of ours: say so; the links to others go on
-            log.exception("a frame from node %s was not taken", sender)
+        except Exception:  # a mistake of ours: what the frame held must come again
+            log.exception("a frame from node %s was not taken; the link begins anew", sender)
+            self.mesh.begin_anew(sender, "a frame was not taken")
 
     def settle(self) -> None:
         """Let other nodes hear of what the turn has brought; it is not stored yet."""
@@ -335,6 +337,9 @@ class Network:
             self._carrier.send(frames)
             if self._carrier.is_crowded:
                 self._let_wait()
+        due_ms = self.mesh.ordered_at()
+        if due_ms is not None and due_ms < self._alarm_ms:
+            self._set_alarm(self._turns.clock.now_ms())
 
     def _let_wait(self) -> None:
         for peer in self.mesh.peers.values():
@@ -353,7 +358,21 @@ class Network:
         if wake_at is not None and wake_at <= now_ms:
             self.mesh.advance(now_ms)
             self._turns.schedule()
-        self._alarm = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._set_alarm(now_ms)
+
+    def _set_alarm(self, now_ms: int) -> None:
+        """Wake at the next tick; at once where a message has waited long enough for its past.
+
+        It may have but a moment left to live itself.
+        """
+        if self._alarm is not None:
+            self._alarm.cancel()
+        due_ms = self.mesh.ordered_at()
+        self._alarm_ms = now_ms + _TICK_MS
+        if due_ms is not None:
+            self._alarm_ms = max(now_ms, min(self._alarm_ms, due_ms))
+        wait_s = (self._alarm_ms - now_ms) / 1000
+        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
 
 def request_subject(network: str, name: str) -> str:
