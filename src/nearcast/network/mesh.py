@@ -220,7 +220,7 @@ class Mesh:
         """Say when something is due."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
         if not self._interests.is_settled:
-            times.append(self.now_ms)
+            times.append(self.now_ms + 1)
         times += [self._causal.wake_at(), self._contests.wake_at(), self._homes.wake_at()]
         if self._geography is not None:
             times.append(self._geography.wake_at())
