@@ -162,6 +162,11 @@ NatsAddress = Annotated[str, Field(pattern=r"^(nats|tls)://[^\s/,]+$")]
 class NetworkSection(Section):
     """Other nodes to work with, over NATS; without `join` this node is alone.
 
+    `looseness`: other nodes are told boxes around the `$where` subscriptions here; by how much such
+    a box may be larger than what it covers. 0: not at all, so that nothing crosses for nobody; the
+    more, the fewer boxes. `histograms`: a directory of `nearcast pipeline histogram`, so that
+    events count there instead of volume.
+
     `name` keeps networks on one NATS apart. With `tls://`, an `authority` or a `certificate` the
     connection is encrypted or not made at all. `leave`: whether the node leaves the network for
     good when it is told to stop; if not, the others keep for it what it must not miss.
@@ -178,6 +183,8 @@ class NetworkSection(Section):
     certificate: Annotated[Path | None, Field(strict=False)] = None
     key: Annotated[Path | None, Field(strict=False)] = None
     leave: bool = False
+    looseness: float = Field(0.25, ge=0, le=1_000, allow_inf_nan=False)
+    histograms: Annotated[Path | None, Field(strict=False)] = None
     replicas: int = Field(1, ge=1, le=5)
 
     @model_validator(mode="after")

@@ -9,11 +9,11 @@ outboxes (those of other nodes through `PeerWire`), carry `take_frames`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nearcast.locality.messages import Timing
 from nearcast.model import Event
@@ -65,6 +65,9 @@ from nearcast.node.message import Message
 from nearcast.node.routes import Route
 from nearcast.node.session import Session, Subscription
 
+if TYPE_CHECKING:
+    from nearcast.overlay import Density
+
 _PACKETS, _TOLD, _PLACES, _TUNNELS = b"M", b"T", b"P", b"D"
 _SIZE = Struct("<I")
 
@@ -114,6 +117,7 @@ class Mesh:
         skew_ms: int = 100,
         spaces: str = "",
         looseness: float = LOOSENESS,
+        densities: Mapping[str, Density] | None = None,
     ) -> None:
         self.name = name
         self.node = node
@@ -124,7 +128,7 @@ class Mesh:
         self._random = random
         self._spaces = spaces
         declared = [one.space for one in node.state.router.spaces.all]
-        self._interests = Interests(Summaries(declared, looseness))
+        self._interests = Interests(Summaries(declared, looseness, densities))
         self._is_restoring = True  # until somebody is met
         self._retained = RetainedCopies(name)
         self._geography: Geography | None = None

@@ -43,6 +43,7 @@ def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
         yield "causal/messages/held", str(causal.held)
         yield "causal/messages/discarded", str(sum(causal.discarded.values()))
         yield "causal/skew/violations", str(causal.skew_violations)
+        yield "network/messages/unwanted", str(counters.unwanted)
 
 
 _DROPS = ("slow", "quota", "expired", "too_large", "forbidden", "ended", "no_member", "invalid")
@@ -60,6 +61,7 @@ _TOTALS = (
     ("positions", "Positions of clients taken"),
     ("positions_refused", "Positions that made no sense"),
     ("unplaced", "Publications that could not be placed in their space"),
+    ("unwanted", "Publications of other nodes that nobody here wanted"),
     ("crossings", "Retained messages that clients have come near"),
     ("retained_held", "Retained messages held back from newcomers"),
     ("retained_released", "Retained messages held back and then sent"),

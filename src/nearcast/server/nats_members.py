@@ -60,6 +60,8 @@ class Member(msgspec.Struct, frozen=True):
     messages_sent: int = 0
     handovers: int = 0
     plan: int = 0
+    unwanted: int = 0
+    """Publications of others that came for nobody."""
 
 
 class Left(msgspec.Struct, frozen=True):

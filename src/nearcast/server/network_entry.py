@@ -46,6 +46,7 @@ def entry_of(server: Server) -> Callable[[Network], Member]:
             counts.messages_sent,
             network.mesh.handovers,
             network.mesh.plans[0],
+            server.node.counters.unwanted,
         )
 
     return describe

@@ -203,11 +203,21 @@ class Server:
         """Let the node know of a network, before it remembers what its clients want."""
         if self.configuration.network.join:
             from nearcast.network.mesh import Mesh
+            from nearcast.server.histogram_files import load_densities
             from nearcast.server.network_entry import describe_spaces
 
+            section = self.configuration.network
+            declared = [one.space for one in self.node.state.router.spaces.all]
             spaces = describe_spaces(self.configuration)
             name = self.configuration.node.name
-            self._mesh = Mesh(name, self.node, random=SystemRandom(), spaces=spaces)
+            self._mesh = Mesh(
+                name,
+                self.node,
+                random=SystemRandom(),
+                spaces=spaces,
+                looseness=section.looseness,
+                densities=load_densities(section.histograms, declared),
+            )
 
     async def _join_network(self) -> None:
         """Become part of a network, before there are clients that a taken name would send away."""
