@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from heapq import merge
 
 from nearcast.model import Event
+from nearcast.mqtt.wire import encode_string
 from nearcast.node.routes import Route
 from nearcast.node.selections import GroupKey, Selections
 from nearcast.node.session import Session, Subscription
@@ -134,3 +135,17 @@ def _plain_score(one: Subscription, rank: str) -> float:
     if rank == "weight":
         return -one.weight
     return math.inf if rank == "nearest" else 0.0
+
+
+def is_absent_member(chosen: Chosen) -> bool:
+    """Say whether a share group is represented by a member that is not connected."""
+    one = chosen.candidate.subscription
+    return bool(one.group) and one.session.link is None
+
+
+def told_properties(chosen: Chosen) -> bytes:
+    """Return `$rank` and `$distance` as user properties."""
+    pairs = [("$rank", str(chosen.place))]
+    if chosen.candidate.distance_m is not None:
+        pairs.append(("$distance", f"{chosen.candidate.distance_m:.1f}"))
+    return b"".join(b"\x26" + encode_string(name) + encode_string(text) for name, text in pairs)

@@ -16,6 +16,7 @@ from nearcast.mqtt.properties import (
 )
 from nearcast.mqtt.topics import check_topic_name
 from nearcast.mqtt.wire import encode_variable_integer
+from nearcast.node.message import Head, Message
 
 _INSTRUCTIONS = frozenset(PUBLISHING) - {"$area"}
 _LARGEST_KEPT = 256
@@ -153,3 +154,12 @@ class PropertyReader:
                 self._known.clear()
             self._known[data[position:behind]] = split
         return split, behind
+
+
+def bare_message(message: Message, properties: PublishProperties) -> Message:
+    """Return the message without the instructions among its properties."""
+    head, forward = message.head, properties.bare_forward
+    if forward == head.properties:
+        return message
+    bare = Head(head.topic, head.payload_size, head.qos, forward)
+    return Message(bare, message.payload, message.expires_at_ms)

@@ -15,13 +15,23 @@ from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.answers import Outcome
 from nearcast.node.asking import Asking
-from nearcast.node.choosing import Candidate, Choosing, Chosen
+from nearcast.node.choosing import (
+    Candidate,
+    Choosing,
+    Chosen,
+    is_absent_member,
+    told_properties,
+)
 from nearcast.node.delivery import Delivery
 from nearcast.node.explaining import Explaining
 from nearcast.node.message import Head, Message
 from nearcast.node.noting import CHOSEN, LIMITED, note_event
 from nearcast.node.positions import Positions
-from nearcast.node.publish_properties import PublishProperties, reread_properties
+from nearcast.node.publish_properties import (
+    PublishProperties,
+    bare_message,
+    reread_properties,
+)
 from nearcast.node.retaining import retain_message
 from nearcast.node.routes import Route, Service
 from nearcast.node.selections import GroupKey, Selections
@@ -204,7 +214,7 @@ class Selective:
             route, message, request = self._unwrapped(route, message, properties)
         else:
             request = properties.request
-            message = _bare(message, properties)
+            message = bare_message(message, properties)
         settings = route.space
         if settings is None:
             raise MisuseError(
@@ -477,7 +487,7 @@ class Selective:
             return not (skips and one.session.link is None)
 
         chosen = choosing.best(route, event, k, rank, fits)
-        if any(_is_absent_member(one) for one in chosen):
+        if any(is_absent_member(one) for one in chosen):
             return choosing.with_present_members(route, event, rank, chosen, fits)
         return chosen
 
@@ -490,25 +500,3 @@ class Selective:
             reached = one.session.link is not None or min(message.head.qos, one.qos)
             if one.inside is not None and reached:
                 one.inside[topic] = version
-
-
-def _bare(message: Message, properties: PublishProperties) -> Message:
-    """Return the message without the instructions among its properties."""
-    head, forward = message.head, properties.bare_forward
-    if forward == head.properties:
-        return message
-    bare = Head(head.topic, head.payload_size, head.qos, forward)
-    return Message(bare, message.payload, message.expires_at_ms)
-
-
-def _is_absent_member(chosen: Chosen) -> bool:
-    one = chosen.candidate.subscription
-    return bool(one.group) and one.session.link is None
-
-
-def told_properties(chosen: Chosen) -> bytes:
-    """Return `$rank` and `$distance` as user properties."""
-    pairs = [("$rank", str(chosen.place))]
-    if chosen.candidate.distance_m is not None:
-        pairs.append(("$distance", f"{chosen.candidate.distance_m:.1f}"))
-    return b"".join(b"\x26" + encode_string(name) + encode_string(text) for name, text in pairs)
