@@ -15,23 +15,13 @@ from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.answers import Outcome
 from nearcast.node.asking import Asking
-from nearcast.node.choosing import (
-    Candidate,
-    Choosing,
-    Chosen,
-    is_absent_member,
-    told_properties,
-)
+from nearcast.node.choosing import Candidate, Choosing, Chosen, is_absent_member, told_properties
 from nearcast.node.delivery import Delivery
 from nearcast.node.explaining import Explaining
 from nearcast.node.message import Head, Message
 from nearcast.node.noting import CHOSEN, LIMITED, note_event
 from nearcast.node.positions import Positions
-from nearcast.node.publish_properties import (
-    PublishProperties,
-    bare_message,
-    reread_properties,
-)
+from nearcast.node.publish_properties import PublishProperties, bare_message, reread_properties
 from nearcast.node.retaining import retain_message
 from nearcast.node.routes import Route, Service
 from nearcast.node.selections import GroupKey, Selections
