@@ -63,10 +63,13 @@ def test_every_kind_of_dirt_is_dropped_with_its_reason(spark: SparkSession, tmp_
         ("b", 0, 1.0),
         ("b", 0, 1.0),
     ]
-    aside = read_table(spark, str(tmp_path / "out/rejected")).where(
-        "reason = 'time not understood'"
-    )
-    assert [row["t"] for row in aside.collect()] == ["yesterday"]
+    aside = read_table(spark, str(tmp_path / "out/rejected")).collect()
+    told = {row["reason"]: tuple(row[name] for name in COLUMNS) for row in aside}
+    assert told["time not understood"] == ("b", "yesterday", "8.5", "47.3")
+    assert told["no time"] == ("b", None, "8.5", "47.3")
+    assert told["impossible speed"] == ("a", "2024-05-01 10:00:20", "9.9", "47.3")
+    assert told["duplicate"] == ("a", "2024-05-01 10:00:10", "8.5002", "47.3")
+    assert len(aside) == sum(done.rejected.values())
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7])
@@ -147,3 +150,29 @@ def test_an_interrupted_run_leaves_the_old_table(spark: SparkSession, tmp_path: 
         with pytest.raises(MisuseError, match="no row is good"):
             ingest(source, str(tmp_path / "out"), Cleaning())
     assert read_table(spark, str(tmp_path / "out/positions")).count() == 1
+
+
+def test_parts_of_a_second_stay_in_what_is_dropped(spark: SparkSession, tmp_path: Path):
+    (tmp_path / "x.csv").write_text(
+        "user_id,t,lon,lat\na,1714557600.25,8.5,47.3\na,1714557600.25,8.6,47.3\n"
+        "a,1714557610,8.5,47.3\na,1714557610,8.6,47.3\n"
+    )
+    ingest(read_source(spark, str(tmp_path / "x.csv"), SAME), str(tmp_path / "out"), Cleaning())
+    aside = read_table(spark, str(tmp_path / "out/rejected")).orderBy("t").collect()
+    assert [row["t"] for row in aside] == ["2024-05-01 10:00:00.25", "2024-05-01 10:00:10"]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_rows_that_cannot_be_read_do_not_part_a_track(
+    spark: SparkSession, tmp_path: Path, partitions: int
+):
+    lines = ["user_id,t,lon,lat"]
+    for second in range(40):
+        lines.append(f"a,{1714557600 + second},8.5,47.3")
+        lines.append(f"a,{1714557600 + second},{'x' if second % 2 else ''},47.3")
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    source = read_source(spark, str(tmp_path / "x.csv"), SAME).repartition(partitions)
+    done = ingest(source, str(tmp_path / "out"), Cleaning())
+    assert done.rejected == {"no coordinates": 20, "coordinates are no numbers": 20}
+    kept = read_table(spark, str(tmp_path / "out/positions")).orderBy("t").collect()
+    assert [row["step_s"] for row in kept] == [0.0] + [1.0] * 39

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,20 @@ import pyarrow.compute as pc
 
 from nearcast.eventlog import POSITIONS, REJECTED_POSITIONS
 from nearcast.model.errors import MisuseError
+from nearcast.pipeline.part_files import Batches, Labelled, gathered
 from nearcast.pipeline.tables import drafts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from nearcast.locality.tracks import TrackCleaner
+
 COLUMNS = ("user_id", "t", "lon", "lat")
+_ROWS_AT_ONCE = 65_536
 _REASONS = (None, "duplicate", "impossible speed")
 _JUDGED = (
     "user_id string, t timestamp, lon double, lat double, "
-    "trip int, step_s double, step_m double, reason string"
+    "trip int, step_s double, step_m double, reason string, raw string"
 )
 
 
@@ -45,25 +50,17 @@ class Ingested:
 def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
     """Write the tables `positions` and `rejected` under `output`.
 
-    When no row is good, nothing is written: that is a mistake in the call, not a clean table.
+    When no row is good, nothing is written: that is a mistake in the call, not a clean table. One
+    pass over the source; workers write the rows where they have judged them.
     """
-    from pyspark import StorageLevel
-    from pyspark.sql import functions as F  # noqa: N812
-
-    judged = judge(source, cleaning).persist(StorageLevel.DISK_ONLY)
-    try:
-        counts = {row["reason"]: row["count"] for row in judged.groupBy("reason").count().collect()}
-        kept = counts.pop(None, 0)
+    tables = [(f"{output}/positions", POSITIONS), (f"{output}/rejected", REJECTED_POSITIONS)]
+    with drafts() as written:
+        kept, rejected = written.write_apart(
+            _tracked(source, cleaning.timezone), _sorter(cleaning), tables
+        )
         if not kept:
-            raise _nothing_good(counts, judged)
-        good = judged.where(F.col("reason").isNull())
-        rejected = _as_text(judged.where(F.col("reason").isNotNull()))
-        with drafts() as written:
-            written.write(good, f"{output}/positions", POSITIONS)
-            written.write(rejected, f"{output}/rejected", REJECTED_POSITIONS)
-    finally:
-        judged.unpersist()
-    return Ingested(kept, counts)
+            raise _nothing_good(rejected, parse(source, cleaning.timezone))
+    return Ingested(sum(kept.values()), rejected)
 
 
 def judge(source: DataFrame, cleaning: Cleaning) -> DataFrame:
@@ -71,16 +68,16 @@ def judge(source: DataFrame, cleaning: Cleaning) -> DataFrame:
 
     Deterministic under any partitioning of `source`. One shuffle, by user.
     """
-    from pyspark.sql import functions as F  # noqa: N812
+    return _tracked(source, cleaning.timezone).mapInArrow(_cleaner(cleaning), _JUDGED)
 
-    parsed = parse(source, cleaning.timezone)
-    malformed = parsed.where(F.col("reason").isNotNull())
-    readable = parsed.where(F.col("reason").isNull())
-    tracked = readable.repartition("user_id").sortWithinPartitions(*COLUMNS)
-    cleaned = tracked.select(*COLUMNS).mapInArrow(_cleaner(cleaning), _JUDGED)
-    return cleaned.withColumn("raw", F.lit(None).cast("array<string>")).unionByName(
-        malformed, allowMissingColumns=True
-    )
+
+def _tracked(source: DataFrame, timezone: str) -> DataFrame:
+    """Return the parsed rows, those of a user together and sorted by instant.
+
+    Rows that could not be read, the only ones with `raw`, may be anywhere.
+    """
+    parsed = parse(source, timezone)
+    return parsed.repartition("user_id", "raw").sortWithinPartitions(*COLUMNS)
 
 
 def parse(source: DataFrame, timezone: str) -> DataFrame:
@@ -100,7 +97,10 @@ def parse(source: DataFrame, timezone: str) -> DataFrame:
         )
         .when((F.abs(lon) > 180.0) | (F.abs(lat) > 90.0), "coordinates outside the globe")
     )
-    raw = F.when(reason.isNotNull(), F.array(*(F.col(c).cast("string") for c in COLUMNS)))
+    # As one text: sending lists that are nearly all null to Python takes time that grows with the
+    # square of a batch.
+    texts = F.to_json(F.array(*(F.col(c).cast("string") for c in COLUMNS)))
+    raw = F.when(reason.isNotNull(), texts)
     return source.select(
         user.alias("user_id"),
         instant.alias("t"),
@@ -147,53 +147,108 @@ def _since_epoch(value: Column) -> Column:
     return F.timestamp_micros(F.round(micros).cast("bigint"))
 
 
-def _cleaner(cleaning: Cleaning):  # type: ignore[no-untyped-def]
-    def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _cleaner(cleaning: Cleaning) -> Callable[[Batches], Batches]:
+    """Return a worker's function: parsed rows of tracks in, judged rows out."""
+
+    def clean(batches: Batches) -> Batches:
         from nearcast.locality.tracks import TrackCleaner
 
         cleaner = TrackCleaner(cleaning.max_speed_mps, cleaning.gap_s)
         previous = None
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            users = batch.column("user_id")
-            is_new = np.empty(batch.num_rows, np.bool_)
-            is_new[0] = users[0].as_py() != previous
-            is_new[1:] = pc.not_equal(users[1:], users[:-1]).to_numpy(zero_copy_only=False)
-            previous = users[-1].as_py()
-            t_us = batch.column("t").cast(pa.int64()).to_numpy()
-            lon, lat = batch.column("lon").to_numpy(), batch.column("lat").to_numpy()
-            verdict, trip, step_s, step_m = cleaner.clean(is_new, t_us, lon, lat)
-            reasons = pa.DictionaryArray.from_arrays(
-                pa.array(verdict.astype(np.int8), mask=verdict == 0), pa.array(["", *_REASONS[1:]])
-            ).cast(pa.string())
-            added = {"trip": trip, "step_s": step_s, "step_m": step_m, "reason": reasons}
-            names = [*batch.schema.names, *added]
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, *(pa.array(column) for column in added.values())], names=names
-            )
+        for batch in gathered(batches, _ROWS_AT_ONCE):
+            reason = batch.column("reason")
+            if reason.null_count < len(batch):
+                yield _unreadable(batch.filter(reason.is_valid()))
+                batch = batch.filter(reason.is_null())  # noqa: PLW2901 - the rest of it
+            if len(batch):
+                yield _judged(batch, previous, cleaner)
+                previous = batch.column("user_id")[-1].as_py()
 
     return clean
 
 
-def _as_text(rejected: DataFrame) -> DataFrame:
-    """Return rejected rows as text, as they were where they could not be read."""
-    from pyspark.sql import functions as F  # noqa: N812
+def _judged(batch: pa.RecordBatch, previous: str | None, cleaner: TrackCleaner) -> pa.RecordBatch:
+    """Judge fixes; `previous` is the user of the fix before them."""
+    users = batch.column("user_id")
+    is_new = np.empty(batch.num_rows, np.bool_)
+    is_new[0] = users[0].as_py() != previous
+    is_new[1:] = pc.not_equal(users[1:], users[:-1]).to_numpy(zero_copy_only=False)
+    t_us = batch.column("t").cast(pa.int64()).to_numpy()
+    lon, lat = batch.column("lon").to_numpy(), batch.column("lat").to_numpy()
+    verdict, trip, step_s, step_m = cleaner.clean(is_new, t_us, lon, lat)
+    reasons = pa.DictionaryArray.from_arrays(
+        pa.array(verdict.astype(np.int8), mask=verdict == 0), pa.array(["", *_REASONS[1:]])
+    ).cast(pa.string())
+    added = {"trip": trip, "step_s": step_s, "step_m": step_m, "reason": reasons}
+    given = [batch.column(name) for name in COLUMNS]
+    columns = [*given, *(pa.array(column) for column in added.values()), batch.column("raw")]
+    return pa.RecordBatch.from_arrays(columns, names=[*COLUMNS, *added, "raw"])
 
-    return rejected.select(
-        *(
-            F.coalesce(F.col("raw")[i], F.col(name).cast("string")).alias(name)
-            for i, name in enumerate(COLUMNS)
-        ),
-        "reason",
+
+def _unreadable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give rows that could not be read the columns of those that could."""
+    count = len(batch)
+    none = [pa.nulls(count, kind) for kind in (pa.int32(), pa.float64(), pa.float64())]
+    columns = [*(batch.column(name) for name in COLUMNS), *none]
+    columns += [batch.column("reason"), batch.column("raw")]
+    names = [*COLUMNS, "trip", "step_s", "step_m", "reason", "raw"]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _sorter(cleaning: Cleaning) -> Callable[[Batches], Labelled]:
+    """Return a worker's function: kept rows go to the first table, dropped ones to the second."""
+    clean = _cleaner(cleaning)
+
+    def sort(batches: Batches) -> Labelled:
+        for batch in clean(batches):
+            reason = batch.column("reason")
+            kept = batch
+            if reason.null_count < len(batch):
+                kept = batch.filter(reason.is_null())
+                yield from _dropped(batch.filter(reason.is_valid()))
+            columns = [kept.column(f.name).cast(f.type) for f in POSITIONS]
+            yield 0, "", pa.RecordBatch.from_arrays(columns, schema=POSITIONS)
+
+    return sort
+
+
+def _dropped(batch: pa.RecordBatch) -> Labelled:
+    """Sort dropped rows by reason."""
+    told = _as_text(batch)
+    for reason in told.column("reason").unique().to_pylist():
+        yield 1, reason, told.filter(pc.equal(told.column("reason"), reason))
+
+
+def _as_text(rejected: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rejected rows as text, as they were where they could not be read."""
+    raw = rejected.column("raw")
+    texts = [[None] * len(COLUMNS) if row is None else json.loads(row) for row in raw.to_pylist()]
+    columns = [
+        pc.if_else(
+            raw.is_valid(),
+            pa.array([row[place] for row in texts], pa.string()),
+            _text_of(rejected.column(name)),
+        )
+        for place, name in enumerate(COLUMNS)
+    ]
+    return pa.RecordBatch.from_arrays(
+        [*columns, rejected.column("reason")], schema=REJECTED_POSITIONS
     )
 
 
-def _nothing_good(counts: dict[str, int], judged: DataFrame) -> MisuseError:
+def _text_of(column: pa.Array) -> pa.Array:
+    if not pa.types.is_timestamp(column.type):
+        return column.cast(pa.string())
+    in_utc = column.cast(pa.int64()).cast(pa.timestamp("us"))
+    text = pc.strftime(in_utc, format="%Y-%m-%d %H:%M:%S")  # with all six places of a second
+    return pc.replace_substring_regex(text, r"\.?0+$", "")
+
+
+def _nothing_good(counts: dict[str, int], parsed: DataFrame) -> MisuseError:
     if not counts:
         return MisuseError("no rows: the input is empty", todo="Give another --input")
     told = ", ".join(f"{count} rows: {reason}" for reason, count in sorted(counts.items()))
-    swapped = "coordinates outside the globe" in counts and _looks_swapped(judged)
+    swapped = "coordinates outside the globe" in counts and _looks_swapped(parsed)
     todo = (
         "Longitude and latitude look swapped: --columns lon=lat,lat=lon"
         if swapped
@@ -202,10 +257,10 @@ def _nothing_good(counts: dict[str, int], judged: DataFrame) -> MisuseError:
     return MisuseError(f"no row is good ({told})", todo=f"{todo}. Nothing was written")
 
 
-def _looks_swapped(judged: DataFrame) -> bool:
+def _looks_swapped(parsed: DataFrame) -> bool:
     from pyspark.sql import functions as F  # noqa: N812
 
-    odd = judged.where(F.col("reason") == "coordinates outside the globe")
+    odd = parsed.where(F.col("reason") == "coordinates outside the globe")
     fits = (F.abs("lon") <= 90.0) & (F.abs("lat") <= 180.0)
     row = odd.agg(F.avg(fits.cast("double"))).first()
     return row is not None and (row[0] or 0.0) > 0.5

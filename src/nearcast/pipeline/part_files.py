@@ -9,7 +9,9 @@ job removes before it moves the table's pointer.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from typing import Self
 
 import pyarrow as pa
@@ -18,7 +20,10 @@ import pyarrow.parquet as pq
 from nearcast.eventlog.tables import open_store
 
 Batches = Iterator[pa.RecordBatch]
+Labelled = Iterator[tuple[int, str, pa.RecordBatch]]
+"""Rows with the number of the table that they belong to, and what they are counted under."""
 WRITTEN = "file string, rows bigint"
+WRITTEN_APART = "place int, label string, file string, rows bigint"
 _GROUP_ROWS = 1_000_000
 
 
@@ -33,6 +38,31 @@ def writing_parts(
                 part.add(batch)
         if part.rows:
             yield pa.RecordBatch.from_pydict({"file": [part.name], "rows": [part.rows]})
+
+    return write
+
+
+def writing_apart(
+    places: Sequence[tuple[str, pa.Schema]], make: Callable[[Batches], Labelled]
+) -> Callable[[Batches], Batches]:
+    """Return a function for `mapInArrow` that writes rows of several tables, a file each a task.
+
+    A job that sorts its rows into tables reads its input once, and has no job for each table.
+    """
+
+    def write(batches: Batches) -> Batches:
+        counts: Counter[tuple[int, str]] = Counter()
+        with ExitStack() as opened:
+            parts = [opened.enter_context(PartFile(path, schema)) for path, schema in places]
+            for place, label, batch in make(batches):
+                parts[place].add(batch)
+                counts[place, label] += len(batch)
+        told = [(place, label, parts[place].name, n) for (place, label), n in counts.items() if n]
+        names = [column.split()[0] for column in WRITTEN_APART.split(", ")]
+        if told:
+            columns = dict(zip(names, map(list, zip(*told, strict=True)), strict=True))
+            columns["place"] = pa.array(columns["place"], pa.int32())
+            yield pa.RecordBatch.from_pydict(columns)
 
     return write
 
@@ -56,7 +86,10 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class PartFile:
-    """A Parquet file that comes into being with its first row; rows are written in large groups."""
+    """A Parquet file that comes into being with its first row; rows are written in large groups.
+
+    The directory must be there: a worker that is late must not make one anew that was given up.
+    """
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self.name = f"part-{uuid.uuid4().hex}.parquet"
@@ -76,18 +109,31 @@ class PartFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what waits, unless something failed; the file is whole after this."""
+        """Write what waits; the file is whole after this, or gone if anything failed."""
+        if kind is not None:
+            self._drop()
+            return
         try:
-            if kind is None and self._waiting:
+            if self._waiting:
                 self._flush()
-        finally:
             if self._writer is not None:
                 self._writer.close()
+        except BaseException:
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        """Remove the file: nobody will ask for it, and the disk may be full."""
+        if self._writer is not None:
+            with suppress(OSError, ValueError):
+                self._writer.close()
+            store, base = open_store(self._path)
+            with suppress(OSError):
+                store.delete_file(f"{base}/{self.name}")
 
     def _flush(self) -> None:
         if self._writer is None:
             store, base = open_store(self._path)
-            store.create_dir(base, recursive=True)
             self._writer = pq.ParquetWriter(
                 f"{base}/{self.name}", self._schema, filesystem=store, compression="snappy"
             )

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from nearcast.eventlog import VersionedTable
 from nearcast.model import MisuseError, Space
 from nearcast.pipeline.event_logs import is_event_log, node_numbers, read_log
 from nearcast.pipeline.failures import told_plainly
 from nearcast.pipeline.ingest_events import events_of_log
+from nearcast.pipeline.tables import read_table, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
+_PLAIN = {
+    pa.string(),
+    pa.binary(),
+    pa.bool_(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.timestamp("us"),
+    pa.timestamp("us", tz="UTC"),
+}
 _FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -72,8 +86,24 @@ def _open(spark: SparkSession, path: str) -> DataFrame:
     if kind == "json":
         return spark.read.json(path)
     if kind is None and VersionedTable(path).current() is not None:
-        return spark.read.parquet(VersionedTable(path).current_path())
-    return spark.read.parquet(path)
+        return read_table(spark, path)
+    schema = _plain_schema(path)
+    return spark.read.parquet(path) if schema is None else spark.read.schema(schema).parquet(path)
+
+
+def _plain_schema(path: str) -> StructType | None:
+    """Return the columns of a single Parquet file, if Spark has a type of its own for each.
+
+    Spark would start a job to look at the footer: seconds, where the session is new. What is not
+    plain, or cannot be read, is left to Spark.
+    """
+    if not Path(path).is_file():
+        return None
+    try:
+        schema = pq.read_schema(path).remove_metadata()
+    except (pa.ArrowInvalid, OSError):
+        return None
+    return spark_schema(schema) if set(schema.types) <= _PLAIN else None
 
 
 def _renamed(frame: DataFrame, path: str, columns: Mapping[str, str]) -> DataFrame:

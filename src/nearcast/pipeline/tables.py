@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +17,14 @@ from pyarrow import fs
 
 from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.tables import open_store
-from nearcast.pipeline.part_files import WRITTEN, Batches, writing_parts
+from nearcast.pipeline.part_files import (
+    WRITTEN,
+    WRITTEN_APART,
+    Batches,
+    Labelled,
+    writing_apart,
+    writing_parts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,12 +105,11 @@ class Drafts:
     def __init__(self) -> None:
         self._begun: list[tuple[VersionedTable, str]] = []
         self._done: list[Draft] = []
+        self._new_folders: set[Path] = set()  # around tables, not there before
 
     def write(self, frame: DataFrame, root: str, schema: pa.Schema) -> Draft:
         """Write `frame` as the next version of the table at `root`."""
-        table = VersionedTable(root)
-        version = table.next_version(secrets.token_hex(4))
-        self._begun.append((table, version))
+        table, version = self._begin(root)
         path = table.path_of(version)
         conform(frame, schema).write.parquet(path)
         self._done.append(Draft(table, version, _rows_in(path)))
@@ -109,9 +117,7 @@ class Drafts:
 
     def write_small(self, rows: pa.Table, root: str) -> Draft:
         """Write a table that the driver has anyway, without a Spark job."""
-        table = VersionedTable(root)
-        version = table.next_version(secrets.token_hex(4))
-        self._begun.append((table, version))
+        table, version = self._begin(root)
         store, base = open_store(table.path_of(version))
         store.create_dir(base, recursive=True)
         pq.write_table(rows, f"{base}/part-0.parquet", filesystem=store)
@@ -120,14 +126,53 @@ class Drafts:
 
     def write_by_workers(self, frame: DataFrame, make: Make, root: str, schema: pa.Schema) -> Draft:
         """Write what `make` makes of a frame's batches; workers write the files themselves."""
-        table = VersionedTable(root if "://" in root else os.path.abspath(root))  # noqa: PTH100 - keeps links
-        version = table.next_version(secrets.token_hex(4))
-        self._begun.append((table, version))
+        table, version = self._begin_for_workers(root)
         write = writing_parts(table.path_of(version), schema, make)
         done = frame.mapInArrow(write, WRITTEN).collect()  # a row per task
         table.keep_only(version, {row["file"] for row in done}, schema)
         self._done.append(Draft(table, version, sum(row["rows"] for row in done)))
         return self._done[-1]
+
+    def write_apart(
+        self,
+        frame: DataFrame,
+        make: Callable[[Batches], Labelled],
+        tables: Sequence[tuple[str, pa.Schema]],
+    ) -> list[dict[str, int]]:
+        """Write several tables in one pass over a frame; workers write the files themselves.
+
+        Returned is, for each table, how many rows have which label.
+        """
+        begun = [(*self._begin_for_workers(root), schema) for root, schema in tables]
+        places = [(table.path_of(version), schema) for table, version, schema in begun]
+        done = frame.mapInArrow(writing_apart(places, make), WRITTEN_APART).collect()
+        found: list[dict[str, int]] = []
+        for place, (table, version, schema) in enumerate(begun):
+            mine = [row for row in done if row["place"] == place]
+            table.keep_only(version, {row["file"] for row in mine}, schema)
+            labels: Counter[str] = Counter()
+            for row in mine:
+                labels[row["label"]] += row["rows"]
+            self._done.append(Draft(table, version, labels.total()))
+            found.append(dict(labels))
+        return found
+
+    def _begin(self, root: str) -> tuple[VersionedTable, str]:
+        """Begin a version, at a path that holds whatever directory a worker is in."""
+        if "://" not in root:
+            root = os.path.abspath(root)  # noqa: PTH100 - keeps links
+            self._new_folders |= {one for one in Path(root).parents if not one.exists()}
+        table = VersionedTable(root)
+        version = table.next_version(secrets.token_hex(4))
+        self._begun.append((table, version))
+        return table, version
+
+    def _begin_for_workers(self, root: str) -> tuple[VersionedTable, str]:
+        """Begin a version whose directory workers will find."""
+        table, version = self._begin(root)
+        store, base = open_store(table.path_of(version))
+        store.create_dir(base, recursive=True)
+        return table, version
 
     def publish(self) -> None:
         """Make all versions current."""
@@ -142,6 +187,9 @@ class Drafts:
             current = table.current()
             if current is None or current.name != version:
                 table.discard(version)
+        for folder in sorted(self._new_folders, reverse=True):  # the innermost first
+            with suppress(OSError):  # not empty: somebody else's
+                folder.rmdir()
 
 
 @contextmanager

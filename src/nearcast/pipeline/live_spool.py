@@ -1,0 +1,325 @@
+"""The spool of a live source: messages on disk under numbers, so that a stream can read them again.
+
+    checkpoint/spool/
+    ├── source.json                      whose messages these are (`live_collect`)
+    ├── end                              how many messages are safely on disk
+    ├── 00000000000000000000.spool       blocks: a header, then an Arrow batch of messages
+    └── 00000000000000065536.spool       the newest segment; blocks are appended here
+
+One process appends (`SpoolWriter`), any number of others read ranges of numbers (`read_spool`). A
+block that a crash cut short is cut off when the spool is opened again: nobody was told of it.
+
+A header also says which numbers are *settled*: the broker is known to have taken our answers, so
+that it cannot send those messages again. What is not settled is told by `unsettled`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import IO
+
+import msgspec
+import pyarrow as pa
+
+from nearcast.model import FileFormatError, KeyInUseError
+
+Pairs = tuple[tuple[str, str], ...]
+
+SEGMENT_BYTES = 8 << 20
+_MAGIC = b"NCS1"
+_HEADER = Struct("<4sIIQIQ")  # magic, checksum of all that follows, size, first, count, settled
+_REST = Struct("<IQIQ")
+_COUNT = Struct("<Q")
+_SUFFIX = ".spool"
+_SCHEMA = pa.schema(
+    {
+        "t": pa.int64(),
+        "topic": pa.string(),
+        "payload": pa.binary(),
+        "pairs": pa.binary(),
+        "packet_id": pa.uint16(),
+    }
+)
+NUMBER = "number"
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(Pairs).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A message as it came; `packet_id` is 0 at QoS 0."""
+
+    topic: str
+    payload: bytes
+    pairs: Pairs = ()
+    packet_id: int = 0
+    t_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where a block is in its segment, and what its header says."""
+
+    at: int
+    size: int
+    first: int
+    count: int
+    settled: int
+
+    @property
+    def behind(self) -> int:
+        return self.at + _HEADER.size + self.size
+
+
+class SpoolWriter:
+    """Appends to a spool; there is one at a time.
+
+    Contract: what `append` returned from is on disk (synced) and has the numbers from `end` on that
+    `end` then stands behind. `settle` says below which number nothing can come again.
+
+    Complexity: opening O(bytes of the last segments), `append` O(bytes).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._lock = _locked(folder / "lock")
+        self.settled = 0
+        self._unsettled: list[Spooled] = []
+        self.end = self._recover()
+        self._end_file = os.open(folder / "end", os.O_RDWR | os.O_CREAT, 0o600)
+        self._open_segment()
+        self._tell_end()
+
+    def append(self, messages: Sequence[Spooled]) -> int:
+        """Write messages and wait for the disk; return the number of the first."""
+        first = self.end
+        if not messages:
+            return first
+        batch = pa.RecordBatch.from_arrays(
+            [
+                pa.array([one.t_ms for one in messages], pa.int64()),
+                pa.array([one.topic for one in messages], pa.string()),
+                pa.array([one.payload for one in messages], pa.binary()),
+                pa.array([_pack(one.pairs) if one.pairs else None for one in messages]),
+                pa.array([one.packet_id for one in messages], pa.uint16()),
+            ],
+            schema=_SCHEMA,
+        )
+        self._write(batch.serialize().to_pybytes(), len(messages))
+        os.fsync(self._segment)
+        self.end += len(messages)
+        self._tell_end()
+        if self._size >= SEGMENT_BYTES:
+            os.close(self._segment)
+            self._open_segment()
+        return first
+
+    def settle(self, number: int) -> None:
+        """Note that no message below a number can come again. It need not survive power loss."""
+        if number > self.settled:
+            self.settled = number
+            self._write(b"", 0)
+
+    def unsettled(self) -> list[Spooled]:
+        """Return, in order, what a crash before this start left unsettled."""
+        return self._unsettled
+
+    @property
+    def bytes(self) -> int:
+        """How much the spool holds on disk."""
+        return sum(_size_of(path) for path in segments(self._folder))
+
+    def close(self) -> None:
+        """Let another writer have it."""
+        os.close(self._segment)
+        os.close(self._end_file)
+        self._lock.close()
+
+    def _write(self, body: bytes, count: int) -> None:
+        """Append one block, or nothing: where the disk is full, what was written is cut off."""
+        rest = _REST.pack(len(body), self.end, count, self.settled)
+        check = zlib.crc32(body, zlib.crc32(rest))
+        data = _MAGIC + check.to_bytes(4, "little") + rest + body
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._segment, view) :]
+        except OSError:
+            os.ftruncate(self._segment, self._size)
+            os.lseek(self._segment, self._size, os.SEEK_SET)
+            raise
+        self._size += len(data)
+
+    def _tell_end(self) -> None:
+        os.pwrite(self._end_file, _COUNT.pack(self.end), 0)
+
+    def _open_segment(self) -> None:
+        path = self._folder / f"{self.end:020d}{_SUFFIX}"
+        newest = segments(self._folder)
+        if newest and _size_of(newest[-1]) < SEGMENT_BYTES:
+            path = newest[-1]
+        self._segment = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size = os.fstat(self._segment).st_size
+
+    def _recover(self) -> int:
+        """Cut off what a crash left half written; return the number that comes next."""
+        paths = segments(self._folder)
+        end, blocks = 0, list[tuple[Path, _Block]]()
+        for path in paths:
+            with path.open("rb") as file:
+                found = list(_blocks(file, checked=path is paths[-1]))
+            end = found[-1].first + found[-1].count if found else _first_of(path)
+            blocks += [(path, one) for one in found]
+            if path is paths[-1]:
+                os.truncate(path, found[-1].behind if found else 0)
+        self.settled = max((one.settled for _, one in blocks), default=0)
+        self._unsettled = [
+            message
+            for path, one in blocks
+            if one.first + one.count > self.settled
+            for message in _messages(path, one, self.settled)
+        ]
+        return end
+
+
+def segments(folder: Path) -> list[Path]:
+    """Return a spool's segments, the oldest first."""
+    return sorted(folder.glob(f"*{_SUFFIX}"))
+
+
+def spool_end(folder: Path) -> int:
+    """Return how many messages a spool has safely on disk, those that were dropped included."""
+    try:
+        data = (folder / "end").read_bytes()
+    except FileNotFoundError:
+        return 0
+    return int(_COUNT.unpack(data)[0]) if len(data) == _COUNT.size else 0
+
+
+def spool_start(folder: Path) -> int:
+    """Return the number of the oldest message that is still there."""
+    paths = segments(folder)
+    return _first_of(paths[0]) if paths else 0
+
+
+def read_spool(folder: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the messages from `start` up to, not including, `end`; a column has their numbers.
+
+    Raises FileFormatError where some are not there or damaged. O(bytes of the segments touched).
+    """
+    expected = start
+    paths = segments(folder)
+    for path, after in zip(paths, [*paths[1:], None], strict=True):
+        if (after is not None and _first_of(after) <= start) or _first_of(path) >= end:
+            continue
+        with path.open("rb") as file:
+            for block in _blocks(file, checked=False):
+                if block.first + block.count <= expected or block.first >= end:
+                    continue
+                if block.first > expected:
+                    raise _missing(folder, expected)
+                batch = _read_block(file, block, path)
+                low, high = expected - block.first, min(end - block.first, block.count)
+                numbers = pa.array(range(block.first + low, block.first + high), pa.int64())
+                cut = batch.slice(low, high - low)
+                yield pa.RecordBatch.from_arrays(
+                    [numbers, *cut.columns], names=[NUMBER, *_SCHEMA.names]
+                )
+                expected = block.first + high
+    if expected < end:
+        raise _missing(folder, expected)
+
+
+def pairs_of(packed: bytes | None) -> Pairs:
+    """Return the user properties of a message as `read_spool` has them."""
+    return _unpack(packed) if packed else ()
+
+
+def drop_before(folder: Path, number: int) -> None:
+    """Remove segments all of whose messages are below a number; the newest one always stays."""
+    paths = segments(folder)
+    for path, after in zip(paths, paths[1:], strict=False):
+        if _first_of(after) <= number:
+            path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> IO[str]:
+    file = path.open("w", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise KeyInUseError(
+            "another stream uses this checkpoint",
+            where=str(path.parent),
+            todo="End it, or give this one a --checkpoint of its own.",
+        ) from None
+    return file
+
+
+def _blocks(file: IO[bytes], *, checked: bool) -> Iterator[_Block]:
+    """Yield the blocks that are whole; with `checked` up to the first that is damaged."""
+    length = os.fstat(file.fileno()).st_size
+    at = 0
+    while at + _HEADER.size <= length:
+        file.seek(at)
+        magic, check, size, first, count, settled = _HEADER.unpack(file.read(_HEADER.size))
+        block = _Block(at, size, first, count, settled)
+        if magic != _MAGIC or block.behind > length:
+            return
+        if checked:
+            rest = _REST.pack(size, first, count, settled)
+            if zlib.crc32(file.read(size), zlib.crc32(rest)) != check:
+                return
+        yield block
+        at = block.behind
+
+
+def _read_block(file: IO[bytes], block: _Block, path: Path) -> pa.RecordBatch:
+    file.seek(block.at)
+    header = file.read(_HEADER.size)
+    body = file.read(block.size)
+    if zlib.crc32(body, zlib.crc32(header[8:])) != int.from_bytes(header[4:8], "little"):
+        raise FileFormatError(
+            f"message {block.first} and those after it are damaged",
+            where=str(path),
+            todo="Begin anew with an empty checkpoint.",
+        )
+    return pa.ipc.read_record_batch(pa.py_buffer(body), _SCHEMA)
+
+
+def _messages(path: Path, block: _Block, start: int) -> Iterator[Spooled]:
+    if not block.count:
+        return
+    with path.open("rb") as file:
+        batch = _read_block(file, block, path)
+    for row in batch.slice(max(0, start - block.first)).to_pylist():
+        yield Spooled(
+            row["topic"], row["payload"], pairs_of(row["pairs"]), row["packet_id"], row["t"]
+        )
+
+
+def _missing(folder: Path, number: int) -> FileFormatError:
+    return FileFormatError(
+        f"message {number} is not there",
+        where=str(folder),
+        todo="The spool was removed or cut. Begin anew with an empty checkpoint.",
+    )
+
+
+def _first_of(path: Path) -> int:
+    return int(path.stem)
+
+
+def _size_of(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):  # dropped meanwhile
+        return path.stat().st_size
+    return 0
