@@ -40,6 +40,7 @@ def test_sizes_and_durations_are_written_as_people_write_them():
     limits = configuration_of('[limits]\npacket = "2MiB"\nconnect_timeout = "250ms"\n').limits
     assert limits.packet == 2 * 1024 * 1024
     assert limits.connect_timeout == 0.25
+    assert configuration_of('[network]\nskew = "20 ms"\n').network.skew == 0.02
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,8 @@ def test_sizes_and_durations_are_written_as_people_write_them():
         ("[limits]\nconnect_timeout = nan\n", ["f.toml:2: limits.connect_timeout: found nan"]),
         ("[limits]\nconnections = 0\n", ["expected a number of at least 1"]),
         ("limits = 5\n", ["f.toml:1: limits: found 5; expected a table"]),
+        ('[network]\nskew = "1 min"\n', ["f.toml:2: network.skew", "at most 10"]),
+        ('[network]\nskew = "wide"\n', ["f.toml:2: network.skew: found 'wide'"]),
     ],
 )
 def test_a_mistake_is_answered_with_file_line_key_and_what_was_expected(text, expected):

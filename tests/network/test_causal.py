@@ -190,6 +190,23 @@ def test_clocks_within_the_bound_are_not_counted():
             assert node.mesh.causal.skew_violations == 0
 
 
+@pytest.mark.parametrize("ahead_ms", [60_000, -60_000])
+def test_a_clock_off_by_a_minute_is_refused_by_name_on_both_sides(ahead_ms: int):
+    words = ["ahead of", "behind"] if ahead_ms > 0 else ["behind", "ahead of"]
+    for node, other, way in zip(with_clocks_apart(ahead_ms), "ba", words, strict=True):
+        peer = node.mesh.peers[other]
+        assert peer.problem == f"the clock of {other} is 60.0 s {way} ours: set both clocks"
+        assert peer.connection is None
+        assert peer.link.is_up  # and goes on to measure
+        assert node.mesh.counts.refused == 1
+
+
+def test_a_clock_off_by_seconds_is_told_of_and_not_refused():
+    for node in with_clocks_apart(5_000):
+        assert [peer.problem for peer in node.mesh.peers.values()] == [""]
+        assert all(peer.connection is not None for peer in node.mesh.peers.values())
+
+
 def test_each_measurement_is_counted_once_and_only_if_certain():
     groups = with_clocks_apart(0)[0].mesh._causal
     groups.clock("b", 300.0, 5.0)

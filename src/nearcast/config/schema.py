@@ -170,7 +170,8 @@ class NetworkSection(Section):
     `name` keeps networks on one NATS apart. With `tls://`, an `authority` or a `certificate` the
     connection is encrypted or not made at all. `leave`: whether the node leaves the network for
     good when it is told to stop; if not, the others keep for it what it must not miss.
-    `replicas`: on how many servers of a NATS cluster its key-value store is kept.
+    `replicas`: on how many servers of a NATS cluster its key-value store is kept. `skew`: how far
+    the clocks of nodes may be apart for causal order; the same at all nodes.
     """
 
     join: Annotated[list[NatsAddress], BeforeValidator(_addresses)] = []
@@ -186,6 +187,7 @@ class NetworkSection(Section):
     looseness: float = Field(0.25, ge=0, le=1_000, allow_inf_nan=False)
     histograms: Annotated[Path | None, Field(strict=False)] = None
     replicas: int = Field(1, ge=1, le=5)
+    skew: Annotated[Seconds, Field(ge=0.001, le=10)] = 0.1
 
     @model_validator(mode="after")
     def _one_way_to_introduce_itself(self) -> Self:

@@ -69,6 +69,11 @@ class CausalGroups:
 
         self._groups[group] = DeltaCausal(self._name, lifetime_ms / 1000, skew=skew_s)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any space asks for causal order."""
+        return bool(self._groups)
+
     def filters_of(self, topic_filter: str) -> list[str]:
         """Return the topics of causal groups that a filter meets."""
         return [one for one in self._filters.values() if filters_overlap(one, topic_filter)]

@@ -21,7 +21,7 @@ from nearcast.model.errors import PeerProtocolError
 from nearcast.mqtt import Connect
 from nearcast.network.causal import CausalCounts, CausalGroups
 from nearcast.network.contests import Contests
-from nearcast.network.geography import Geography
+from nearcast.network.geography import PATIENCE, Geography
 from nearcast.network.homes import Homes
 from nearcast.network.interests import Interests
 from nearcast.network.layout import NamedPlan
@@ -36,12 +36,10 @@ from nearcast.network.links import (
     encode_frame,
 )
 from nearcast.network.messages import (
-    SPEAKS,
     Bids,
     Claim,
     Claimed,
     Contest,
-    Greeting,
     Interest,
     InterestKnown,
     Ordered,
@@ -60,6 +58,7 @@ from nearcast.network.peer import Counts, Peer
 from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
 from nearcast.network.summaries import LOOSENESS, Summaries
+from nearcast.network.terms import Terms, clock_objection
 from nearcast.node import Connection, Node
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
@@ -126,15 +125,15 @@ class Mesh:
         self.now_ms = 0
         self._timing = timing or LinkTiming()
         self._random = random
-        self._spaces = spaces
         declared = [one.space for one in node.state.router.spaces.all]
         self._interests = Interests(Summaries(declared, looseness, densities))
         self._is_restoring = True  # until somebody is met
         self._retained = RetainedCopies(name)
         self._geography: Geography | None = None
         if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
-            self._geography = Geography(name, node, patience or Timing())
+            self._geography = Geography(name, node, patience or PATIENCE)
         self._causal = CausalGroups(name, node, skew_ms / 1000)
+        self._terms = Terms(spaces, skew_ms if self._causal.is_used else 0)
         self._contests = Contests(name, node)
         self._homes = Homes(name, node, self._tell_named, self._carry)
         self._gates: deque[Gate] = deque()
@@ -181,9 +180,8 @@ class Mesh:
             self._geography.know(self.peers, self.now_ms)
 
     def _greeting(self, name: str) -> bytes:
-        oldest, newest = SPEAKS
         generation = self.node.peering.generation(name)
-        return encode(Greeting(self.name, oldest, newest, self._spaces, generation, self.now_ms))
+        return encode(self._terms.greeting(self.name, generation, self.now_ms))
 
     # --- what the runtime calls -------------------------------------------------------------
 
@@ -204,6 +202,7 @@ class Mesh:
             return
         self._carry_out(peer, peer.link.receive(frame, now_ms))
         self._causal.clock(sender, peer.link.skew_ms, peer.link.delay_ms / 2)
+        self._check_clock(peer)
         self.mark_grown(peer)
 
     def advance(self, now_ms: int) -> None:
@@ -321,12 +320,13 @@ class Mesh:
     def _came_up(self, peer: Peer, data: bytes) -> None:
         try:
             greeting = decode_greeting(data)
-            peer.problem = self._objection(peer, greeting)
+            peer.problem = self._terms.objection(peer.name, greeting)
         except PeerProtocolError as problem:
             peer.problem = str(problem)
         if peer.problem:
             self.counts.refused += 1
             return
+        peer.version = self._terms.version_with(greeting)
         peer.known = 0
         peer.used = None
         peer.connection = self.node.peering.attach(peer.name, greeting.generation, self.now_ms)
@@ -341,16 +341,13 @@ class Mesh:
         for part in self._retained.since(peer.heard_ms):
             self._tell(peer, part)
 
-    def _objection(self, peer: Peer, greeting: Greeting) -> str:
-        oldest, newest = SPEAKS
-        if greeting.oldest > newest or greeting.newest < oldest:
-            return (
-                f"{peer.name} speaks versions {greeting.oldest} to {greeting.newest} of the "
-                f"messages between nodes, this node {oldest} to {newest}: upgrade the older one"
-            )
-        if greeting.spaces != self._spaces:
-            return f"{peer.name} has other spaces in its configuration: make them the same"
-        return ""
+    def _check_clock(self, peer: Peer) -> None:
+        """Stop working with a node whose clock is too far off; its link goes on to measure it."""
+        problem = clock_objection(peer.name, peer.link)
+        if problem and peer.connection is not None:
+            self._went_down(peer)
+            self.counts.refused += 1
+            peer.problem = problem
 
     def _went_down(self, peer: Peer) -> None:
         peer.parts.clear()
@@ -514,6 +511,11 @@ class Mesh:
             return False
         self._contests.call(message, wish, publisher, others)
         return True
+
+    @property
+    def most_skew_ms(self) -> int:
+        """How far clocks may be apart: as far as causal groups allow; 0 if there are none."""
+        return self._terms.skew_ms
 
     @property
     def causal(self) -> CausalCounts:

@@ -27,6 +27,8 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True):
     generation: str
     """Of the session that I keep for you."""
     clock_ms: int = 0
+    skew_ms: int = 0
+    """How far clocks may be apart in causal groups, the same for all nodes; 0: no matter."""
 
 
 class Interest(msgspec.Struct, array_like=True, frozen=True, tag="i"):

@@ -23,6 +23,8 @@ class Peer:
     used: PlansUsed | None = None
     """What it was told last about plans."""
     problem: str = ""
+    version: int = 0
+    """Of the messages between nodes: the newest that both understand."""
     heard_ms: int = -1
     """Until when it has surely had everything that this node told it; -1: never."""
 

@@ -288,8 +288,9 @@ class Network:
             self._turns.schedule()
 
     def _tell_of_links(self) -> None:
+        most_ms = self.mesh.most_skew_ms or MOST_SKEW_MS
         for name, peer in self.mesh.peers.items():
-            is_skewed = peer.link.is_up and abs(peer.link.skew_ms) > MOST_SKEW_MS
+            is_skewed = peer.link.is_up and abs(peer.link.skew_ms) > most_ms
             state = (peer.link.is_up, peer.problem, is_skewed)
             if self._told_of.get(name, (False, "", False)) == state:
                 continue
@@ -300,7 +301,7 @@ class Network:
             log.info("the link to node %s is %s", name, "up" if state[0] else "down")
             if is_skewed:
                 skew_s = peer.link.skew_ms / 1000
-                log.warning("the clock of node %s is %.1f s off ours: set both", name, skew_s)
+                log.warning("the clock of node %s is %.3f s off ours: set both", name, skew_s)
 
     def link_states(self) -> dict[str, LinkState]:
         """Return how this node sees its links."""

@@ -122,16 +122,25 @@ class Fleet:
         return f"nats://127.0.0.1:{port}"
 
     def start_node(
-        self, name: str, port: int, address: str | None, config: Path | None = None
+        self,
+        name: str,
+        port: int,
+        address: str | None,
+        config: Path | None = None,
+        *,
+        prelude: str = "",
     ) -> Child:
-        """Start a node, alone without an address; it need not be ready yet."""
+        """Start a node, alone without an address; it need not be ready yet.
+
+        `prelude` is Python that runs first: tests make a node of another version with it.
+        """
         if port and not _is_free(port):
             raise EnvironmentProblem(f"port {port} is in use", todo="Choose others with --port.")
         options = ["--name", name, "--port", str(port)]
         options += ["--join", address] if address is not None else []
         options += ["--data", str(self._directory / name)]
         options += ["--config", str(config)] if config is not None else []
-        command = [sys.executable, "-c", _COMMAND, "serve", *options]
+        command = [sys.executable, "-c", f"{prelude}\n{_COMMAND}", "serve", *options]
         child = Child(name, port, command, self._directory / f"{name}.log")
         self.nodes.append(child)
         return child

@@ -208,13 +208,12 @@ class Server:
 
             section = self.configuration.network
             declared = [one.space for one in self.node.state.router.spaces.all]
-            spaces = describe_spaces(self.configuration)
-            name = self.configuration.node.name
             self._mesh = Mesh(
-                name,
+                self.configuration.node.name,
                 self.node,
                 random=SystemRandom(),
-                spaces=spaces,
+                spaces=describe_spaces(self.configuration),
+                skew_ms=round(self.configuration.network.skew * 1000),
                 looseness=section.looseness,
                 densities=load_densities(section.histograms, declared),
             )

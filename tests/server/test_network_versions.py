@@ -1,0 +1,214 @@
+"""Nodes of another version and with other clocks: upgraded one by one, or refused by name.
+
+A node of the next version is the same program that says so, and that puts a field more into what it
+tells others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from nearcast.config import NetworkSection
+from nearcast.server.nats_admin import look
+from nearcast.server.nats_members import Member
+from nearcast.server.processes import Child, Fleet, free_port
+
+pytestmark = pytest.mark.server
+
+WAIT_S = 60.0
+NAMES = ("a", "b", "c")
+
+
+def speaking(oldest: int, newest: int) -> str:
+    """Return what makes a node one of another version, whose interests have a further field."""
+    return f"""
+import nearcast.network.messages as messages
+import nearcast.network.terms as terms
+import nearcast.server.network_entry as network_entry
+for module in (messages, terms, network_entry):
+    module.SPEAKS = ({oldest}, {newest})
+before = messages._encode
+def encode(message):
+    import msgspec
+    data = before(message)
+    if isinstance(message, messages.Interest) and data[0] >> 4 == 9 and data[0] < 0x9f:
+        data = bytes([data[0] + 1]) + data[1:] + msgspec.msgpack.encode("of the next version")
+    return data
+messages._encode = encode
+"""
+
+
+AHEAD = """
+import time
+real = time.time
+time.time = lambda: real() + 60
+"""
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+class Town:
+    """Three nodes, each with a port of its own, that can be replaced by others."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.fleet = Fleet(directory)
+        self.address = self.fleet.start_nats(free_port())
+        self.ports = {name: free_port() for name in (*NAMES, "odd", "fast")}
+
+    def start(self, name: str, prelude: str = "") -> Child:
+        self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
+        return self.fleet.start_node(name, self.ports[name], self.address, prelude=prelude)
+
+    def end(self, child: Child) -> None:
+        child.ask_to_end()
+        child.end(20)
+        self.fleet.nodes.remove(child)
+
+    def upgrade(self, name: str, prelude: str) -> None:
+        """Stop a node in order and start another version of it on the same data."""
+        old = next(one for one in self.fleet.nodes if one.name == name)
+        self.end(old)
+        self.start(name, prelude)
+        self.fleet.wait_until_ready()
+        wait_for(lambda: self.is_linked(*NAMES))
+
+    def members(self) -> dict[str, Member]:
+        found = asyncio.run(look(NetworkSection(join=[self.address])))
+        return {one.name: one for one in found}
+
+    def is_linked(self, *names: str) -> bool:
+        members = self.members()
+        return set(names) <= members.keys() and all(
+            (link := members[one].links.get(other)) is not None and link.is_up and not link.problem
+            for one in names
+            for other in names
+            if one != other
+        )
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    """Three nodes for all tests; the last test leaves them upgraded."""
+    one = Town(tmp_path_factory.mktemp("town"))
+    try:
+        for name in NAMES:
+            one.start(name)
+        one.fleet.wait_until_ready()
+        wait_for(lambda: one.is_linked(*NAMES))
+        yield one
+    finally:
+        one.fleet.__exit__(None, None, None)
+
+
+class Citizen:
+    """A client with a lasting session that publishes and listens."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.got: Counter[bytes] = Counter()
+        self.sent: list[bytes] = []
+        self.acknowledged = 0
+        self.is_subscribed = False
+        self._name = name
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, name, clean_session=False)
+        self._client.on_message = lambda _c, _u, m: self.got.update([bytes(m.payload)])
+        self._client.on_publish = self._note_published
+        self._client.on_subscribe = lambda *_: setattr(self, "is_subscribed", True)
+        self._client.max_inflight_messages_set(100)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.connect("127.0.0.1", port, keepalive=5)
+        self._client.loop_start()
+        self._client.subscribe("all/#", 2)
+
+    def _note_published(self, *_: object) -> None:
+        self.acknowledged += 1
+
+    def publish(self) -> None:
+        qos = 1 + len(self.sent) % 2
+        self.sent.append(b"%s/%d/%d" % (self._name.encode(), qos, len(self.sent)))
+        self._client.publish(f"all/{self._name}", self.sent[-1], qos)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def test_a_node_too_far_ahead_is_refused_by_name_and_the_rest_goes_on(town: Town):
+    odd = town.start("odd", speaking(2, 3))
+
+    refused = "odd speaks versions 2 to 3 of the messages between nodes, this node 1 to 1"
+    for name in NAMES:
+        wait_for(lambda name=name: refused in town.log(name))  # type: ignore[misc]
+    wait_for(lambda: odd.has_said("a speaks versions 1 to 1"))
+    wait_for(lambda: "odd" in town.members()["a"].links)
+    assert town.members()["a"].links["odd"].problem.startswith("odd speaks versions 2 to 3")
+    assert town.is_linked(*NAMES)
+    town.end(odd)
+
+
+def test_a_node_whose_clock_is_a_minute_off_is_refused_by_name_and_the_rest_goes_on(town: Town):
+    fast = town.start("fast", AHEAD)
+
+    for name in NAMES:
+        wait_for(lambda name=name: "the clock of fast is 60.0 s ahead of ours" in town.log(name))  # type: ignore[misc]
+    wait_for(lambda: fast.has_said("the clock of a is 60.0 s behind ours: set both clocks"))
+    assert town.is_linked(*NAMES)
+    town.fleet.wait_until_ready()
+    here, there = Citizen("here", town.ports["b"]), Citizen("there", town.ports["fast"])
+    wait_for(lambda: here.is_subscribed and there.is_subscribed)
+    there.publish()
+    here.publish()
+    wait_for(lambda: len(here.got) == len(there.got) == 1)  # each serves its own clients
+    for one in (here, there):
+        one.close()
+    town.end(fast)
+
+
+@pytest.mark.timeout(240)
+def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: Town):
+    citizens = [Citizen(f"{name}{n}", town.ports[name]) for name in NAMES for n in range(2)]
+    wait_for(lambda: all(one.is_subscribed for one in citizens))
+    is_over = threading.Event()
+
+    def publish() -> None:
+        while not is_over.wait(0.05):
+            for one in citizens:
+                one.publish()
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        for step in ((1, 2), (2, 2)):  # first all that know both, then all that know the next only
+            for name in NAMES:
+                town.upgrade(name, speaking(*step))
+                assert town.members()[name].speaks == step
+    finally:
+        is_over.set()
+        thread.join()
+
+    sent = [payload for one in citizens for payload in one.sent]
+    wait_for(lambda: all(one.acknowledged >= len(one.sent) for one in citizens))
+    wait_for(lambda: all(len(one.got) >= len(sent) for one in citizens))
+    time.sleep(0.5)
+    for one in citizens:
+        one.close()
+        assert set(one.got) == set(sent)
+        assert [text for text, count in one.got.items() if b"/2/" in text and count > 1] == []
