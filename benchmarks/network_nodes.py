@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from nearcast.config import NetworkSection
 from nearcast.server.nats_admin import look
@@ -30,7 +31,10 @@ serve(configuration, on_ready=lambda server: print("Ready.", flush=True))
 class Nodes:
     """`count` nodes of one network, linked to each other."""
 
-    def __init__(self, directory: Path, count: int, durability: str) -> None:
+    def __init__(
+        self, directory: Path, count: int, durability: str, spaces: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        self._spaces = spaces
         self.fleet = Fleet(directory)
         self.ports = [free_port() for _ in range(count)]
         self._metrics = [free_port() for _ in range(count)]
@@ -52,6 +56,7 @@ class Nodes:
             "limits": {"queue": 256 << 20},
             "log": {"level": "warning", "metrics_port": self._metrics[number]},
             "network": {"join": [self.address]},
+            "space": list(self._spaces),
         }
         command = [sys.executable, "-c", _SERVE, json.dumps(configuration)]
         log = directory / f"node-{number}.log"
@@ -99,9 +104,11 @@ def _cpu_s(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def network_of(count: int, durability: str = "off") -> Iterator[Nodes]:
+def network_of(
+    count: int, durability: str = "off", spaces: Sequence[dict[str, Any]] = ()
+) -> Iterator[Nodes]:
     with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as directory:
-        nodes = Nodes(Path(directory), count, durability)
+        nodes = Nodes(Path(directory), count, durability, spaces)
         try:
             yield nodes
         finally:

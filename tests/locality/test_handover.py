@@ -563,3 +563,14 @@ def test_an_event_offered_for_other_leaves_later_is_known_at_both_and_forgotten_
     holder.advance(now=900)
     later = Register(1, "t", 1, (Span(("q0", "q1"), WEST, 0, None),))
     assert [type(m.message) for m in holder.receive(later, now=901)] == [Known]
+
+
+def test_when_a_peer_is_back_it_hears_again_what_it_has_not_acknowledged() -> None:
+    pursuit = Pursuit(0, Timing(retry_ms=1_000), probes=False)
+    for key in ("known", "lost"):
+        pursuit.tell(1, key, 1, key, 0, 10_000)
+    pursuit.acknowledged(1, "known", 1)
+
+    assert [out.message for out in pursuit.again(1, 10)] == ["lost"]
+    assert pursuit.wake_at() == 1_010
+    assert pursuit.again(2, 10) == []

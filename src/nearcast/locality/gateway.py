@@ -43,11 +43,15 @@ _MOST_SPANS = 8
 
 @dataclass(slots=True)
 class _Stretch:
-    """A time in which the subscription's area lay inside `cover`; None: it still does."""
+    """A time in which the subscription's area lay inside `cover`; None: it still does.
+
+    `holders` is what the plans say of the cover; None where nobody has looked yet.
+    """
 
     cover: Rect
     since: Instant
     until: Instant | None
+    holders: dict[NodeId, tuple[str, ...]] | None = None
 
 
 @dataclass(slots=True)
@@ -107,7 +111,7 @@ class Gateway:
             known.revision = now << 8  # higher than in an earlier life under the same name
         since = now if since is None else since
         known.history.append((since, rect))
-        known.stretches.append(_Stretch(rect.grown(self._timing.slack), since, None))
+        known.stretches.append(_Stretch(self._cover(rect), since, None))
         if self._sweep_at is None:
             self._sweep_at = now + self._timing.horizon_ms
         return self._tell_holders(subscription, known, now)
@@ -122,7 +126,7 @@ class Gateway:
         if known.stretches[-1].cover.covers(rect):
             return []
         known.stretches[-1].until = now
-        known.stretches.append(_Stretch(rect.grown(self._timing.slack), now, None))
+        known.stretches.append(_Stretch(self._cover(rect), now, None))
         return self._tell_holders(subscription, known, now)
 
     def unsubscribe(self, subscription: SubscriptionId, now: Instant) -> list[Outgoing]:
@@ -136,6 +140,8 @@ class Gateway:
         """Register everything where the view's plans want it now."""
         out = []
         for name, known in self._subscriptions.items():
+            for stretch in known.stretches:
+                stretch.holders = None
             self._keep_legacy(known, now)
             out += self._tell_holders(name, known, now)
         return out
@@ -198,6 +204,10 @@ class Gateway:
         known.delivered[event.event_id] = event.deadline
         return True
 
+    def _cover(self, area: Rect) -> Rect:
+        longer = max(area.east - area.west, area.north - area.south)
+        return area.grown(self._timing.slack * longer)
+
     def _tell_holders(
         self, name: SubscriptionId, known: _Subscription, now: Instant
     ) -> list[Outgoing]:
@@ -215,7 +225,9 @@ class Gateway:
         """Return what each holder should know, by the plans in use."""
         wanted: dict[NodeId, tuple[Span, ...]] = {}
         for stretch in known.stretches:
-            for holder, leaves in self._view.holders_of_subscription(stretch.cover).items():
+            if stretch.holders is None:
+                stretch.holders = self._view.holders_of_subscription(stretch.cover)
+            for holder, leaves in stretch.holders.items():
                 span = Span(leaves, stretch.cover, stretch.since, stretch.until)
                 wanted[holder] = (*wanted.get(holder, ()), span)
         return wanted

@@ -8,9 +8,11 @@ subscription match whichever comes first.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from nearcast.locality.messages import (
@@ -63,8 +65,8 @@ class Holder:
     says that it knows (QoS 1 and 2) or once (QoS 0). Memory is given back at the event's deadline,
     one horizon after a span has ended, and one lease after an authority was last heard.
 
-    Complexity: O(subscriptions at the event's leaves) per event; O(events alive at its leaves) per
-    registration.
+    Complexity: O(subscriptions at the event's leaves) per event; per registration O(events at its
+    leaves from times that it did not speak of before), which is few for one that follows a client.
     """
 
     def __init__(self, node: NodeId, incarnation: int, timing: Timing) -> None:
@@ -76,7 +78,7 @@ class Holder:
         self._held: dict[_Place, _Held] = {}
         self._leaves: dict[str, dict[_Place, None]] = {}
         self._events: dict[EventId, _Known] = {}
-        self._events_at: dict[str, dict[EventId, None]] = {}
+        self._events_at: dict[str, list[tuple[Instant, EventId]]] = {}  # by publication
         self._pursuit = Pursuit(node, timing, probes=False)
         self._expiries: list[tuple[Instant, EventId]] = []
         self._sweep_at: Instant | None = None
@@ -119,7 +121,8 @@ class Holder:
             self._leaves.setdefault(leaf, {})[place] = None
         if self._sweep_at is None:
             self._sweep_at = now + self._timing.lease_ms
-        return [known, *self._match_registration(place, now)]
+        before = held.spans if held is not None else ()
+        return [known, *self._match_registration(place, before, now)]
 
     def _offer(self, message: Offer, now: Instant) -> list[Outgoing]:
         event = message.event
@@ -133,8 +136,8 @@ class Holder:
         matched = before.matched if before is not None else {}
         entry = _Known(event, message.revision, leaves, matched)
         self._events[event.event_id] = entry
-        for leaf in leaves:
-            self._events_at.setdefault(leaf, {})[event.event_id] = None
+        for leaf in leaves if before is None else set(leaves).difference(before.leaves):
+            insort(self._events_at.setdefault(leaf, []), (event.published_at, event.event_id))
         if before is None:
             heappush(self._expiries, (event.deadline, event.event_id))
         places = {place: None for leaf in leaves for place in self._leaves.get(leaf, ())}
@@ -157,15 +160,20 @@ class Holder:
         table.heard_at = now
         return Outgoing(authority, Known(self._node, table.table, key, revision))
 
-    def _match_registration(self, place: _Place, now: Instant) -> list[Outgoing]:
+    def _match_registration(
+        self, place: _Place, before: tuple[Span, ...], now: Instant
+    ) -> list[Outgoing]:
         out: list[Outgoing] = []
-        events = {
-            event_id: None
-            for leaf in _leaves(self._held[place].spans)
-            for event_id in self._events_at.get(leaf, ())
-        }
-        for event_id in events:
-            out += self._tell_gateways(self._events[event_id], [place], now)
+        spans = self._held[place].spans
+        for leaf in _leaves(spans):
+            events = self._events_at.get(leaf, [])
+            if events:
+                for since, until in _unspoken(spans, before, leaf):
+                    first = bisect_left(events, since, key=itemgetter(0))
+                    for at, event_id in events[first:]:
+                        if until is not None and at >= until:
+                            break
+                        out += self._tell_gateways(self._events[event_id], [place], now)
         return out
 
     def _tell_gateways(
@@ -197,10 +205,10 @@ class Holder:
         for gateway in entry.matched:
             self._pursuit.drop(gateway, event_id)
         for leaf in entry.leaves:
-            table = self._events_at.get(leaf, {})
-            table.pop(event_id, None)
-            if not table:
-                self._events_at.pop(leaf, None)
+            events = self._events_at[leaf]
+            del events[bisect_left(events, (entry.event.published_at, event_id))]
+            if not events:
+                del self._events_at[leaf]
 
     def _sweep(self, now: Instant) -> None:
         """Forget authorities that have been silent for a lease, and spans that ended long ago."""
@@ -234,6 +242,40 @@ _HANDLERS: dict[type, Any] = {
 
 def _leaves(spans: tuple[Span, ...]) -> dict[str, None]:
     return {leaf: None for span in spans for leaf in span.leaves}
+
+
+def _unspoken(
+    spans: tuple[Span, ...], before: tuple[Span, ...], leaf: str
+) -> list[tuple[Instant, Instant | None]]:
+    """Return the times at a leaf that a registration speaks of, and the one before did not.
+
+    At any time its authority says enough: what a span covered then, where it said so before, holds
+    all that was wanted. A span without an end spoke of the time until the authority set its end;
+    if that is not told, of no time at all.
+    """
+    ends = {span.since: span.until for span in spans}
+    known = []
+    for span in before:
+        if leaf in span.leaves:
+            until = span.until if span.until is not None else ends.get(span.since, span.since)
+            known.append((span.since, until))
+    rest = [(span.since, span.until) for span in spans if leaf in span.leaves]
+    for since, until in known:
+        rest = [part for one in rest for part in _without(one, since, until)]
+    return rest
+
+
+def _without(
+    time: tuple[Instant, Instant | None], since: Instant, until: Instant | None
+) -> list[tuple[Instant, Instant | None]]:
+    """Return what is left of a time without another one."""
+    first, last = time
+    parts: list[tuple[Instant, Instant | None]] = []
+    if first < since:
+        parts.append((first, since if last is None else min(last, since)))
+    if until is not None and (last is None or last > until):
+        parts.append((max(first, until), last))
+    return parts
 
 
 def _covers(spans: tuple[Span, ...], event: Event) -> bool:

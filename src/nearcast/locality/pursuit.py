@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
@@ -97,7 +97,14 @@ class Pursuit:
             return []
         first_contact = state.table is None
         state.table = table
-        return [] if first_contact else self._tell_all(peer, state, now)
+        return [] if first_contact else self._tell_some(peer, state, state.items, now)
+
+    def again(self, peer: NodeId, now: Instant) -> list[Outgoing]:
+        """Send all that a peer has not acknowledged: what was under way may be lost."""
+        state = self._peers.get(peer)
+        if state is None:
+            return []
+        return self._tell_some(peer, state, [k for k, i in state.items.items() if i.next_try], now)
 
     def is_known_table(self, peer: NodeId, table: TableId) -> bool:
         """Tell whether this is the table that the peer last named."""
@@ -167,9 +174,12 @@ class Pursuit:
         self._push(state.probe_at, peer, None)
         return [Outgoing(peer, Probe(self._node))]
 
-    def _tell_all(self, peer: NodeId, state: _Peer, now: Instant) -> list[Outgoing]:
+    def _tell_some(
+        self, peer: NodeId, state: _Peer, keys: Iterable[Hashable], now: Instant
+    ) -> list[Outgoing]:
         out = []
-        for key, item in state.items.items():
+        for key in keys:
+            item = state.items[key]
             if item.give_up_at > now:
                 item.wait_ms = self._timing.retry_ms
                 item.next_try = now + item.wait_ms

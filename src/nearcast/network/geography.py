@@ -44,6 +44,8 @@ from nearcast.node.session import Session, Subscription
 
 _SPOOLED, _SEEN, _SINCE, _PLACE = b"e", b"d", b"s", b"p"
 _CURRENT, _UPCOMING, _STARTS = b"c", b"u", b"i"
+PATIENCE = Timing(retry_ms=1_000, most_retry_ms=4_000, slack=0.15)
+"""Links lose nothing while they are up, so that nothing needs to be said twice in a hurry."""
 _AWAY_MS = 1_000  # a link that is down for so long: others stand in for the node
 _TIME, _STEP = Struct("<Q"), Struct("<Qdd")
 _WORLD = Rect(-180.0, -90.0, 180.0, 90.0)
@@ -156,15 +158,15 @@ class Geography:
         if self._waiting.pop(key, None) is None:
             self._do(self._gateway.unsubscribe(key, now))
 
-    def moved(self, session: Session, now: int) -> None:
-        """Follow a client."""
+    def moved(self, session: Session, now: int, *, is_sure: bool = False) -> None:
+        """Follow a client; a step that is acknowledged (`is_sure`) must survive a crash."""
         assert session.position is not None
         places = self._places.setdefault(session, [])
         places.append((now, session.position))
         while len(places) > 1 and places[1][0] <= now - self._timing.horizon_ms:
             del places[0]
         if session.is_durable and session.followers:
-            self._note_place(session, now)
+            self._note_place(session, now, is_sure=is_sure)
         for number, subscription in session.followers.items():
             if not self.concerns(subscription):
                 continue
@@ -174,8 +176,9 @@ class Geography:
             if self._waiting.pop(key, None) is not None:
                 self._do(self._gateway.subscribe(key, area, now))
             else:
+                before = self._gateway.leaves_of(key)
                 out = self._gateway.move(key, area, now)
-                self.handovers += bool(out)
+                self.handovers += bool(out) and self._gateway.leaves_of(key).keys() != before.keys()
                 self._do(out)
 
     def published(self, message: Message, occurrence: Occurrence, now: int) -> None:
@@ -282,6 +285,7 @@ class Geography:
         """Take note that a node can be heard."""
         self._lost_at.pop(name, None)
         self._set_away(name, now, is_away=False)
+        self._do(self._pursuit.again(name, now))
 
     def _set_away(self, name: str, now: int, *, is_away: bool) -> None:
         if self.layout.set_away(name, is_away=is_away):
@@ -340,11 +344,11 @@ class Geography:
         self._do(self._gateway.plans_changed(now))
         self._do(self._spool.restarted(self._pursuit, now))
 
-    def _note_place(self, session: Session, now: int) -> None:
+    def _note_place(self, session: Session, now: int, *, is_sure: bool = False) -> None:
         """Note where a client is, as often as the journal wants to know."""
         assert session.position is not None
         pause_ms = self._node.state.settings.position_journal_ms
-        if now - self._noted_at.get(session, -pause_ms) >= pause_ms:
+        if is_sure or now - self._noted_at.get(session, -pause_ms) >= pause_ms:
             self._noted_at[session] = now
             key = _PLACE + session.number.to_bytes(4, "little") + now.to_bytes(8, "little")
             until_ms = now + self._timing.horizon_ms

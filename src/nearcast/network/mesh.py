@@ -499,10 +499,10 @@ class Mesh:
         self._tell_plans(self._present())
         return True
 
-    def moved(self, session: Session) -> None:
+    def moved(self, session: Session, *, is_sure: bool) -> None:
         """Follow a client."""
         if self._geography is not None:
-            self._geography.moved(session, self.node.state.now_ms)
+            self._geography.moved(session, self.node.state.now_ms, is_sure=is_sure)
 
     def contest(self, message: Message, wish: tuple[int, str], publisher: str) -> bool:
         """Let the best of all nodes be chosen; tell whether there are other nodes to ask."""

@@ -16,6 +16,7 @@ from nearcast.locality import Counts, Plan, Timing
 from nearcast.model import Attribute, Event, Space, Subscription, parse_shape
 from nearcast.mqtt import Publish
 from nearcast.network import LinkTiming, NamedPlan
+from nearcast.network.geography import PATIENCE
 from nearcast.node import NodeSettings, SpaceSettings
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, uniform
@@ -29,7 +30,9 @@ SPACE = Space(
     latitude="lat",
 )
 _PLANNED = (-0.99, -0.99, 0.99, 0.99)
-_PATIENCE = Timing(retry_ms=100, most_retry_ms=800, probe_ms=500, horizon_ms=200_000)
+_PATIENCE = Timing(
+    retry_ms=100, most_retry_ms=800, probe_ms=500, horizon_ms=200_000, slack=PATIENCE.slack
+)
 _LINK_TIMING = LinkTiming(hello_ms=200, beat_ms=1_500, silence_ms=5_000)
 _WRITER = "writer"
 Place = tuple[float, float]

@@ -1,0 +1,88 @@
+"""Which events a renewed registration must be compared with: those of times it is new for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearcast.locality.holder import Holder, _unspoken
+from nearcast.locality.messages import Event, Match, Offer, Register, Span, Timing
+from nearcast.locality.rect import Rect
+
+HERE = Rect(0.0, 0.0, 1.0, 1.0)
+THERE = Rect(5.0, 0.0, 6.0, 1.0)
+TIMES = range(12)
+
+
+@st.composite
+def _spans(draw: st.DrawFn) -> tuple[Span, ...]:
+    """Draw spans as gateways tell them: one after the other, only the last may be open."""
+    bounds = sorted(draw(st.sets(st.sampled_from(TIMES), min_size=2, max_size=5)))
+    ends: list[int | None] = list(bounds[1:])
+    if draw(st.booleans()):
+        ends[-1] = None
+    leaves = st.sampled_from([("a",), ("b",), ("a", "b")])
+    return tuple(
+        Span(draw(leaves), HERE, since, until)
+        for since, until in zip(bounds, ends, strict=False)
+        if draw(st.booleans())
+    )
+
+
+def _speaks_of(since: int, until: int | None, at: int) -> bool:
+    return since <= at and (until is None or at < until)
+
+
+@given(_spans(), _spans())
+def test_a_time_is_new_if_it_is_spoken_of_now_and_was_not_before(
+    spans: tuple[Span, ...], before: tuple[Span, ...]
+) -> None:
+    ends = {span.since: span.until for span in spans}
+    found = _unspoken(spans, before, "a")
+    for at in TIMES:
+        is_told = any("a" in one.leaves and _speaks_of(one.since, one.until, at) for one in spans)
+        was_told = False
+        for one in before:
+            until = one.until if one.until is not None else ends.get(one.since, one.since)
+            was_told |= "a" in one.leaves and _speaks_of(one.since, until, at)
+        times = [one for one in found if _speaks_of(*one, at)]
+        assert len(times) == (is_told and not was_told)
+
+
+def _offered(holder: Holder, at: int) -> None:
+    event = Event(("p", at), THERE, at, 10_000, 1)
+    holder.receive(Offer("p", event, 1, ("a",)), now=at)
+
+
+def _matches(holder: Holder, revision: int, *spans: Span) -> list[int]:
+    out = holder.receive(Register("g", "s", revision, spans), now=100)
+    return [one.message.event.published_at for one in out if isinstance(one.message, Match)]
+
+
+def test_an_event_that_overtakes_the_clients_move_is_found_when_the_move_is_told() -> None:
+    holder = Holder("h", 1, Timing())
+    assert _matches(holder, 1, Span(("a",), HERE, 0, None)) == []
+    _offered(holder, 20)
+    _offered(holder, 40)
+
+    moved = _matches(holder, 2, Span(("a",), HERE, 0, 30), Span(("a",), THERE, 30, None))
+
+    assert moved == [40]
+
+
+def test_after_a_move_that_was_never_told_the_holder_looks_at_all_that_time() -> None:
+    holder = Holder("h", 1, Timing())
+    _matches(holder, 1, Span(("a",), HERE, 0, None))
+    _offered(holder, 20)
+
+    joined = Span(("a",), Rect(0.0, 0.0, 6.0, 1.0), 10, 30)
+    assert _matches(holder, 3, joined, Span(("a",), HERE, 30, None)) == [20]
+
+
+def test_what_a_registration_said_before_is_not_looked_at_again() -> None:
+    holder = Holder("h", 1, Timing())
+    _matches(holder, 1, Span(("a",), HERE, 0, 30), Span(("a",), HERE, 30, None))
+    _offered(holder, 20)
+    wider = Span(("a",), Rect(0.0, 0.0, 6.0, 1.0), 0, 30)  # joined: it may cover too much
+
+    assert _matches(holder, 2, wider, Span(("a",), HERE, 30, None)) == []
