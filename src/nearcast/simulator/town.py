@@ -181,9 +181,20 @@ class Town:
                 self._admit(client)
 
     def heal(self) -> None:
-        """Let the network be well, and wait until everything has had its time."""
+        """Let the network be well, until nothing is missing; then a while more: nothing may double.
+
+        After half a minute it is late for anything, and what is missing has been lost.
+        """
         self.world.network.link = Link(delay=uniform(1, 3))
-        self.run(30_000)
+        for _ in range(25):
+            if not self.problems() and self._agree_on_plans():
+                break
+            self.run(1_000)
+        self.run(5_000)
+
+    def _agree_on_plans(self) -> bool:
+        used = {node.mesh.plans for node in self.nodes.values()}
+        return len(used) == 1 and not used.pop()[1]
 
     def problems(self) -> list[str]:
         """Return what was lost, doubled, or came to someone it was not for."""
