@@ -359,6 +359,19 @@ def test_a_bad_position_is_answered_and_changes_nothing(shops: Shops, payload: b
     assert shops.world.node.counters.positions_refused == 1
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_position_that_was_acknowledged_survives_a_crash(make_world: Any, qos: int) -> None:
+    shops = Shops(make_world, with_journal=True)
+    ann = shops.client("ann", props={"session_expiry_interval": 60})
+    for place in (FAR, NEARBY, HERE):
+        ann.publish("$position", json.dumps({"lon": place[0], "lat": place[1]}).encode(), qos)
+
+    shops.world.crash_and_restart()
+
+    expected = HERE if qos else FAR  # what nobody waits for is stored now and then
+    assert shops.world.node.state.sessions["ann"].position == expected
+
+
 def test_positions_are_private_unless_a_space_says_otherwise(make_world: Any) -> None:
     for public in (False, True):
         shops = Shops(make_world, shows_positions=public)

@@ -32,8 +32,10 @@ class Positions:
         self._delivery = delivery
         self._is_public = state.router.spaces.shows_positions
 
-    def take(self, session: Session | None, payload: bytes, pairs: Pairs) -> Outcome:
-        """Take a publication to `$position`."""
+    def take(
+        self, session: Session | None, payload: bytes, pairs: Pairs, *, is_sure: bool = False
+    ) -> Outcome:
+        """Take a publication to `$position`; at QoS 1 and 2 (`is_sure`) it survives a crash."""
         if session is None or session.link is None:
             return Outcome(_SENSELESS, "$position: only connected clients have one")
         try:
@@ -41,7 +43,7 @@ class Positions:
         except MisuseError as problem:
             self._state.counters.positions_refused += 1
             return Outcome(_SENSELESS, str(problem))
-        self.move(session, position)
+        self.move(session, position, is_sure=is_sure)
         return _TAKEN
 
     def take_pairs(self, session: Session, pairs: Pairs) -> str:
@@ -55,7 +57,7 @@ class Positions:
             self.move(session, position)
         return ""
 
-    def move(self, session: Session, position: Position) -> None:
+    def move(self, session: Session, position: Position, *, is_sure: bool = False) -> None:
         """Let a client be somewhere."""
         state = self._state
         state.counters.positions += 1
@@ -65,22 +67,23 @@ class Positions:
         elif position != session.position:
             selections.move(session, position)
             if state.network is not None:
-                state.network.moved(session)
+                state.network.moved(session, is_sure=is_sure)
             if selections.crossing.count and session.followers:
                 self._look_around(session)
         if state.journal is not None and session.is_durable:
-            self._keep(session)
+            self._keep(session, is_sure=is_sure)
         if state.log is not None:
             state.log.position(session.client_id, *position, state.now_ms)
         if self._is_public:
             self._show(session, position)
 
-    def _keep(self, session: Session) -> None:
-        """Tell the journal now and then: a position is old a moment later anyway."""
+    def _keep(self, session: Session, *, is_sure: bool) -> None:
+        """Tell the journal what is acknowledged, the rest now and then: it is old in a moment."""
         state = self._state
         assert state.journal is not None
         age_ms = state.now_ms - session.position_kept_ms
-        if not session.position_kept_ms or age_ms >= state.settings.position_journal_ms:
+        is_due = age_ms >= state.settings.position_journal_ms
+        if is_sure or is_due or not session.position_kept_ms:
             session.position_kept_ms = state.now_ms
             state.journal.position(session)
 

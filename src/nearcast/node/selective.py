@@ -69,7 +69,9 @@ class Selective:
             return Outcome(_FORBIDDEN)
         try:
             if route.service is Service.POSITION:
-                return self._positions.take(session, message.payload, properties.user)
+                return self._positions.take(
+                    session, message.payload, properties.user, is_sure=message.head.qos > 0
+                )
             if route.service is Service.EXPLAIN:
                 return self._explaining.take(session, message, properties)
             return self._publish(session, route, message, properties, retain=retain)

@@ -50,7 +50,7 @@ class Network(Protocol):
     def restored(self) -> None:
         """Take note that the node has its memory of before."""
 
-    def moved(self, session: Session, /) -> None:
+    def moved(self, session: Session, /, *, is_sure: bool) -> None:
         """Take note that a client is elsewhere."""
 
     def contest(self, message: Message, wish: tuple[int, str], publisher: str, /) -> bool:
