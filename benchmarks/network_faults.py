@@ -1,0 +1,158 @@
+"""Real clients on a network under faults at random moments, checked message by message.
+
+Five nodes; clients move, subscribe and publish (plain, shared, near, best of all, in causal order;
+QoS 0, 1 and 2) while nodes are killed, hang, are cut off, leave and come back, NATS dies and hangs,
+and the plan changes ten times. In the end: QoS 1 and 2, nothing that was acknowledged is lost;
+QoS 0 and 2, nothing comes twice; causal order is kept; `$top` reached the best; and with `--audit`
+the nodes' own logs say so too.
+
+    python -m benchmarks.network_faults --seconds 60 --seed 1 --directory /tmp/faults
+
+The exit code is 1 if anything is wrong. `fault_people.py` has the clients and what they are owed,
+`fault_trouble.py` the faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from benchmarks.fault_people import Citizen, find_wrong
+from benchmarks.fault_trouble import GUEST, NAMES, Trouble
+
+PLANS = 10
+PACE_S = 0.1
+SETTLE_S = 90.0
+SHOWN = 20
+_COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
+
+
+def settle(people: list[Citizen]) -> bool:
+    """Wait until everything is acknowledged, and nothing has come for three seconds."""
+    deadline = time.monotonic() + SETTLE_S
+    while any(one.unsettled for one in people):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    before = -1
+    while (count := sum(one.got.total() for one in people)) != before:
+        before = count
+        time.sleep(3)
+    return True
+
+
+def populate(trouble: Trouble, rng: Random) -> list[Citizen]:
+    """Return two citizens for each node, and one at the guest's that only publishes."""
+    widths = rng.sample(range(5, 45), 2 * len(NAMES))
+    people = [
+        Citizen(f"{node}{number}", node, trouble.ports[node], widths.pop(), Random(rng.random()))
+        for node in NAMES
+        for number in range(2)
+    ]
+    guest = Citizen("guest", GUEST, trouble.ports[GUEST], 0, Random(rng.random()), listens=False)
+    deadline = time.monotonic() + SETTLE_S
+    while not all(one.is_subscribed for one in people) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [*people, guest]
+
+
+def live(trouble: Trouble, people: list[Citizen], seconds: float) -> None:
+    """Let everybody act while harm is done, and the plan changes ten times."""
+    is_over = threading.Event()
+
+    def act() -> None:
+        while not is_over.wait(PACE_S):
+            for one in people:
+                one.act()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            if trouble.plans < PLANS and passed >= trouble.plans * seconds / PLANS:
+                trouble.change_plan()
+            trouble.strike()
+            time.sleep(0.5)
+        while trouble.plans < PLANS:
+            trouble.change_plan()
+            trouble.wait_until_calm()
+        is_calm = trouble.wait_until_calm()
+        for one in people if is_calm else []:
+            one.is_calm = True
+        time.sleep(min(10.0, seconds / 4))
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
+    """Return what was sent, done and wrong."""
+    rng = Random(seed)
+    trouble = Trouble(directory, rng)
+    try:
+        people = populate(trouble, rng)
+        live(trouble, people, seconds)
+        is_settled = settle(people)
+        for one in people:
+            one.close()
+    finally:
+        trouble.close()
+    wrong = list(find_wrong(people))
+    sent = [one for person in people for one in person.sent.values()]
+    return {
+        "seed": seed,
+        "sent": dict(Counter(f"{one.kind}, QoS {one.qos}" for one in sent)),
+        "received": sum(one.got.total() for one in people),
+        "harm": dict(trouble.done),
+        "story": trouble.story,
+        "plans": trouble.plans,
+        "unsettled": 0 if is_settled else sum(one.unsettled for one in people),
+        "wrong": dict(Counter(one.what for one in wrong)),
+        "examples": [str(one) for one in wrong[:SHOWN]],
+    }
+
+
+def audit(directory: Path) -> dict[str, Any]:
+    """Return what `nearcast pipeline audit` says of the nodes' logs."""
+    inputs = [
+        word for name in (*NAMES, GUEST) for word in ("--input", f"{directory}/{name}/eventlog")
+    ]
+    words = ["pipeline", "audit", *inputs, "--output", f"{directory}/audit", "--json"]
+    words += ["--config", f"{directory}/nearcast.toml"]
+    command = [sys.executable, "-c", _COMMAND, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or not done.stdout:
+        return {"problem": done.stderr[-2_000:]}
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--directory", type=Path, help="Keep state and logs here.")
+    parser.add_argument("--audit", action="store_true", help="Ask the nodes' logs too (Spark).")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nearcast-faults-") as scratch:
+        directory = arguments.directory or Path(scratch)
+        directory.mkdir(parents=True, exist_ok=True)
+        found = run(directory, arguments.seconds, arguments.seed)
+        if arguments.audit:
+            found["audit"] = audit(directory)
+    print(json.dumps(found, indent=1))
+    sys.exit(bool(found["wrong"] or found["unsettled"]))
+
+
+if __name__ == "__main__":
+    main()
