@@ -7,12 +7,11 @@ was where meanwhile. Nothing is asked of the nodes.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, count
 from random import Random
 from typing import Any
 
@@ -110,7 +109,8 @@ class Citizen:
     """No harm is done any more: `$top` must reach the best of all nodes."""
     _client: Paho = field(init=False, repr=False)
     _waiting: dict[int, Sent | Stay] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _acked_s: dict[int, float] = field(default_factory=dict)
+    _numbers: count[int] = field(default_factory=count)
     _moves_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -176,24 +176,18 @@ class Citizen:
         self._say("talk", "talk/x", 1, number=2, answers=question)
 
     def _say(self, kind: str, topic: str, qos: int, **values: Any) -> None:
-        with self._lock:
-            text = f"{kind}/{self.name}/{len(self.sent)}"
-            self.sent[text] = one = Sent(text, kind, qos, time.time(), values)
-            self._publish(topic, {"id": text, **values}, qos, one)
+        text = f"{kind}/{self.name}/{next(self._numbers)}"
+        self.sent[text] = one = Sent(text, kind, qos, time.time(), values)
+        self._publish(topic, {"id": text, **values}, qos, one)
 
     def _publish(self, topic: str, values: dict[str, Any], qos: int, about: Sent | Stay) -> None:
-        with self._lock:
-            info = self._client.publish(topic, json.dumps(values), qos)
-            if qos:
-                self._waiting[info.mid] = about
+        info = self._client.publish(topic, json.dumps(values), qos)
+        if qos:
+            self._waiting[info.mid] = about
 
     def _note_published(self, _c: object, _u: object, mid: int, *_: object) -> None:
-        with self._lock:
-            one = self._waiting.pop(mid, None)
-        if isinstance(one, Sent):
-            one.acked_s = time.time()
-        elif one is not None:
-            one.sure_s = time.time()
+        """Note when; to what it belongs may not be known yet, and paho holds a lock meanwhile."""
+        self._acked_s[mid] = time.time()
 
     def _listen(self, _c: object, _u: object, message: paho.MQTTMessage) -> None:
         values = json.loads(message.payload)
@@ -206,7 +200,14 @@ class Citizen:
 
     @property
     def unsettled(self) -> int:
-        """How many messages have not been acknowledged."""
+        """How many messages have not been acknowledged. Nobody publishes any more."""
+        for mid, one in list(self._waiting.items()):
+            if mid in self._acked_s:
+                del self._waiting[mid]
+                if isinstance(one, Sent):
+                    one.acked_s = self._acked_s[mid]
+                else:
+                    one.sure_s = self._acked_s[mid]
         return len(self._waiting)
 
     def close(self) -> None:
@@ -254,10 +255,10 @@ def find_wrong(people: list[Citizen]) -> Iterator[Wrong]:
         if one.qos:
             yield from _missing(one, listeners)
     for one in by_kind["jobs"]:
-        count = sum(person.got[one.name] for person in listeners)
-        if count < 1:
+        times = sum(person.got[one.name] for person in listeners)
+        if times < 1:
             yield Wrong("lost, shared", one.name, "everybody")
-        if count > 1 and one.qos == 2:
+        if times > 1 and one.qos == 2:
             yield Wrong("twice, shared", one.name, "everybody")
     for one in by_kind["shops"]:
         yield from _wrong_places(one, listeners)
@@ -269,8 +270,8 @@ def find_wrong(people: list[Citizen]) -> Iterator[Wrong]:
 
 def _wrong_counts(listeners: list[Citizen], sent: dict[str, Sent]) -> Iterator[Wrong]:
     for person in listeners:
-        for text, count in person.got.items():
-            if count > 1 and sent[text].qos != 1:
+        for text, times in person.got.items():
+            if times > 1 and sent[text].qos != 1:
                 yield Wrong(f"twice, QoS {sent[text].qos}", text, person.name)
 
 
@@ -317,8 +318,8 @@ def _wrong_best(one: Sent, listeners: list[Citizen]) -> Iterator[Wrong]:
     if one.values.get("calm"):
         yield Wrong("not the best", one.name, f"{sorted(got)} instead of {sorted(everybody)}")
         return
-    for count in range(len(nodes)):
-        for there in combinations(nodes, count):
+    for most in range(len(nodes)):
+        for there in combinations(nodes, most):
             if got == best_of(price, [p for p in listeners if p.node in there]):
                 return
     yield Wrong("not the best of any nodes", one.name, f"{sorted(got)}")

@@ -115,9 +115,13 @@ def nodes(
     plan: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Let all nodes follow this plan.")
     ] = None,
+    policies: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Let all nodes decide by this policy file."),
+    ] = None,
     json: bool = JSON,
 ) -> None:
-    """Show the nodes of a network, send one away for good, or give them a plan.
+    """Show the nodes of a network, send one away for good, or give them a plan or policies.
 
     Example: nearcast nodes --join nats://127.0.0.1:4222
 
@@ -138,6 +142,9 @@ def nodes(
         return
     if plan is not None:
         _share(section, plan)
+        return
+    if policies is not None:
+        _share_policies(section, policies)
         return
     members = asyncio.run(look(section))
     if json:
@@ -161,6 +168,19 @@ def _share(section: NetworkSection, path: Path) -> None:
         plan = load_plan(path)
     named = asyncio.run(share_plan(section, plan))
     typer.echo(f"Plan {named.version} is shared with {', '.join(named.nodes)}.")
+
+
+def _share_policies(section: NetworkSection, path: Path) -> None:
+    import asyncio
+
+    from nearcast.cli.terminal import told_of_files
+    from nearcast.retained import policies_to_text, read_policies
+    from nearcast.server.nats_admin import share_policies
+
+    with told_of_files():
+        text = policies_to_text(read_policies(path))
+    version = asyncio.run(share_policies(section, text))
+    typer.echo(f"Policies {version} are shared.")
 
 
 def _section(config: Path | None, join: str | None, network: str | None) -> NetworkSection:

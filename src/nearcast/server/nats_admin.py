@@ -1,4 +1,4 @@
-"""What the command line asks a network: who is there, and who is to leave."""
+"""What the command line asks a network: who is there, who is to leave, what all are to follow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
 from nearcast.server.nats_connection import NatsConnection, close, connect
 from nearcast.server.nats_members import Member, Members, list_members, open_bucket
-from nearcast.server.nats_settings import PLAN, SharedSettings
+from nearcast.server.nats_settings import PLAN, POLICIES, SharedSettings
 from nearcast.server.network import request_subject
 
 if TYPE_CHECKING:
@@ -79,6 +79,20 @@ async def share_plan(section: NetworkSection, plan: Plan) -> NamedPlan:
         kept = await open_bucket(client, section, expires=False)
         await SharedSettings(client, kept).put(PLAN, named.to_bytes(), at_ms=now_ms())
         return named
+
+
+async def share_policies(section: NetworkSection, text: str) -> int:
+    """Let all nodes decide by these policies, a policy file's text; return their version.
+
+    What is no policy file is a FileFormatError, and nothing has changed.
+    """
+    from nearcast.retained import policies_from_text
+
+    policies_from_text(text, "policies")
+    async with _connected(section) as client:
+        kept = await open_bucket(client, section, expires=False)
+        head = await SharedSettings(client, kept).put(POLICIES, text.encode(), at_ms=now_ms())
+        return head.version
 
 
 def now_ms() -> int:

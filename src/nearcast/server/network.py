@@ -40,7 +40,7 @@ from nearcast.server.nats_members import (
     key_of,
     open_bucket,
 )
-from nearcast.server.nats_settings import PLAN, Shared, SharedSettings
+from nearcast.server.nats_settings import PLAN, POLICIES, Shared, SharedSettings
 from nearcast.server.turns import Turns
 
 log = logging.getLogger("nearcast.network")
@@ -66,6 +66,7 @@ class Network:
         *,
         describe: Callable[[Network], Member],
         on_leave: Callable[[], None],
+        on_policies: Callable[[bytes], None] | None = None,
     ) -> None:
         self.mesh = mesh
         self.problem = ""
@@ -73,6 +74,7 @@ class Network:
         self._turns = turns
         self._describe = describe
         self._on_leave = on_leave
+        self._on_policies = on_policies
         self._carrier = FrameCarrier(
             section.name, mesh.name, received=self._received, has_room=self._let_go_on
         )
@@ -85,6 +87,7 @@ class Network:
         self._left: dict[str, int] = {}
         self._began: dict[str, int] = {}
         self._plan: NamedPlan | None = None
+        self._policies = ""
         self._told_of: dict[str, tuple[bool, str, bool]] = {}
 
     # --- begin and end ----------------------------------------------------------------------
@@ -174,7 +177,8 @@ class Network:
                 self._carrier.run(client),
                 self._watch(members),
                 self._refresh(members),
-                self._follow_plan(settings),
+                self._follow(settings, PLAN, self._plan_shared),
+                self._follow(settings, POLICIES, self._policies_shared),
                 client.lost.wait(),
             )
         finally:
@@ -254,17 +258,19 @@ class Network:
         self._told_of.pop(name, None)
         self._turns.schedule()
 
-    # --- the plan ---------------------------------------------------------------------------
+    # --- plan and policies ------------------------------------------------------------------
 
-    async def _follow_plan(self, settings: SharedSettings) -> None:
-        """Take each plan that is shared; one that is none is refused, and the old one stays."""
+    async def _follow(
+        self, settings: SharedSettings, name: str, take: Callable[[Shared | FileFormatError], None]
+    ) -> None:
+        """Take each value that is shared; one that is none is refused, and the old one stays."""
         while True:
-            watch = settings.watch(PLAN)
+            watch = settings.watch(name)
             try:
                 async for shared in watch:
-                    self._plan_shared(shared)
+                    take(shared)
             except EnvironmentProblem as problem:
-                log.warning("the plan cannot be read: %s", problem)
+                log.warning("the network's '%s' cannot be read: %s", name, problem)
             finally:
                 await watch.aclose()
             await asyncio.sleep(RETRY_S)
@@ -277,6 +283,13 @@ class Network:
             self._use_plan()
         except (FileFormatError, MisuseError) as problem:
             log.warning("a plan was refused, the old one stays: %s", problem)
+
+    def _policies_shared(self, shared: Shared | FileFormatError) -> None:
+        if isinstance(shared, FileFormatError):
+            log.warning("policies were refused, the old ones stay: %s", shared)
+        elif self._on_policies is not None and shared.head.digest != self._policies:
+            self._policies = shared.head.digest  # a new connection tells of it again
+            self._on_policies(shared.data)
 
     def _use_plan(self) -> None:
         """Begin to use a newer plan; while the network changes to another one, that waits."""

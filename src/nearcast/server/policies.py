@@ -1,7 +1,8 @@
-"""The policy file of a running broker: `policies.json` in the data directory.
+"""The policies of a running broker: `policies.json` in its data directory, or the network's.
 
-Without it the policy that comes with Nearcast decides. A file that cannot be read, or is not right,
-is refused as a whole and told of once; what was loaded before stays.
+A node's own file comes first, then what its network shares, then the policy that comes with
+Nearcast. What cannot be read, or is not right, is refused as a whole and told of once; what was
+loaded before stays.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class PolicyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp: _Stamp | None = None
+        self._shared: Policies | None = None
 
     def take_changed(self) -> Policies | None:
         """Return the policies to decide by from now on; None if nothing has changed."""
@@ -41,6 +43,21 @@ class PolicyFile:
             log.error("the policy file was refused, what was loaded before stays: %s", problem)
             return None
 
+    def take_shared(self, data: bytes) -> Policies | None:
+        """Take what the network shares; return it if it decides from now on."""
+        from nearcast.retained import policies_from_text
+
+        try:
+            self._shared = policies_from_text(data.decode(), "the network")
+        except (NearcastError, UnicodeDecodeError) as problem:
+            log.error("the network's policies were refused, the old ones stay: %s", problem)
+            return None
+        if self._stamp is not None:
+            log.info("the network shares policies; this node's own file decides (%s)", self._path)
+            return None
+        log.info("policies of the network are used: %s", _summary(self._shared))
+        return self._shared
+
     def _look(self) -> _Stamp | None:
         """Return what tells one version of the file from another; None where there is none."""
         try:
@@ -52,15 +69,17 @@ class PolicyFile:
     def _read(self, *, gone: bool) -> Policies:
         from nearcast.retained import Policies, read_policies, shipped_policy
 
+        if gone and self._shared is not None:
+            log.info("the policy file is gone; the network's policies decide")
+            return self._shared
         if gone:
             log.info("the policy file is gone; the policy that comes with Nearcast decides")
             return Policies(general=shipped_policy())
         policies = read_policies(self._path)
-        general = "none" if policies.general is None else "one"
-        log.info(
-            "policies read from %s: %d topics, general: %s",
-            self._path,
-            len(policies.topics),
-            general,
-        )
+        log.info("policies read from %s: %s", self._path, _summary(policies))
         return policies
+
+
+def _summary(policies: Policies) -> str:
+    general = "none" if policies.general is None else "one"
+    return f"{len(policies.topics)} topics, general: {general}"

@@ -41,6 +41,7 @@ from nearcast.server.websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
     from nearcast.network.mesh import Mesh
+    from nearcast.retained import Policies
     from nearcast.server.event_log import EventLog
     from nearcast.server.network import Network
 
@@ -181,7 +182,15 @@ class Server:
 
     def _load_policies(self) -> None:
         """Let a policy file that has changed decide from now on."""
-        policies = None if self._policies is None else self._policies.take_changed()
+        if self._policies is not None:
+            self._use_policies(self._policies.take_changed())
+
+    def _take_policies(self, data: bytes) -> None:
+        """Let the network's policies decide, unless this node has a file of its own."""
+        if self._policies is not None:
+            self._use_policies(self._policies.take_shared(data))
+
+    def _use_policies(self, policies: Policies | None) -> None:
         if policies is not None:
             self.node.load_policies(policies, self.clock.now_ms())
             if self._turns is not None:
@@ -227,7 +236,14 @@ class Server:
         from nearcast.server.network_entry import entry_of
 
         section, describe = self.configuration.network, entry_of(self)
-        self.network = Network(section, mesh, turns, describe=describe, on_leave=self._leave)
+        self.network = Network(
+            section,
+            mesh,
+            turns,
+            describe=describe,
+            on_leave=self._leave,
+            on_policies=self._take_policies,
+        )
         turns.on_taken, turns.on_written = self.network.settle, self.network.turn_ended
         await self.network.start()
 
