@@ -97,7 +97,6 @@ def drawn_settings(random: Random) -> dict[str, object]:
         "split": random.choice(list(Split)),
         "climb": random.choice(list(Climb)),
         "placement": random.choice(list(Placement)),
-        "load_bound": random.choice([1_000.0, float("inf")]),
         "coalesce_ms": random.choice([0, 0, 20]),
         "cache_size": random.choice([0, 0, 50]),
     }

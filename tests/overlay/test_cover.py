@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_a_gap_in_which_no_event_was_counted_costs_nothing() -> None:
     neighbours = [((8.0,), (10.0,)), ((20.0,), (22.0,))]
     apart = [((0.0,), (1.0,)), ((5.0,), (6.0,))]  # many events fall between these two
 
-    def summary(added: list[Bounds], density: GridDensity | None) -> list[Bounds]:
+    def summary(added: Sequence[Bounds], density: GridDensity | None) -> list[Bounds]:
         cover = Cover(extent, looseness=0.25, density=density)
         for box in added:
             cover.add(box)

@@ -60,7 +60,6 @@ class Parameters:
     least: int = 3
     most: int = 6
     cache_size: int = 0
-    load_bound: float = math.inf
     join_gap_ms: int = 60
     beat_ms: int = 30_000
     coalesce_ms: int = 500
@@ -113,7 +112,6 @@ def settings_of(parameters: Parameters, seed: int) -> Settings:
         climb=parameters.climb,
         density=density,
         cache_size=parameters.cache_size,
-        load_bound=parameters.load_bound,
         beat_ms=parameters.beat_ms,
         patience_ms=int(parameters.beat_ms * 3.5),
         probe_ms=parameters.beat_ms * 10,
@@ -232,7 +230,7 @@ def overhead_rows(parameters: Parameters, seed: int) -> list[Row]:
     lows, highs = subscriptions(parameters, seed)
     rows = []
     for sigma in parameters.event_sigmas:
-        if parameters.method in (Method.MEASURED, Method.BALANCED):
+        if parameters.method is Method.MEASURED:
             publish_all(net, event_points(parameters, sigma, seed + 1000), f"warm{sigma}", 120_000)
             net.run(8 * parameters.beat_ms)
         net.reset()

@@ -99,7 +99,6 @@ def _beyond_points(paper: Parameters, sigma: float, seed: int) -> list[Point]:
         replace(one, method=m, density="histogram") for m in (Method.CHEAPEST, Method.EXACT)
     ]
     variants.append(replace(one, method=Method.MEASURED))
-    variants.append(replace(one, method=Method.BALANCED, load_bound=2.0))
     return [Point("beyond", overhead_rows, (variant, seed)) for variant in variants]
 
 

@@ -39,8 +39,6 @@ class Method(Enum):
     """The member with the most events of its own, by whatever density there is."""
     MEASURED = "measured"
     """EXACT, and from time to time again by the events that were really passed on."""
-    BALANCED = "balanced"
-    """EXACT among the members whose load is below the bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,11 @@ class Address(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a group knows of a member: its host, the box around all below it, its size and load."""
+    """What a group knows of a member: its host, the box around all below it, its size."""
 
     address: Address
     box: Bounds
     size: int = 1
-    load: float = 0.0
     """Overhead per second that the host bears, as it reports."""
 
 

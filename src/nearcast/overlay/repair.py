@@ -51,7 +51,6 @@ def beat(seat: Seat, now: Instant) -> None:
     """Do what is due: say who is whose, forget who is silent, look for what is missing."""
     settings = seat.settings
     seat.beats += 1
-    _measure(seat, now)
     _forget_silent(seat, now)
     if seat.parent is not None and now - seat.parent_heard > settings.patience_ms:
         _parent_lost(seat, now)
@@ -202,23 +201,11 @@ def _is_smallest(seat: Seat, level: int, size: int) -> bool:
     return all((size, seat.address) < other for other in small)
 
 
-def _measure(seat: Seat, now: Instant) -> None:
-    since, before, _ = seat.window
-    if now - since >= 4 * seat.settings.beat_ms:
-        overhead = seat.overhead()
-        seat.window = (now, overhead, (overhead - before) * 1000.0 / (now - since))
-
-
 def _reconsider(seat: Seat, now: Instant) -> None:
-    """Elect again by what was measured: rates, and loads against the bound."""
-    settings = seat.settings
-    if settings.method is not Method.MEASURED:
-        if settings.method is not Method.BALANCED and seat.top > 0:
+    """Elect again; if the method says so, by the rates that were measured."""
+    if seat.settings.method is not Method.MEASURED:
+        if seat.top > 0:
             settle(seat, 1, now, until=seat.top)
-        elif seat.load > settings.load_bound and seat.top > 0 and now == seat.window[0]:
-            own = seat.groups[seat.top].members[seat.address]
-            seat.groups[seat.top].members[seat.address] = own._replace(load=seat.load)
-            settle(seat, seat.top, now)
         return
     for level in range(1, seat.top + 1):
         heir = _busiest(seat, level)

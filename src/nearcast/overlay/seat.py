@@ -171,7 +171,6 @@ class Seat:
         "tally",
         "tries",
         "wanted",
-        "window",
     )
 
     def __init__(
@@ -231,8 +230,6 @@ class Seat:
         self.flush_at: Instant | None = None
         self.delivered: list[Batch] = []
         self.tally = Tally()
-        self.window = (now, 0.0, 0.0)
-        """Start of the load window, overhead at its start, load found in the one before."""
         self.barren: dict[Address, dict[Bounds, None]] = {}
         self.asks: dict[Address, int] = {}
         self.out: list[Envelope] = []
@@ -247,11 +244,6 @@ class Seat:
         """Return the root, as far as this seat knows."""
         return self.path[0] if self.parent is not None and self.path else self.address
 
-    @property
-    def load(self) -> float:
-        """Return the overhead per second in the last window."""
-        return self.window[2]
-
     def overhead(self) -> float:
         """Return all overhead so far, in the settings' costs."""
         costs = self.settings.costs
@@ -260,9 +252,9 @@ class Seat:
     def entry(self, level: int) -> Entry:
         """Return this seat as a member of a group of `level + 1`."""
         if level < 0:
-            return Entry(self.address, self.box, 1, self.load)
+            return Entry(self.address, self.box, 1)
         group = self.groups[level]
-        return Entry(self.address, group.box(), len(group.members), self.load)
+        return Entry(self.address, group.box(), len(group.members))
 
     def send(self, to: Address, body: Body) -> None:
         """Put a message into the outbox."""

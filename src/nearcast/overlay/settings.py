@@ -60,8 +60,6 @@ class Settings:
     """How long an event id is remembered, at least; later copies would count as new."""
     cache_size: int = 0
     """How many different events a branching peer remembers (claim C3.5); 0 is no cache."""
-    load_bound: float = float("inf")
-    """Overhead per second above which a host gives way to a member below it (method BALANCED)."""
     hysteresis: float = 0.1
     """By how much a measured rate must exceed the host's before it gives way."""
     hop_limit: int = 64

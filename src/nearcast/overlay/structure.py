@@ -40,8 +40,7 @@ class _Part:
 
     def entry(self) -> Entry:
         box = union_of([entry.box for entry in self.entries.values()])
-        load = self.entries[self.holder].load
-        return Entry(self.holder, box, len(self.entries), load)
+        return Entry(self.holder, box, len(self.entries))
 
 
 @dataclass(slots=True)
@@ -155,9 +154,6 @@ def choose_host(
     if level == 0:
         return next(iter(entries))
     listed = list(entries.values())
-    if settings.method is Method.BALANCED:
-        below = [entry for entry in listed if entry.load <= settings.load_bound]
-        listed = below or [min(listed, key=lambda entry: entry.load)]
     places = {entry.address: place for place, entry in enumerate(listed)}
     place = elect(
         settings.method,
@@ -340,7 +336,7 @@ def report(seat: Seat, *, always: bool = False) -> None:
     if seat.parent is None:
         return
     entry = seat.entry(seat.top)
-    if always or seat.reported is None or entry[:3] != seat.reported[:3]:
+    if always or seat.reported is None or entry != seat.reported:
         seat.reported = entry
         seat.send(seat.parent, Report(seat.top + 1, entry, seat.clock, seat.sponsor))
 

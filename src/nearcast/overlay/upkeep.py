@@ -142,7 +142,7 @@ def _heed(seat: Seat, message: Adopt, now: Instant) -> None:
     if seat.address not in message.path:
         seat.circles = 0
     own = next((e for e in message.siblings if e.address == seat.address), None)
-    if own is not None and own[:3] != seat.entry(seat.top)[:3]:
+    if own is not None and own != seat.entry(seat.top):
         report(seat, always=True)
 
 
@@ -172,7 +172,7 @@ def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> Non
         return
     group.heard[sender] = now
     group.members[sender] = entry
-    if entry[:3] != before[:3]:
+    if entry != before:
         if level == 0 and entry.box != seat.box:
             group.drop(sender)  # no twin any more
         settle(seat, level, now, elects=False)
