@@ -157,6 +157,55 @@ def test_a_message_wants_letting_go_when_its_past_has_had_its_time():
     assert forum.heard("n2") == ["a"]
 
 
+def test_a_node_that_comes_back_says_nothing_until_what_it_forgot_has_expired():
+    forum = Forum(3, 1, "causal", Link(delay=uniform(1, 3)))
+    forum.world.crash("n1")
+    forum.world.restart("n1")
+    began_ms = forum.world.now
+    forum.world.perform("n1", forum.nodes["n1"].restart(began_ms))
+    forum.run(LIFETIME_MS - 50)  # links are up again
+    client = forum.clients["n1"] = SimulatedClient("cn1")
+    forum.world.perform("n1", forum.nodes["n1"].admit(client, forum.world.now))
+    forum.run(20)
+
+    forum.say("n1", "early", 1)
+    assert forum.nodes["n1"].mesh.ordered_at() == began_ms + LIFETIME_MS + 100
+    forum.say("n1", "second", 1)
+    forum.run(began_ms + LIFETIME_MS + 99 - forum.world.now)
+    assert forum.heard("n0") == []
+    forum.run(20)
+
+    assert forum.heard("n0") == forum.heard("n2") == ["early", "second"]
+
+
+def test_what_was_said_too_soon_after_a_start_to_be_of_use_later_is_discarded():
+    forum = Forum(2, 1, "causal", Link(delay=uniform(1, 3)))
+    groups = forum.nodes["n0"].mesh._causal
+    groups._began_ms = forum.world.now
+    forum.say("n0", "at once", 1)
+    forum.run(50)
+    forum.say("n0", "a little later", 1)
+    forum.run(60)
+    forum.say("n0", "late enough", 1)
+    forum.run(LIFETIME_MS + 100)
+
+    assert forum.heard("n1") == ["late enough"]
+    assert groups.counts.discarded == {"late": 2}
+    assert groups.counts.sent == 1
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_may_have_been_here_before_a_crash_is_not_taken_again_at_qos_2(qos: int):
+    forum = Forum(2, 1, "causal", Link(delay=constant(5)))
+    groups = forum.nodes["n1"].mesh._causal
+    forum.say("n0", "x", qos)
+    groups._began_ms = forum.world.now + 1  # as if it had started while the message was under way
+    forum.run(100)
+
+    assert forum.heard("n1") == (["x"] if qos == 1 else [])
+    assert groups.counts.discarded == ({} if qos == 1 else {"unsure": 1})
+
+
 # --- clocks ---------------------------------------------------------------------------------
 
 

@@ -4,6 +4,10 @@ A space with `order = "causal"` is a group: its nodes are the processes, its `li
 node where a message is published works out which nodes want it, because they are part of what the
 message tells about its past; what arrives waits until all that it depends on is there, or too late.
 A message of QoS 1 or 2 is sent again, within its lifetime, over a link that broke.
+
+A node that comes back has forgotten what it knew, and others rely on that. So it sends nothing
+until all of it has expired, one lifetime and skew after its start; and what was sent before its
+start it does not take at QoS 2, since it may have had it already.
 """
 
 from __future__ import annotations
@@ -26,6 +30,17 @@ if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
 
 _SENT, _DELIVERED, _HELD, _DISCARDED = range(4)  # eventlog.records.CausalStep
 DEFAULT_LIFETIME_MS = 1_000
+_UNSURE = "unsure"  # why a message is discarded: it may have been here before a crash
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """A message that was published too soon after the start."""
+
+    group: str
+    names: frozenset[str]
+    message: Message
+    at_ms: int
 
 
 @dataclass(slots=True)
@@ -48,7 +63,7 @@ class CausalGroups:
     Complexity: as `DeltaCausal`, for each message of such a space.
     """
 
-    def __init__(self, name: str, node: Node, skew_s: float) -> None:
+    def __init__(self, name: str, node: Node, skew_s: float, began_ms: int = 0) -> None:
         self.counts = CausalCounts()
         self._name = name
         self._node = node
@@ -59,6 +74,9 @@ class CausalGroups:
         self._number = 0
         self._now_ms = 0
         self._out: list[tuple[str, int, str, bytes]] = []
+        self._began_ms = began_ms
+        self._skew_ms = round(skew_s * 1000)
+        self._early: list[_Early] = []
         for one in node.state.router.spaces.all:
             if one.order == "causal":
                 self._open(one.space.name, one.lifetime_ms or DEFAULT_LIFETIME_MS, skew_s)
@@ -90,23 +108,50 @@ class CausalGroups:
         if not names:
             return True
         now_ms = self._instant(now_ms)
-        deadline_ms = now_ms + int(group.lifetime * 1000)
+        one = _Early(route.space.space.name, frozenset(names), message, now_ms)
+        self._send_early(now_ms)
+        if now_ms < self._speaks_at(one.group):
+            self._early.append(one)
+        else:
+            self._send(one, now_ms)
+        return True
+
+    def _speaks_at(self, group: str) -> int:
+        """Return from when on this node may send, after its start."""
+        if not self._began_ms:
+            return 0
+        return self._began_ms + int(self._groups[group].lifetime * 1000) + self._skew_ms
+
+    def _send_early(self, now_ms: int) -> None:
+        """Send what had to wait for the end of what was before; what is too late is not sent."""
+        due = [one for one in self._early if self._speaks_at(one.group) <= now_ms]
+        if due:
+            self._early = [one for one in self._early if self._speaks_at(one.group) > now_ms]
+        for one in due:
+            self._send(one, now_ms)
+
+    def _send(self, one: _Early, now_ms: int) -> None:
+        group, message = self._groups[one.group], one.message
+        deadline_ms = one.at_ms + int(group.lifetime * 1000)
         lifetime_s = None
-        if message.expires_at_ms and message.expires_at_ms < deadline_ms:
-            deadline_ms = message.expires_at_ms
+        if one.at_ms < now_ms or 0 < message.expires_at_ms < deadline_ms:
+            deadline_ms = min(deadline_ms, message.expires_at_ms or deadline_ms)
             lifetime_s = max(1, deadline_ms - now_ms) / 1000
-        copies = group.send(names, encode_message(message), now_ms / 1000, lifetime=lifetime_s)
+        if deadline_ms <= now_ms and one.at_ms < now_ms:
+            self._count_discarded("late")
+            return
+        data = encode_message(message)
+        copies = group.send(set(one.names), data, now_ms / 1000, lifetime=lifetime_s)
         self.counts.sent += 1
         first = next(iter(copies.values()))
-        self._note(_SENT, route.space.space.name, first, now_ms, ",".join(sorted(names)))
+        self._note(_SENT, one.group, first, now_ms, ",".join(sorted(one.names)))
         for to, copy in copies.items():
             self._number += 1
             data = copy.encode()
             if message.head.qos:
-                kept = (deadline_ms, route.space.space.name, data)
+                kept = (deadline_ms, one.group, data)
                 self._unsettled.setdefault(str(to), {})[self._number] = kept
-            self._out.append((str(to), self._number, route.space.space.name, data))
-        return True
+            self._out.append((str(to), self._number, one.group, data))
 
     def receive(self, group_name: str, data: bytes, now_ms: int) -> None:
         """Take in a message of another node."""
@@ -117,6 +162,10 @@ class CausalGroups:
             return
         now_ms = self._instant(now_ms)
         message = OrderedMessage.decode(data)
+        if message.sent_us < self._began_ms * 1000 and _is_once(message):
+            self._count_discarded(_UNSURE)
+            self._note(_DISCARDED, group_name, message, now_ms, _UNSURE)
+            return
         outputs = group.receive(message, now_ms / 1000)
         if not any(_is_same(one.message, message) for one in outputs):
             self.counts.held += 1
@@ -168,13 +217,16 @@ class CausalGroups:
     def advance(self, now_ms: int) -> None:
         """Do what is due."""
         now_ms = self._instant(now_ms)
+        self._send_early(now_ms)
         for name, group in self._groups.items():
             self._carry_out(name, group.advance(now_ms / 1000), now_ms)
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
         times = [group.wake_at() for group in self._groups.values()]
-        return min((-int(-at * 1000 // 1) for at in times if at is not None), default=None)
+        due_ms = [-int(-at * 1000 // 1) for at in times if at is not None]
+        due_ms += [self._speaks_at(one.group) for one in self._early]
+        return min(due_ms, default=None)
 
     def take(self) -> list[tuple[str, int, str, bytes]]:
         """Return what is to travel: node, number, group, message."""
@@ -193,9 +245,12 @@ class CausalGroups:
                 self._note(_DELIVERED, group, one.message, now_ms)
             else:
                 reason = one.reason.name.lower()
-                self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1
+                self._count_discarded(reason)
                 self.counts.skew_violations += reason == "future"
                 self._note(_DISCARDED, group, one.message, now_ms, reason)
+
+    def _count_discarded(self, reason: str) -> None:
+        self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1
 
     def _note(self, step: int, group: str, message: Ordered, now_ms: int, detail: str = "") -> None:
         """Tell the event log what an audit needs: who sent it, when, until when it is of use."""
@@ -214,3 +269,7 @@ class CausalGroups:
 
 def _is_same(one: Ordered, other: Ordered) -> bool:
     return one.sent_us == other.sent_us and one.sender == other.sender
+
+
+def _is_once(message: Ordered) -> bool:
+    return decode_message(message.payload).head.qos == 2

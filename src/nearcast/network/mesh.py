@@ -100,7 +100,8 @@ class Mesh:
 
     Contract: while links are up, what clients of one node publish reaches the subscribers of all
     nodes as it would on a single one; a subscription is acknowledged once all nodes that are there
-    send what it wants. QoS 1 and 2 wait for nodes that are away.
+    send what it wants. QoS 1 and 2 wait for nodes that are away. `began_ms` is when this node
+    started, 0 for one that was never there before.
 
     Complexity: O(nodes) per change of the set of filters, O(nodes that want it) per publication.
     """
@@ -114,6 +115,7 @@ class Mesh:
         timing: LinkTiming | None = None,
         patience: Timing | None = None,
         skew_ms: int = 100,
+        began_ms: int = 0,
         spaces: str = "",
         looseness: float = LOOSENESS,
         densities: Mapping[str, Density] | None = None,
@@ -132,7 +134,7 @@ class Mesh:
         self._geography: Geography | None = None
         if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
             self._geography = Geography(name, node, patience or PATIENCE)
-        self._causal = CausalGroups(name, node, skew_ms / 1000)
+        self._causal = CausalGroups(name, node, skew_ms / 1000, began_ms)
         self._terms = Terms(spaces, skew_ms if self._causal.is_used else 0)
         self._contests = Contests(name, node)
         self._homes = Homes(name, node, self._tell_named, self._carry)

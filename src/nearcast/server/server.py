@@ -109,6 +109,7 @@ class Server:
         self.ports: list[tuple[str, str, int]] = []
         self.failure: BaseException | None = None
         self._started_s = time.monotonic()
+        self._began_ms = self.clock.now_ms()
         self._access = make_access(configuration)
         self._journal: JournalFile | None = None
         self._listeners: list[asyncio.Server] = []
@@ -223,9 +224,18 @@ class Server:
                 random=SystemRandom(),
                 spaces=describe_spaces(self.configuration),
                 skew_ms=round(self.configuration.network.skew * 1000),
+                began_ms=0 if self._is_new() else self._began_ms,
                 looseness=section.looseness,
                 densities=load_densities(section.histograms, declared),
             )
+
+    def _is_new(self) -> bool:
+        """Tell whether this node has surely never been there before: it keeps state, and has none.
+
+        Only then need nobody's memory of an earlier life of it expire.
+        """
+        journal = Path(self.configuration.node.data) / "journal"
+        return self.configuration.durability.mode != "off" and not journal.exists()
 
     async def _join_network(self) -> None:
         """Become part of a network, before there are clients that a taken name would send away."""

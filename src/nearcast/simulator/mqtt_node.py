@@ -151,6 +151,7 @@ class MqttNode:
             random=random,
             timing=self._link_timing,
             patience=self._patience,
+            began_ms=now,
         )
         self.node.restore(self._disk, now)
         self.node.take_journal()
