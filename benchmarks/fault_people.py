@@ -121,6 +121,9 @@ class Citizen:
         self._client.max_queued_messages_set(0)
         self._client.max_inflight_messages_set(200)
         self._client.reconnect_delay_set(1, 1)
+
+    def start(self) -> Citizen:
+        """Connect, and subscribe to everything."""
         self._client.connect("127.0.0.1", self.port, keepalive=5)
         self._client.loop_start()
         if self.listens:
@@ -136,6 +139,7 @@ class Citizen:
             )
         else:
             self.is_subscribed = True
+        return self
 
     def act(self) -> None:
         """Send something; now and then, go somewhere else."""
@@ -219,7 +223,7 @@ class Citizen:
         ends = [one.said_s for one in self.stays[1:]] + [float("inf")]
         return any(
             one.spot == spot and one.sure_s and one.sure_s <= since_s and until_s <= end_s
-            for one, end_s in zip(self.stays, ends, strict=True)
+            for one, end_s in zip(self.stays, ends, strict=False)
         )
 
     def maybe_at(self, spot: int, since_s: float, until_s: float) -> bool:
@@ -227,7 +231,7 @@ class Citizen:
         ends = [one.sure_s or float("inf") for one in self.stays[1:]] + [float("inf")]
         return any(
             one.spot == spot and one.said_s <= until_s and since_s <= end_s
-            for one, end_s in zip(self.stays, ends, strict=True)
+            for one, end_s in zip(self.stays, ends, strict=False)
         )
 
 

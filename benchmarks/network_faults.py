@@ -54,11 +54,15 @@ def populate(trouble: Trouble, rng: Random) -> list[Citizen]:
     """Return two citizens for each node, and one at the guest's that only publishes."""
     widths = rng.sample(range(5, 45), 2 * len(NAMES))
     people = [
-        Citizen(f"{node}{number}", node, trouble.ports[node], widths.pop(), Random(rng.random()))
+        Citizen(
+            f"{node}{number}", node, trouble.ports[node], widths.pop(), Random(rng.random())
+        ).start()
         for node in NAMES
         for number in range(2)
     ]
-    guest = Citizen("guest", GUEST, trouble.ports[GUEST], 0, Random(rng.random()), listens=False)
+    guest = Citizen(
+        "guest", GUEST, trouble.ports[GUEST], 0, Random(rng.random()), listens=False
+    ).start()
     deadline = time.monotonic() + SETTLE_S
     while not all(one.is_subscribed for one in people) and time.monotonic() < deadline:
         time.sleep(0.05)
