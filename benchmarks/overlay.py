@@ -1,14 +1,22 @@
 """The content overlay against its targets, and beside the one-hop alternative.
 
 Times are processor seconds of this process, so that a busy machine does not count.
+`overlay_sizes.py` compares both as a network of brokers would use them, `overlay_summaries.py` has
+what a node tells of its clients.
+
+    python -m benchmarks.overlay --full
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from dataclasses import replace
 from typing import Any
+
+from benchmarks.overlay_sizes import sizes_row
+from benchmarks.overlay_summaries import LOOSENESS, summary_row
 
 from nearcast.experiments.content_overlay import (
     Parameters,
@@ -71,10 +79,50 @@ def growth(sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     return rows
 
 
+def beside_one_hop(sizes: tuple[int, ...], clients: int) -> list[dict[str, Any]]:
+    """Compare a network of brokers in a tree with one that goes one hop."""
+    rows = []
+    for nodes in sizes:
+        found = sizes_row(nodes, clients, 1, changes=60, events=200)
+        name = f"{nodes} nodes of {clients} clients"
+        for what, ours, other in (
+            ("messages per change", "tree_messages_per_change", "hop_messages_per_change"),
+            ("bytes per change", "tree_bytes_per_change", "hop_bytes_per_change"),
+            ("copies per event", "tree_copies_per_event", "hop_copies_per_event"),
+            ("latency in ms", "tree_latency_ms", "hop_latency_ms"),
+            ("table entries", "tree_table_mean", "hop_table"),
+        ):
+            told = f"one hop: {found[other]:.2f}"
+            rows.append(_row(f"{name}: {what}, tree", found[ours], told, True))
+        wins = found["q_messages"]
+        rows.append(_row(f"{name}: events a change below which the tree wins", wins, "", True))
+        right = found["missed_per_event"] == 0
+        rows.append(_row(f"{name}: missed per event", found["missed_per_event"], "0", right))
+    return rows
+
+
+def summaries(counts: tuple[int, ...], loosenesses: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Measure what a node tells of its clients, and what a change of a subscription costs."""
+    rows = []
+    for clients in counts:
+        for looseness in loosenesses:
+            found = summary_row(clients, looseness, 1)
+            name = f"{clients} clients, looseness {looseness:g}"
+            rows.append(_row(f"{name}: boxes", found["boxes"], "reported", True))
+            share = found["for_nobody"]
+            rows.append(_row(f"{name}: share that comes for nobody", share, "reported", True))
+            told = found["told_share"]
+            rows.append(_row(f"{name}: share of changes that is told", told, "reported", True))
+            taken_us = found["us_per_change"]
+            rows.append(_row(f"{name}: µs per change", taken_us, "< 1000", taken_us < 1000))
+    return rows
+
+
 def run(quick: bool) -> dict[str, Any]:
-    """Run all; quick takes about a minute, full about ten."""
+    """Run all; quick takes about a minute, full about fifteen."""
     if quick:
         rows = joins_and_events(300, 4_000) + growth((50, 200))
+        rows += summaries((30, 300), (0.0, 0.25)) + beside_one_hop((4, 16), 5)
     else:
         rows = joins_and_events(3_000, 40_000) + growth((100, 1000))
         start = time.process_time()
@@ -84,9 +132,13 @@ def run(quick: bool) -> dict[str, Any]:
         rows.append(_row("30,000 peers: hops", large["hops_mean"], "< 19", large["hops_mean"] < 19))
         right = large["deliveries"] == large["matching"]
         rows.append(_row("30,000 peers: deliveries are the matches", float(right), "1", right))
+        rows += summaries((30, 300, 3_000), LOOSENESS)
+        rows += beside_one_hop((4, 16, 64, 100, 200), 10)
     return {"name": "overlay", "quick": quick, "rows": rows}
 
 
 if __name__ == "__main__":
-    for row in run(quick=True)["rows"]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="about fifteen minutes")
+    for row in run(quick=not parser.parse_args().full)["rows"]:
         print(row)
