@@ -13,6 +13,7 @@ from nearcast.cli.terminal import JSON, print_json
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
     from nearcast.model import Space
+    from nearcast.pipeline.live import Live
 
 app = typer.Typer(help="Run a job on Spark.", no_args_is_help=True)
 
@@ -181,7 +182,15 @@ def match(
 @app.command()
 def stream(
     *,
-    input: Input,  # noqa: A002 - the option's name
+    input: Annotated[  # noqa: A002 - the option's name
+        str, typer.Option("--input", help="A folder of event files, an event log.")
+    ] = "",
+    source: Annotated[
+        str, typer.Option(help="Live events: mqtt://host:port/TOPICS or nats://host:port/NETWORK.")
+    ] = "",
+    deliver: Annotated[
+        str, typer.Option(help="Publish what a live source delivers: mqtt://host:port/PREFIX.")
+    ] = "",
     subscriptions: Annotated[str, typer.Option(help="The directory of subscription changes.")],
     output: Output,
     checkpoint: Annotated[Path, typer.Option(help="Where the stream remembers how far it is.")],
@@ -193,15 +202,20 @@ def stream(
         "nearcast.toml"
     ),
     files_a_batch: Annotated[int, typer.Option(min=1, help="Event files per micro-batch.")] = 64,
-    once: Annotated[bool, typer.Option("--once", help="Stop when all files are done.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop when all that is there is done.")
+    ] = False,
     master: Master = "local[*]",
 ) -> None:
-    """Match event files as they appear, against subscriptions as they change.
+    """Match events as they appear in files or are published, against subscriptions as they change.
 
     Killed at any moment and started again, it goes on where it was: nothing lost, nothing doubled.
 
     Example: nearcast pipeline stream --space shops --input events --subscriptions changes
     --output found --checkpoint state
+
+    Example: nearcast pipeline stream --space shops --source mqtt://localhost:1883/shops/#
+    --subscriptions changes --output found --checkpoint state
     """
     from nearcast.matching.ranking import checked_rank
     from nearcast.model.errors import EnvironmentProblem
@@ -212,11 +226,18 @@ def stream(
 
     declared = _space(config, space)
     question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
-    paths = (Path(input), Path(subscriptions), Path(output), checkpoint)
+    live = _live(config, space, input, source, deliver)
+    paths = (Path(input or source), Path(subscriptions), Path(output), checkpoint)
+    asked = Stream(*paths, declared, question, files_a_batch)
     spark = spark_session(master)
     with told_plainly(output):
-        query = start(spark, Stream(*paths, declared, question, files_a_batch), once=once)
-        query.awaitTermination()
+        if live is None:
+            start(spark, asked, once=once).awaitTermination()
+        else:
+            from nearcast.pipeline.live import start_live
+
+            with start_live(spark, asked, live, once=once) as running:
+                running.wait()
     if (batch := unfinished_batch(checkpoint)) is not None:
         raise EnvironmentProblem(
             f"the stream ended in the middle of batch {batch}",
@@ -224,6 +245,25 @@ def stream(
             todo="Start it again: it goes on with that batch",
         )
     typer.echo(f"Done: deliveries in {output}/deliveries")
+
+
+def _live(config: Path, space: str, folder: str, source: str, deliver: str) -> Live | None:
+    """Return the live source that is asked for, None for files; it is one or the other."""
+    import os
+
+    from nearcast.config import load
+    from nearcast.model.errors import MisuseError
+
+    if bool(folder) == bool(source):
+        found = "both --input and --source" if folder else "neither --input nor --source"
+        raise MisuseError(found, expected="one of them")
+    if not source:
+        if deliver:
+            raise MisuseError("--deliver with --input", expected="--source, a live one")
+        return None
+    from nearcast.pipeline.live import live_of
+
+    return live_of(source, _section(config, space), load(config, os.environ).network, deliver)
 
 
 def _space(config: Path, name: str) -> Space:

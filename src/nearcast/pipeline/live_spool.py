@@ -2,21 +2,22 @@
 
     checkpoint/spool/
     ├── source.json                      whose messages these are (`live_collect`)
-    ├── end                              how many messages are safely on disk
+    ├── end                              how many messages are safely on disk, how many settled
     ├── 00000000000000000000.spool       blocks: a header, then an Arrow batch of messages
     └── 00000000000000065536.spool       the newest segment; blocks are appended here
 
 One process appends (`SpoolWriter`), any number of others read ranges of numbers (`read_spool`). A
 block that a crash cut short is cut off when the spool is opened again: nobody was told of it.
 
-A header also says which numbers are *settled*: the broker is known to have taken our answers, so
-that it cannot send those messages again. What is not settled is told by `unsettled`.
+Numbers below a mark are *settled*: the broker is known to have taken our answers, so that it cannot
+send those messages again. What a crash left unsettled is told by `unsettled`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -34,9 +35,9 @@ Pairs = tuple[tuple[str, str], ...]
 
 SEGMENT_BYTES = 8 << 20
 _MAGIC = b"NCS1"
-_HEADER = Struct("<4sIIQIQ")  # magic, checksum of all that follows, size, first, count, settled
-_REST = Struct("<IQIQ")
-_COUNT = Struct("<Q")
+_HEADER = Struct("<4sIIQI")  # magic, checksum of all that follows, size, first, count
+_REST = Struct("<IQI")
+_MARKS = Struct("<QQ")  # end, settled
 _SUFFIX = ".spool"
 _SCHEMA = pa.schema(
     {
@@ -71,7 +72,6 @@ class _Block:
     size: int
     first: int
     count: int
-    settled: int
 
     @property
     def behind(self) -> int:
@@ -91,9 +91,8 @@ class SpoolWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._lock = _locked(folder / "lock")
-        self.settled = 0
-        self._unsettled: list[Spooled] = []
-        self.end = self._recover()
+        self.end, self._unsettled = self._recover()
+        self.settled = min(self.end, _marks(folder)[1])
         self._end_file = os.open(folder / "end", os.O_RDWR | os.O_CREAT, 0o600)
         self._open_segment()
         self._tell_end()
@@ -114,7 +113,6 @@ class SpoolWriter:
             schema=_SCHEMA,
         )
         self._write(batch.serialize().to_pybytes(), len(messages))
-        os.fsync(self._segment)
         self.end += len(messages)
         self._tell_end()
         if self._size >= SEGMENT_BYTES:
@@ -126,14 +124,14 @@ class SpoolWriter:
         """Note that no message below a number can come again. It need not survive power loss."""
         if number > self.settled:
             self.settled = number
-            self._write(b"", 0)
+            self._tell_end()
 
     def unsettled(self) -> list[Spooled]:
         """Return, in order, what a crash before this start left unsettled."""
         return self._unsettled
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """How much the spool holds on disk."""
         return sum(_size_of(path) for path in segments(self._folder))
 
@@ -145,21 +143,21 @@ class SpoolWriter:
 
     def _write(self, body: bytes, count: int) -> None:
         """Append one block, or nothing: where the disk is full, what was written is cut off."""
-        rest = _REST.pack(len(body), self.end, count, self.settled)
+        rest = _REST.pack(len(body), self.end, count)
         check = zlib.crc32(body, zlib.crc32(rest))
         data = _MAGIC + check.to_bytes(4, "little") + rest + body
         try:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._segment, view) :]
+            os.fsync(self._segment)
         except OSError:
             os.ftruncate(self._segment, self._size)
-            os.lseek(self._segment, self._size, os.SEEK_SET)
             raise
         self._size += len(data)
 
     def _tell_end(self) -> None:
-        os.pwrite(self._end_file, _COUNT.pack(self.end), 0)
+        os.pwrite(self._end_file, _MARKS.pack(self.end, self.settled), 0)
 
     def _open_segment(self) -> None:
         path = self._folder / f"{self.end:020d}{_SUFFIX}"
@@ -169,25 +167,23 @@ class SpoolWriter:
         self._segment = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._size = os.fstat(self._segment).st_size
 
-    def _recover(self) -> int:
-        """Cut off what a crash left half written; return the number that comes next."""
-        paths = segments(self._folder)
-        end, blocks = 0, list[tuple[Path, _Block]]()
+    def _recover(self) -> tuple[int, list[Spooled]]:
+        """Cut off what a crash left half written; return the next number, and what is unsettled."""
+        settled = _marks(self._folder)[1]
+        paths, end, unsettled = segments(self._folder), 0, list[Spooled]()
         for path in paths:
+            is_newest = path is paths[-1]
             with path.open("rb") as file:
-                found = list(_blocks(file, checked=path is paths[-1]))
+                found = list(_blocks(file, checked=is_newest))
+                for block in found:
+                    if block.first + block.count > settled:
+                        unsettled += _messages(
+                            _read_block(file, block, path), settled - block.first
+                        )
             end = found[-1].first + found[-1].count if found else _first_of(path)
-            blocks += [(path, one) for one in found]
-            if path is paths[-1]:
+            if is_newest:
                 os.truncate(path, found[-1].behind if found else 0)
-        self.settled = max((one.settled for _, one in blocks), default=0)
-        self._unsettled = [
-            message
-            for path, one in blocks
-            if one.first + one.count > self.settled
-            for message in _messages(path, one, self.settled)
-        ]
-        return end
+        return end, unsettled
 
 
 def segments(folder: Path) -> list[Path]:
@@ -197,11 +193,7 @@ def segments(folder: Path) -> list[Path]:
 
 def spool_end(folder: Path) -> int:
     """Return how many messages a spool has safely on disk, those that were dropped included."""
-    try:
-        data = (folder / "end").read_bytes()
-    except FileNotFoundError:
-        return 0
-    return int(_COUNT.unpack(data)[0]) if len(data) == _COUNT.size else 0
+    return _marks(folder)[0]
 
 
 def spool_start(folder: Path) -> int:
@@ -244,10 +236,10 @@ def pairs_of(packed: bytes | None) -> Pairs:
 
 
 def drop_before(folder: Path, number: int) -> None:
-    """Remove segments all of whose messages are below a number; the newest one always stays."""
-    paths = segments(folder)
-    for path, after in zip(paths, paths[1:], strict=False):
-        if _first_of(after) <= number:
+    """Remove segments all of whose messages are settled and below a number, but not the newest."""
+    paths, needed = segments(folder), min(number, _marks(folder)[1])
+    for path, after in itertools.pairwise(paths):
+        if _first_of(after) <= needed:
             path.unlink(missing_ok=True)
 
 
@@ -271,12 +263,12 @@ def _blocks(file: IO[bytes], *, checked: bool) -> Iterator[_Block]:
     at = 0
     while at + _HEADER.size <= length:
         file.seek(at)
-        magic, check, size, first, count, settled = _HEADER.unpack(file.read(_HEADER.size))
-        block = _Block(at, size, first, count, settled)
+        magic, check, size, first, count = _HEADER.unpack(file.read(_HEADER.size))
+        block = _Block(at, size, first, count)
         if magic != _MAGIC or block.behind > length:
             return
         if checked:
-            rest = _REST.pack(size, first, count, settled)
+            rest = _REST.pack(size, first, count)
             if zlib.crc32(file.read(size), zlib.crc32(rest)) != check:
                 return
         yield block
@@ -296,15 +288,22 @@ def _read_block(file: IO[bytes], block: _Block, path: Path) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(body), _SCHEMA)
 
 
-def _messages(path: Path, block: _Block, start: int) -> Iterator[Spooled]:
-    if not block.count:
-        return
-    with path.open("rb") as file:
-        batch = _read_block(file, block, path)
-    for row in batch.slice(max(0, start - block.first)).to_pylist():
-        yield Spooled(
-            row["topic"], row["payload"], pairs_of(row["pairs"]), row["packet_id"], row["t"]
-        )
+def _messages(batch: pa.RecordBatch, start: int) -> Iterator[Spooled]:
+    for row in batch.slice(max(0, start)).to_pylist():
+        pairs = pairs_of(row["pairs"])
+        yield Spooled(row["topic"], row["payload"], pairs, row["packet_id"], row["t"])
+
+
+def _marks(folder: Path) -> tuple[int, int]:
+    """Return how many messages are on disk, and how many settled."""
+    try:
+        data = (folder / "end").read_bytes()
+    except FileNotFoundError:
+        return 0, 0
+    if len(data) != _MARKS.size:
+        return 0, 0
+    end, settled = _MARKS.unpack(data)
+    return end, settled
 
 
 def _missing(folder: Path, number: int) -> FileFormatError:

@@ -199,6 +199,8 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
     else:
         check_event_columns(events, stream.space, EVENT_KEY)
         opened, reason = events, why_not(stream.space, events.columns)
+        if "_problem" in events.columns:  # of a live source, which opens payloads itself
+            reason = F.coalesce("_problem", reason)
     kept = [EVENT_KEY, *(a.name for a in stream.space.attributes if a.name in opened.columns)]
     columns = [F.col(f"`{name}`") for name in kept]
     if "topic" in opened.columns and is_event_log(str(stream.changes)):

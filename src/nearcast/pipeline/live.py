@@ -1,0 +1,193 @@
+"""`stream` from a live source: a broker (`mqtt://…`), or the feed of a network (`nats://…`).
+
+    mqtt://host:port/shops/#  ──► collector ──► spool ─┐
+                                                       ├──► micro-batch n ──► output, as in `stream`
+    nats://host:port/network  ──────────────► feed ────┘
+
+Read `live_collect` (from the broker to the disk), `live_source` (what Spark asks), `live_events`
+(from messages to events), `live_deliver` (deliveries back to a broker).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from nearcast.config.schema import NetworkSection, SpaceSection
+from nearcast.index.topic_filters import filters_overlap
+from nearcast.model import FileFormatError, MisuseError, NearcastError, Space
+from nearcast.mqtt import check_topic_filter
+from nearcast.pipeline.live_address import MQTT, NATS, LiveAddress, parse_address
+from nearcast.pipeline.live_collect import SPOOL_BYTES, Collector
+from nearcast.pipeline.live_deliver import deliver_batch
+from nearcast.pipeline.live_jetstream import FeedAddress, FeedWatch
+from nearcast.pipeline.log_subscriptions import wish_of
+from nearcast.pipeline.stream import Stream, match_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_QUIET_S = 1.0
+_LOOK_S = 1
+_LONGEST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What a stream reads, beside what any stream has, and where its deliveries go."""
+
+    source: LiveAddress
+    section: SpaceSection
+    network: NetworkSection
+    deliver: LiveAddress | None = None
+    spool_bytes: int = SPOOL_BYTES
+
+
+def live_of(source: str, section: SpaceSection, network: NetworkSection, deliver: str = "") -> Live:
+    """Read the options, or raise MisuseError for what makes no sense."""
+    address = parse_address(source, "--source", (*MQTT, *NATS))
+    if address.is_mqtt:
+        topic_filter_of(address, section.to_space())
+    sink = parse_address(deliver, "--deliver", MQTT) if deliver else None
+    if sink is not None and (not sink.path or any(one in sink.path for one in "+#$")):
+        raise MisuseError(
+            repr(sink.path), where="--deliver", expected=f"{sink.place}/PREFIX, a topic"
+        )
+    return Live(address, section, network, sink)
+
+
+def topic_filter_of(address: LiveAddress, space: Space) -> str:
+    """Return what to subscribe to: the path, or all topics of the space; raise if it meets none."""
+    text = address.path or space.topic_filter
+    try:
+        bare = wish_of(text).topic_filter
+        check_topic_filter(bare)
+    except NearcastError as problem:
+        raise MisuseError(f"{text!r} ({problem})", where="--source", expected="topics") from None
+    if not filters_overlap(bare, space.topic_filter):
+        raise MisuseError(
+            f"the topics {text!r}",
+            where="--source",
+            expected=f"topics of the space {space.name}, which are {space.topic_filter!r}",
+        )
+    return text
+
+
+class LiveStream:
+    """A running stream: the query, and the collector if it needs one. Ends with its context."""
+
+    def __init__(self, query: StreamingQuery, collector: Collector | None) -> None:
+        self.query = query
+        self.collector = collector
+
+    def wait(self) -> None:
+        """Wait for the query's end; raise what ended it, or what the collector met."""
+        while not self.query.awaitTermination(_LOOK_S):
+            problem = None if self.collector is None else self.collector.problem
+            if problem is not None:
+                self.query.stop()
+                raise problem
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _problem: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.query.stop()
+        if self.collector is not None:
+            self.collector.stop()
+
+
+def start_live(
+    spark: SparkSession, stream: Stream, live: Live, *, once: bool = False, every_s: float = 0.2
+) -> LiveStream:
+    """Start it. `once`: what has come until the source was quiet for a second is matched."""
+    if not live.source.is_mqtt:
+        options = {"secret_feed": _feed(stream, live).text}
+        return LiveStream(_query(spark, stream, live, options, once=once, every_s=every_s), None)
+    folder = stream.checkpoint / "spool"
+    topics = topic_filter_of(live.source, stream.space)
+    collector = Collector(live.source, topics, folder, live.spool_bytes)
+    collector.start()
+    try:
+        if once:
+            collector.wait_until_quiet(_QUIET_S, _LONGEST_S)
+        options = {"spool": str(folder.absolute())}
+        query = _query(spark, stream, live, options, once=once, every_s=every_s)
+    except BaseException:
+        collector.stop()
+        raise
+    return LiveStream(query, collector)
+
+
+def _query(
+    spark: SparkSession,
+    stream: Stream,
+    live: Live,
+    options: dict[str, str],
+    *,
+    once: bool,
+    every_s: float,
+) -> StreamingQuery:
+    from nearcast.pipeline.live_source import FeedSource, SpoolSource
+
+    for source in (SpoolSource, FeedSource):
+        spark.dataSource.register(source)
+    frame = (
+        spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
+        .option("space", live.section.model_dump_json())
+        .option("payload", "true" if live.deliver else "false")
+        .option("parts", str(spark.sparkContext.defaultParallelism))
+        .options(**options)
+        .load()
+    )
+    writer = (
+        frame.writeStream.queryName("nearcast-stream")
+        .option("checkpointLocation", str(stream.checkpoint / "spark"))
+        .foreachBatch(partial(_batch, stream, live.deliver))
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_s} seconds").start()
+
+
+def _batch(stream: Stream, sink: LiveAddress | None, events: DataFrame, batch: int) -> None:
+    """Match a batch, and publish what it delivers once it is complete."""
+    match_batch(stream, events, batch)
+    if sink is not None:
+        deliver_batch(stream, sink, events, batch)
+
+
+def _feed(stream: Stream, live: Live) -> FeedAddress:
+    """Return the feed, if it is there and the one that the checkpoint was begun with."""
+    feed = FeedAddress.of(live.source, live.network)
+    watch = FeedWatch(feed)
+    try:
+        found = watch.identity()
+    finally:
+        watch.close()
+    path = stream.checkpoint / "feed.json"
+    try:
+        known = str(json.loads(path.read_text(encoding="utf-8"))["feed"])
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"feed": found}), encoding="utf-8")
+        return feed
+    except (ValueError, KeyError, TypeError):
+        raise FileFormatError("it is damaged", where=str(path)) from None
+    if known != found:
+        raise MisuseError(
+            found,
+            where=str(path),
+            expected=f"{known}, with which this checkpoint was begun",
+            todo="Begin anew with another --checkpoint and --output.",
+        )
+    return feed

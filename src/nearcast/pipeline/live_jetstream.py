@@ -1,0 +1,202 @@
+"""Reading a network's feed out of JetStream: any range of its numbers, any number of times.
+
+JetStream gives every message a number, for good. A range is read by a consumer that nobody else
+knows and that acknowledges nothing, so that reading leaves no trace and can be done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamInfo
+
+from nearcast.config.schema import NetworkSection
+from nearcast.model import FileFormatError, MisuseError
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.pipeline.live_address import LiveAddress
+from nearcast.pipeline.live_events import LiveMessage
+from nearcast.server.feed_messages import decode_publication, feed_subject, stream_name
+from nearcast.server.nats_connection import NatsConnection, close, connect, store_answers
+
+_LABEL = "nearcast pipeline stream"
+_AT_ONCE = 1_000
+_TIMEOUT_S = 5.0
+_PATIENCE_S = 60.0
+_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedAddress:
+    """Where a feed is: how to reach NATS, and the network's name."""
+
+    section: NetworkSection
+
+    @classmethod
+    def of(cls, address: LiveAddress, section: NetworkSection) -> FeedAddress:
+        """Return the feed at an address; what that leaves open is as in the configuration."""
+        changes: dict[str, object] = {"join": [address.place]}
+        if address.path:
+            changes["name"] = address.path
+        if address.user is not None and address.password is not None:
+            changes |= {"user": address.user, "password": address.password}
+            changes |= {"token": None, "credentials": None}
+        try:
+            return cls(NetworkSection.model_validate({**section.model_dump(), **changes}))
+        except ValueError:
+            raise MisuseError(
+                repr(address.path),
+                where="--source",
+                expected=f"{address.place}/NETWORK, a name of letters, digits, _ and -",
+            ) from None
+
+    @classmethod
+    def from_text(cls, text: str) -> FeedAddress:
+        """Read what `text` wrote."""
+        return cls(NetworkSection.model_validate_json(text))
+
+    @property
+    def text(self) -> str:
+        """Return it as an option of a data source."""
+        return self.section.model_dump_json()
+
+    @property
+    def place(self) -> str:
+        """Return it for people."""
+        return f"{self.section.join[0]}, network {self.section.name}"
+
+
+class FeedWatch:
+    """Asks how far a feed is, over one connection for as long as that lasts.
+
+    Once it has been reached, a NATS that is away means that there is nothing new.
+    """
+
+    def __init__(self, feed: FeedAddress) -> None:
+        self._feed = feed
+        self._runner = asyncio.Runner()
+        self._client: NatsConnection | None = None
+        self._last: tuple[int, int] | None = None
+
+    def marks(self) -> tuple[int, int]:
+        """Return the number of the oldest message, and the one behind the newest."""
+        try:
+            state = self._info().state
+        except EnvironmentProblem:
+            self._lose()
+            if self._last is None:
+                raise
+            return self._last
+        self._last = max(1, state.first_seq), state.last_seq + 1
+        return self._last
+
+    def identity(self) -> str:
+        """Return what tells this stream from one that is made anew."""
+        return f"{stream_name(self._feed.section.name)} of {self._info().created}"
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._lose()
+        self._runner.close()
+
+    def _info(self) -> StreamInfo:
+        if self._client is None:
+            self._client = self._runner.run(connect(self._feed.section, _LABEL))
+        return self._runner.run(_info(self._client, self._feed))
+
+    def _lose(self) -> None:
+        if self._client is not None:
+            self._runner.run(close(self._client))
+        self._client = None
+
+
+async def _info(client: NatsConnection, feed: FeedAddress) -> StreamInfo:
+    name = stream_name(feed.section.name)
+    try:
+        with store_answers(client):
+            return await client.jetstream(timeout=_TIMEOUT_S).stream_info(name)
+    except EnvironmentProblem as problem:
+        if "stream not found" in str(problem):
+            raise _no_feed(feed) from None
+        raise EnvironmentProblem(problem.found, where=feed.place, todo=problem.todo) from None
+
+
+def read_feed(feed: FeedAddress, start: int, end: int) -> Iterator[list[LiveMessage]]:
+    """Yield the messages from `start` up to, not including, `end`, in portions.
+
+    Waits up to a minute for a NATS that is away. Raises FileFormatError where JetStream has
+    dropped some already.
+    """
+    with asyncio.Runner() as runner:
+        give_up_s = time.monotonic() + _PATIENCE_S
+        while start < end:
+            client = None
+            try:
+                client = runner.run(connect(feed.section, _LABEL))
+                consumer = runner.run(_consumer(client, feed, start))
+                while start < end:
+                    portion = runner.run(_portion(client, consumer, feed, start, end))
+                    yield portion
+                    start += len(portion)
+                    give_up_s = time.monotonic() + _PATIENCE_S
+            except EnvironmentProblem:
+                if time.monotonic() > give_up_s:
+                    raise
+                time.sleep(_PAUSE_S)
+            finally:
+                if client is not None:
+                    runner.run(close(client))
+
+
+async def _consumer(
+    client: NatsConnection, feed: FeedAddress, start: int
+) -> JetStreamContext.PullSubscription:
+    name, network = stream_name(feed.section.name), feed.section.name
+    configuration = ConsumerConfig(
+        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=start,
+        ack_policy=AckPolicy.NONE,
+        inactive_threshold=_PATIENCE_S,
+        mem_storage=True,
+    )
+    with store_answers(client):
+        stream = client.jetstream(timeout=_TIMEOUT_S)
+        return await stream.pull_subscribe(
+            feed_subject(network, "*"), stream=name, config=configuration
+        )
+
+
+async def _portion(
+    client: NatsConnection,
+    consumer: JetStreamContext.PullSubscription,
+    feed: FeedAddress,
+    start: int,
+    end: int,
+) -> list[LiveMessage]:
+    """Return the next messages of a range, of which there is one at least."""
+    with store_answers(client):
+        found = await consumer.fetch(min(_AT_ONCE, end - start), timeout=_TIMEOUT_S)
+    portion: list[LiveMessage] = []
+    for message in found:
+        number = message.metadata.sequence.stream
+        if number != start + len(portion):
+            raise FileFormatError(
+                f"message {number}",
+                where=feed.place,
+                expected=f"message {start + len(portion)}: JetStream has dropped some",
+                todo="Let it keep more (feed_size, feed_age), and begin anew.",
+            )
+        one = decode_publication(message.data)
+        portion.append(LiveMessage(number, one.t_ms, one.topic, one.payload, one.pairs))
+    return portion
+
+
+def _no_feed(feed: FeedAddress) -> MisuseError:
+    return MisuseError(
+        "there is no feed",
+        where=feed.place,
+        todo='Nodes make it: give them `feed = ["topics/#"]` in their section [network].',
+    )

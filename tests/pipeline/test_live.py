@@ -1,0 +1,331 @@
+"""A stream of a live source delivers what the Matcher says of what was published."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from nearcast.cli import main
+from nearcast.config import load
+from nearcast.matching import Matcher
+from nearcast.model import Event, MisuseError, Subscription, parse_where
+from nearcast.mqtt import FilterRequest, Properties, Publish
+from nearcast.pipeline.live import live_of, start_live
+from nearcast.pipeline.live_spool import read_spool, spool_end, spool_start
+from nearcast.pipeline.match import Question
+from nearcast.pipeline.stream import Stream, read_deliveries
+from nearcast.server.client import Client, Target
+from nearcast.server.processes import Fleet, free_port
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+CONFIG = """
+[[space]]
+name = "plane"
+topics = "plane/#"
+missing = "all"
+[space.attributes]
+x = { low = 0, high = 100 }
+y = { low = 0, high = 100, path = "at.y" }
+kind = { categories = ["food", "tools"] }
+
+[[space]]
+name = "props"
+topics = "props/#"
+values = "properties"
+[space.attributes]
+x = { low = 0, high = 100 }
+"""
+WISHES = {i: f"x >= {i} and y < {2 * i + 5}" for i in range(0, 40, 2)} | {
+    1: 'kind = "food"',
+    3: 'kind = "tools" and x < 50',
+}
+
+
+class Broker:
+    """A broker in a process of its own, which keeps its port and its data."""
+
+    def __init__(self, fleet: Fleet, config: Path) -> None:
+        self.port = free_port()
+        self._fleet, self._config = fleet, config
+        self.start()
+
+    def start(self) -> None:
+        self._child = self._fleet.start_node("broker", self.port, None, self._config)
+        self._fleet.wait_until_ready()
+
+    def kill(self) -> None:
+        os.kill(self._child.pid, signal.SIGKILL)
+        self._child.end(10)
+        self._fleet.nodes.remove(self._child)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "nearcast.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path, config: Path) -> Iterator[Broker]:
+    with Fleet(tmp_path / "fleet") as fleet:
+        yield Broker(fleet, config)
+
+
+def write_wishes(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    table = pa.table({"subscription_id": list(WISHES), "where": list(WISHES.values())})
+    pq.write_table(table, folder / "000.parquet")
+
+
+def events(chance: random.Random, count: int) -> list[dict[str, object]]:
+    return [
+        {
+            "n": chance.getrandbits(60),
+            "x": chance.randint(0, 100),
+            "at": {"y": chance.randint(0, 100)},
+            **({"kind": chance.choice(["food", "tools"])} if chance.random() < 0.7 else {}),
+        }
+        for _ in range(count)
+    ]
+
+
+def publish(port: int, bodies: list[dict[str, object]], topic: str = "plane/x") -> None:
+    with Client(Target(port=port)) as client:
+        client.publish(Publish(topic, json.dumps(one).encode(), 1) for one in bodies)
+
+
+def expected(bodies: list[dict[str, object]], config: Path) -> Counter[tuple[object, int]]:
+    """Return who gets which event, by the event's own number."""
+    (space, _) = (one.to_space() for one in load(config, {}).space)
+    matcher = Matcher([space])
+    for key, where in WISHES.items():
+        matcher.add(key, Subscription(topic_filter="plane/#", where=parse_where(where)))
+    found: Counter[tuple[object, int]] = Counter()
+    for body in bodies:
+        values = {"x": body["x"], "y": body["at"]["y"], "kind": body.get("kind")}  # type: ignore[index]
+        event = Event.of(space, "plane/x", values)
+        found.update((body["n"], key) for key in matcher.match(event))
+    return found
+
+
+def stream_of(root: Path, config: Path, space: str = "plane") -> Stream:
+    declared = next(one for one in load(config, {}).space if one.name == space).to_space()
+    return Stream(
+        Path("live"), root / "changes", root / "out", root / "checkpoint", declared,
+        Question(space, f"{space}/x"),
+    )  # fmt: skip
+
+
+def delivered(
+    spark: SparkSession, root: Path, numbers: dict[int, object]
+) -> Counter[tuple[object, int]]:
+    rows = read_deliveries(spark, root / "out").collect()
+    return Counter((numbers[row.event_id], row.subscription_id) for row in rows)
+
+
+def own_numbers(folder: Path) -> dict[int, object]:
+    """Return the number that an event's publisher gave it, for each number of the spool."""
+    return {
+        row["number"]: json.loads(row["payload"])["n"]
+        for batch in read_spool(folder, spool_start(folder), spool_end(folder))
+        for row in batch.to_pylist()
+        if row["payload"].startswith(b"{")
+    }
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come_back(
+    spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
+):
+    write_wishes(tmp_path / "changes")
+    chance = random.Random(3)
+    before, during, after, away = (events(chance, count) for count in (50, 300, 200, 100))
+    publish(broker.port, before)  # nobody listens yet
+    source = f"mqtt://127.0.0.1:{broker.port}/plane/#"
+    section = load(config, {}).space[0]
+    live = live_of(
+        source, section, load(config, {}).network, f"mqtt://127.0.0.1:{broker.port}/found"
+    )
+    stream = stream_of(tmp_path, config)
+    spool = tmp_path / "checkpoint" / "spool"
+    with Client(Target(port=broker.port, client_id="reader", session_expiry_s=900)) as reader:
+        reader.subscribe(FilterRequest("found/#", 1))
+    with start_live(spark, stream, live) as running:
+        publish(broker.port, during)
+        with Client(Target(port=broker.port)) as client:
+            bad = [b"no json", b'{"x": 500, "at": {"y": 1}, "n": 1}']
+            client.publish([Publish("plane/x", one, 1) for one in bad])
+        broker.kill()
+        broker.start()
+        publish(broker.port, after)
+        goal = expected(during + after, config)
+        wait_until(lambda: not running.query.isActive or matched(spark, tmp_path) >= goal.total())
+        assert running.query.isActive, running.query.exception()
+    assert delivered(spark, tmp_path, own_numbers(spool)) == goal
+
+    # What is published while the stream is away is matched when it is back.
+    publish(broker.port, away)
+    with start_live(spark, stream, live, once=True) as running:
+        running.wait()
+    goal = expected(during + after + away, config)
+    numbers = own_numbers(spool)
+    assert delivered(spark, tmp_path, numbers) == goal
+    reasons = spark.read.parquet(str(tmp_path / "out" / "rejected" / "*")).collect()
+    assert sorted(row.reason for row in reasons) == [
+        "payload: found 'no json'; expected JSON (Expecting value: line 1 column 1 (char 0))",
+        "payload: x: found 500; expected a number from 0 to 100",
+    ]
+
+    # Each delivery came back once, in order: nothing broke while they were published.
+    resumed = Target(port=broker.port, client_id="reader", session_expiry_s=900, clean_start=False)
+    with Client(resumed) as reader:
+        came = list(reader.messages(3))
+    assert Counter((json.loads(one.payload)["n"], key_of(one)) for one in came) == goal
+    for key in WISHES:
+        order = [int(dict(one.properties.user_properties)["event"])
+                 for one in came if key_of(one) == key]  # fmt: skip
+        assert order == sorted(order)
+
+
+def matched(spark: SparkSession, root: Path) -> int:
+    return read_deliveries(spark, root / "out").count()
+
+
+def key_of(message: Publish) -> int:
+    return int(message.topic.removeprefix("found/"))
+
+
+@pytest.mark.timeout(300)
+def test_values_may_be_in_user_properties(
+    spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
+):
+    (tmp_path / "changes").mkdir()
+    table = pa.table({"subscription_id": [1, 2], "where": ["x < 50", "x >= 50"]})
+    pq.write_table(table, tmp_path / "changes" / "0.parquet")
+    section = load(config, {}).space[1]
+    live = live_of(f"mqtt://127.0.0.1:{broker.port}", section, load(config, {}).network)
+    stream = stream_of(tmp_path, config, "props")
+    with start_live(spark, stream, live, once=True) as running:
+        running.wait()
+    with Client(Target(port=broker.port)) as client:
+        pairs = [(("x", "20"),), (("x", "70"),), (), (("x", "5"), ("$area", "bbox(1,1,2,2)"))]
+        client.publish(
+            [Publish("props/x", b"", 1, properties=Properties(user_properties=p)) for p in pairs]
+        )
+    with start_live(spark, stream, live, once=True) as running:
+        running.wait()
+    found = {tuple(row)[:2] for row in read_deliveries(spark, tmp_path / "out").collect()}
+    assert found == {(0, 1), (1, 2)}
+
+
+@pytest.mark.timeout(600)
+def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
+    spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
+):
+    write_wishes(tmp_path / "changes")
+    chance = random.Random(5)
+    bodies = events(chance, 400)
+    said = tmp_path / "said.txt"
+    published = 0
+    for _ in range(2):
+        with said.open("ab") as file:
+            run = subprocess.Popen(
+                command(tmp_path, broker), start_new_session=True, stdout=file, stderr=file
+            )
+        wait_until(lambda: (tmp_path / "checkpoint" / "spool" / "source.json").exists())
+        more = batches(tmp_path) + 1
+        while batches(tmp_path) < more and published < len(bodies) - 100:
+            assert run.poll() is None, said.read_text()
+            publish(broker.port, bodies[published : published + 10])
+            published += 10
+            time.sleep(0.2)
+        time.sleep(chance.uniform(0, 0.5))
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    publish(broker.port, bodies[published:])
+    done = subprocess.run(
+        [*command(tmp_path, broker), "--once"], check=False, timeout=300, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    numbers = own_numbers(tmp_path / "checkpoint" / "spool")
+    assert delivered(spark, tmp_path, numbers) == expected(bodies, config)
+
+
+def batches(root: Path) -> int:
+    return len(list((root / "out" / "deliveries").glob("*/_SUCCESS")))
+
+
+def command(root: Path, broker: Broker) -> list[str]:
+    return [
+        sys.executable, "-c", "from nearcast.cli import main; main()",
+        "pipeline", "stream", "--space", "plane", "--config", str(root / "nearcast.toml"),
+        "--source", f"mqtt://127.0.0.1:{broker.port}/plane/#",
+        "--subscriptions", str(root / "changes"),
+        "--output", str(root / "out"), "--checkpoint", str(root / "checkpoint"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--source", "kafka://h/x"], "expected mqtt://host:port/… or mqtts://"),
+        (["--source", "mqtt://h/shops/#"], "topics of the space plane, which are 'plane/#'"),
+        (["--source", "mqtt://h/plane/a#"], "# alone"),
+        (["--source", "mqtt://h/#", "--input", "x"], "both --input and --source"),
+        ([], "neither --input nor --source"),
+        (["--input", "x", "--deliver", "mqtt://h/found"], "--deliver with --input"),
+        (["--source", "mqtt://h/#", "--deliver", "mqtt://h"], "/PREFIX, a topic"),
+        (["--source", "mqtt://h/#", "--deliver", "nats://h/x"], "expected mqtt://host:port"),
+    ],
+)
+def test_bad_options_are_said(
+    options: list[str],
+    words: str,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    base = ["--space", "plane", "--config", str(config), "--subscriptions", "c", "--output", "o"]
+    told = ["nearcast", "pipeline", "stream", *base, "--checkpoint", "s", *options]
+    monkeypatch.setattr(sys, "argv", told)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_attribute_that_hides_a_column_is_said():
+    section = load_section("[space.attributes]\ntopic = { low = 0, high = 1 }")
+    from nearcast.pipeline.live_events import LiveReader
+
+    with pytest.raises(MisuseError, match="an attribute named 'topic'"):
+        LiveReader(section, with_payload=False)
+
+
+def load_section(attributes: str):  # type: ignore[no-untyped-def]
+    import tomllib
+
+    from nearcast.config import Configuration
+
+    text = f'[[space]]\nname = "s"\ntopics = "s/#"\n{attributes}'
+    return Configuration.model_validate(tomllib.loads(text)).space[0]
