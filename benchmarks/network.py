@@ -27,6 +27,7 @@ from benchmarks.broker_load import (
 )
 from benchmarks.network_city import crossings
 from benchmarks.network_handovers import SPACE, latencies, rate
+from benchmarks.network_near_city import CITY, near_city
 from benchmarks.network_nodes import Nodes, network_of
 
 Row = dict[str, Any]
@@ -140,6 +141,36 @@ def city_rows(quick: bool) -> Iterator[Row]:
         }
 
 
+def near_rows(quick: bool) -> Iterator[Row]:
+    """Yield what nodes say to each other where people have `$near` and nodes a plan.
+
+    Flooding is counted as what it is at QoS 1: a publication to every other node, and an answer.
+    """
+    for count in (2, 4) if quick else (2, 4, 8):
+        for share in (1.0, 0.2):
+            with network_of(count, spaces=[CITY]) as nodes:
+                found = near_city(nodes, 200, 5 if quick else 20, share)
+            ratio = 2 * found["flooded"] / max(1, found["sent"])
+            often = "each" if share == 1.0 else "one in five"
+            yield {
+                "name": f"`$near`, {count} nodes, {often} tells at every step: messages between"
+                " nodes, registrations and answers included, beside flooding with answers",
+                "ours": found["sent"],
+                "peer": 2 * found["flooded"],
+                "ratio": ratio,
+                "target": "≥ 3 ×" if count == 4 else "grows",
+                "holds": ratio >= 3 if count == 4 else None,
+            }
+            if count == 4 and share == 1.0:
+                near = (found["hops"][0] + found["hops"][1]) / sum(found["hops"].values())
+                yield {
+                    "name": "`$near`, 4 nodes: deliveries that cost no more than one hop, %",
+                    "ours": 100 * near,
+                    "target": "≥ 80 %",
+                    "holds": near >= 0.8,
+                }
+
+
 def latency_rows(quick: bool) -> Iterator[Row]:
     """Yield p50 and p99 of a message that crosses, beside one that stays."""
     times: dict[str, list[float]] = {CROSSES: [], STAYS: []}
@@ -193,6 +224,7 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
     sections = {
         "cost": cost_rows,
         "city": city_rows,
+        "near": near_rows,
         "latency": latency_rows,
         "handover": handover_rows,
     }

@@ -50,7 +50,7 @@ def quartered(nodes: Nodes) -> dict[Place, int]:
     plan = Plan.build(whole, [], counts, capacity=30, version=1)
     plan = plan.with_brokers(list(range(len(plan.leaves))))
     named = asyncio.run(share_plan(NetworkSection(join=[nodes.address]), plan))
-    _wait_until(lambda: all(one.plan == named.version for one in nodes.members()), "use the plan")
+    wait_until(lambda: all(one.plan == named.version for one in nodes.members()), "use the plan")
     return {place: _holder(named, place) for place in PLACES}
 
 
@@ -60,7 +60,7 @@ def _holder(named: NamedPlan, place: Place) -> int:
     return int(named.nodes[broker].rpartition("-")[2])
 
 
-def _wait_until(is_so: Any, what: str) -> None:
+def wait_until(is_so: Any, what: str) -> None:
     until = time.monotonic() + 20
     while not is_so():
         if time.monotonic() > until:
