@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearcast.network.terms import Terms
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.network import Link, uniform
@@ -160,7 +161,7 @@ def test_clients_may_not_call_themselves_nodes():
 def test_nodes_with_other_spaces_are_refused_by_name():
     city = City(2)
     mesh = city.nodes["n0"].mesh
-    mesh._spaces = "another"
+    mesh._terms = Terms("another")
     mesh.peers["n1"].link.greeting = mesh._greeting("n1")
     city.run(1)
     mesh.broke(mesh.peers["n1"])
