@@ -26,7 +26,7 @@ from benchmarks.broker_load import (
     subscribe,
 )
 from benchmarks.network_city import crossings
-from benchmarks.network_handovers import SPACE, latencies, rate
+from benchmarks.network_handovers import SPACE, latencies, rate, takeover_s
 from benchmarks.network_near_city import CITY, near_city
 from benchmarks.network_nodes import Nodes, network_of
 
@@ -203,6 +203,16 @@ def handover_rows(quick: bool) -> Iterator[Row]:
             "target": "≤ 50 ms" if name == "p99" else "report",
             "holds": cuts[place] <= 50 if name == "p99" else None,
         }
+    times = []
+    for _ in range(1 if quick else 3):
+        with network_of(4, spaces=[SPACE]) as nodes:
+            times.append(takeover_s(nodes))
+    yield {
+        "name": "a holder is killed: until events of its places arrive again, s (longest)",
+        "ours": max(times),
+        "target": "≤ 5 s",
+        "holds": max(times) <= 5,
+    }
     rates = []
     for _ in range(1 if quick else 3):
         with network_of(4, spaces=[SPACE]) as nodes:

@@ -196,3 +196,37 @@ def _check(
         if select.select([sock], [], [], 0)[0]:
             wrong += 1
     return wrong
+
+
+def takeover_s(nodes: Nodes) -> float:
+    """Kill a node that holds a place; return the seconds until events reach those near it again.
+
+    Neither the publisher nor the subscriber is its client. What is published meanwhile comes late,
+    not never: that is checked.
+    """
+    holders = quartered(nodes)
+    place = PLACES[0]
+    gateway, origin = [n for n in range(len(nodes.ports)) if n != holders[place]][:2]
+    sock = _follower(nodes.ports[gateway], "near", place)
+    source = link(nodes.ports[origin], 4, "source")
+    packet = _packet("square/news", place, qos=1)
+    source.sendall(packet)
+    read_packet(source)
+    read_packet(sock)
+    nodes.kill(holders[place])
+    begun, sent, got, first_s = time.perf_counter(), 0, 0, 0.0
+    while not first_s or got < sent:
+        if not first_s:
+            source.sendall(packet)
+            read_packet(source)
+            sent += 1
+        if select.select([sock], [], [], 0.02)[0]:
+            read_packet(sock)
+            got += 1
+            first_s = first_s or time.perf_counter() - begun
+        if time.perf_counter() - begun > 30:
+            message = f"{sent - got} events have not come"
+            raise RuntimeError(message)
+    sock.close()
+    source.close()
+    return first_s

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -75,6 +77,10 @@ class Nodes:
 
     def members(self) -> list[Member]:
         return asyncio.run(look(NetworkSection(join=[self.address])))
+
+    def kill(self, number: int) -> None:
+        """Let a node die without a word."""
+        os.kill(self.fleet.nodes[number].pid, signal.SIGKILL)
 
     def cpu_s(self) -> tuple[float, float]:
         """Return the CPU time of all nodes, and of NATS."""
