@@ -45,8 +45,16 @@ JOB = Space(
     missing="none",
 )
 TALK = Space(name="talk", topic_filter="talk/#", attributes=(PRICE,))
+WALK = Space(
+    name="walk",
+    topic_filter="walk/#",
+    attributes=(Attribute.number("lon", -9, 9), Attribute.number("lat", -9, 9), PRICE),
+    longitude="lon",
+    latitude="lat",
+)
 SPACES = [
     SpaceSettings(space=SHOP),
+    SpaceSettings(space=WALK),
     SpaceSettings(space=JOB),
     SpaceSettings(space=TALK, order="causal", lifetime_ms=2_000),
 ]
@@ -64,6 +72,8 @@ WISHES = [
     for where in wheres
 ]
 TOPICS = ["shop/a", "shop/b", "job/a", "talk/a", "talk/b", "other/a"]
+WALKS = ["walk/#", "$near/150000m/walk/#", "$area/-2,-2,2,2/walk/#", "$where/price<5/walk/#"]
+WALKS += ["$where/price>3/$near/300000m/walk/+"]
 
 
 def city(nodes: int = 2, **more: Any) -> City:
@@ -85,6 +95,10 @@ values = st.fixed_dictionaries(
         "kind": st.sampled_from(["x", "y", "z"]),
     },
 )
+degrees = st.sampled_from([-5, 0, 1, 5])
+places = st.fixed_dictionaries(
+    {"lon": degrees, "lat": degrees}, optional={"price": st.integers(0, 10)}
+)
 steps = st.one_of(
     st.tuples(st.just("subscribe"), st.sampled_from(PLAIN), st.sampled_from(WISHES)),
     st.tuples(st.just("subscribe"), st.sampled_from(MEMBERS), st.sampled_from(WISHES)),
@@ -95,6 +109,13 @@ steps = st.one_of(
         st.tuples(st.sampled_from(TOPICS), values, st.integers(0, 2), st.sampled_from("  rt")),
     ),
     st.tuples(st.just("away"), st.sampled_from(PLAIN[1:]), st.none()),
+    st.tuples(st.just("subscribe"), st.sampled_from(PLAIN), st.sampled_from(WALKS)),
+    st.tuples(st.just("move"), st.sampled_from(PLAIN), st.tuples(degrees, degrees)),
+    st.tuples(
+        st.just("publish"),
+        st.sampled_from(PLAIN),
+        st.tuples(st.just("walk/a"), places, st.integers(0, 2), st.sampled_from("  r")),
+    ),
 )
 
 
@@ -145,6 +166,10 @@ class Beside:
                 gone = [one for one in gone if bare(one) == bare(text)]
             self.wishes[name] = [one for one in held if one not in gone]
             self.both(name, lambda client: client.unsubscribe(text))
+
+    def move(self, name: str, place: tuple[int, int]) -> None:
+        payload = json.dumps({"lon": place[0], "lat": place[1]}).encode()
+        self.both(name, lambda client: client.publish(Publish("$position", payload, 1)))
 
     def publish(self, name: str, what: Any) -> None:
         topic, fields, qos, mode = what
@@ -224,7 +249,7 @@ def selection_of(text: str) -> Selection:
 
 def event_of(message: Publish) -> Event | None:
     space = next(
-        (s for s in (SHOP, JOB, TALK) if topic_matches(s.topic_filter, message.topic)), None
+        (s for s in (SHOP, JOB, TALK, WALK) if topic_matches(s.topic_filter, message.topic)), None
     )
     if space is None:
         return None
@@ -410,6 +435,23 @@ def test_a_retained_event_keeps_its_flag_for_those_who_asked():
     town.publish(writer, "shop/a", b'{"price": 2}', 1)
     town.run(50)
     assert [one.retain for one in reader.received] == [True, False]
+
+
+@pytest.mark.parametrize("other", ["walk/#", "$where/price<5/walk/#"])
+def test_a_client_near_an_event_gets_it_once_whoever_else_wants_it_there(other: str):
+    town = city(2)
+    near = town.client("near", "n1")
+    town.publish(near, "$position", b'{"lon": 0, "lat": 0}')
+    both = town.client("both", "n1", other)
+    town.publish(both, "$position", b'{"lon": 0, "lat": 0}')
+    for one in (near, both):
+        one.subscribe("$near/1000m/walk/#")
+        town.turn(one)
+    writer = town.client("w", "n0")
+    town.run(200)
+    town.publish(writer, "walk/a", b'{"lon": 0, "lat": 0, "price": 1}', 1)
+    town.run(500)
+    assert (len(near.received), len(both.received)) == (1, 1)
 
 
 def test_a_team_near_places_is_asked_once_and_nothing_goes_round_in_circles():

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nearcast.index.topic_filters import topic_matches
-from nearcast.model import MisuseError, read_subscription, split_prefixes
+from nearcast.model import Event, MisuseError, read_subscription, split_prefixes
+from nearcast.model import Subscription as Selection
 from nearcast.model.errors import PeerProtocolError
 from nearcast.model.requests import SELECTING, decoded
 from nearcast.mqtt.topics import split_shared
@@ -147,7 +148,7 @@ class Peering:
         """Return those selective subscriptions of one client that want a message of another node.
 
         `place` is where the client was when it was published. A client that has the message from
-        a plain subscription as well gets it from that one.
+        a subscription without a place as well gets it from that one.
         """
         state = self._state
         selections = state.selections
@@ -159,6 +160,7 @@ class Peering:
             one
             for one in subscriptions
             if one.session not in holders
+            and not _has_anyway(one.session, event)
             and one.selection is not None
             and topic_matches(one.topic_filter, event.topic)
             and one.selection.covers(event, place)
@@ -235,6 +237,24 @@ class Peering:
     def _remember(self, session: Session) -> None:
         if self._state.journal is not None:
             self._state.journal.session(session)
+
+
+def _has_anyway(session: Session, event: Event) -> bool:
+    """Say whether a client wants an event wherever it is; O(its subscriptions)."""
+    return any(
+        one.selection is not None
+        and not (one.has_place or one.group)
+        and topic_matches(one.topic_filter, event.topic)
+        and _covers(one.selection, event)
+        for one in session.subscriptions.values()
+    )
+
+
+def _covers(selection: Selection, event: Event) -> bool:
+    try:
+        return selection.covers(event)
+    except MisuseError:  # its conditions are about another space
+        return False
 
 
 def _award_text(number: int, place: int, distance_m: float | None) -> str:

@@ -132,6 +132,8 @@ class Selective:
             return
         event, _ = self._event(route.space, message, properties, request)
         found = [one for one in self._found(route, event) if not one.group]
+        if route.space.order != "causal":  # else those with a place hear of it in another way
+            found = [one for one in found if not one.has_place]
         if not (found or route.holders):
             self._state.counters.unwanted += 1
         holding = self._state.holding

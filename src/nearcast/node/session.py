@@ -73,6 +73,12 @@ class Subscription:
         # Whether every message goes out as it is.
         self.is_plain = not (no_local or retain_as_published or identifier)
 
+    @property
+    def has_place(self) -> bool:
+        """Say whether it selects by place: by an area, or by where its client is."""
+        selection = self.selection
+        return selection is not None and not (selection.area is None and selection.near_m is None)
+
     def select(
         self,
         selection: Selection | None,
