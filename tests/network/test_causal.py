@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from nearcast.model import Attribute, Space
-from nearcast.mqtt import Publish
+from nearcast.mqtt import Properties, Publish
 from nearcast.node import SpaceSettings
 from nearcast.ordering import DeltaCausal
 from nearcast.server.figures import prometheus_text, sys_topics
@@ -291,3 +291,25 @@ def test_holds_discards_and_violations_are_among_the_figures():
     assert "\nnearcast_causal_sent_total 1\n" in prometheus_text(
         forum.nodes["n0"].node, uptime_s=1.0
     )
+
+
+@pytest.mark.parametrize(("order", "is_told"), [(None, True), ("causal", False)])
+def test_who_asks_for_causal_order_where_there_is_none_is_told_and_still_heard(
+    order: str | None, is_told: bool, monkeypatch: pytest.MonkeyPatch
+):
+    forum = Forum(2, 1, order, Link(delay=constant(1)))
+    asker, heard = forum.clients["n0"], b""
+    receive = asker.receive
+
+    def overhear(data: bytes) -> None:
+        nonlocal heard
+        heard += data
+        receive(data)
+
+    monkeypatch.setattr(asker, "receive", overhear)
+    wish = Properties(user_properties=(("$order", "causal"),))
+    asker.publish(Publish("talk/x", b'{"price": 1, "say": "so"}', 1, properties=wish))
+    forum.turn("n0")
+    forum.run(1_000)
+    assert (b"$order: space talk has no causal group" in heard) is is_told
+    assert forum.heard("n1") == ["so"]

@@ -26,7 +26,7 @@ from nearcast.node.retaining import retain_message
 from nearcast.node.routes import Route, Service
 from nearcast.node.selections import GroupKey, Selections
 from nearcast.node.session import Session, Subscription
-from nearcast.node.spaces import SpaceSettings
+from nearcast.node.spaces import SpaceSettings, order_complaint
 from nearcast.node.state import NodeState
 
 _EMPTY = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
@@ -234,6 +234,7 @@ class Selective:
                 message, session, retain=retain, reaches_all=reaches_all
             )
         if self._state.network is not None:
+            complaint = complaint or order_complaint(settings, request.order)
             kept, is_theirs = self._tell_others(session, route, message, event, (top, rank))
             if is_theirs:
                 if retain:

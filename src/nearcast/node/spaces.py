@@ -67,3 +67,13 @@ def _check_apart(one: Space, other: Space) -> None:
             expected="spaces that share no topic",
             todo="A topic belongs to one space; give one of them other topics.",
         )
+
+
+def order_complaint(settings: SpaceSettings, order: str | None) -> str:
+    """Return what to tell who asks for causal order in a space of a network that has none."""
+    if order != "causal" or settings.order == "causal":
+        return ""
+    return (
+        f"$order: space {settings.space.name} has no causal group, so other nodes deliver this in "
+        'the order of arrival; set order = "causal" in its [[space]]'
+    )
