@@ -28,7 +28,7 @@ from nearcast.pipeline.plans import (
     save_found,
     take_census,
 )
-from nearcast.pipeline.tables import spark_schema
+from nearcast.pipeline.tables import drafts, read_table, spark_schema
 
 pytestmark = pytest.mark.spark
 
@@ -125,7 +125,10 @@ def test_time_per_cell_is_the_sum_of_the_steps_that_end_there(spark: SparkSessio
             add((-1, holding[0]), 1, weight)
     positions = table(spark, rows, partitions=partitions, seed=partitions)
     found = time_per_cell(positions, SPACE, regions, depth=4).collect()
-    assert {(r["cell"], r["region"]): [*r[2:]] for r in found} == expected
+    assert {(r["cell"], r["region"]): [*r[2:5]] for r in found} == expected
+    (ends,) = [r[5:] for r in found if r["cell"] == r["region"] == -1]
+    instants = [round(t.timestamp() * 1e6) for _, t, *_ in rows]
+    assert ends == (min(instants), max(instants))
 
 
 def test_the_space_is_where_nearly_all_are(spark: SparkSession):
@@ -262,3 +265,28 @@ def test_the_map_has_leaves_and_regions(spark: SparkSession, tmp_path: Path):
     assert kinds.count("slow region") == 1
     assert len(kinds) == len(found.plan.leaves) + 1
     assert load_plan(tmp_path / "elsewhere.json") == found.plan
+
+
+def test_a_stored_table_is_counted_like_any_frame(spark: SparkSession, tmp_path: Path):
+    rows = walks(6, users=30)
+    frame = table(spark, rows, partitions=3)
+    with drafts() as written:
+        written.write(frame, str(tmp_path / "positions"), POSITIONS)
+    stored = read_table(spark, str(tmp_path / "positions"))
+    plans = [square(4), square(20)]
+    assert central_space(stored) == central_space(frame)
+    assert collect_moves(moves_between_leaves(stored, plans), 2) == [
+        moves_by_definition(rows, plan) for plan in plans
+    ]
+    found, wanted = (
+        sorted(
+            map(tuple, time_per_cell(each, SPACE, [MARKET], 4).collect()), key=lambda row: row[:2]
+        )
+        for each in (stored, frame)
+    )
+    assert found == wanted
+    early = stored.where("t < timestamp '2026-05-01 00:05:00'")
+    some = [row for row in rows if row[1] < START + timedelta(minutes=5)]
+    assert 0 < len(some) < len(rows)
+    census = take_census(early, SPACE, [], 4)
+    assert census.fixes + census.left_out == len(some)  # not those of the whole table

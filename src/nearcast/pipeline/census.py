@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from nearcast.locality import Counts, Plan, Rect, plan_from_json, plan_to_json
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.part_files import Batches, gathered
+from nearcast.pipeline.part_scans import map_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +25,13 @@ _ROWS_AT_ONCE = 65_536
 _FIRST_FIX_MS = 1_000  # a trip's first fix has no step: somebody was there all the same
 _DEGREE_PARTS = 100
 
-CELLS = "cell int, region int, outside_ms bigint, inside_ms bigint, fixes bigint"
+_SIDES = {"lon": 360 * _DEGREE_PARTS + 2, "lat": 180 * _DEGREE_PARTS + 2}
+
+SIDES = "side string, place bigint, n bigint"
+CELLS = (
+    "cell int, region int, outside_ms bigint, inside_ms bigint, fixes bigint, "
+    "first_us bigint, last_us bigint"
+)
 MOVES = "user_id string, at_us bigint, plan int, pair bigint, before int, after int, moves bigint"
 
 Flows = dict[tuple[int, int], int]
@@ -37,15 +44,29 @@ def central_space(positions: DataFrame, *, left_out: float = 0.005) -> Rect:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    parts = [F.floor(F.col(name) * float(_DEGREE_PARTS)).alias(name) for name in ("lon", "lat")]
-    squares = positions.select(*parts).groupBy("lon", "lat").count()
-    sides = squares.groupingSets([["lon"], ["lat"]], "lon", "lat").agg(F.sum("count").alias("n"))
-    rows = sides.collect()  # at most 54,000: the globe's hundredths of degrees
-    if not rows:
+    sides = map_rows(positions, ("lon", "lat"), _count_sides, SIDES)
+    rows = sides.groupBy("side", "place").agg(F.sum("n").alias("n")).collect()
+    if not rows:  # at most 54,000: the globe's hundredths of degrees
         raise MisuseError("no positions: the table is empty", todo="Give another --input")
-    west, east = _ends({row["lon"]: row["n"] for row in rows if row["lon"] is not None}, left_out)
-    south, north = _ends({row["lat"]: row["n"] for row in rows if row["lat"] is not None}, left_out)
+    lon, lat = ({r["place"]: r["n"] for r in rows if r["side"] == side} for side in ("lon", "lat"))
+    (west, east), (south, north) = _ends(lon, left_out), _ends(lat, left_out)
     return Rect(west, south, east, north)
+
+
+def _count_sides(batches: Batches) -> Batches:
+    """Count positions by the hundredth of a degree, of longitude and of latitude."""
+    counts = {side: np.zeros(most, np.int64) for side, most in _SIDES.items()}
+    for batch in batches:
+        for side, most in _SIDES.items():
+            degrees = batch.column(side).to_numpy()
+            places = np.floor(degrees * _DEGREE_PARTS).astype(np.int64) + most // 2
+            counts[side] += np.bincount(places, minlength=most)
+    for side, count in counts.items():
+        places = np.flatnonzero(count)
+        columns = [[side] * len(places), places - len(count) // 2, count[places]]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(one) for one in columns], names=["side", "place", "n"]
+        )
 
 
 def _ends(counts: dict[int, int], left_out: float) -> tuple[float, float]:
@@ -65,15 +86,17 @@ def time_per_cell(
     """Return the time spent in each cell of the grid and in each region, in milliseconds.
 
     A row is a cell (`region` is -1) or a region (`cell` is -1); positions outside the space are
-    counted in the row with neither. A step counts where it ends, as in `regions`, and a trip's
-    first fix as one second. The same under any partitioning; one shuffle, of partial sums.
+    counted in the row with neither, which also has the ends of the record. A step counts where it
+    ends, as in `regions`, and a trip's first fix as one second. The same under any partitioning;
+    one shuffle, of partial sums.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    columns = positions.select("lon", "lat", "step_s")
-    sums = columns.mapInArrow(_cell_counter(space, regions, depth), CELLS)
+    columns = ("lon", "lat", "step_s", "t")
+    sums = map_rows(positions, columns, _cell_counter(space, regions, depth), CELLS)
     added = [F.sum(name).alias(name) for name in ("outside_ms", "inside_ms", "fixes")]
-    return sums.groupBy("cell", "region").agg(*added)
+    ends = [F.min("first_us").alias("first_us"), F.max("last_us").alias("last_us")]
+    return sums.groupBy("cell", "region").agg(*added, *ends)
 
 
 def _cell_counter(space: Rect, regions: Sequence[Rect], depth: int) -> Callable[[Batches], Batches]:
@@ -85,6 +108,7 @@ def _cell_counter(space: Rect, regions: Sequence[Rect], depth: int) -> Callable[
         for batch in gathered(batches, _ROWS_AT_ONCE):
             lon, lat, step_s = (batch.column(name).to_numpy() for name in ("lon", "lat", "step_s"))
             tally.add(lon, lat, step_s)
+            tally.note_instants(batch.column("t").cast(pa.int64()).to_numpy())
         yield tally.rows()
 
     return count
@@ -99,6 +123,15 @@ class CellTally:
         self._outside, self._inside, self._fixes = np.zeros((3, cells), np.int64)
         self._region_ms, self._region_fixes = np.zeros((2, regions.r_count), np.int64)
         self._left_out = 0
+        self._first_us: int | None = None
+        self._last_us: int | None = None
+
+    def note_instants(self, t_us: np.ndarray) -> None:
+        """Note when the record begins and ends."""
+        if len(t_us):
+            first, last = int(t_us.min()), int(t_us.max())
+            self._first_us = first if self._first_us is None else min(first, self._first_us)
+            self._last_us = last if self._last_us is None else max(last, self._last_us)
 
     def add(self, lon: np.ndarray, lat: np.ndarray, step_s: np.ndarray) -> None:
         """Count positions with the seconds since the one before."""
@@ -132,12 +165,14 @@ class CellTally:
             "fixes": (self._fixes[cells], self._region_fixes[regions], nothing + self._left_out),
         }
         kinds = {"cell": pa.int32(), "region": pa.int32()}
-        return pa.RecordBatch.from_pydict(
-            {
-                name: pa.array(np.concatenate(parts), kinds.get(name, pa.int64()))
-                for name, parts in columns.items()
-            }
-        )
+        arrays = {
+            name: pa.array(np.concatenate(parts), kinds.get(name, pa.int64()))
+            for name, parts in columns.items()
+        }
+        elsewhere = [None] * (len(cells) + len(regions))
+        for name, end in (("first_us", self._first_us), ("last_us", self._last_us)):
+            arrays[name] = pa.array([*elsewhere, end], pa.int64())
+        return pa.RecordBatch.from_pydict(arrays)
 
 
 # --- along which paths ----------------------------------------------------------------------------
@@ -153,8 +188,8 @@ def moves_between_leaves(positions: DataFrame, plans: Sequence[Plan]) -> DataFra
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    columns = positions.select("user_id", "t", "lon", "lat", "step_s")
-    found = columns.mapInArrow(_move_counter(plans), MOVES)
+    columns = ("user_id", "t", "lon", "lat", "step_s")
+    found = map_rows(positions, columns, _move_counter(plans), MOVES)
     met = found.groupBy("user_id", "at_us", "plan", "pair").agg(
         F.max("before").alias("before"), F.max("after").alias("after"), F.sum("moves").alias("n")
     )

@@ -182,8 +182,6 @@ def _counted(
 
 def take_census(positions: DataFrame, space: Rect, regions: Sequence[Rect], depth: int) -> Census:
     """Count who was where."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     rows = time_per_cell(positions, space, regions, depth).toPandas()
     at_cell, at_region = rows[rows["cell"] >= 0], rows[rows["region"] >= 0]
     per_region = np.zeros(len(regions), np.int64)
@@ -198,13 +196,12 @@ def take_census(positions: DataFrame, space: Rect, regions: Sequence[Rect], dept
         per_region,
     )
     nowhere = rows[(rows["cell"] < 0) & (rows["region"] < 0)]
-    ends = positions.agg(F.min("t").cast("double"), F.max("t").cast("double")).first()
-    span_s = ends[1] - ends[0] if ends is not None and ends[0] is not None else 0.0
+    span_us = (nowhere["last_us"].max() - nowhere["first_us"].min()) if len(nowhere) else 0
     return Census(
         counts,
         int(at_cell["fixes"].sum()),
         int(nowhere["fixes"].sum()),
-        max(1_000, round(span_s * 1e3)),
+        1_000 if np.isnan(span_us) else max(1_000, round(span_us / 1e3)),
     )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from nearcast.pipeline.part_files import (
     writing_apart,
     writing_parts,
 )
+from nearcast.pipeline.part_scans import note_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +59,8 @@ def read_table(spark: SparkSession, root: str) -> DataFrame:
 def read_version(spark: SparkSession, path: str) -> DataFrame:
     """Return the rows of one version of a table.
 
-    The columns are taken from a file's footer here: Spark would start a job to look at it.
+    Jobs may let workers read its files (`part_scans`). The columns are taken from a file's footer
+    here: Spark would start a job to look at it.
     """
     parts = _parts(path)
     if not parts:
@@ -69,7 +71,8 @@ def read_version(spark: SparkSession, path: str) -> DataFrame:
             schema = pq.read_schema(file)
         except pa.ArrowInvalid:
             return spark.read.parquet(path)
-    return spark.read.schema(spark_schema(schema)).parquet(path)
+    frame = spark.read.schema(spark_schema(schema)).parquet(path)
+    return note_files(frame, [f"{path}/{PurePosixPath(part).name}" for part in parts])
 
 
 def _parts(path: str) -> list[str]:

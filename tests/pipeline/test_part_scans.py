@@ -1,0 +1,76 @@
+"""Rows that workers read themselves are the rows that Spark would have read."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from nearcast.pipeline.part_scans import Batches, Piece, map_rows, note_files, pieces_of, scan
+
+
+def adding() -> Callable[[Batches], Batches]:
+    def add(batches: Batches) -> Batches:  # inside, so that it travels to workers as a whole
+        total = sum(sum(batch.column("n").to_pylist()) for batch in batches)
+        yield pa.RecordBatch.from_pydict({"total": pa.array([total], pa.int64())})
+
+    return add
+
+
+def write(path: Path, rows: int, group: int) -> str:
+    table = pa.table({"n": range(rows), "word": [f"w{n % 3}" for n in range(rows)]})
+    pq.write_table(table, path, row_group_size=group)
+    return str(path)
+
+
+def test_files_are_cut_at_row_groups_into_pieces_of_some_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nearcast.pipeline.part_scans._PIECE_ROWS", 20)
+    files = [
+        write(tmp_path / "a", 50, 10),
+        write(tmp_path / "b", 5, 10),
+        write(tmp_path / "c", 0, 1),
+    ]
+    a, b, _ = files
+    assert pieces_of(files) == [
+        Piece(a, (0, 1)), Piece(a, (2, 3)), Piece(a, (4,)), Piece(b, (0,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_a_frame_of_noted_files_is_read_by_workers_and_its_children_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nearcast.pipeline.part_scans._PIECE_ROWS", 20)
+    files = [write(tmp_path / "a.parquet", 50, 10), write(tmp_path / "b.parquet", 30, 10)]
+    frame = note_files(spark.read.parquet(*files), files)
+    tasks = map_rows(frame, ["n"], adding(), "total bigint").collect()
+    assert len(tasks) == 5
+    assert sum(row["total"] for row in tasks) == sum(range(50)) + sum(range(30))
+    some = map_rows(frame.where("n < 10"), ["n"], adding(), "total bigint").collect()
+    assert sum(row["total"] for row in some) == 2 * sum(range(10))
+
+
+@pytest.mark.spark
+def test_a_damaged_file_is_left_to_spark(spark: SparkSession, tmp_path: Path):
+    file = write(tmp_path / "a.parquet", 50, 10)
+    frame = note_files(spark.read.parquet(file), [file])
+    Path(file).write_bytes(Path(file).read_bytes()[:100])
+    with pytest.raises(Exception, match="FAILED_READ_FILE"):
+        map_rows(frame, ["n"], adding(), "total bigint").collect()
+
+
+@pytest.mark.spark
+def test_texts_come_as_codes_where_asked(spark: SparkSession, tmp_path: Path):
+    def kinds(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"kind": [str(batch.column("word").type)]})
+
+    pieces = pieces_of([write(tmp_path / "a.parquet", 50, 50)])
+    plain = scan(spark, pieces, ["word"], kinds, "kind string").collect()
+    coded = scan(spark, pieces, ["word"], kinds, "kind string", coded=["word"]).collect()
+    assert [row["kind"] for row in plain] == ["string"]
+    assert [row["kind"][:10] for row in coded] == ["dictionary"]
