@@ -12,7 +12,6 @@ together, and the spread is over slices.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import resource
@@ -50,6 +49,7 @@ from benchmarks.broker_processes import (
     Broker,
     running,
 )
+from benchmarks.sections import by_hand, rows_of
 
 Row = dict[str, Any]
 SLICES = 10
@@ -321,24 +321,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         "cost": cost_rows,
         "amqtt": amqtt_rows,
     }
-    rows: list[Row] = []
-    for name, section in sections.items():
-        if name.startswith(only):
-            rows += section(quick)
-    return {"rows": rows, "peer": "mosquitto"}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    for row in run(arguments.quick, arguments.only)["rows"]:
-        print(
-            f"{row['name']:<70} {row.get('ours', 0):>12,.2f} {row.get('peer', 0):>12,.2f}"
-            f" {row.get('ratio', 0):>6.2f} {row.get('target', ''):>10} {row['holds']}"
-        )
+    return {"rows": rows_of(sections, quick, only), "peer": "mosquitto"}
 
 
 if __name__ == "__main__":
-    main()
+    by_hand(__doc__, run)

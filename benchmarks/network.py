@@ -10,7 +10,6 @@ that cross are sent through the same running network in slices, by turns.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +28,7 @@ from benchmarks.network_city import crossings
 from benchmarks.network_handovers import SPACE, latencies, rate, takeover_s
 from benchmarks.network_near_city import CITY, near_city
 from benchmarks.network_nodes import Nodes, network_of
+from benchmarks.sections import by_hand, rows_of
 
 Row = dict[str, Any]
 SLICES = 10
@@ -238,26 +238,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         "latency": latency_rows,
         "handover": handover_rows,
     }
-    rows: list[Row] = []
-    for name, section in sections.items():
-        if name.startswith(only):
-            rows += section(quick)
-    return {"rows": rows}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    for row in run(arguments.quick, arguments.only)["rows"]:
-        extra = f"  (without NATS {row['without_nats']:.2f})" if "without_nats" in row else ""
-        beside = f"{row['peer']:>10,.1f} {row['ratio']:>6.2f}" if "peer" in row else " " * 17
-        print(
-            f"{row['name']:<75} {row['ours']:>10,.1f} {beside} {row['target']:>8}"
-            f" {row['holds']}{extra}"
-        )
+    return {"rows": rows_of(sections, quick, only)}
 
 
 if __name__ == "__main__":
-    main()
+    by_hand(__doc__, run)

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import select
 import shutil
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 from benchmarks.broker_load import framed, link, read_packet, string
 from benchmarks.broker_processes import OURS
+from benchmarks.sections import by_hand, rows_of
 from benchmarks.selective_city import (
     CITY_SPACE,
     LAT,
@@ -414,21 +414,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         "positions": position_rows,
         "city": city_rows,
     }
-    rows: list[dict[str, Any]] = []
-    for name, section in sections.items():
-        if name.startswith(only):
-            rows += section(quick)
-    return {"rows": rows, "peer": "mosquitto with geohash topics"}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    for row in run(arguments.quick, arguments.only)["rows"]:
-        print(row)
+    return {"rows": rows_of(sections, quick, only), "peer": "mosquitto with geohash topics"}
 
 
 if __name__ == "__main__":
-    main()
+    by_hand(__doc__, run)
