@@ -171,7 +171,9 @@ class NetworkSection(Section):
     connection is encrypted or not made at all. `leave`: whether the node leaves the network for
     good when it is told to stop; if not, the others keep for it what it must not miss.
     `replicas`: on how many servers of a NATS cluster its key-value store is kept. `skew`: how far
-    the clocks of nodes may be apart for causal order; the same at all nodes.
+    the clocks of nodes may be apart for causal order; the same at all nodes. `feed`: topics whose
+    publications go into a stream of JetStream, for `nearcast pipeline stream`; that keeps as much
+    as `feed_size` and `feed_age` allow.
     """
 
     join: Annotated[list[NatsAddress], BeforeValidator(_addresses)] = []
@@ -188,6 +190,22 @@ class NetworkSection(Section):
     histograms: Annotated[Path | None, Field(strict=False)] = None
     replicas: int = Field(1, ge=1, le=5)
     skew: Annotated[Seconds, Field(ge=0.001, le=10)] = 0.1
+    feed: list[str] = []
+    feed_size: Bytes = 1 << 30
+    feed_age: Seconds = 7 * 86_400.0
+
+    @field_validator("feed")
+    @classmethod
+    def _feed_has_topic_filters(cls, value: list[str]) -> list[str]:
+        for one in value:
+            levels = one.split("/")
+            is_bad = "#" in levels[:-1] or any(
+                sign in level and level != sign for level in levels for sign in "#+"
+            )
+            if not one or is_bad or one.startswith("$"):
+                msg = f"'{one}' is no topic filter such as 'city/#'"
+                raise ValueError(msg)
+        return value
 
     @model_validator(mode="after")
     def _one_way_to_introduce_itself(self) -> Self:

@@ -410,6 +410,8 @@ class Intake:
         state.log.events(
             count, state.now_ms, flags | self._way, session.client_id, topic[2:], packets, head_size
         )
+        if state.feed is not None and self._way == FROM_CLIENT:
+            state.feed.take_run(count, topic, packets, head_size, flags)
 
     def publish(
         self,

@@ -22,6 +22,8 @@ def note_event(
 ) -> None:
     """Note one event; `flags` are its way and LIMITED."""
     log, head = state.log, message.head
+    if state.feed is not None and not flags & ~LIMITED:  # from a client
+        state.feed.take(message)
     if log is not None:
         lifetime_ms = max(1, message.expires_at_ms - state.now_ms) if message.expires_at_ms else 0
         flags |= head.qos | retain << 2

@@ -179,13 +179,17 @@ class Peering:
         extra = b"".join(
             b"\x26" + encode_string(AWARD) + encode_string(_award_text(*one)) for one in awards
         )
-        chosen = message.variant(retain=False, extra=extra)
-        session, qos = self.session(name), message.head.qos
+        self.send(name, [message.variant(retain=False, extra=extra)])
+
+    def send(self, name: str, messages: list[Message]) -> None:
+        """Send messages of one head to another node, whatever it wants."""
+        session, qos = self.session(name), messages[0].head.qos
         with aside(self._state):
             if qos:
-                self._delivery.hand_over(session, [chosen], qos)
-            else:
-                self._delivery.send_to_each([session], chosen)
+                self._delivery.hand_over(session, messages, qos)
+                return
+            for message in messages:
+                self._delivery.send_to_each([session], message)
 
     def _wish(self, session: Session, text: str, number: int) -> Subscription:
         """Return what another node wants, with its conditions read and found to fit a space."""

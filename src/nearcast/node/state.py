@@ -69,6 +69,18 @@ class Network(Protocol):
         """Let the other nodes keep a message too; an empty payload forgets."""
 
 
+class Feed(Protocol):
+    """Who gets a copy of everything that clients publish; a node without a log tells nobody."""
+
+    def take(self, message: Message, /) -> None:
+        """Take one publication."""
+
+    def take_run(
+        self, count: int, topic: bytes, packets: bytes, head_size: int, qos: int, /
+    ) -> None:
+        """Take packets of one topic and size, whose payloads begin at `head_size`."""
+
+
 @dataclass(slots=True)
 class NodeState:
     """The memory of a node: sessions, routes, retained messages, timers, and the outboxes grown.
@@ -92,6 +104,7 @@ class NodeState:
     grown: list[Connection] = field(default_factory=list)
     questions: list[Connection] = field(default_factory=list)
     log: Recorder | None = None
+    feed: Feed | None = None
     now_ms: int = 0
     held_bytes: int = 0
     next_session: int = 1

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from nats.js import JetStreamContext
-from nats.js.api import RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import PubAck, RetentionPolicy, StorageType, StreamConfig
 
-from nearcast.config import NetworkSection
+from nearcast.config import Configuration, NetworkSection
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import PacketReader, Publish, PublishAnswer
@@ -43,6 +43,7 @@ from nearcast.server.nats_connection import STORE_TIMEOUT_S, NatsConnection, sto
 from nearcast.server.nats_members import key_of
 
 if TYPE_CHECKING:
+    from nearcast.server.network import Network
     from nearcast.server.turns import Turns
 
 log = logging.getLogger("nearcast.network")
@@ -215,12 +216,12 @@ class FeedSender:
                 continue
             self._await(future, message)
 
-    def _await(self, future: asyncio.Future[object], message: Publish) -> None:
+    def _await(self, future: asyncio.Future[PubAck], message: Publish) -> None:
         self._next_pending += 1
         key, connection = self._next_pending, self._connection
         self._pending[key] = asyncio.get_running_loop().time()
 
-        def answered(done: asyncio.Future[object]) -> None:
+        def answered(done: asyncio.Future[PubAck]) -> None:
             self._pending.pop(key, None)
             if connection is not self._connection or done.cancelled():
                 return
@@ -323,6 +324,21 @@ def stream_config(section: NetworkSection) -> StreamConfig:
         num_replicas=section.replicas,
         duplicate_window=min(DUPLICATES_S, section.feed_age),
     )
+
+
+def begin_feed(configuration: Configuration, network: Network, node: Node, turns: Turns) -> None:
+    """Let a node feed what its configuration says; end the session of a feed that it had before."""
+    section = configuration.network
+    if not section.feed:
+        node.peering.forget(FEED, turns.clock.now_ms())
+        return
+    path = None
+    if configuration.durability.mode != "off":
+        path = Path(configuration.node.data) / "feed-numbers"
+    node.state.feed = FeedTap(node, section.feed)
+    if node.state.log is None:
+        node.state.log = SilentLog()  # type: ignore[assignment]
+    network.feed = FeedSender(section, configuration.node.name, node, turns, path)
 
 
 async def _either(waiting: object, seconds: float) -> None:

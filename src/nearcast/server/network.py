@@ -27,6 +27,7 @@ from nearcast.model.errors import (
 from nearcast.network.layout import NamedPlan
 from nearcast.network.mesh import Mesh
 from nearcast.node.session import PEER_PREFIX
+from nearcast.server.feed import FeedSender
 from nearcast.server.nats_connection import NatsConnection, close, connect, public_address
 from nearcast.server.nats_frames import FrameCarrier
 from nearcast.server.nats_members import (
@@ -70,6 +71,7 @@ class Network:
     ) -> None:
         self.mesh = mesh
         self.problem = ""
+        self.feed: FeedSender | None = None
         self._section = section
         self._turns = turns
         self._describe = describe
@@ -179,6 +181,7 @@ class Network:
                 self._refresh(members),
                 self._follow(settings, PLAN, self._plan_shared),
                 self._follow(settings, POLICIES, self._policies_shared),
+                *([] if self.feed is None else [self.feed.run(client)]),
                 client.lost.wait(),
             )
         finally:

@@ -242,6 +242,7 @@ class Server:
         turns, mesh = self._turns, self._mesh
         if mesh is None or turns is None:
             return
+        from nearcast.server.feed import begin_feed
         from nearcast.server.network import Network
         from nearcast.server.network_entry import entry_of
 
@@ -255,6 +256,7 @@ class Server:
             on_policies=self._take_policies,
         )
         turns.on_taken, turns.on_written = self.network.settle, self.network.turn_ended
+        begin_feed(self.configuration, self.network, self.node, turns)
         await self.network.start()
 
     def _leave(self) -> None:

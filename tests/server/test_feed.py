@@ -1,0 +1,278 @@
+"""What clients of a network publish is in its feed, each publication once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.client import Client as Nats
+from nats.js.errors import NotFoundError
+
+from nearcast.config import Configuration, NetworkSection
+from nearcast.model.errors import PeerProtocolError
+from nearcast.mqtt import FilterRequest, Properties, Publish
+from nearcast.server.client import Client, Target
+from nearcast.server.feed import stream_config
+from nearcast.server.feed_messages import (
+    VERSION,
+    Publication,
+    decode_publication,
+    encode_publication,
+)
+from nearcast.server.feed_numbers import FeedNumbers
+from nearcast.server.processes import Child, Fleet, free_port
+
+pytestmark = pytest.mark.server
+
+CONFIG = """
+[network]
+feed = ["city/#", "near/#"]
+feed_size = "{size}"
+[[space]]
+name = "near"
+topics = "near/#"
+[space.attributes]
+x = {{ low = 0, high = 100 }}
+"""
+
+
+@dataclass
+class Town:
+    """Two nodes of one network, with a feed."""
+
+    fleet: Fleet
+    address: str
+    config: Path
+    nats_port: int
+    nodes: dict[str, Child]
+
+    def start(self, name: str, port: int) -> None:
+        self.nodes[name] = self.fleet.start_node(name, port, self.address, self.config)
+        self.fleet.wait_until_ready()
+
+    def kill(self, name: str) -> int:
+        child = self.nodes.pop(name)
+        os.kill(child.pid, signal.SIGKILL)
+        child.end(10)
+        self.fleet.nodes.remove(child)
+        return child.port
+
+    def kill_nats(self) -> None:
+        assert self.fleet._nats is not None
+        os.kill(self.fleet._nats.pid, signal.SIGKILL)
+        self.fleet._nats.end(10)
+
+    def start_nats(self) -> None:
+        self.fleet.start_nats(self.nats_port)
+
+    def publish(self, name: str, *messages: Publish) -> None:
+        with Client(Target(port=self.nodes[name].port)) as client:
+            client.publish(messages)
+
+    def fed(self, count: int = 0, seconds: float = 20) -> list[Publication]:
+        """Return what is in the feed, when there are so many or after so long."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = asyncio.run(read_all(self.address))
+            if len(found) >= count or time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
+
+
+async def read_all(address: str) -> list[Publication]:
+    nats = Nats()
+    await nats.connect(address)
+    try:
+        stream = nats.jetstream()
+        name = stream_config(NetworkSection()).name
+        assert name is not None
+        state = (await stream.stream_info(name)).state
+        return [
+            decode_publication((await stream.get_msg(name, number)).data or b"")
+            for number in range(max(1, state.first_seq), state.last_seq + 1)
+        ]
+    except NotFoundError:
+        return []
+    finally:
+        await nats.close()
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    with Fleet(tmp_path) as fleet:
+        nats_port = free_port()
+        address = fleet.start_nats(nats_port)
+        config = tmp_path / "nearcast.toml"
+        config.write_text(CONFIG.format(size="64MiB"))
+        town = Town(fleet, address, config, nats_port, {})
+        for name in ("a", "b"):
+            town.nodes[name] = fleet.start_node(name, free_port(), address, config)
+        fleet.wait_until_ready()
+        yield town
+
+
+def plain(count: int, qos: int = 1, topic: str = "city/x", first: int = 0) -> list[Publish]:
+    return [Publish(topic, f"{qos}-{n}".encode(), qos) for n in range(first, first + count)]
+
+
+def test_each_publication_is_there_once_by_the_node_of_publication(town: Town):
+    asked = Properties(user_properties=(("$top", "2"), ("colour", "red")))
+    sent = [
+        *(one for qos in range(3) for one in plain(40, qos)),
+        Publish("city/kept", b"kept", 1, retain=True),
+        Publish("near/x", b'{"x": 5}', 1),
+        Publish("near/x", b'{"x": 6}', 0),
+        Publish("near/x", b'{"x": 7}', 2, properties=asked),
+        Publish("near/x", b"no json", 1),  # no event of its space, and yet a publication
+        Publish("city/props", b"", 1, properties=Properties(user_properties=(("k", "v"),) * 2)),
+    ]
+    with Client(Target(port=town.nodes["b"].port)) as there:  # so that they cross as well
+        there.subscribe(FilterRequest("#", 2), FilterRequest("$where/x<50/near/#", 1))
+        town.publish("a", *sent, Publish("elsewhere", b"", 1))
+        town.publish("b", Publish("city/b", b"from b", 1))
+        fed = town.fed(len(sent) + 1)
+        assert len(list(there.messages(0.5))) >= len(sent)
+    assert Counter((one.topic, one.payload) for one in fed) == Counter(
+        (one.topic, one.payload) for one in [*sent, Publish("city/b", b"from b")]
+    )
+    pairs = {one.payload: one.pairs for one in fed}
+    assert pairs[b'{"x": 7}'] == (("colour", "red"),)
+    assert pairs[b""] == (("k", "v"), ("k", "v"))
+    for qos in range(3):  # those of one publisher and QoS are in order
+        mine = [one.payload for one in fed if one.payload.startswith(f"{qos}-".encode())]
+        assert mine == [one.payload for one in plain(40, qos)]
+
+
+def test_a_nats_that_is_away_holds_nobody_up_and_all_follows_once(town: Town):
+    town.publish("a", *plain(10))
+    assert len(town.fed(10)) == 10
+    town.kill_nats()
+    began = time.monotonic()
+    town.publish("a", *plain(200, first=10))
+    town.publish("a", *plain(20, 2))
+    assert time.monotonic() - began < 5
+    port = town.kill("a")  # with all of it in its journal
+    town.start_nats()
+    town.start("a", port)
+    town.publish("a", Publish("city/last", b"last", 1))
+    fed = town.fed(231)
+    assert Counter(one.payload for one in fed) == Counter(
+        one.payload for one in [*plain(210), *plain(20, 2), Publish("", b"last")]
+    )
+
+
+def test_a_node_killed_again_and_again_doubles_nothing(town: Town):
+    for round_ in range(3):
+        port = town.nodes["a"].port
+        town.publish("a", *plain(300, first=300 * round_))
+        town.kill("a")
+        town.start("a", port)
+    fed = town.fed(900)
+    assert [one.payload for one in fed] == [one.payload for one in plain(900)]
+
+
+def test_the_stream_keeps_no_more_than_it_is_allowed(tmp_path: Path):
+    with Fleet(tmp_path) as fleet:
+        address = fleet.start_nats(free_port())
+        config = tmp_path / "nearcast.toml"
+        config.write_text(CONFIG.format(size="20KiB"))
+        town = Town(fleet, address, config, 0, {})
+        town.start("a", free_port())
+        town.publish("a", *(Publish("city/x", b"x" * 1_000, 1) for _ in range(50)))
+        time.sleep(1)
+        assert 5 < len(town.fed()) < 20
+
+
+def test_a_jetstream_without_room_is_said_once_and_clients_are_served(tmp_path: Path):
+    with Fleet(tmp_path) as fleet:
+        address = fleet.start_nats(free_port())
+        config = tmp_path / "nearcast.toml"
+        config.write_text(CONFIG.format(size="900000GiB"))
+        town = Town(fleet, address, config, 0, {})
+        town.start("a", free_port())
+        town.publish("a", *plain(20))
+        time.sleep(5)
+        said = town.nodes["a"].log.read_text()
+        assert said.count("the feed stands still") == 1
+        town.publish("a", *plain(20))
+
+
+# --- numbers and messages ----------------------------------------------------------------------
+
+
+def test_a_message_that_comes_again_keeps_its_number_over_restarts(tmp_path: Path):
+    path = tmp_path / "numbers"
+    numbers = FeedNumbers(path)
+    one = Publish("a", b"1", 1, packet_id=7)
+    assert [numbers.assign(one), numbers.assign(one)] == [1, 2]  # two, as neither is a repeat
+    assert numbers.assign(Publish("a", b"1", 0)) == 0
+    numbers.close()
+    again = Publish("a", b"1", 1, duplicate=True, packet_id=7)
+    with path.open("ab") as file:
+        file.write(b"half an entry")
+    later = FeedNumbers(path)
+    assert later.epoch == numbers.epoch
+    assert later.assign(again) == 2
+    assert later.assign(Publish("a", b"2", 1, duplicate=True, packet_id=7)) == 3
+    assert later.assign(again) == 4
+    assert later.assign(Publish("a", b"2", 2, duplicate=True, packet_id=8)) == 5
+    later.close()
+    path.write_bytes(b"\0" * 40)
+    fresh = FeedNumbers(path)
+    assert fresh.epoch != numbers.epoch
+    assert fresh.assign(again) == 1
+    fresh.close()
+
+
+def test_the_file_of_numbers_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nearcast.server.feed_numbers._MOST_BYTES", 1_000)
+    path = tmp_path / "numbers"
+    numbers = FeedNumbers(path)
+    for number in range(500):
+        sent = Publish("a", str(number).encode(), 1, packet_id=number % 20 + 1)
+        assert numbers.assign(sent) == number + 1
+    numbers.close()
+    assert path.stat().st_size < 1_100
+    later = FeedNumbers(path)
+    for number in range(480, 500):
+        sent = Publish("a", str(number).encode(), 1, duplicate=True, packet_id=number % 20 + 1)
+        assert later.assign(sent) == number + 1
+    assert later.next == 501
+    later.close()
+
+
+texts = st.text(max_size=9)
+
+
+@given(st.integers(0, 2**40), texts, st.binary(max_size=20), st.lists(st.tuples(texts, texts)))
+def test_publications_are_read_as_they_were_written(
+    number: int, topic: str, payload: bytes, pairs: list[tuple[str, str]]
+):
+    one = Publication(VERSION, number, "e", number, topic, payload, tuple(pairs))
+    data = encode_publication(one)
+    assert decode_publication(data) == one
+    for cut in range(len(data)):
+        with pytest.raises(PeerProtocolError):
+            decode_publication(data[:cut])
+
+
+def test_another_version_is_said():
+    data = encode_publication(Publication(VERSION + 1, 0, "", 0, "", b""))
+    with pytest.raises(PeerProtocolError, match="same version of Nearcast"):
+        decode_publication(data)
+
+
+@pytest.mark.parametrize("bad", ["", "a/#/b", "a#", "a+/b", "$SYS/#"])
+def test_a_feed_of_what_is_no_filter_is_refused(bad: str):
+    with pytest.raises(ValueError, match="is no topic filter"):
+        Configuration.model_validate_json(json.dumps({"network": {"feed": [bad]}}))
