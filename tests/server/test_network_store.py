@@ -187,6 +187,36 @@ async def test_frames_arrive_in_order_whatever_their_length(section: NetworkSect
         await close(one)
 
 
+async def test_frames_that_must_wait_and_frames_that_need_not_keep_their_order(
+    section: NetworkSection,
+):
+    received: list[bytes] = []
+    both = [await connect(section, name) for name in ("a", "b")]
+    here = FrameCarrier(section.name, "a", received=print, has_room=print)
+    there = FrameCarrier(
+        section.name, "b", received=lambda _, data: received.append(data), has_room=print
+    )
+    tasks = [asyncio.create_task(one.run(c)) for one, c in zip((here, there), both, strict=True)]
+    await asyncio.sleep(0.1)
+    rng = random.Random(1)
+    frames = [b"%d " % n + bytes(rng.choice((1, 10_000, 400_000))) for n in range(200)]
+
+    for number, data in enumerate(frames):
+        here.send([("b", data)])
+        if number % 7 == 0:
+            await asyncio.sleep(rng.choice((0, 0.001)))
+    async with asyncio.timeout(20):
+        while len(received) < len(frames):  # noqa: ASYNC110 - the other side is a callback
+            await asyncio.sleep(0.01)
+
+    assert received == frames
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for one in both:
+        await close(one)
+
+
 async def test_without_a_connection_frames_are_dropped_and_counted():
     carrier = FrameCarrier("net", "a", received=print, has_room=print)
 
@@ -205,7 +235,10 @@ class Slow:
         self.may = asyncio.Event()
         self.taken: list[tuple[str, bytes]] = []
 
-    async def subscribe(self, _subject: str, cb: Any) -> None: ...
+    async def subscribe_directly(self, _subject: str, _take: Any) -> None: ...
+
+    def publish_directly(self, _subject: str, _data: bytes) -> bool:
+        return False
 
     async def publish(self, subject: str, data: bytes) -> None:
         await self.may.wait()

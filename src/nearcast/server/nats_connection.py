@@ -11,11 +11,14 @@ import contextlib
 import logging
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 from nats.js.errors import (
     BucketNotFoundError,
@@ -46,6 +49,7 @@ class NatsConnection(Client):
         self.complaint = ""
         self._must_encrypt = must_encrypt
         self._told: set[str] = set()
+        self._direct: dict[int, Callable[[str, bytes], None]] = {}
 
     def _connect_command(self) -> bytes:
         """Show a password only to a server that encrypts, where that was asked for."""
@@ -53,6 +57,35 @@ class NatsConnection(Client):
             raise NatsError("the server does not encrypt its connections")
         command: bytes = super()._connect_command()
         return command
+
+    async def subscribe_directly(
+        self, subject: str, take: Callable[[str, bytes], None]
+    ) -> Subscription:
+        """Hand what comes on a subject to `take` while it is read, without a queue and a task."""
+        subscription = await self.subscribe(subject, cb=_ignore)
+        self._direct[subscription._id] = take
+        return subscription
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        take = self._direct.get(sid)
+        if take is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        else:
+            take(subject.decode(), data)
+
+    def publish_directly(self, subject: str, data: bytes) -> bool:
+        """Write a publication out at once; False, and nothing is done, if others wait before it."""
+        transport = self._transport
+        if self._pending or not isinstance(transport, TcpTransport) or not self.is_connected:
+            return False
+        assert transport._io_writer is not None
+        stream = transport._io_writer.transport
+        if stream.is_closing() or stream.get_write_buffer_size():
+            return False
+        stream.write(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data))
+        return True
 
     async def note_lost(self) -> None:
         """Tell who waits for it."""
@@ -64,6 +97,10 @@ class NatsConnection(Client):
         if "permissions" in self.complaint.lower() and self.complaint not in self._told:
             self._told.add(self.complaint)
             log.warning("NATS does not allow this node all that it needs: %s", self.complaint)
+
+
+async def _ignore(_message: Msg) -> None:
+    """Take nothing: see `subscribe_directly`."""
 
 
 def public_address(address: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from nearcast.server.nats_connection import NatsConnection
@@ -39,7 +38,8 @@ class FrameCarrier:
         self._prefix = f"nearcast.{network}.frames."
         self._received = received
         self._has_room = has_room
-        self._is_open = self._was_crowded = False
+        self._client: NatsConnection | None = None
+        self._is_pumping = self._was_crowded = False
         self._outgoing: Frames = []
         self._wake = asyncio.Event()
         self._subjects: dict[str, str] = {}
@@ -54,24 +54,38 @@ class FrameCarrier:
 
     def send(self, frames: Frames) -> None:
         """Take frames for other nodes; they leave in this order."""
-        if not self._is_open:
+        client = self._client
+        if client is None:
             self.dropped += len(frames)
+            return
+        if not (self._outgoing or self._is_pumping):
+            frames = self._without_the_first(client, frames)
+        if not frames:
             return
         self._outgoing += frames
         self.backlog_bytes += sum(len(data) for _, data in frames)
         self._was_crowded = self._was_crowded or self.is_crowded
         self._wake.set()
 
+    def _without_the_first(self, client: NatsConnection, frames: Frames) -> Frames:
+        """Let frames leave at once as long as NATS takes them; return those that have to wait."""
+        most = int(client.max_payload)
+        for count, (name, data) in enumerate(frames):
+            if len(data) > most or not client.publish_directly(self._subject(name), data):
+                return frames[count:]
+        return []
+
     async def run(self, client: NatsConnection) -> None:
         """Carry frames until the connection breaks."""
         subject = f"{self._prefix}{self._name}.>"
-        subscription = await client.subscribe(subject, cb=self._arrived)
+        subscription = await client.subscribe_directly(subject, self._arrived)
         self._assemblies.clear()
-        self._is_open = True
+        self._client = client
         try:
             await self._pump(client)
         finally:
-            self._is_open = False
+            self._client = None
+            self._is_pumping = False
             self._outgoing, self.backlog_bytes = [], 0
             self._has_room()
             if not client.is_closed:
@@ -83,17 +97,17 @@ class FrameCarrier:
             await self._wake.wait()
             self._wake.clear()
             frames, self._outgoing = self._outgoing, []
+            self._is_pumping = True
             for name, data in frames:
                 await self._publish(client, name, data, most)
                 self.backlog_bytes -= len(data)
+            self._is_pumping = False
             if self._was_crowded and not self.is_crowded:
                 self._was_crowded = False
                 self._has_room()
 
     async def _publish(self, client: NatsConnection, name: str, data: bytes, most: int) -> None:
-        subject = self._subjects.get(name)
-        if subject is None:
-            subject = self._subjects[name] = f"{self._prefix}{key_of(name)}.{self._name}"
+        subject = self._subject(name)
         if len(data) <= most:
             await client.publish(subject, data)
             return
@@ -101,10 +115,16 @@ class FrameCarrier:
         for piece in cut(data, most, self._pieces_sent):
             await client.publish(f"{subject}.piece", piece)
 
+    def _subject(self, name: str) -> str:
+        subject = self._subjects.get(name)
+        if subject is None:
+            subject = self._subjects[name] = f"{self._prefix}{key_of(name)}.{self._name}"
+        return subject
+
     async def flush(self, client: NatsConnection) -> None:
         """Wait until NATS has all that was sent."""
         for _ in range(1_000):
-            if not (self._outgoing and self._is_open):
+            if not self._outgoing or self._client is None:
                 break
             await asyncio.sleep(0)
         try:
@@ -112,13 +132,13 @@ class FrameCarrier:
         except (NatsError, OSError):
             self.dropped += 1
 
-    async def _arrived(self, message: Msg) -> None:
-        sender = self._senders.get(message.subject)
+    def _arrived(self, subject: str, content: bytes) -> None:
+        sender = self._senders.get(subject)
         if sender is None:
-            sender = self._sender(message.subject)
-        data: bytes | None = message.data
-        if message.subject.endswith(".piece"):
-            data = self._assemblies.setdefault(sender, Assembly()).add(message.data)
+            sender = self._sender(subject)
+        data: bytes | None = content
+        if subject.endswith(".piece"):
+            data = self._assemblies.setdefault(sender, Assembly()).add(content)
         if data is not None:
             self._received(sender, data)
 
