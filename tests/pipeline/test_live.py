@@ -18,19 +18,25 @@ from pyspark.sql import SparkSession
 
 from nearcast.cli import main
 from nearcast.config import load
+from nearcast.config.schema import AttributeSection, SpaceSection
 from nearcast.matching import Matcher
 from nearcast.model import Event, MisuseError, Subscription, parse_where
+from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Properties, Publish
 from nearcast.pipeline.live import live_of, start_live
+from nearcast.pipeline.live_events import LiveReader
 from nearcast.pipeline.live_spool import read_spool, spool_end, spool_start
 from nearcast.pipeline.match import Question
 from nearcast.pipeline.stream import Stream, read_deliveries
 from nearcast.server.client import Client, Target
-from nearcast.server.processes import Fleet, free_port
+from nearcast.server.processes import Fleet, find_nats_server, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 CONFIG = """
+[network]
+feed = ["plane/#"]
+
 [[space]]
 name = "plane"
 topics = "plane/#"
@@ -54,15 +60,18 @@ WISHES = {i: f"x >= {i} and y < {2 * i + 5}" for i in range(0, 40, 2)} | {
 
 
 class Broker:
-    """A broker in a process of its own, which keeps its port and its data."""
+    """A broker in a process of its own, which keeps its port and its data; it feeds a NATS."""
 
-    def __init__(self, fleet: Fleet, config: Path) -> None:
+    def __init__(self, folder: Path, fleet: Fleet) -> None:
+        self.config = folder / "nearcast.toml"
+        self.config.write_text(CONFIG)
+        self.nats = fleet.start_nats(free_port())
         self.port = free_port()
-        self._fleet, self._config = fleet, config
+        self._fleet = fleet
         self.start()
 
     def start(self) -> None:
-        self._child = self._fleet.start_node("broker", self.port, None, self._config)
+        self._child = self._fleet.start_node("broker", self.port, self.nats, self.config)
         self._fleet.wait_until_ready()
 
     def kill(self) -> None:
@@ -71,17 +80,22 @@ class Broker:
         self._fleet.nodes.remove(self._child)
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    try:
+        find_nats_server()
+    except EnvironmentProblem:
+        pytest.skip("nats-server is not installed (make peers)")
+    folder = tmp_path_factory.mktemp("broker")
+    with Fleet(folder) as fleet:
+        yield Broker(folder, fleet)
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "nearcast.toml"
     path.write_text(CONFIG)
     return path
-
-
-@pytest.fixture
-def broker(tmp_path: Path, config: Path) -> Iterator[Broker]:
-    with Fleet(tmp_path / "fleet") as fleet:
-        yield Broker(fleet, config)
 
 
 def write_wishes(folder: Path) -> None:
@@ -121,10 +135,12 @@ def expected(bodies: list[dict[str, object]], config: Path) -> Counter[tuple[obj
     return found
 
 
-def stream_of(root: Path, config: Path, space: str = "plane") -> Stream:
+def stream_of(
+    root: Path, config: Path, space: str = "plane", changes: Path | None = None
+) -> Stream:
     declared = next(one for one in load(config, {}).space if one.name == space).to_space()
     return Stream(
-        Path("live"), root / "changes", root / "out", root / "checkpoint", declared,
+        Path("live"), changes or root / "changes", root / "out", root / "checkpoint", declared,
         Question(space, f"{space}/x"),
     )  # fmt: skip
 
@@ -192,9 +208,20 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
     assert delivered(spark, tmp_path, numbers) == goal
     reasons = spark.read.parquet(str(tmp_path / "out" / "rejected" / "*")).collect()
     assert sorted(row.reason for row in reasons) == [
-        "payload: found 'no json'; expected JSON (Expecting value: line 1 column 1 (char 0))",
+        "payload: found b'no json'; expected JSON (Expecting value: line 1 column 1 (char 0))",
         "payload: x: found 500; expected a number from 0 to 100",
     ]
+
+    # The network's feed has all of it, from before the stream as well.
+    feed = stream_of(tmp_path / "feed", config, changes=tmp_path / "changes")
+    live = live_of(broker.nats, section, load(config, {}).network)
+    with start_live(spark, feed, live, once=True) as running:
+        running.wait()
+    fed = read_deliveries(spark, tmp_path / "feed" / "out").count()
+    assert fed == expected(before + during + after + away, config).total()
+    # Its numbers begin with 1 and 50 events earlier, and are otherwise those of the spool.
+    shifted = {(one - 51, key) for one, key in pairs(spark, tmp_path / "feed") if one > 50}
+    assert shifted == pairs(spark, tmp_path)
 
     # Each delivery came back once, in order: nothing broke while they were published.
     resumed = Target(port=broker.port, client_id="reader", session_expiry_s=900, clean_start=False)
@@ -209,6 +236,10 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
 
 def matched(spark: SparkSession, root: Path) -> int:
     return read_deliveries(spark, root / "out").count()
+
+
+def pairs(spark: SparkSession, root: Path) -> set[tuple[int, int]]:
+    return {(row[0], row[1]) for row in read_deliveries(spark, root / "out").collect()}
 
 
 def key_of(message: Publish) -> int:
@@ -252,7 +283,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
             run = subprocess.Popen(
                 command(tmp_path, broker), start_new_session=True, stdout=file, stderr=file
             )
-        wait_until(lambda: (tmp_path / "checkpoint" / "spool" / "source.json").exists())
+        wait_until((tmp_path / "checkpoint" / "spool" / "source.json").exists)
         more = batches(tmp_path) + 1
         while batches(tmp_path) < more and published < len(bodies) - 100:
             assert run.poll() is None, said.read_text()
@@ -315,17 +346,7 @@ def test_bad_options_are_said(
 
 
 def test_an_attribute_that_hides_a_column_is_said():
-    section = load_section("[space.attributes]\ntopic = { low = 0, high = 1 }")
-    from nearcast.pipeline.live_events import LiveReader
-
+    attributes = {"topic": AttributeSection(low=0, high=1)}
+    section = SpaceSection(name="s", topics="s/#", attributes=attributes)
     with pytest.raises(MisuseError, match="an attribute named 'topic'"):
         LiveReader(section, with_payload=False)
-
-
-def load_section(attributes: str):  # type: ignore[no-untyped-def]
-    import tomllib
-
-    from nearcast.config import Configuration
-
-    text = f'[[space]]\nname = "s"\ntopics = "s/#"\n{attributes}'
-    return Configuration.model_validate(tomllib.loads(text)).space[0]

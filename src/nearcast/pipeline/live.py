@@ -11,6 +11,8 @@ Read `live_collect` (from the broker to the disk), `live_source` (what Spark ask
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -161,9 +163,28 @@ def _query(
 
 def _batch(stream: Stream, sink: LiveAddress | None, events: DataFrame, batch: int) -> None:
     """Match a batch, and publish what it delivers once it is complete."""
-    match_batch(stream, events, batch)
-    if sink is not None:
-        deliver_batch(stream, sink, events, batch)
+    with _interrupted_briefly():
+        match_batch(stream, events, batch)
+        if sink is not None:
+            deliver_batch(stream, sink, events, batch)
+
+
+@contextmanager
+def _interrupted_briefly() -> Iterator[None]:
+    """Say in few words that a query was stopped within a batch.
+
+    Spark looks for that in what Python raises with a regular expression that recurses for every
+    character: a stack trace overflows its stack.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        if "java.lang.InterruptedException" not in str(error):
+            raise
+        told = "py4j.protocol.Py4JJavaError: An error occurred while calling it: "
+        raise InterruptedError(f"{told}java.lang.InterruptedException") from None
 
 
 def _feed(stream: Stream, live: Live) -> FeedAddress:
