@@ -194,6 +194,21 @@ def test_what_was_said_too_soon_after_a_start_to_be_of_use_later_is_discarded():
     assert groups.counts.sent == 1
 
 
+def test_what_had_to_wait_goes_before_what_is_published_later(monkeypatch: pytest.MonkeyPatch):
+    forum = Forum(2, 1, "causal", Link(delay=uniform(1, 3)))
+    groups = forum.nodes["n0"].mesh._causal
+    groups._began_ms = forum.world.now
+    forum.run(300)
+    with monkeypatch.context() as late:  # the timer is late
+        late.setattr(groups, "advance", lambda _: None)
+        forum.say("n0", "first", 1)
+        forum.run(250)
+        forum.say("n0", "second", 1)
+    forum.run(50)
+
+    assert forum.heard("n1") == ["first", "second"]
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_may_have_been_here_before_a_crash_is_not_taken_again_at_qos_2(qos: int):
     forum = Forum(2, 1, "causal", Link(delay=constant(5)))

@@ -246,3 +246,37 @@ def test_a_link_that_begins_anew_brings_again_what_was_not_taken(qos: int, monke
     city.run(2_000)
 
     assert payloads(reader) == [b"x"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_node_that_left_in_the_middle_of_an_exchange_and_comes_again_repeats_nothing_at_qos_2(
+    crashes: bool,
+):
+    city = City(2)
+    reader, writer = city.client("r", "n1", "a"), city.client("w", "n0")
+    city.run(50)
+    city.world.network.cut("n1", "n0")  # its answers are lost
+    city.publish(writer, "a", b"x", 2)
+    city.run(50)
+    assert payloads(reader) == [b"x"]
+    assert city.nodes["n0"].mesh.has_unsettled()
+
+    city.nodes["n1"].mesh.part("n0", city.world.now)
+    city.at("n1", lambda node, now: node.turn(now))
+    city.crash("n0")
+    city.restart("n0")
+    city.world.network.heal()
+    if crashes:
+        city.crash("n1")
+        city.restart("n1")
+        city.admit(reader)
+    city.at("n1", lambda node, now: node.meet(["n0"], now))
+    city.run(5_000)
+
+    assert payloads(reader) == [b"x"]
+    assert not city.nodes["n0"].mesh.has_unsettled()
+    again = city.client("w2", "n0")
+    city.run(3_000)
+    city.publish(again, "a", b"y", 2)
+    city.run(50)
+    assert payloads(reader) == [b"x", b"y"]

@@ -112,6 +112,11 @@ class Contests:
             if self._name in one.waiting and name not in one.bids:
                 self._out.append((name, one.contest))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any contest is undecided."""
+        return bool(self._open)
+
     def take(self) -> list[tuple[str, Contest | Bids]]:
         """Return what is to travel."""
         out, self._out = self._out, []

@@ -235,6 +235,11 @@ class Geography:
             del self._places[session]
             self._noted_at.pop(session, None)
 
+    @property
+    def is_pursuing(self) -> bool:
+        """Whether another node has yet to answer what it was told about places. O(pending)."""
+        return self._pursuit.pending() > 0
+
     def wake_at(self) -> int | None:
         """Say when something is due."""
         parts = (self._gateway, self._spool, self._holder, self._pursuit)

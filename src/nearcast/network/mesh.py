@@ -62,7 +62,7 @@ from nearcast.network.terms import Terms, clock_objection
 from nearcast.node import Connection, Node
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
-from nearcast.node.session import Session, Subscription
+from nearcast.node.session import PEER_PREFIX, Session, Subscription
 
 if TYPE_CHECKING:
     from nearcast.overlay import Density
@@ -243,6 +243,15 @@ class Mesh:
         self._homes.settle()
         for name, message in self._contests.take():
             self._tell_named(name, message)
+
+    def has_unsettled(self) -> bool:
+        """Tell whether other nodes, there or away, have yet to answer what they must have."""
+        sessions = [self.node.state.sessions.get(PEER_PREFIX + name) for name in self.peers]
+        return (
+            self._contests.is_open
+            or (self._geography is not None and self._geography.is_pursuing)
+            or any(one.queue or one.in_flight or one.released for one in sessions if one)
+        )
 
     def take_frames(self) -> list[tuple[str, bytes]]:
         """Return what is to travel, with the name of the node it goes to; last in a turn."""

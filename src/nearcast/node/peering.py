@@ -62,7 +62,12 @@ class Peering:
 
     def generation(self, name: str) -> str:
         """Return what tells this node's memory of another from one that it had before."""
-        return (self.session(name).user_name or "/").partition("/")[0]
+        return self.generation_of(self.session(name))
+
+    @staticmethod
+    def generation_of(session: Session) -> str:
+        """Return the generation of one that is known."""
+        return (session.user_name or "/").partition("/")[0]
 
     def attach(self, name: str, generation: str, now_ms: int) -> Connection:
         """Let another node be there, and send what waits for it.
@@ -105,11 +110,28 @@ class Peering:
             self._state.router.forget_session(session)
 
     def forget(self, name: str, now_ms: int) -> None:
-        """End the session of a node that has left for good."""
+        """End the session of a node that has left for good.
+
+        Exactly-once deliveries that it had begun are remembered: should it come again with its
+        own memory, it goes on with them.
+        """
         self._state.now_ms = now_ms
         session = self._state.sessions.get(PEER_PREFIX + name)
-        if session is not None:
-            self._lifecycle.end(session)
+        if session is None:
+            return
+        begun = sorted(session.incoming)
+        theirs = (session.user_name or "/").partition("/")[2]
+        self._lifecycle.end(session)
+        if begun:
+            self._go_on_with(self.session(name), begun, theirs)
+
+    def _go_on_with(self, session: Session, begun: list[int], theirs: str) -> None:
+        session.user_name = f"{self.generation_of(session)}/{theirs}"
+        session.incoming.update(begun)
+        self._remember(session)
+        if self._state.journal is not None:
+            for number in begun:
+                self._state.journal.incoming(session.number, number)
 
     def wants(self, name: str, added: Iterable[tuple[str, int]], removed: Iterable[str]) -> None:
         """Change what another node wants: filters, each with the number of its share group.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -26,7 +26,6 @@ from nearcast.model.errors import (
 )
 from nearcast.network.layout import NamedPlan
 from nearcast.network.mesh import Mesh
-from nearcast.node.session import PEER_PREFIX
 from nearcast.server.feed import FeedSender
 from nearcast.server.nats_connection import NatsConnection, close, connect, public_address
 from nearcast.server.nats_frames import FrameCarrier
@@ -117,18 +116,10 @@ class Network:
 
     async def _wait_until_drained(self) -> None:
         for _ in range(int(DRAIN_S / 0.05)):
-            if not any(self._waiting()):
+            if not self.mesh.has_unsettled():
                 return
             await asyncio.sleep(0.05)
         log.warning("left while other nodes had not answered everything")
-
-    def _waiting(self) -> Iterator[bool]:
-        """Yield, for each node that is there, whether something still waits for it."""
-        sessions = self.mesh.node.state.sessions
-        for name, peer in self.mesh.peers.items():
-            session = sessions.get(PEER_PREFIX + name)
-            if session is not None and peer.link.is_up:
-                yield bool(session.queue or session.in_flight or session.released)
 
     async def _say_goodbye(self, members: Members, *, leave: bool) -> None:
         try:
