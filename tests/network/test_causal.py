@@ -201,6 +201,7 @@ def test_what_had_to_wait_goes_before_what_is_published_later(monkeypatch: pytes
     forum.run(300)
     with monkeypatch.context() as late:  # the timer is late
         late.setattr(groups, "advance", lambda _: None)
+        late.setattr(groups, "wake_at", lambda: None)
         forum.say("n0", "first", 1)
         forum.run(250)
         forum.say("n0", "second", 1)
