@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any
 
+from nearcast.locality.covers import Covers
 from nearcast.locality.messages import (
     Event,
     EventId,
@@ -65,8 +66,8 @@ class Holder:
     says that it knows (QoS 1 and 2) or once (QoS 0). Memory is given back at the event's deadline,
     one horizon after a span has ended, and one lease after an authority was last heard.
 
-    Complexity: O(subscriptions at the event's leaves) per event; per registration O(events at its
-    leaves from times that it did not speak of before), which is few for one that follows a client.
+    Complexity: per event as `Covers`, and O(registrations near it); per registration O(events at
+    its leaves from times that it did not speak of before), few for one that follows a client.
     """
 
     def __init__(self, node: NodeId, incarnation: int, timing: Timing) -> None:
@@ -77,6 +78,7 @@ class Holder:
         self._tables: dict[NodeId, _Table] = {}
         self._held: dict[_Place, _Held] = {}
         self._leaves: dict[str, dict[_Place, None]] = {}
+        self._covers: Covers[_Place] = Covers()
         self._events: dict[EventId, _Known] = {}
         self._events_at: dict[str, list[tuple[Instant, EventId]]] = {}  # by publication
         self._pursuit = Pursuit(node, timing, probes=False)
@@ -119,6 +121,10 @@ class Holder:
         self._held[place] = _Held(message.revision, message.spans)
         for leaf in _leaves(message.spans):
             self._leaves.setdefault(leaf, {})[place] = None
+        if message.spans:
+            self._covers.put(place, [span.cover for span in message.spans])
+        else:
+            self._covers.drop(place)
         if self._sweep_at is None:
             self._sweep_at = now + self._timing.lease_ms
         before = held.spans if held is not None else ()
@@ -140,8 +146,15 @@ class Holder:
             insort(self._events_at.setdefault(leaf, []), (event.published_at, event.event_id))
         if before is None:
             heappush(self._expiries, (event.deadline, event.event_id))
-        places = {place: None for leaf in leaves for place in self._leaves.get(leaf, ())}
-        return [known, *self._tell_gateways(entry, places, now)]
+        return [known, *self._tell_gateways(entry, self._near(event, leaves), now)]
+
+    def _near(self, event: Event, leaves: tuple[str, ...]) -> list[_Place]:
+        """Return the registrations at these leaves that may cover an event."""
+        tables = [table for leaf in leaves if (table := self._leaves.get(leaf)) is not None]
+        if not tables:
+            return []
+        near = self._covers.meeting(event.area)
+        return [place for place in near if any(place in table for table in tables)]
 
     def _probe(self, message: Probe, now: Instant) -> list[Outgoing]:
         return [self._known(message.authority, None, 0, now)]
@@ -220,6 +233,7 @@ class Holder:
             ended = all(s.until is not None and s.until + horizon <= now for s in held.spans)
             if ended or place[0] in silent:
                 self._unlist(place)
+                self._covers.drop(place)
                 del self._held[place]
         self._sweep_at = now + lease if self._tables else None
 
