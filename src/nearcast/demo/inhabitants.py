@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from nearcast.demo.city import NEAR_M, STOPS, City, Mover, News
 from nearcast.mqtt import Connect, Conversation, FilterRequest, Properties, Publish
 
+Work = TypeVar("Work")
 STEP_S = 0.5
 NEWS_A_STEP = 12
 
@@ -157,16 +159,28 @@ class Inhabitants:
             self._stops[one.name] = stop
             client.want(f"stops/{stop}")
 
+    async def wait_for(self, work: Coroutine[Any, Any, Work]) -> Work:
+        """Let nobody move while some work is done; the stops go on telling their times."""
+        task = asyncio.create_task(work)
+        while not task.done():
+            self._tell_times()
+            self._steps += 1
+            await asyncio.wait({task}, timeout=STEP_S)
+        await self._settle()
+        return task.result()
+
     def _publish(self) -> int:
-        count = len(self._writers)
         news = list(self._city.news(NEWS_A_STEP))
         for number, one in enumerate(news):
-            self._writers[number % count].say(_message(one))
+            self._writers[number % len(self._writers)].say(_message(one))
+        self._tell_times()
+        return len(news) + STOPS
+
+    def _tell_times(self) -> None:
         for stop in range(STOPS):
             text = json.dumps({"stop": stop, "minutes": (stop + self._steps) % 10})
             message = Publish(f"stops/{stop}", text.encode() * 8, 1, retain=True)
-            self._writers[stop % count].say(message)
-        return len(news) + STOPS
+            self._writers[stop % len(self._writers)].say(message)
 
     async def _settle(self) -> None:
         """Wait until everything published is answered for, and has had time to arrive."""

@@ -67,11 +67,10 @@ async def tell(directory: Path, people: int, seconds: float, say: Say) -> Story:
         await inhabitants.come()
         say(f"The city lives for {seconds:g} s, and the nodes write down what happens ...")
         story.before = await _live(inhabitants, brokers, seconds)
-        say("Spark reads the log (nearcast pipeline run) while the city waits ...")
+        say("Spark reads the log (nearcast pipeline run) while the city waits at its stops ...")
         nightly = directory / "nightly"
-        story.steps = (await _pipeline(brokers, "run", nightly, "--brokers", str(story.nodes)))[
-            "steps"
-        ]
+        run = _pipeline(brokers, "run", nightly, "--brokers", str(story.nodes))
+        story.steps = (await inhabitants.wait_for(run))["steps"]
         story.leaves = await brokers.share(nightly / "plan.json")
         brokers.load(nightly / "policies.json")
         await _wait_for_plan(brokers)
