@@ -57,7 +57,8 @@ def _unshared() -> list[str]:
 def run_inside(module: str, arguments: list[str]) -> int:
     """Run a module again in a network namespace of its own; return how it ended."""
     command = [*_unshared(), sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, env={**os.environ, _INSIDE: "1"}, check=False).returncode
+    environment, root = {**os.environ, _INSIDE: "1"}, Path(__file__).parents[1]
+    return subprocess.run(command, env=environment, cwd=root, check=False).returncode
 
 
 def is_inside() -> bool:

@@ -91,11 +91,13 @@ def overlay(*, quick: Quick = False, json: JsonFile = None) -> None:
 
 @app.command()
 def network(*, quick: Quick = False, json: JsonFile = None) -> None:
-    """Measure several nodes over NATS: the cost of crossing, what crosses, latency.
+    """Measure several nodes over NATS: the cost of crossing, what crosses, latency, causal order.
+
+    Causal order is measured over a cluster of NATS servers in network namespaces (needs root).
 
     Example: nearcast bench network --quick
     """
-    _run("network", ("network",), json, quick=quick)
+    _run("network", ("network", "causal_cluster"), json, quick=quick)
 
 
 @app.command()
@@ -138,6 +140,8 @@ def _run(
     typer.echo("; ".join(f"{what} {value}" for what, value in machine().items()))
     for module in modules:
         result = _module(module).run(quick=quick, **more)
+        if "skipped" in result:
+            typer.echo(f"{module} is skipped: {result['skipped']}")
         print_rows(module, result["rows"])
         rows += [{"benchmark": module, **row} for row in result["rows"]]
     losses = [row["name"] for row in rows if row.get("holds") is False]
