@@ -378,8 +378,8 @@ class Network:
         due_ms = self.mesh.ordered_at()
         self._alarm_ms = now_ms + _TICK_MS
         if due_ms is not None:
-            self._alarm_ms = max(now_ms, min(self._alarm_ms, due_ms))
-        wait_s = (self._alarm_ms - now_ms) / 1000
+            self._alarm_ms = min(self._alarm_ms, due_ms)
+        wait_s = max(0, self._alarm_ms - now_ms) / 1000
         self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
 

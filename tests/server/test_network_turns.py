@@ -1,0 +1,118 @@
+"""What the runtime of a network does by itself: when it wakes, and what a mistake of ours costs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from nearcast.config import NetworkSection
+from nearcast.server.network import Network
+
+NOW_MS = 5_000
+
+
+class Still:
+    """A clock that stands, and turns that only count how often they were asked for."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+        self.scheduled = 0
+        self.clock = self._Clock()
+
+    class _Clock:
+        def now_ms(self) -> int:
+            return NOW_MS
+
+    def schedule(self) -> None:
+        self.scheduled += 1
+
+
+class Mesh:
+    """A mesh that says when it wants waking and keeps what it is told."""
+
+    name = "a"
+
+    def __init__(self) -> None:
+        self.due_ms: int | None = None
+        self.advanced: list[int] = []
+        self.begun_anew: list[str] = []
+
+    def wake_at(self) -> int | None:
+        return self.due_ms
+
+    def ordered_at(self) -> int | None:
+        return self.due_ms
+
+    def advance(self, now_ms: int) -> None:
+        self.advanced.append(now_ms)
+        self.due_ms = None
+
+    def take_frames(self) -> list[tuple[str, bytes]]:
+        return []
+
+    def receive(self, sender: str, data: bytes, now_ms: int) -> None:
+        raise ZeroDivisionError
+
+    def begin_anew(self, name: str, reason: str) -> None:
+        self.begun_anew.append(name)
+
+
+def network(mesh: Any, turns: Any) -> Network:
+    describe: Any = None
+    return Network(NetworkSection(), mesh, turns, describe=describe, on_leave=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "expected"),
+    [(None, 100), (NOW_MS + 500, 100), (NOW_MS + 30, 30), (NOW_MS - 3, -3)],
+)
+async def test_it_wakes_at_the_next_tick_or_when_a_message_must_be_let_go(
+    due_ms: int | None, expected: int
+):
+    mesh = Mesh()
+    one = network(mesh, Still())
+    one._tick()
+    assert one._alarm_ms == NOW_MS + 100
+    mesh.due_ms = due_ms
+
+    one.turn_ended()
+
+    assert one._alarm_ms == NOW_MS + expected
+    assert one._alarm is not None
+    due_s = one._alarm.when() - asyncio.get_running_loop().time()
+    assert -0.05 <= due_s - max(0, expected) / 1000 <= 0.001
+    alarm = one._alarm
+    one.turn_ended()  # a busy node must not put it off for ever
+    assert one._alarm is alarm
+    alarm.cancel()
+
+
+async def test_what_is_due_is_done_at_the_alarm_and_not_before():
+    mesh, turns = Mesh(), Still()
+    one = network(mesh, turns)
+    one._tick()
+    mesh.due_ms = NOW_MS + 20
+    one.turn_ended()
+    assert mesh.advanced == []
+    mesh.due_ms = NOW_MS  # the clock stands: what was due later is due now
+
+    await asyncio.sleep(0.06)
+
+    assert mesh.advanced == [NOW_MS]
+    assert turns.scheduled == 1
+    assert one._alarm is not None
+    one._alarm.cancel()
+
+
+async def test_a_frame_that_fails_is_told_of_and_its_link_begins_anew(
+    caplog: pytest.LogCaptureFixture,
+):
+    mesh = Mesh()
+    one = network(mesh, Still())
+
+    one._received("b", b"")
+
+    assert mesh.begun_anew == ["b"]
+    assert "a frame from node b was not taken; the link begins anew" in caplog.text
