@@ -69,8 +69,11 @@ def populate(trouble: Trouble, rng: Random) -> list[Citizen]:
     return [*people, guest]
 
 
-def live(trouble: Trouble, people: list[Citizen], seconds: float) -> None:
-    """Let everybody act while harm is done, and the plan changes ten times."""
+def live(trouble: Trouble, people: list[Citizen], seconds: float) -> bool:
+    """Let everybody act while harm is done, and the plan changes ten times.
+
+    Tell whether all nodes were linked in the end, and followed the last plan.
+    """
     is_over = threading.Event()
 
     def act() -> None:
@@ -97,6 +100,7 @@ def live(trouble: Trouble, people: list[Citizen], seconds: float) -> None:
     finally:
         is_over.set()
         thread.join()
+    return is_calm
 
 
 def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
     trouble = Trouble(directory, rng)
     try:
         people = populate(trouble, rng)
-        live(trouble, people, seconds)
+        is_calm = live(trouble, people, seconds)
         is_settled = settle(people)
         for one in people:
             one.close()
@@ -120,6 +124,7 @@ def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
         "harm": dict(trouble.done),
         "story": trouble.story,
         "plans": trouble.plans,
+        "mended": is_calm,
         "unsettled": 0 if is_settled else sum(one.unsettled for one in people),
         "wrong": dict(Counter(one.what for one in wrong)),
         "examples": [str(one) for one in wrong[:SHOWN]],
@@ -155,7 +160,7 @@ def main() -> None:
         if arguments.audit:
             found["audit"] = audit(directory)
     print(json.dumps(found, indent=1))
-    sys.exit(bool(found["wrong"] or found["unsettled"]))
+    sys.exit(bool(found["wrong"] or found["unsettled"] or not found["mended"]))
 
 
 if __name__ == "__main__":

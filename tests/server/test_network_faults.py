@@ -40,6 +40,7 @@ def test_nothing_is_lost_doubled_misplaced_or_out_of_order_whatever_happens():
     told = found(FAULTS_S)
 
     assert (told["wrong"], told["examples"], told["unsettled"]) == ({}, [], 0), told["story"]
+    assert told["mended"]
     assert told["plans"] == 10
     assert sum(told["harm"].values()) >= 3
 
