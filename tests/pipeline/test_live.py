@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,22 +19,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 from nearcast.cli import main
-from nearcast.config import load
+from nearcast.config import Configuration, load
 from nearcast.config.schema import AttributeSection, SpaceSection
 from nearcast.matching import Matcher
 from nearcast.model import Event, MisuseError, Subscription, parse_where
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.mqtt import FilterRequest, Properties, Publish
+from nearcast.mqtt import FilterRequest, Publish
 from nearcast.pipeline.live import live_of, start_live
 from nearcast.pipeline.live_events import LiveReader
 from nearcast.pipeline.live_spool import read_spool, spool_end, spool_start
 from nearcast.pipeline.match import Question
-from nearcast.pipeline.stream import Stream, read_deliveries
+from nearcast.pipeline.stream import Stream, read_deliveries, subscriptions_at
+from nearcast.pipeline.subscriptions import matcher_of
 from nearcast.server.client import Client, Target
 from nearcast.server.processes import Fleet, find_nats_server, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
+PAGE = (Path(__file__).parents[2] / "docs" / "live-stream.md").read_text(encoding="utf-8")
 CONFIG = """
 [network]
 feed = ["plane/#"]
@@ -146,9 +150,9 @@ def stream_of(
 
 
 def delivered(
-    spark: SparkSession, root: Path, numbers: dict[int, object]
+    spark: SparkSession, output: Path, numbers: dict[int, object]
 ) -> Counter[tuple[object, int]]:
-    rows = read_deliveries(spark, root / "out").collect()
+    rows = read_deliveries(spark, output).collect()
     return Counter((numbers[row.event_id], row.subscription_id) for row in rows)
 
 
@@ -197,7 +201,7 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
         goal = expected(during + after, config)
         wait_until(lambda: not running.query.isActive or matched(spark, tmp_path) >= goal.total())
         assert running.query.isActive, running.query.exception()
-    assert delivered(spark, tmp_path, own_numbers(spool)) == goal
+    assert delivered(spark, tmp_path / "out", own_numbers(spool)) == goal
 
     # What is published while the stream is away is matched when it is back.
     publish(broker.port, away)
@@ -205,7 +209,7 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
         running.wait()
     goal = expected(during + after + away, config)
     numbers = own_numbers(spool)
-    assert delivered(spark, tmp_path, numbers) == goal
+    assert delivered(spark, tmp_path / "out", numbers) == goal
     reasons = spark.read.parquet(str(tmp_path / "out" / "rejected" / "*")).collect()
     assert sorted(row.reason for row in reasons) == [
         "payload: found b'no json'; expected JSON (Expecting value: line 1 column 1 (char 0))",
@@ -246,29 +250,6 @@ def key_of(message: Publish) -> int:
     return int(message.topic.removeprefix("found/"))
 
 
-@pytest.mark.timeout(300)
-def test_values_may_be_in_user_properties(
-    spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
-):
-    (tmp_path / "changes").mkdir()
-    table = pa.table({"subscription_id": [1, 2], "where": ["x < 50", "x >= 50"]})
-    pq.write_table(table, tmp_path / "changes" / "0.parquet")
-    section = load(config, {}).space[1]
-    live = live_of(f"mqtt://127.0.0.1:{broker.port}", section, load(config, {}).network)
-    stream = stream_of(tmp_path, config, "props")
-    with start_live(spark, stream, live, once=True) as running:
-        running.wait()
-    with Client(Target(port=broker.port)) as client:
-        pairs = [(("x", "20"),), (("x", "70"),), (), (("x", "5"), ("$area", "bbox(1,1,2,2)"))]
-        client.publish(
-            [Publish("props/x", b"", 1, properties=Properties(user_properties=p)) for p in pairs]
-        )
-    with start_live(spark, stream, live, once=True) as running:
-        running.wait()
-    found = {tuple(row)[:2] for row in read_deliveries(spark, tmp_path / "out").collect()}
-    assert found == {(0, 1), (1, 2)}
-
-
 @pytest.mark.timeout(600)
 def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
     spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
@@ -281,9 +262,13 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
     for _ in range(2):
         with said.open("ab") as file:
             run = subprocess.Popen(
-                command(tmp_path, broker), start_new_session=True, stdout=file, stderr=file
+                command(tmp_path, broker),
+                start_new_session=True,
+                stdout=file,
+                stderr=file,
+                cwd=tmp_path,
             )
-        wait_until((tmp_path / "checkpoint" / "spool" / "source.json").exists)
+        wait_until((tmp_path / "state" / "spool" / "source.json").exists)
         more = batches(tmp_path) + 1
         while batches(tmp_path) < more and published < len(bodies) - 100:
             assert run.poll() is None, said.read_text()
@@ -295,25 +280,42 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
         run.wait()
     publish(broker.port, bodies[published:])
     done = subprocess.run(
-        [*command(tmp_path, broker), "--once"], check=False, timeout=300, capture_output=True
+        [*command(tmp_path, broker), "--once"],
+        check=False,
+        timeout=300,
+        capture_output=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr.decode()
-    numbers = own_numbers(tmp_path / "checkpoint" / "spool")
-    assert delivered(spark, tmp_path, numbers) == expected(bodies, config)
+    numbers = own_numbers(tmp_path / "state" / "spool")
+    assert delivered(spark, tmp_path / "found", numbers) == expected(bodies, config)
 
 
 def batches(root: Path) -> int:
-    return len(list((root / "out" / "deliveries").glob("*/_SUCCESS")))
+    return len(list((root / "found" / "deliveries").glob("*/_SUCCESS")))
 
 
 def command(root: Path, broker: Broker) -> list[str]:
-    return [
-        sys.executable, "-c", "from nearcast.cli import main; main()",
-        "pipeline", "stream", "--space", "plane", "--config", str(root / "nearcast.toml"),
-        "--source", f"mqtt://127.0.0.1:{broker.port}/plane/#",
-        "--subscriptions", str(root / "changes"),
-        "--output", str(root / "out"), "--checkpoint", str(root / "checkpoint"),
-    ]  # fmt: skip
+    """Return the command of the page, for this broker, space and folder."""
+    (line,) = (one for one in PAGE.splitlines() if "--source mqtt" in one)
+    line = line.replace("127.0.0.1:1883/shops/#", f"127.0.0.1:{broker.port}/plane/#")
+    words = shlex.split(line.removesuffix("&").replace("--space shops", "--space plane"))
+    assert words[0] == "nearcast"
+    return [sys.executable, "-c", "from nearcast.cli import main; main()", *words[1:]]
+
+
+def test_the_page_s_configuration_and_program_are_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    blocks = {one.split("\n", 1)[0]: one.split("\n", 1)[1] for one in PAGE.split("```")[1::2]}
+    configuration = Configuration.model_validate(tomllib.loads(blocks["toml"]))
+    assert configuration.network.feed == [configuration.space[0].topics]
+    exec(blocks["python"], {})
+    space = configuration.space[0].to_space()
+    matcher = matcher_of(subscriptions_at(tmp_path / "changes", "000.parquet", space), space)
+    event = Event.of(space, "shops/5", {"price": 20, "kind": "tools"})
+    assert sorted(matcher.match(event)) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""Deliveries reach a broker once at least, whatever happens to it."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nearcast.model import MisuseError
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.mqtt import FilterRequest, Publish
+from nearcast.pipeline import live_deliver
+from nearcast.pipeline.live_address import MQTT, LiveAddress, parse_address
+from nearcast.pipeline.live_deliver import Publisher
+from nearcast.server.client import Client, Target
+from nearcast.server.processes import Child, Fleet, free_port
+
+pytestmark = pytest.mark.server
+
+CONFIG = """
+[limits]
+inflight = 20
+[[auth.rules]]
+action = "publish"
+topic = "secret/#"
+allow = false
+[[auth.rules]]
+"""
+
+
+class Broker:
+    """A broker in a process of its own, which keeps its port and its data."""
+
+    def __init__(self, folder: Path, fleet: Fleet) -> None:
+        self.port = free_port()
+        self._fleet = fleet
+        self._config = folder / "nearcast.toml"
+        self._config.write_text(CONFIG)
+        self._child: Child | None = None
+        self.start()
+
+    @property
+    def sink(self) -> LiveAddress:
+        return parse_address(f"mqtt://127.0.0.1:{self.port}/found", "--deliver", MQTT)
+
+    def start(self) -> None:
+        self._child = self._fleet.start_node("broker", self.port, None, self._config)
+        self._fleet.wait_until_ready()
+
+    def kill(self) -> None:
+        assert self._child is not None
+        os.kill(self._child.pid, signal.SIGKILL)
+        self._child.end(10)
+        self._fleet.nodes.remove(self._child)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("broker")
+    with Fleet(folder) as fleet:
+        yield Broker(folder, fleet)
+
+
+def reader(broker: Broker, *, fresh: bool) -> Client:
+    return Client(Target(port=broker.port, client_id="r", session_expiry_s=900, clean_start=fresh))
+
+
+def test_a_broker_killed_meanwhile_gets_the_rest_when_it_is_back(broker: Broker):
+    with reader(broker, fresh=True) as client:
+        client.subscribe(FilterRequest("found/#", 1))
+    publisher = Publisher(broker.sink)
+
+    def restart() -> None:
+        time.sleep(0.1)
+        broker.kill()
+        broker.start()
+
+    meanwhile = threading.Thread(target=restart)
+    meanwhile.start()
+    for number in range(2_000):
+        publisher.publish(Publish(f"found/{number % 5}", str(number).encode(), 1))
+    publisher.finish()
+    meanwhile.join()
+    with reader(broker, fresh=False) as client:
+        came = [int(one.payload) for one in client.messages(2)]
+    assert set(came) == set(range(2_000))
+    assert list(dict.fromkeys(came)) == list(range(2_000)), "the first of each, in order"
+
+
+def test_no_more_is_unanswered_than_the_broker_allows(broker: Broker):
+    publisher = Publisher(broker.sink)
+    for number in range(100):
+        publisher.publish(Publish("found/x", str(number).encode(), 1))
+        assert len(publisher._unanswered) <= 20
+    publisher.finish()
+    assert not publisher._unanswered
+
+
+def test_a_broker_that_stays_away_or_refuses_is_said(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(live_deliver, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(live_deliver, "_PAUSE_S", 0.1)
+    nobody = parse_address(f"mqtt://127.0.0.1:{free_port()}/found", "--deliver", MQTT)
+    with pytest.raises(EnvironmentProblem, match="deliveries cannot be published"):
+        Publisher(nobody).publish(Publish("found/x", b"", 1))
+    publisher = Publisher(broker.sink)
+    publisher.publish(Publish("secret/x", b"", 1))
+    with pytest.raises(MisuseError, match="refused a delivery to secret/x"):
+        publisher.finish()
