@@ -285,6 +285,83 @@ def test_clients_of_several_nodes_get_what_they_would_get_on_one(nodes: int, his
     assert not any(one.unsettled for pair in beside.clients.values() for one in pair)
 
 
+# --- one by one -------------------------------------------------------------------------------
+
+
+def prices(client: SimulatedClient) -> list[float]:
+    return [json.loads(one)["price"] for one in payloads(client)]
+
+
+def tell(town: City, writer: SimulatedClient, *told: float, topic: str = "shop/a", top: int = 0):
+    wish = Properties(user_properties=(("$top", str(top)),)) if top else Properties()
+    for price in told:
+        payload = json.dumps({"price": price}).encode()
+        writer.publish(Publish(topic, payload, 1, properties=wish))
+        town.turn(writer)
+        town.run(50)
+    town.run(100)
+
+
+@pytest.mark.parametrize("topic", ["shop/a", "talk/a"])
+def test_whoever_wants_an_event_gets_it_once_and_it_never_travels_on(topic: str):
+    town = city(3)
+    space = topic.partition("/")[0]
+    readers = [town.client(f"r{n}", n, f"$where/price<5/{space}/#") for n in town.names]
+    plain = town.client("plain", "n2", f"{space}/#")
+    writer = town.client("w", "n0")
+    town.run(100)
+    tell(town, writer, 1, 4, 7, topic=topic)
+    assert [prices(one) for one in readers] == [[1, 4]] * 3
+    assert prices(plain) == [1, 4, 7]
+    town.run(1_000)
+    assert [node.node.counters.unwanted for node in town.nodes.values()] == [0, 0, 0]
+
+
+def test_a_team_gets_each_event_once_where_a_member_wants_it():
+    town = city(3)
+    low = town.client("low", "n1", "$share/team/$where/price<3/shop/#")
+    high = town.client("high", "n2", "$share/team/$where/price>=7/shop/#")
+    writer = town.client("w", "n0")
+    town.run(100)
+    tell(town, writer, 1, 8, 5, 2, 9, 0, 7)
+    assert (prices(low), prices(high)) == ([1, 2, 0], [8, 9, 7])
+
+
+def test_what_crosses_for_others_is_not_given_to_a_team_as_well():
+    town = city(3)
+    team = [town.client(f"t{n}", n, "$share/team/$where/price<3/shop/#") for n in ("n1", "n2")]
+    for name in ("n1", "n2"):
+        town.client(f"p{name}", name, "shop/#")
+    writer = town.client("w", "n0")
+    town.run(100)
+    tell(town, writer, 0, 1, 2, 0.5, 1.5, 2.5)
+    assert sorted(price for one in team for price in prices(one)) == [0, 0.5, 1, 1.5, 2, 2.5]
+
+
+def test_boxes_of_other_nodes_are_not_among_the_best():
+    town = city(3)
+    narrow = town.client("narrow", "n0", "$where/price<3/shop/#")
+    wider = town.client("wider", "n1", "$where/price<5/shop/#")
+    widest = town.client("widest", "n1", "$where/price<9/shop/#")
+    writer = town.client("w", "n2")
+    town.run(100)
+    tell(town, writer, 1, top=2)
+    assert [len(one.received) for one in (narrow, wider, widest)] == [1, 1, 0]
+
+
+def test_a_team_that_is_among_the_best_gets_it_though_its_member_is_away():
+    town = city(3)
+    away = town.client("away", "n0", "$share/team/$where/price<3/shop/#")
+    there = town.client("there", "n1", "$share/team/$where/price<3/shop/#")
+    writer = town.client("w", "n2")
+    town.run(100)
+    town.at("n0", partial(_drop, away))
+    tell(town, writer, 1, top=1)
+    town.admit(away)
+    town.run(100)
+    assert len(away.received) + len(there.received) == 1
+
+
 # --- what travels -----------------------------------------------------------------------------
 
 
@@ -376,6 +453,7 @@ def test_many_subscriptions_of_a_turn_are_told_in_one_message():
     town.run(50)
     session = town.nodes["n0"].node.state.sessions["$node/n1"]
     assert session.subscriptions == {}
+    assert town.nodes["n1"].mesh._interests._summaries._covers == {}
 
 
 def test_boxes_that_have_become_too_loose_are_made_anew_without_anybody_asking():
@@ -390,9 +468,12 @@ def test_boxes_that_have_become_too_loose_are_made_anew_without_anybody_asking()
     assert len(session.subscriptions) == 1
     wide.unsubscribe("$where/price>=0/shop/#")
     town.turn(wide)
+    wake_at = town.nodes["n1"].mesh.wake_at()
+    assert wake_at is not None
+    assert wake_at <= town.world.now + 1
     town.run(200)
     assert len(session.subscriptions) == 100
-    assert town.nodes["n1"].mesh.wake_at() != town.world.now
+    assert town.nodes["n1"].mesh._interests.is_settled
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -149,6 +149,23 @@ def test_a_box_shrinks_when_an_outer_one_goes() -> None:
     assert list(cover.boxes) == [((0.0,), (20.0,))]
 
 
+def test_what_several_boxes_cover_together_counts_once() -> None:
+    cover = Cover(Extent((0.0,), (100.0,)), looseness=0.25)
+    for low in (0.0, 1.0, 2.0, 3.0):
+        cover.add(((low,), (10.0,)))
+    cover.add(((14.0,), (16.0,)))  # 16 around 12 would be too much
+    assert sorted(cover.boxes) == [((0.0,), (10.0,)), ((14.0,), (16.0,))]
+
+
+def test_a_box_that_has_lost_its_middle_falls_into_two() -> None:
+    cover = Cover(Extent((0.0,), (100.0,)), looseness=0.25)
+    for low, high in ((0.0, 10.0), (10.0, 90.0), (90.0, 100.0)):
+        cover.add(((low,), (high,)))
+    assert list(cover.boxes) == [((0.0,), (100.0,))]
+    cover.remove(((10.0,), (90.0,)))
+    assert sorted(cover.boxes) == [((0.0,), (10.0,)), ((90.0,), (100.0,))]
+
+
 def test_what_is_already_covered_changes_nothing_that_must_be_told() -> None:
     cover = Cover(SQUARE, looseness=0.25)
     cover.add(((0.0, 0.0), (10.0, 10.0)))
