@@ -73,17 +73,18 @@ def test_a_broker_killed_meanwhile_gets_the_rest_when_it_is_back(broker: Broker)
         client.subscribe(FilterRequest("found/#", 1))
     publisher = Publisher(broker.sink)
 
-    def restart() -> None:
-        time.sleep(0.1)
-        broker.kill()
-        broker.start()
+    def publish() -> None:
+        for number in range(2_000):
+            publisher.publish(Publish(f"found/{number % 5}", str(number).encode(), 1))
+        publisher.finish()
 
-    meanwhile = threading.Thread(target=restart)
-    meanwhile.start()
-    for number in range(2_000):
-        publisher.publish(Publish(f"found/{number % 5}", str(number).encode(), 1))
-    publisher.finish()
-    meanwhile.join()
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    time.sleep(0.1)
+    assert publishing.is_alive()
+    broker.kill()
+    broker.start()
+    publishing.join()
     with reader(broker, fresh=False) as client:
         came = [int(one.payload) for one in client.messages(2)]
     assert set(came) == set(range(2_000))

@@ -133,6 +133,9 @@ class Publisher:
                         todo="Start the stream again: it goes on with this batch",
                     ) from None
                 time.sleep(_PAUSE_S)
+            except MisuseError:
+                self._lose()
+                raise
 
     def _exchange(self, most: int) -> None:
         if self._connection is None:
