@@ -12,7 +12,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from nearcast.eventlog import LOG_TABLES
 from nearcast.eventlog.segments import finish, open_segments
 from nearcast.model import FileFormatError, MisuseError
+from nearcast.pipeline.part_scans import Piece, pieces_of, scan
 from nearcast.pipeline.tables import spark_schema
 
 if TYPE_CHECKING:
@@ -41,18 +43,63 @@ def is_event_log(path: str) -> bool:
 
 def read_log(spark: SparkSession, path: str, table: str) -> DataFrame:
     """Return all rows of one of the log's tables; the schema is that of LOG_TABLES."""
+    schema = spark_schema(LOG_TABLES[table])
+    parts, waiting = _found(path, table)
+    frames = [spark.read.schema(schema).parquet(*parts)] if parts else []
+    if waiting:
+        frames.append(_segments(spark, waiting).mapInArrow(_rows_of(table), schema))
+    return reduce(_one_after_other, frames) if frames else spark.createDataFrame([], schema)
+
+
+def map_log(
+    spark: SparkSession,
+    path: str,
+    table: str,
+    columns: Sequence[str],
+    make: Callable[[Batches], Batches],
+    schema: str,
+    *,
+    coded: Sequence[str] = (),
+) -> DataFrame:
+    """Return what `make` makes of one of the log's tables; workers read the files themselves.
+
+    `make` sees the rows of one task at a time. Columns that are `coded` may come as dictionaries.
+    """
+    parts, waiting = _found(path, table)
+    pieces = _pieces(parts)
+    frames = [scan(spark, pieces, columns, make, schema, coded=coded)] if pieces else []
+    if waiting:
+        rows = _rows_of(table)
+        frames.append(_segments(spark, waiting).mapInArrow(lambda paths: make(rows(paths)), schema))
+    return reduce(_one_after_other, frames) if frames else spark.createDataFrame([], schema)
+
+
+def _found(path: str, table: str) -> tuple[list[str], list[str]]:
+    """Return a table's finished files, and the segments that are still to be finished."""
     root = Path(path).absolute()
     opened = open_segments(root)  # first: what is finished after this is found as a part
     parts = _parts(root, table)
-    schema = spark_schema(LOG_TABLES[table])
-    waiting = [(str(one),) for one in opened if _part_of(one, table) not in parts]
-    frames = [spark.read.schema(schema).parquet(*map(str, parts))] if parts else []
-    if waiting:
-        paths = spark.createDataFrame(waiting, "path string").repartition(len(waiting))
-        frames.append(paths.mapInArrow(_rows_of(table), schema))
-    if not frames:
-        return spark.createDataFrame([], schema)
-    return frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+    waiting = [str(one) for one in opened if _part_of(one, table) not in parts]
+    return [str(part) for part in parts], waiting
+
+
+def _segments(spark: SparkSession, waiting: list[str]) -> DataFrame:
+    paths = spark.createDataFrame([(path,) for path in waiting], "path string")
+    return paths.repartition(len(waiting))
+
+
+def _pieces(parts: list[str]) -> list[Piece]:
+    try:
+        return pieces_of(parts)
+    except (pa.ArrowException, OSError) as problem:
+        raise FileFormatError(
+            f"it cannot be read ({problem})", where=", ".join(parts[:3]),
+            expected="whole Parquet files",
+        ) from None  # fmt: skip
+
+
+def _one_after_other(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.unionAll(other)
 
 
 def node_numbers(path: str) -> dict[str, int]:

@@ -11,12 +11,16 @@ the filters it *could* fit, so that no filter is compared with every topic.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial, reduce
 from itertools import product
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from nearcast.pipeline.event_logs import map_log
 from nearcast.pipeline.log_checks import nothing_in, read_logs
+from nearcast.pipeline.topic_tally import CODED, COLUMNS, TALLY, tally_nodes, tally_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,37 +34,61 @@ RATES = (
 )
 
 
-def rates_per_topic(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
-    """Return one row for each topic with retained publishes; the schema is RATES.
+@contextmanager
+def rates_per_topic(spark: SparkSession, logs: Sequence[str]) -> Iterator[DataFrame]:
+    """Give the body one row for each topic with retained publishes; the schema is RATES.
 
-    The same under any partitioning of the log. Two shuffles of partial counts, one of the
-    subscription changes, one of topics with the filters they could fit.
+    The same under any partitioning of the log. One pass over it; what was counted is kept until
+    the body ends. Shuffles: partial counts, subscription changes, topics with the filters they
+    could fit.
     """
-    events, changes = read_logs(spark, logs, "events"), read_logs(spark, logs, "subscriptions")
-    published_here = events.where("way = 'client'")  # what another node sent is in its own log
-    if published_here.isEmpty():
-        raise nothing_in(logs, "no event")
-    published = publish_rates(published_here, kept_shares(spark, logs))
-    come_and_gone = subscriber_rates(changes, _ends(published_here, changes))
-    return with_subscribers(published, come_and_gone)
+    tally = publish_tally(spark, logs).persist()
+    try:
+        of_nodes = tally.where("topic IS NULL")
+        if of_nodes.where("first IS NOT NULL").isEmpty():
+            raise nothing_in(logs, "no event")
+        changes = read_logs(spark, logs, "subscriptions")
+        published = publish_rates(tally.where("topic IS NOT NULL"), kept_shares(spark, logs, tally))
+        come_and_gone = subscriber_rates(changes, _ends(of_nodes, changes))
+        yield with_subscribers(published, come_and_gone)
+    finally:
+        tally.unpersist()
 
 
-def kept_shares(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
+def publish_tally(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
+    """Count the logs' events by node, topic and stretch, and all that a node may leave out.
+
+    The schema is TALLY. What another node sent counts in that node's own log.
+    """
+    topics = partial(tally_topics, ALIVE_MS)
+    parts = [map_log(spark, log, "events", COLUMNS, topics, TALLY, coded=CODED) for log in logs] + [
+        map_log(spark, log, table, ("node",), tally_nodes, TALLY, coded=("node",))
+        for log in logs
+        for table in ("positions", "retained")
+    ]
+    return added_up(reduce(lambda one, other: one.unionAll(other), parts))
+
+
+def added_up(tally: DataFrame) -> DataFrame:
+    """Add up the sums of all tasks."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    ends = [F.min("first").alias("first"), F.max("last").alias("last")]
+    return tally.groupBy("node", "topic", "stretch").agg(F.sum("n").alias("n"), *ends)
+
+
+def kept_shares(spark: SparkSession, logs: Sequence[str], tally: DataFrame) -> DataFrame:
     """Return for each node the share of what may be left out that was kept: 1 without sampling."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    kept = None
-    for table in ("events", "positions", "retained"):
-        part = read_logs(spark, logs, table).groupBy("node").agg(F.count(F.lit(1)).alias("n"))
-        kept = part if kept is None else kept.unionAll(part)
-    assert kept is not None
+    kept = tally.where("topic IS NULL").groupBy("node").agg(F.sum("n").alias("n"))
     gaps = read_logs(spark, logs, "gaps").groupBy("node").agg(F.sum("count").alias("gone"))
-    total = kept.groupBy("node").agg(F.sum("n").alias("n")).join(gaps, "node", "left")
     gone = F.coalesce("gone", F.lit(0))
+    total = kept.join(gaps, "node", "left")
     return total.select("node", (F.col("n") / (F.col("n") + gone)).alias("share"))
 
 
-def publish_rates(events: DataFrame, shares: DataFrame) -> DataFrame:
+def publish_rates(tally: DataFrame, shares: DataFrame) -> DataFrame:
     """Return `topic`, `publishes` and `publish_per_s` of retained publishes.
 
     A topic that published once, or all at one instant, has no rate and is left out. Sums are of
@@ -68,15 +96,8 @@ def publish_rates(events: DataFrame, shares: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    ends = [F.min("ms").alias("first"), F.max("ms").alias("last")]
-    counted = (
-        events.where("retain AND topic != ''")
-        .select("node", "topic", F.unix_millis("t").alias("ms"))
-        .groupBy("node", "topic", F.floor(F.col("ms") / ALIVE_MS).alias("stretch"))
-        .agg(F.count(F.lit(1)).alias("n"), *ends)
-    )
     true_n = F.round(F.col("n") * 1000 / F.col("share")).cast("bigint")
-    whole = counted.join(F.broadcast(shares), "node").withColumn("true_n", true_n)
+    whole = tally.join(F.broadcast(shares), "node").withColumn("true_n", true_n)
     topics = whole.groupBy("topic").agg(
         F.sum("n").alias("publishes"),
         F.sum("true_n").alias("true_n"),
@@ -92,13 +113,12 @@ def publish_rates(events: DataFrame, shares: DataFrame) -> DataFrame:
     return known.select("topic", "publishes", per_s.alias("publish_per_s"))
 
 
-def _ends(events: DataFrame, changes: DataFrame) -> DataFrame:
+def _ends(of_nodes: DataFrame, changes: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    both = events.select(F.unix_millis("t").alias("ms")).unionAll(
-        changes.select(F.unix_millis("t").alias("ms"))
-    )
-    return both.agg(F.min("ms").alias("begin"), F.max("ms").alias("end"))
+    ms = F.unix_millis("t")
+    both = of_nodes.select("first", "last").unionAll(changes.select(ms, ms))
+    return both.agg(F.min("first").alias("begin"), F.max("last").alias("end"))
 
 
 def subscriber_rates(changes: DataFrame, ends: DataFrame) -> DataFrame:

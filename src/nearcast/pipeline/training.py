@@ -22,7 +22,7 @@ import pyarrow as pa
 from nearcast.eventlog.schemas import TOPIC_POLICIES
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.pipeline.ingest_events import topic_pattern
-from nearcast.pipeline.tables import drafts
+from nearcast.pipeline.tables import drafts, read_version
 from nearcast.pipeline.topic_rates import rates_per_topic
 from nearcast.retained import (
     Evidence,
@@ -141,12 +141,15 @@ def train(
             expected='a [[retained]] block with mode = "learned"',
         )
     base = last or Policies(general=shipped_policy())
-    topics = learnable(rates_per_topic(spark, logs), settings, base, rules.evidence)
-    with drafts() as written:
-        draft = written.write(
-            tables_for(topics, settings, base), f"{output}/{TABLE}", TOPIC_POLICIES
-        )
-        made = spark.read.parquet(draft.path)
+    with rates_per_topic(spark, logs) as rates, drafts() as written:
+        topics = learnable(rates, settings, base, rules.evidence).persist()
+        try:
+            draft = written.write(
+                tables_for(topics, settings, base), f"{output}/{TABLE}", TOPIC_POLICIES
+            )
+        finally:
+            topics.unpersist()
+        made = read_version(spark, draft.path)
         groups = rate_groups(made)
         tables = _collected(made, rules.most_topics, base)
         general, told, share = _general(spark, groups, base, rules)
