@@ -79,6 +79,8 @@ class Sent:
     sent_s: float
     values: dict[str, Any]
     acked_s: float = 0.0
+    taken_s: float = 0.0
+    """The earliest instant that its node may give it."""
 
 
 @dataclass(slots=True)
@@ -104,6 +106,8 @@ class Citizen:
     order: list[str] = field(default_factory=list)
     sent: dict[str, Sent] = field(default_factory=dict)
     stays: list[Stay] = field(default_factory=list)
+    hangs: list[tuple[float, float]] = field(default_factory=list)
+    """When its node was stopped: what came then may count as come just before."""
     is_subscribed: bool = False
     is_calm: bool = False
     """No harm is done any more: `$top` must reach the best of all nodes."""
@@ -218,9 +222,17 @@ class Citizen:
         self._client.disconnect()
         self._client.loop_stop()
 
+    def earliest(self, sent_s: float) -> float:
+        """Return the earliest instant that its node may have taken for that of a message.
+
+        It is that of the turn of the loop, and a node may be stopped in the middle of one.
+        """
+        stopped = [began for began, ended in self.hangs if began <= sent_s <= ended + MARGIN_S]
+        return min([sent_s, *stopped])
+
     def surely_at(self, spot: int, since_s: float, until_s: float) -> bool:
         """Tell whether the client was at a spot all the time, as far as anybody can tell."""
-        ends = [one.said_s for one in self.stays[1:]] + [float("inf")]
+        ends = [self.earliest(one.said_s) for one in self.stays[1:]] + [float("inf")]
         return any(
             one.spot == spot and one.sure_s and one.sure_s <= since_s and until_s <= end_s
             for one, end_s in zip(self.stays, ends, strict=False)
@@ -230,7 +242,7 @@ class Citizen:
         """Tell whether the client may have been at a spot at some time."""
         ends = [one.sure_s or float("inf") for one in self.stays[1:]] + [float("inf")]
         return any(
-            one.spot == spot and one.said_s <= until_s and since_s <= end_s
+            one.spot == spot and self.earliest(one.said_s) <= until_s and since_s <= end_s
             for one, end_s in zip(self.stays, ends, strict=False)
         )
 
@@ -254,6 +266,9 @@ def find_wrong(people: list[Citizen]) -> Iterator[Wrong]:
     by_kind: dict[str, list[Sent]] = defaultdict(list)
     for one in sent.values():
         by_kind[one.kind].append(one)
+    for person in people:
+        for one in person.sent.values():
+            one.taken_s = person.earliest(one.sent_s)
     yield from _wrong_counts(listeners, sent)
     for one in by_kind["all"]:
         if one.qos:
@@ -286,7 +301,7 @@ def _missing(one: Sent, due: Iterable[Citizen]) -> Iterator[Wrong]:
 
 
 def _wrong_places(one: Sent, listeners: list[Citizen]) -> Iterator[Wrong]:
-    spot, since_s, until_s = one.values["spot"], one.sent_s - MARGIN_S, one.acked_s + MARGIN_S
+    spot, since_s, until_s = one.values["spot"], one.taken_s - MARGIN_S, one.acked_s + MARGIN_S
     for person in listeners:
         if person.got[one.name] and not person.maybe_at(spot, since_s, until_s):
             yield Wrong("from afar", one.name, f"{person.name}, {_whereabouts(one, person)}")

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -96,6 +96,7 @@ class Trouble:
         self.done: Counter[str] = Counter()
         self.plans = 0
         self.story: list[str] = []
+        self.hangs: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._victim = ""
         self.directory = directory
         self._rng = rng
@@ -160,7 +161,9 @@ class Trouble:
     def _hang(self) -> None:
         victim = self._rng.choice(self.fleet.nodes)
         self._victim = victim.name
+        began_s = time.time()
         _stop_for(victim.pid, self._rng.choice([0.5, 3.5]))
+        self.hangs[victim.name].append((began_s, time.time()))
 
     def _nats_hangs(self) -> None:
         assert self.fleet._nats is not None

@@ -112,6 +112,7 @@ def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
         is_calm = live(trouble, people, seconds)
         is_settled = settle(people)
         for one in people:
+            one.hangs = trouble.hangs[one.node]
             one.close()
     finally:
         trouble.close()

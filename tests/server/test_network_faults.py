@@ -136,6 +136,17 @@ def test_a_message_in_the_wrong_place_is_found(
     assert village.wrong() == expected
 
 
+def test_what_a_node_took_while_it_hung_may_count_as_of_just_before(people: Any):
+    village = Village(people)
+    village.all[0].hangs = [(97.0, 100.2)]
+    village.all[1].stays = [people.Stay(3, 50, 51), people.Stay(2, 98.0, 99.0)]
+    village.send("shops", 1, [0, 0, 0], spot=2)
+    assert village.wrong() == []
+
+    village.all[0].hangs = [(80.0, 99.0)]  # over when it was sent
+    assert village.wrong() == ["lost, near, QoS 1"]
+
+
 @pytest.mark.parametrize(
     ("price", "is_calm", "got", "expected"),
     [
