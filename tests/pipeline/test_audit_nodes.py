@@ -160,3 +160,45 @@ def test_a_delivery_that_a_node_forgets_is_found(tmp_path: Path) -> None:
     found = [one for one in look(written(tmp_path), ()) if one["kind"] in FAULTS]
 
     assert [(one["kind"], one["node"], one["receiver"]) for one in found] == [("lost", "x", "cx")]
+
+
+def members_at_three_nodes() -> Forum:
+    """Return a forum whose clients share the jobs among them, and which has got thirty of them."""
+    forum = Forum(5)
+    for name, client in forum.clients.items():
+        client.subscribe("$share/g/jobs", 2)
+        forum.turn(name)
+    forum.world.run(forum.world.now + 5_000)
+    for number in range(30):
+        forum.clients["x"].publish(Publish("jobs", b"%d" % number, 1 + number % 2))
+        forum.turn("x")
+        forum.world.run(forum.world.now + 400)
+    forum.world.run(forum.world.now + 10_000)
+    return forum
+
+
+def test_what_a_share_group_of_another_node_gets_is_neither_lost_nor_doubled(
+    tmp_path: Path,
+) -> None:
+    forum = members_at_three_nodes()
+    got = [one.payload for client in forum.clients.values() for one in client.received]
+    assert sorted(got, key=int) == [b"%d" % number for number in range(30)]
+    assert all(client.received for client in forum.clients.values())
+
+    assert [one for one in look(written(tmp_path), ()) if one["kind"] in FAULTS] == []
+
+
+def test_a_job_that_never_reached_the_node_it_was_given_to_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Recorder.events
+
+    def deaf(self: Recorder, count: int, ms: int, flags: int, publisher: str, *more: Any) -> None:
+        if not (publisher.startswith("$node/x") and more[1] == b"7"):
+            kept(self, count, ms, flags, publisher, *more)
+
+    monkeypatch.setattr(Recorder, "events", deaf)
+    members_at_three_nodes()
+    found = [one for one in look(written(tmp_path), ()) if one["kind"] in FAULTS]
+
+    assert ("lost", "x") in {(one["kind"], one["node"]) for one in found}

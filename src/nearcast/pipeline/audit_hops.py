@@ -89,7 +89,8 @@ def _not_dropped(files: Segment, out: pd.DataFrame) -> pd.DataFrame:
 def _came(files: Segment, events: SegmentEvents) -> pd.DataFrame:
     way, ways = codes_of(events.table["way"])
     from_node = np.array([name.startswith(PEER) for name in events.publishers], dtype=np.bool_)
-    is_arrival = way == (ways.index("node") if "node" in ways else -1)
+    # What is for a share group here comes from a node too, and is noted as chosen.
+    is_arrival = np.isin(way, [ways.index(one) for one in ("node", "chosen") if one in ways])
     chosen = np.flatnonzero(is_arrival & from_node[events.publisher]) if len(events) else way
     came = _side(events, chosen, "in")
     came["origin"] = [name.removeprefix(PEER) for name in came["publisher"]]
