@@ -22,7 +22,7 @@ from hypothesis import settings
 ROOT = Path(__file__).parents[2]
 IS_SOAK = settings.default is not None and settings.default.max_examples > 50
 SEED = int(time.time()) if IS_SOAK else 3
-FAULTS_S, AUDITED_S = (600, 600) if IS_SOAK else (60, 10)
+FAULTS_S = 600 if IS_SOAK else 60
 
 
 def found(seconds: int, *options: str) -> dict[str, Any]:
@@ -35,26 +35,16 @@ def found(seconds: int, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.server
-@pytest.mark.timeout(FAULTS_S + 400)
-def test_nothing_is_lost_doubled_misplaced_or_out_of_order_whatever_happens():
-    told = found(FAULTS_S)
+@pytest.mark.timeout(FAULTS_S + 600)
+def test_nothing_is_lost_doubled_misplaced_or_out_of_order_and_the_nodes_logs_say_so_too():
+    told = found(FAULTS_S, "--audit")
 
     assert (told["wrong"], told["examples"], told["unsettled"]) == ({}, [], 0), told["story"]
     assert told["mended"]
     assert told["plans"] == 10
     assert sum(told["harm"].values()) >= 3
-
-
-@pytest.mark.spark
-@pytest.mark.server
-@pytest.mark.timeout(AUDITED_S + 600)
-def test_the_nodes_own_logs_say_so_too():
-    told = found(AUDITED_S, "--audit")
-
-    assert told["wrong"] == {}
-    assert "problem" not in told["audit"], told["audit"]
-    assert set(told["audit"]["faults"].values()) == {0}, told["audit"]
-    assert told["audit"]["events"] > 100
+    assert told["audit"].pop("events") > 1_000
+    assert set(told["audit"].values()) == {0}, told["audit"]
 
 
 # --- what finds the faults must find them --------------------------------------------------
