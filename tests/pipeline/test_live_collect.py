@@ -218,6 +218,7 @@ def test_what_comes_while_it_is_away_comes_later_and_nothing_twice(broker: Broke
     again = collector(broker.port, folder)
     again.start()
     assert wait_for(folder, 500) == numbered(0, 500)
+    assert again.repeated == 0, "all that came before was acknowledged"
     again.stop()
 
 
@@ -272,6 +273,9 @@ def test_a_full_spool_holds_the_broker_back_and_goes_on_later(broker: Broker, tm
     publish(broker.port, b"1", b"2")
     time.sleep(0.5)
     assert spool_end(folder) <= 1
+    broker.kill()  # what waited is sent again, and must not wait twice
+    broker.start()
+    time.sleep(2)
     one._most_bytes = 1 << 30
     assert wait_for(folder, 3) == numbered(0, 3)
     one.stop()
@@ -327,7 +331,9 @@ def test_a_session_that_the_broker_forgot_is_said(
     with Client(Target(port=broker.port, client_id=one._client_id)):
         pass  # a clean start ends the session
     again = collector(broker.port, folder)
+    again._repeats.wrote([Spooled("city/a", b"0", (), 1)], 0)
     again.start()
+    assert not again._repeats.is_repeat(Spooled("city/a", b"0", (), 1), may_be=True)
     again.stop()
     assert "has no session" in caplog.text
 

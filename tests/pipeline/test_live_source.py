@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -135,6 +135,8 @@ def test_available_now_takes_what_was_there_when_it_began(spool: SpoolWriter, tm
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**6), st.integers(1, 64))
+@example(5, 120_001, 1)
+@example(5, 3_999, 64)
 def test_parts_cover_a_range_without_gap_or_overlap(first: int, count: int, parts: int):
     reader = SpoolReader(Path("x"), LiveReader(SECTION, with_payload=False), parts)
     found = reader.partitions({"next": first}, {"next": first + count})

@@ -44,18 +44,21 @@ def read(folder: Path, start: int, end: int) -> list[tuple[int, Spooled]]:
 def test_every_range_gives_its_messages_whatever_the_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(live_spool, "SEGMENT_BYTES", 2_000)
+    monkeypatch.setattr(live_spool, "SEGMENT_BYTES", 800)
     writer = SpoolWriter(tmp_path)
     for count in (1, 4, 2, 6, 3):
         writer.append(messages(writer.end, count))
     assert writer.append([]) == writer.end == 16
     whole = list(enumerate(messages(0, 16)))
-    assert len(segments(tmp_path)) > 1
+    assert len(segments(tmp_path)) > 2
     for start in range(17):
         for end in range(start, 17):
             assert read(tmp_path, start, end) == whole[start:end]
     with pytest.raises(FileFormatError, match="message 16 is not there"):
         read(tmp_path, 3, 18)
+    segments(tmp_path)[1].unlink()
+    with pytest.raises(FileFormatError, match="is not there"):
+        read(tmp_path, 0, 16)
     writer.close()
 
 
@@ -67,7 +70,7 @@ def test_numbers_and_what_is_unsettled_come_back_and_half_a_block_does_not(tmp_p
     writer.close()
     (segment,) = segments(tmp_path)
     whole = segment.read_bytes()
-    for cut in range(len(whole)):
+    for cut in [*range(40), *range(40, len(whole), 23), len(whole) - 1]:
         segment.write_bytes(whole[:cut])
         again = SpoolWriter(tmp_path)
         kept = again.end
@@ -113,6 +116,7 @@ def test_only_what_is_settled_and_done_is_dropped_and_never_the_newest(
     drop_before(tmp_path, 7)
     assert spool_start(tmp_path) == 0  # nothing is settled yet
     writer.settle(5)
+    writer.settle(1)  # it only grows
     drop_before(tmp_path, 7)
     assert spool_start(tmp_path) == 4
     writer.settle(10)
@@ -149,6 +153,8 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(OSError, match="No space"):
             writer.append(messages(2, 3))
     assert writer.end == spool_end(tmp_path) == 2
-    writer.append(messages(2, 1))
-    assert [one for _, one in read(tmp_path, 0, 3)] == messages(0, 3)
+    other = Spooled("another", b"message")
+    writer.append([other])
+    assert [one for _, one in read(tmp_path, 0, 3)] == [*messages(0, 2), other]
+    assert read(tmp_path, 2, 3) == [(2, other)]
     writer.close()

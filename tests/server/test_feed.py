@@ -243,6 +243,10 @@ def test_a_message_that_comes_again_keeps_its_number_over_restarts(tmp_path: Pat
     assert later.assign(again) == 4
     assert later.assign(Publish("a", b"2", 2, duplicate=True, packet_id=8)) == 5
     later.close()
+    third = FeedNumbers(path)
+    assert third.assign(Publish("a", b"2", 2, duplicate=True, packet_id=8)) == 5
+    assert third.next == 6
+    third.close()
     path.write_bytes(b"\0" * 40)
     fresh = FeedNumbers(path)
     assert fresh.epoch != numbers.epoch
