@@ -2,6 +2,7 @@
 
 from collections import Counter
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -280,3 +281,18 @@ def test_a_node_that_left_in_the_middle_of_an_exchange_and_comes_again_repeats_n
     city.publish(again, "a", b"y", 2)
     city.run(50)
     assert payloads(reader) == [b"x", b"y"]
+
+
+def test_a_node_has_something_unsettled_while_a_contest_or_a_place_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    city = City(2)
+    city.run(50)
+    mesh = city.nodes["n0"].mesh
+    assert not mesh.has_unsettled()
+    with monkeypatch.context() as open_contest:
+        open_contest.setattr(mesh._contests, "_open", {1: None})
+        assert mesh.has_unsettled()
+    for is_pursuing in (True, False):
+        monkeypatch.setattr(mesh, "_geography", SimpleNamespace(is_pursuing=is_pursuing))
+        assert mesh.has_unsettled() == is_pursuing
