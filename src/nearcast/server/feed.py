@@ -12,6 +12,8 @@ full or away fills the queue, then messages are dropped and counted, and that is
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -19,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from nats.js import JetStreamContext
-from nats.js.api import PubAck, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import APIError, NoStreamResponseError
 
 from nearcast.config import Configuration, NetworkSection
 from nearcast.index.topic_filters import topic_matches
@@ -136,8 +140,8 @@ class FeedSender:
         self._connection: Connection | None = None
         self._reader = PacketReader()
         self._waiting: deque[Publish] = deque()
-        self._pending: dict[int, float] = {}
-        self._next_pending = 0
+        self._pending: dict[int, tuple[Publish, float]] = {}  # by the last word of the reply
+        self._last_token = 0
         self._answers: list[bytes] = []
         self._ready = asyncio.Event()
         self._failure: BaseException | None = None
@@ -164,12 +168,13 @@ class FeedSender:
         self.problem = problem
 
     async def _carry(self, client: NatsConnection) -> None:
-        stream = client.jetstream(timeout=STORE_TIMEOUT_S)
-        await self._open(stream)
+        await self._open(client.jetstream(timeout=STORE_TIMEOUT_S))
+        inbox = client.new_inbox()
+        answers = await client.subscribe(f"{inbox}.*", cb=self._answered)
         self._attach()
         try:
             while True:
-                await self._send_waiting(stream)
+                await self._send_waiting(client, inbox)
                 if self._failure is not None:
                     raise self._failure
                 self._check_silence()
@@ -178,6 +183,8 @@ class FeedSender:
                     await _either(self._ready.wait(), 1.0)
         finally:
             self._detach()
+            with contextlib.suppress(NatsError):
+                await answers.unsubscribe()
 
     async def _open(self, stream: JetStreamContext) -> None:
         """Make the stream, or give it the limits of this node's configuration."""
@@ -193,7 +200,7 @@ class FeedSender:
         if (found.max_bytes, found.max_age) != (wanted.max_bytes, wanted.max_age):
             await stream.update_stream(wanted)
 
-    async def _send_waiting(self, stream: JetStreamContext) -> None:
+    async def _send_waiting(self, client: NatsConnection, inbox: str) -> None:
         while self._waiting and self._failure is None:
             message = self._waiting.popleft()
             number = self._numbers.assign(message)
@@ -206,35 +213,33 @@ class FeedSender:
                 message.payload,
                 message.properties.user_properties,
             )
-            headers = {"Nats-Msg-Id": f"{self._numbers.epoch}-{number}"} if number else None
             try:
-                future = await stream.publish_async(
-                    self._subject, encode_publication(one), headers=headers
-                )
+                await self._publish(client, inbox, message, one)
             except MaxPayloadError:
                 self._drop_too_large(message)
-                continue
-            self._await(future, message)
 
-    def _await(self, future: asyncio.Future[PubAck], message: Publish) -> None:
-        self._next_pending += 1
-        key, connection = self._next_pending, self._connection
-        self._pending[key] = asyncio.get_running_loop().time()
+    async def _publish(
+        self, client: NatsConnection, inbox: str, message: Publish, one: Publication
+    ) -> None:
+        """Publish to JetStream, which answers to the inbox; at QoS 0 nobody asks it to."""
+        data = encode_publication(one)
+        if not message.qos:
+            await client.publish(self._subject, data)
+            return
+        self._last_token = token = self._last_token + 1
+        headers = {"Nats-Msg-Id": f"{one.epoch}-{one.number}"}
+        await client.publish(self._subject, data, f"{inbox}.{token}", headers)
+        self._pending[token] = (message, asyncio.get_running_loop().time())
 
-        def answered(done: asyncio.Future[PubAck]) -> None:
-            self._pending.pop(key, None)
-            if connection is not self._connection or done.cancelled():
-                return
-            problem = done.exception()
-            if problem is None:
-                self._stored(message)
-            elif message.qos:
-                self._failure = problem
-                self._ready.set()
-            else:
-                self.counts.dropped += 1
-
-        future.add_done_callback(answered)
+    async def _answered(self, answer: Msg) -> None:
+        message, _ = self._pending.pop(int(answer.subject.rpartition(".")[2]), (None, 0.0))
+        if message is None:  # of an attempt that was given up
+            return
+        if answer.data and b'"error"' not in answer.data:
+            self._stored(message)
+            return
+        self._failure = _failure(answer.data)
+        self._ready.set()
 
     def _stored(self, message: Publish) -> None:
         self.counts.stored += 1
@@ -268,7 +273,7 @@ class FeedSender:
             self._node.receive(self._connection, answers, self._turns.now_ms)
 
     def _check_silence(self) -> None:
-        oldest = min(self._pending.values(), default=None)
+        oldest = next((at for _, at in self._pending.values()), None)
         if oldest is not None and asyncio.get_running_loop().time() - oldest > _SILENCE_S:
             raise EnvironmentProblem("JetStream does not answer", where="NATS")
 
@@ -339,6 +344,14 @@ def begin_feed(configuration: Configuration, network: Network, node: Node, turns
     if node.state.log is None:
         node.state.log = SilentLog()  # type: ignore[assignment]
     network.feed = FeedSender(section, configuration.node.name, node, turns, path)
+
+
+def _failure(answer: bytes) -> NatsError:
+    """Return what JetStream, or a NATS without it, said to a publication."""
+    if not answer:
+        return NoStreamResponseError()
+    problem: NatsError = APIError.from_error(json.loads(answer)["error"])
+    return problem
 
 
 async def _either(waiting: object, seconds: float) -> None:
