@@ -203,7 +203,9 @@ def tables_for(topics: DataFrame, settings: Settings, base: Policies) -> DataFra
     from pyspark.sql import functions as F  # noqa: N812
 
     key = ["setting", "p", "l"]
-    groups = topics.groupBy(*key).agg(F.count(F.lit(1)).alias("alike")).repartition(*key)
+    # Told how many tasks, Spark makes so many; else it would put few rows into one, on one core.
+    tasks = 2 * topics.sparkSession.sparkContext.defaultParallelism
+    groups = topics.groupBy(*key).agg(F.count(F.lit(1)).alias("alike")).repartition(tasks, *key)
     solved = groups.mapInArrow(
         _solver(settings, base),
         "setting int, p int, l int, alike bigint, publish double, leave double, omega double, "
