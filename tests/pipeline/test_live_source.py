@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSectio
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.node.values import Pairs
 from nearcast.pipeline import live_spool
+from nearcast.pipeline.live import LiveStream
 from nearcast.pipeline.live_address import NATS, parse_address
 from nearcast.pipeline.live_deliver import messages_of
 from nearcast.pipeline.live_events import LiveMessage, LiveReader
@@ -189,3 +191,55 @@ def test_a_delivery_tells_which_event_it_is_of_and_as_which_place():
     assert (one.topic, one.payload, one.qos) == ("found/here/3", b"p", 1)
     assert one.properties.user_properties == (("event", "5"), ("topic", "a"))
     assert two.properties.user_properties == (("event", "6"), ("topic", "b"), ("rank", "2"))
+
+
+# --- looking after a query ---------------------------------------------------------------------
+
+
+class Query:
+    """A query that has ended, with or without an error."""
+
+    def __init__(self, error: str | None, *, active: bool = False) -> None:
+        self.isActive = active
+        self._error = error
+        self.was_stopped = False
+
+    def exception(self) -> Exception | None:
+        return None if self._error is None else RuntimeError(self._error)
+
+    def stop(self) -> None:
+        self.was_stopped = True
+
+
+def running(*queries: Query) -> LiveStream:
+    return LiveStream(partial(next, iter(queries)), None)  # type: ignore[arg-type]
+
+
+def test_a_query_that_spark_gave_up_too_soon_is_begun_again_but_not_for_ever():
+    slow = "SparkException: Python worker failed to connect back."
+    begun = running(Query(slow), Query(slow), Query(None))
+    begun.wait()
+    assert begun.query.exception() is None
+    with pytest.raises(RuntimeError, match="connect back"):
+        running(*(Query(slow) for _ in range(5))).wait()
+    with pytest.raises(RuntimeError, match="the disk"):
+        running(Query("the disk"), Query(None)).wait()
+
+
+def test_what_the_collector_met_ends_the_query():
+    query = Query(None, active=True)
+    with running(query) as stream:
+        assert not stream.has_ended()
+        stream.collector = Broken()  # type: ignore[assignment]
+        with pytest.raises(OSError, match="full"):
+            stream.wait()
+    assert query.was_stopped
+
+
+class Broken:
+    """A collector whose disk is full."""
+
+    problem = OSError("full")
+
+    def stop(self) -> None:
+        pass

@@ -11,7 +11,8 @@ Read `live_collect` (from the broker to the disk), `live_source` (what Spark ask
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _QUIET_S = 1.0
-_LOOK_S = 1
+_LOOK_S = 0.1
+_TOO_SLOW = "Python worker failed to connect back"
+_MOST_ATTEMPTS = 5
 _LONGEST_S = 60.0
 
 
@@ -80,19 +83,38 @@ def topic_filter_of(address: LiveAddress, space: Space) -> str:
 
 
 class LiveStream:
-    """A running stream: the query, and the collector if it needs one. Ends with its context."""
+    """A running stream: the query, and the collector if it needs one. Ends with its context.
 
-    def __init__(self, query: StreamingQuery, collector: Collector | None) -> None:
-        self.query = query
+    Spark gives the process that it asks for offsets ten seconds to start, which a busy machine may
+    need alone for that: the query is then begun again, where it was.
+    """
+
+    def __init__(self, begin: Callable[[], StreamingQuery], collector: Collector | None) -> None:
         self.collector = collector
+        self._begin = begin
+        self._attempts = 1
+        self.query = begin()
 
     def wait(self) -> None:
         """Wait for the query's end; raise what ended it, or what the collector met."""
-        while not self.query.awaitTermination(_LOOK_S):
-            problem = None if self.collector is None else self.collector.problem
-            if problem is not None:
-                self.query.stop()
-                raise problem
+        while not self.has_ended():
+            time.sleep(_LOOK_S)
+
+    def has_ended(self) -> bool:
+        """Look after the query; raise what ended it, or what the collector met."""
+        problem = None if self.collector is None else self.collector.problem
+        if problem is not None:
+            raise problem
+        if self.query.isActive:
+            return False
+        ended = self.query.exception()
+        if ended is None:
+            return True
+        if _TOO_SLOW not in str(ended) or self._attempts >= _MOST_ATTEMPTS:
+            raise ended
+        self._attempts += 1
+        self.query = self._begin()
+        return False
 
     def __enter__(self) -> Self:
         return self
@@ -114,7 +136,7 @@ def start_live(
     """Start it. `once`: what has come until the source was quiet for a second is matched."""
     if not live.source.is_mqtt:
         options = {"secret_feed": _feed(stream, live).text}
-        return LiveStream(_query(spark, stream, live, options, once=once, every_s=every_s), None)
+        return LiveStream(partial(_query, spark, stream, live, options, once, every_s), None)
     folder = stream.checkpoint / "spool"
     topics = topic_filter_of(live.source, stream.space)
     collector = Collector(live.source, topics, folder, live.spool_bytes)
@@ -123,11 +145,11 @@ def start_live(
         if once:
             collector.wait_until_quiet(_QUIET_S, _LONGEST_S)
         options = {"spool": str(folder.absolute())}
-        query = _query(spark, stream, live, options, once=once, every_s=every_s)
+        begin = partial(_query, spark, stream, live, options, once, every_s)
+        return LiveStream(begin, collector)
     except BaseException:
         collector.stop()
         raise
-    return LiveStream(query, collector)
 
 
 def _query(
@@ -135,7 +157,6 @@ def _query(
     stream: Stream,
     live: Live,
     options: dict[str, str],
-    *,
     once: bool,
     every_s: float,
 ) -> StreamingQuery:
