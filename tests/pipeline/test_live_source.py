@@ -212,7 +212,7 @@ class Query:
 
 
 def running(*queries: Query) -> LiveStream:
-    return LiveStream(partial(next, iter(queries)), None)  # type: ignore[arg-type]
+    return LiveStream(partial(next, iter(queries)), None)
 
 
 def test_a_query_that_spark_gave_up_too_soon_is_begun_again_but_not_for_ever():
