@@ -147,11 +147,20 @@ class Citizen:
 
     def act(self) -> None:
         """Send something; now and then, go somewhere else."""
-        if self.listens and time.time() >= self._moves_at:
+        if self.listens and time.time() >= self._moves_at and self._has_arrived():
             self._moves_at = time.time() + self.rng.uniform(*STAYS_S)
             self._go(self.rng.randrange(len(SPOTS)))
         kind = self.rng.choice(["all", "all", "jobs", "shops", "offers", "talk"])
         getattr(self, f"_say_{kind}")()
+
+    def _has_arrived(self) -> bool:
+        """Tell whether the last step is acknowledged.
+
+        paho sends what is published while it reconnects before what it repeats: of two steps
+        under way nobody could tell which is the last.
+        """
+        steps = [mid for mid, one in list(self._waiting.items()) if isinstance(one, Stay)]
+        return all(mid in self._acked_s for mid in steps)
 
     def _go(self, spot: int) -> None:
         lon, lat = SPOTS[spot]
