@@ -35,6 +35,8 @@ from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
 pytestmark = pytest.mark.server
 
 CONFIG = """
+[limits]
+inflight = 60
 [network]
 name = "{network}"
 feed = ["city/#", "near/#"]
@@ -175,6 +177,14 @@ def test_each_publication_is_there_once_by_the_node_of_publication(town: Town):
     for qos in range(3):  # those of one publisher and QoS are in order
         mine = [one.payload for one in fed if one.payload.startswith(f"{qos}-".encode())]
         assert mine == [one.payload for one in plain(40, qos)]
+
+
+def test_exactly_once_publications_give_their_identifiers_back(town: Town):
+    since = town.end()
+    for first in (0, 40, 80, 120):  # more in all than may be unanswered at a time
+        town.publish("a", *plain(40, 2, first=first))
+    fed = town.fed(since, 160)
+    assert [one.payload for one in fed] == [one.payload for one in plain(160, 2)]
 
 
 def test_a_nats_that_is_away_holds_nobody_up_and_all_follows_once(town: Town):
