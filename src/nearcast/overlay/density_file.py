@@ -30,17 +30,7 @@ def read_density(text: str, space: Space, *, where: str) -> Density:
     Raises FileFormatError where it is damaged, of another version, or of another space: one whose
     attributes or their ranges have changed since.
     """
-    try:
-        content = json.loads(text)
-    except ValueError as problem:
-        raise FileFormatError(f"no JSON ({problem})", where=where, expected=FORMAT) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise FileFormatError("another kind of file", where=where, expected=f'"format": "{FORMAT}"')
-    version = content.get("format_version")
-    if version != FORMAT_VERSION:
-        raise FileFormatError(
-            f"format version {version!r}", where=where, expected=f"format version {FORMAT_VERSION}"
-        )
+    content = content_of(text, where=where)
     try:
         _check_space(content, space, where)
         return _density_of(content, Extent(space.extent.lows, space.extent.highs))
@@ -50,6 +40,22 @@ def read_density(text: str, space: Space, *, where: str) -> Density:
         raise FileFormatError(
             f"a damaged file ({problem})", where=where, expected=f"a whole {FORMAT} file"
         ) from None
+
+
+def content_of(text: str, *, where: str, todo: str = "") -> dict[str, Any]:
+    """Return what such a file says, if it is one, and of this version."""
+    try:
+        content = json.loads(text)
+    except ValueError as problem:
+        raise FileFormatError(f"no JSON ({problem})", where=where, expected=FORMAT) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileFormatError("another kind of file", where=where, expected=f'"format": "{FORMAT}"')
+    version, expected = content.get("format_version"), f"format version {FORMAT_VERSION}"
+    if version != FORMAT_VERSION:
+        raise FileFormatError(
+            f"format version {version!r}", where=where, expected=expected, todo=todo
+        )
+    return content
 
 
 def _check_space(content: dict[str, Any], space: Space, where: str) -> None:

@@ -26,6 +26,7 @@ import pyarrow as pa
 from nearcast.model import Space
 from nearcast.model.errors import FileFormatError, MisuseError, NearcastError
 from nearcast.overlay import Density, Extent, GridDensity, MarginalDensity
+from nearcast.overlay.density_file import FORMAT, FORMAT_VERSION, content_of
 from nearcast.pipeline.column_types import check_event_columns
 from nearcast.pipeline.match import EVENT_KEY, points_of
 from nearcast.pipeline.part_files import Batches, gathered
@@ -33,7 +34,6 @@ from nearcast.pipeline.part_files import Batches, gathered
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FORMAT, FORMAT_VERSION = "nearcast-density", 1
 MOST_JOINT = 4
 _CELLS = {1: 4096, 2: 64, 3: 32, 4: 16}  # along each of so many attributes
 _FINE_CELLS = 4096  # of an attribute counted for itself
@@ -227,18 +227,8 @@ def save_histogram(histogram: Histogram, path: Path) -> None:
 def load_histogram(path: Path) -> Histogram:
     """Read a histogram; a file that is damaged or of another version is a FileFormatError."""
     where = str(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as problem:
-        raise FileFormatError(f"no JSON ({problem})", where=where, expected=FORMAT) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise FileFormatError("another kind of file", where=where, expected=f'"format": "{FORMAT}"')
-    if content.get("format_version") != FORMAT_VERSION:
-        raise FileFormatError(
-            f"format version {content.get('format_version')!r}", where=where,
-            expected=f"format version {FORMAT_VERSION}",
-            todo="It stays as it is. To begin anew, move it away and run again",
-        )  # fmt: skip
+    kept = "It stays as it is. To begin anew, move it away and run again"
+    content = content_of(path.read_text(encoding="utf-8"), where=where, todo=kept)
     try:
         return _histogram_of(content)
     except (KeyError, TypeError, ValueError, NearcastError) as problem:
