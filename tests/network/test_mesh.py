@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearcast.model import Attribute, Space
+from nearcast.mqtt import FilterRequest, Publish
 from nearcast.network.terms import Terms
+from nearcast.node import SpaceSettings
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.network import Link, uniform
 
 assert settings.default is not None
 RUNS = max(2, settings.default.max_examples // 5)
+TALK = Space(name="talk", topic_filter="talk/#", attributes=(Attribute.number("price", 0, 9),))
 
 
 def payloads(client: SimulatedClient) -> list[bytes]:
@@ -296,3 +300,19 @@ def test_a_node_has_something_unsettled_while_a_contest_or_a_place_is_open(
     for is_pursuing in (True, False):
         monkeypatch.setattr(mesh, "_geography", SimpleNamespace(is_pursuing=is_pursuing))
         assert mesh.has_unsettled() == is_pursuing
+
+
+@pytest.mark.parametrize("also", ["", "$where/price<5/talk/#"])
+def test_the_retain_flag_crosses_for_who_asks_for_it_in_a_space_too(also: str):
+    city = City(2, spaces=[SpaceSettings(space=TALK)])
+    reader = city.client("reader", "n1", *([also] if also else []))
+    reader.ask(FilterRequest("talk/#", 1, retain_as_published=True, retain_handling=2))
+    city.turn(reader)
+    other = city.client("other", "n1", "$where/price<5/talk/#")
+    city.run(500)
+    writer = city.client("writer", "n0")
+    writer.publish(Publish("talk/x", b'{"price": 1}', 1, retain=True))
+    city.turn(writer)
+    city.run(500)
+    assert [one.retain for one in reader.received] == [True]
+    assert [one.retain for one in other.received] == [False]

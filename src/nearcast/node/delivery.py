@@ -164,14 +164,14 @@ class Delivery:
 
         `retain` is the flag that the publisher set; the messages themselves carry none.
         """
-        if retain and self._state.network is not None:
-            self._spread_flagged(route, messages)
-        else:
-            self.spread_plain(route, messages)
+        self.spread_plain(route, messages, retain=retain)
         self.spread_special(route, messages, publisher, retain=retain)
 
-    def spread_plain(self, route: Route, messages: list[Message]) -> None:
+    def spread_plain(self, route: Route, messages: list[Message], *, retain: bool) -> None:
         """Deliver to those who get messages as they are."""
+        if retain and self._state.network is not None:
+            self._spread_flagged(route, messages)
+            return
         qos = messages[0].head.qos
         for session, limit in route.plain:
             if qos and limit:
@@ -229,7 +229,9 @@ class Delivery:
 
         `variants` keeps encodings for the next receiver; `extra` properties are for this one only.
         """
-        keeps = retain and any(one.retain_as_published for one in subscriptions)
+        keeps = retain and (
+            session.is_peer or any(one.retain_as_published for one in subscriptions)
+        )
         numbers = tuple(sorted(one.identifier for one in subscriptions if one.identifier))
         key = (keeps, numbers)
         dressed = None if extra else variants.get(key)

@@ -380,7 +380,7 @@ class Selective:
     ) -> None:
         """Deliver to plain subscribers; who also selects joins `picked`, to get it once."""
         if not told and picked.keys().isdisjoint(route.holders):
-            self._delivery.spread_plain(route, [message])
+            self._delivery.spread_plain(route, [message], retain=retain)
             self._delivery.spread_options(route, [message], session, retain=retain)
             return
         for holder, held in route.holders.items():
@@ -400,7 +400,8 @@ class Selective:
         variants: dict[tuple[bool, tuple[int, ...]], list[Message]] = {(False, ()): [message]}
         for session, subscriptions in picked.items():
             one = subscriptions[0]
-            if len(subscriptions) == 1 and one.is_plain and not told:
+            is_flagged = retain and session.is_peer
+            if len(subscriptions) == 1 and one.is_plain and not (told or is_flagged):
                 if qos and one.qos:
                     delivery.hand_over(session, [message], min(qos, one.qos))
                 else:

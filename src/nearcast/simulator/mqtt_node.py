@@ -80,8 +80,12 @@ class SimulatedClient:
 
     def subscribe(self, topic_filter: str, qos: int = 2) -> None:
         """Subscribe; it must be connected."""
+        self.ask(FilterRequest(topic_filter, qos))
+
+    def ask(self, request: FilterRequest) -> None:
+        """Subscribe with options."""
         assert self._talk is not None
-        self._talk.subscribe(FilterRequest(topic_filter, qos))
+        self._talk.subscribe(request)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Unsubscribe; it must be connected."""
