@@ -12,6 +12,7 @@ from nearcast.model import Attribute, Space
 from nearcast.mqtt import FilterRequest, Publish
 from nearcast.network.terms import Terms
 from nearcast.node import SpaceSettings
+from nearcast.server.figures import prometheus_text, sys_topics
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.network import Link, uniform
@@ -316,3 +317,21 @@ def test_the_retain_flag_crosses_for_who_asks_for_it_in_a_space_too(also: str):
     city.run(500)
     assert [one.retain for one in reader.received] == [True]
     assert [one.retain for one in other.received] == [False]
+
+
+def test_what_went_over_the_links_is_shown():
+    city = City(2)
+    city.client("reader", "n1", "road/#")
+    city.run(500)
+    writer = city.client("writer", "n0")
+    writer.publish(Publish("road/1", b"ice", 1))
+    city.turn(writer)
+    city.run(500)
+    node = city.nodes["n0"]
+    counts = node.mesh.counts
+    topics = dict(sys_topics(node.node, uptime_s=1))
+    page = prometheus_text(node.node, uptime_s=1)
+    assert int(topics["network/messages/sent"]) == counts.messages_sent > 0
+    assert int(topics["network/bytes/received"]) == counts.bytes_received > 0
+    assert f"\nnearcast_network_frames_sent_total {counts.frames_sent}\n" in page
+    assert "\nnearcast_network_handovers_total 0\n" in page

@@ -44,6 +44,8 @@ def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
         yield "causal/messages/discarded", str(sum(causal.discarded.values()))
         yield "causal/skew/violations", str(causal.skew_violations)
         yield "network/messages/unwanted", str(counters.unwanted)
+        for name, (_, value) in _network_totals(state.network).items():
+            yield f"network/{name.replace('_', '/')}", str(value)
 
 
 _DROPS = ("slow", "quota", "expired", "too_large", "forbidden", "ended", "no_member", "invalid")
@@ -98,8 +100,24 @@ def prometheus_text(node: Node, *, uptime_s: float) -> str:
     for name, help_text, value in gauges:
         lines += _metric(name, "gauge", help_text, value)
     if isinstance(state.network, Mesh):
+        for name, (help_text, value) in _network_totals(state.network).items():
+            lines += _metric(f"network_{name}_total", "counter", help_text, value)
         lines += _causal_metrics(state.network)
     return "\n".join(lines) + "\n"
+
+
+def _network_totals(mesh: Mesh) -> dict[str, tuple[str, int]]:
+    """Return what went over the links, by name: what it is, and how much."""
+    counts = mesh.counts
+    return {
+        "messages_sent": ("Messages to other nodes", counts.messages_sent),
+        "frames_sent": ("Frames to other nodes", counts.frames_sent),
+        "frames_received": ("Frames of other nodes", counts.frames_received),
+        "bytes_sent": ("Bytes to other nodes", counts.bytes_sent),
+        "bytes_received": ("Bytes of other nodes", counts.bytes_received),
+        "frames_refused": ("Frames of other nodes that made no sense", counts.refused),
+        "handovers": ("Registrations that went to another holder", mesh.handovers),
+    }
 
 
 _CAUSAL = (
