@@ -149,11 +149,11 @@ def test_a_delivery_that_a_node_forgets_is_found(tmp_path: Path) -> None:
     spread = node._delivery.spread_plain
     calls = 0
 
-    def forgetful(route: Any, messages: Any) -> None:
+    def forgetful(route: Any, messages: Any, *, retain: bool) -> None:
         nonlocal calls
         calls += 1
         if calls != 5:
-            spread(route, messages)
+            spread(route, messages, retain=retain)
 
     node._delivery.spread_plain = forgetful  # type: ignore[method-assign]
     forum.talk(20)
