@@ -20,6 +20,7 @@ from nearcast.retained import (
     Timeliness,
     Weights,
     attainable_gain,
+    best_actions,
     best_reward,
     expected_reward,
     mean_reward,
@@ -161,6 +162,7 @@ def test_no_table_beats_the_solution(process: DecisionProcess) -> None:
         worths.append(expected_reward(tiny, table))
 
     assert best_reward(tiny) == pytest.approx(max(worths), abs=1e-9)
+    assert (best_actions(tiny) == solve(tiny).actions).all()
     assert expected_reward(tiny, solve(tiny).actions) == pytest.approx(max(worths), abs=1e-7)
 
 

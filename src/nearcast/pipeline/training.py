@@ -35,13 +35,13 @@ from nearcast.retained import (
     TopicPolicy,
     TopicSetting,
     Weights,
+    best_actions,
     fit,
     policies_from_text,
     policies_to_text,
     read_policies,
     share_of_gain,
     shipped_policy,
-    solve,
     write_policies,
 )
 
@@ -240,7 +240,7 @@ def _solver(settings: Settings, base: Policies):  # type: ignore[no-untyped-def]
 
 def _solved(row: dict[str, Any], weights: Weights, policies: Policies) -> dict[str, Any]:
     rates = on_grid(row["p"], row["l"])
-    actions = solve(policies.process(rates, weights)).actions
+    actions = best_actions(policies.process(rates, weights))
     return {
         **row,
         "publish": rates.publish,

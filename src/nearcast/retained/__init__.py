@@ -37,6 +37,7 @@ from nearcast.retained.delivery import RetainedDelivery
 from nearcast.retained.exact import (
     Solution,
     attainable_gain,
+    best_actions,
     best_reward,
     expected_reward,
     mean_reward,
@@ -100,6 +101,7 @@ __all__ = [
     "Wait",
     "Weights",
     "attainable_gain",
+    "best_actions",
     "best_reward",
     "expected_reward",
     "fit",
