@@ -24,6 +24,19 @@ class Wire:
         raise AssertionError
 
 
+class SlowClock(Clock):
+    """Goes on when it is told to."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
 def _storm(count: int) -> tuple[list[bool], list[bool]]:
     """Let a crowd speak at once; return who was answered before the loop went on, and after."""
 
@@ -55,3 +68,21 @@ def test_a_small_crowd_is_answered_in_one_go() -> None:
     early, late = _storm(40)
     assert not any(early)
     assert all(late)
+
+
+def test_what_is_read_after_a_turn_was_held_up_has_the_instant_of_then() -> None:
+    async def run() -> list[int]:
+        clock, instants = SlowClock(), []
+        turns = Turns(Node(NodeSettings()), clock)
+        turns.schedule()
+        for number in range(2):
+            connection = Connection(peer=str(number))
+            connection.transport = Wire()
+            turns.node.open(connection, turns.now_ms)
+            turns.read(connection, encode_packet(Connect(f"c{number}")))
+            instants.append(turns.node.state.now_ms)
+            clock.ms += 5_000
+        turns.stop()
+        return instants
+
+    assert asyncio.run(run()) == [1_000, 6_000]

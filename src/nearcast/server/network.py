@@ -328,6 +328,7 @@ class Network:
     def _received(self, sender: str, data: bytes) -> None:
         self._turns.schedule()
         try:
+            self._turns.now_ms = self._turns.clock.now_ms()
             self.mesh.receive(sender, data, self._turns.now_ms)
         except Exception:  # a mistake of ours: what the frame held must come again
             log.exception("a frame from node %s was not taken; the link begins anew", sender)

@@ -80,19 +80,18 @@ class Turns:
 
     def read(self, connection: Connection, data: bytes) -> None:
         """Take in a read. Where the turn before had one read only, answer this one at once."""
+        self.now_ms = self.clock.now_ms()  # a turn may have been held up in its middle
         if self._is_scheduled:
             self._receive(connection, data, self.now_ms)
         elif self._reads_before > 1:
             self.schedule()
             self._receive(connection, data, self.now_ms)
         else:
-            self.now_ms = self.clock.now_ms()
             self._receive(connection, data, self.now_ms)
             self.end()
             self.schedule()
         self._reads += 1
         if not self._reads % _MOST_READS:
-            self.now_ms = self.clock.now_ms()
             self.end()
 
     def _end_turn(self) -> None:
