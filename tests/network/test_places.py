@@ -103,3 +103,18 @@ def test_the_leaves_of_a_node_that_has_left_are_held_by_another():
     city.publish(writer, "city/news", HERE)
     city.run(500)
     assert len(reader.received) == 1
+
+
+def test_what_happens_outside_the_plan_still_finds_those_near_it() -> None:
+    town = Town(4, 2)
+    town.use_plan(town_plan(town.names, 2, 1))
+    town.run(5_000)
+    outside = (0.995, 0.995)
+    walkers = [name for name in town.clients if name in town._places]
+    for name in walkers:
+        town.move(name, outside)
+    town.run(1_000)
+    town.publish(outside, 1)
+    town.heal()
+    assert all(town.due[name].total() == 1 for name in walkers)
+    assert town.problems() == []
