@@ -29,7 +29,7 @@ MOST_WAITING_BYTES = 64 << 20
 SEGMENT_BYTES = 1 << 28
 RESTART_S = 10.0
 _MOST_PIECES = 1_000  # of one writev
-_LOCK_S = 10.0
+_LOCK_S = 30.0
 
 
 class EventLog:

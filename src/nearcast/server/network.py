@@ -142,7 +142,7 @@ class Network:
                     return
                 self._tell(str(problem))
             except (NatsError, OSError) as problem:
-                self._tell(f"the connection to NATS broke ({problem})")
+                self._tell(f"the connection to NATS is lost ({problem})")
             except Exception:  # a mistake of ours must not keep the node out for ever
                 log.exception("joining the network failed")
             if not self._first.done():

@@ -25,7 +25,7 @@ from nearcast.config import (
 )
 from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
-from nearcast.node import Node, NodeSettings, RetainedSettings, SpaceSettings
+from nearcast.node import Connection, Node, NodeSettings, RetainedSettings, SpaceSettings
 from nearcast.node.noting import note_start
 from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.clock import Clock
@@ -349,13 +349,13 @@ class Server:
         if self._learner is not None:
             self._learner.cancel()
         if self._turns is not None and self.failure is None:
-            for connection in list(self.node.state.connections):
+            for connection in self._clients():
                 self.node.disconnect(
                     connection, ReasonCode.SERVER_SHUTTING_DOWN, self.clock.now_ms()
                 )
             self._turns.end()
             for _ in range(100):
-                if not self.node.state.connections:
+                if not self._clients():
                     break
                 await asyncio.sleep(0.02)
         if self.network is not None:
@@ -370,6 +370,10 @@ class Server:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def _clients(self) -> list[Connection]:
+        """Return the connections of clients; those of other nodes end with the network."""
+        return [one for one in self.node.state.connections if not one.is_peer]
 
 
 def make_access(configuration: Configuration) -> ConfiguredAccess:
