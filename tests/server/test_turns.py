@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from nearcast.mqtt import Connect, encode_packet
+from nearcast.mqtt import Connect, FilterRequest, Properties, Publish, Subscribe, encode_packet
 from nearcast.node import Connection, Node
 from nearcast.node.settings import NodeSettings
 from nearcast.server.clock import Clock
@@ -86,3 +87,57 @@ def test_what_is_read_after_a_turn_was_held_up_has_the_instant_of_then() -> None
         return instants
 
     assert asyncio.run(run()) == [1_000, 6_000]
+
+
+class FullJournal:
+    """A journal on a full disk: it takes a number of batches, then none."""
+
+    syncs = wants_compaction = False
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def append(self, _records: bytes) -> None:
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(28, "No space left on device")
+
+
+def _acknowledged(ending: Callable[[Turns, FullJournal], None]) -> list[int]:
+    """Let a client publish to itself three times at QoS 1; return which it takes for safe."""
+
+    async def run() -> list[int]:
+        journal = FullJournal(room=100)
+        node = Node(NodeSettings(), with_journal=True)
+        turns = Turns(node, Clock(), journal=journal)  # type: ignore[arg-type]
+        connection = Connection(peer="client")
+        connection.transport = wire = Wire()
+        node.open(connection, turns.now_ms)
+        connect = Connect("c", clean_start=False, properties=Properties(session_expiry_interval=60))
+        turns.read(connection, encode_packet(connect))
+        turns.read(connection, encode_packet(Subscribe(1, (FilterRequest("t", 1),))))
+        for number in (7, 8, 9):
+            turns.read(connection, encode_packet(Publish("t", b"x", 1, packet_id=number)))
+            turns.end()
+            if number == 7:
+                ending(turns, journal)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        turns.resumed(connection)
+        turns.stop()
+        heard = b"".join(wire.chunks)
+        return [one for one in (7, 8, 9) if bytes((0x40, 2, 0, one)) in heard]
+
+    return asyncio.run(run())
+
+
+def test_while_the_journal_is_written_all_is_acknowledged() -> None:
+    assert _acknowledged(lambda _turns, _journal: None) == [7, 8, 9]
+
+
+def test_once_the_journal_cannot_be_written_nothing_is_acknowledged_any_more() -> None:
+    assert _acknowledged(lambda _turns, journal: setattr(journal, "room", 0)) == [7]
+
+
+def test_what_comes_after_the_end_is_not_acknowledged() -> None:
+    assert _acknowledged(lambda turns, _journal: turns.stop()) == [7]

@@ -348,19 +348,11 @@ class Server:
             self._sys_alarm.cancel()
         if self._learner is not None:
             self._learner.cancel()
-        if self._turns is not None and self.failure is None:
-            for connection in self._clients():
-                self.node.disconnect(
-                    connection, ReasonCode.SERVER_SHUTTING_DOWN, self.clock.now_ms()
-                )
-            self._turns.end()
-            for _ in range(100):
-                if not self._clients():
-                    break
-                await asyncio.sleep(0.02)
+        await self._send_clients_away()
         if self.network is not None:
             await self.network.stop(leave=self._leaves)
             self.network = None
+            await self._send_clients_away()  # who came as the listeners closed
         if self._turns is not None:
             self._turns.stop()
         if self._log is not None:
@@ -370,6 +362,18 @@ class Server:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    async def _send_clients_away(self) -> None:
+        """Disconnect all clients, and wait until they have heard of it."""
+        if self._turns is None or self.failure is not None:
+            return
+        for connection in self._clients():
+            self.node.disconnect(connection, ReasonCode.SERVER_SHUTTING_DOWN, self.clock.now_ms())
+        self._turns.end()
+        for _ in range(100):
+            if not self._clients():
+                return
+            await asyncio.sleep(0.02)
 
     def _clients(self) -> list[Connection]:
         """Return the connections of clients; those of other nodes end with the network."""

@@ -70,6 +70,7 @@ class Turns:
         self._held: list[tuple[Connection, list[bytes]]] = []
         self._sync: asyncio.Future[None] | None = None
         self._checks: set[asyncio.Task[None]] = set()
+        self._is_over = False  # nothing is stored any more, so nothing may be said either
 
     def schedule(self) -> None:
         """See to it that the turn ends once everything readable is read."""
@@ -115,7 +116,9 @@ class Turns:
         self.end()
 
     def end(self) -> None:
-        """Store and write what has come in so far."""
+        """Store and write what has come in so far; nothing once turns are over."""
+        if self._is_over:
+            return
         if self.on_taken is not None:
             self.on_taken()
         try:
@@ -148,6 +151,7 @@ class Turns:
     def _fail(self, problem: BaseException) -> None:
         """Stop: what cannot be stored must not be acknowledged."""
         log.critical("the journal cannot be written: %s", problem)
+        self._is_over = True
         if self._on_failure is not None:
             self._on_failure(problem)
 
@@ -176,6 +180,8 @@ class Turns:
 
     def resumed(self, connection: Connection) -> None:
         """Note that a client reads again."""
+        if self._is_over:
+            return
         connection.is_paused = False
         self._write(connection)
         self.schedule()
@@ -252,7 +258,8 @@ class Turns:
         self.schedule()
 
     def stop(self) -> None:
-        """Run no further turn."""
+        """Run no further turn: what comes from now on is not answered."""
+        self._is_over = True
         if self._alarm is not None:
             self._alarm.cancel()
         for task in self._checks:
