@@ -12,6 +12,7 @@ import logging
 import re
 import ssl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -114,6 +115,8 @@ def public_address(address: str) -> str:
 
 async def connect(section: NetworkSection, label: str) -> NatsConnection:
     """Return a connection to the first server that takes us; if none does, say why."""
+    if section.credentials is not None:
+        _check_credentials(section.credentials)
     context = tls_context(section) if section.is_encrypted else None
     problems = []
     for address in section.join:
@@ -169,6 +172,21 @@ async def close(client: NatsConnection) -> None:
     with contextlib.suppress(NatsError, OSError, AssertionError, AttributeError):
         async with asyncio.timeout(1):
             await client.close()
+
+
+def _check_credentials(path: Path) -> None:
+    """Say what is wrong with a credentials file: a server that asks for none would not."""
+    expected = "a file as `nsc` writes it, with a JWT and a seed"
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as problem:
+        raise EnvironmentProblem(
+            str(problem.strerror), where=f"network.credentials, {path}", expected=expected
+        ) from None
+    if not all(f"BEGIN {one}-----" in text for one in ("NATS USER JWT", "USER NKEY SEED")):
+        raise EnvironmentProblem(
+            "no JWT or no seed", where=f"network.credentials, {path}", expected=expected
+        )
 
 
 def tls_context(section: NetworkSection) -> ssl.SSLContext:
