@@ -16,6 +16,7 @@ what it has delivered until the event's deadline: so nothing is delivered in err
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from nearcast.locality.messages import (
@@ -82,7 +83,8 @@ class Gateway:
     is what a node must keep over a crash.
 
     Complexity: `move` costs two comparisons per side while the client stays in its cover, else one
-    lookup in the plan and one message to each holder that is concerned.
+    lookup in the plan and one message to each holder that is concerned. `handovers` counts the
+    moves after which others than before hold a registration.
     """
 
     def __init__(self, node: NodeId, view: View, pursuit: Pursuit, timing: Timing) -> None:
@@ -90,6 +92,7 @@ class Gateway:
         self._view = view
         self._pursuit = pursuit
         self._timing = timing
+        self.handovers = 0
         self._subscriptions: dict[SubscriptionId, _Subscription] = {}
         self._sweep_at: Instant | None = None
 
@@ -125,9 +128,12 @@ class Gateway:
             del known.history[0]
         if known.stretches[-1].cover.covers(rect):
             return []
-        known.stretches[-1].until = now
+        before = known.stretches[-1]
+        before.until = now
         known.stretches.append(_Stretch(self._cover(rect), now, None))
-        return self._tell_holders(subscription, known, now)
+        out = self._tell_holders(subscription, known, now)
+        self.handovers += _names(before) != _names(known.stretches[-1])
+        return out
 
     def unsubscribe(self, subscription: SubscriptionId, now: Instant) -> list[Outgoing]:
         """End a subscription; events published before now are still delivered."""
@@ -279,6 +285,10 @@ class Gateway:
             if known.area is None and not known.stretches and not known.told:
                 del self._subscriptions[name]
         self._sweep_at = now + horizon if self._subscriptions else None
+
+
+def _names(stretch: _Stretch) -> Set[NodeId]:
+    return (stretch.holders or {}).keys()
 
 
 def _asked_for(span: Span, wanted: tuple[Span, ...] | None) -> bool:

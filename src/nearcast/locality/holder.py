@@ -111,6 +111,10 @@ class Holder:
         """Return how many subscriptions each leaf holds here, for splitting and merging."""
         return {leaf: len(table) for leaf, table in self._leaves.items()}
 
+    def is_pursuing(self, publisher: NodeId) -> bool:
+        """Tell whether a gateway has yet to answer for an event of that publisher. O(pending)."""
+        return any(event_id[0] == publisher for event_id in self._pursuit.pending_keys())
+
     def _register(self, message: Register, now: Instant) -> list[Outgoing]:
         place = (message.gateway, message.subscription)
         known = self._known(message.gateway, ("s", message.subscription), message.revision, now)

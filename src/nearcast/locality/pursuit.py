@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
@@ -133,7 +133,14 @@ class Pursuit:
 
     def pending(self) -> int:
         """Return how many items wait for an acknowledgement."""
-        return sum(i.next_try is not None for p in self._peers.values() for i in p.items.values())
+        return sum(1 for _ in self.pending_keys())
+
+    def pending_keys(self) -> Iterator[Any]:
+        """Yield the keys of items that wait for an acknowledgement, once for each peer."""
+        for state in self._peers.values():
+            for key, item in state.items.items():
+                if item.next_try is not None:
+                    yield key
 
     def __len__(self) -> int:
         return sum(len(peer.items) for peer in self._peers.values())

@@ -68,6 +68,15 @@ class Spool:
         event = Event(event_id, rect, now, now + lifetime_ms, qos, payload)
         return event, self._offer_first(event, now)
 
+    def begin(self, number: int) -> None:
+        """Begin a life: what is published from now on has higher numbers than this.
+
+        Not every event outlives a crash (one of QoS 0 does not), but others remember all that they
+        had: a number used twice would be taken for an event that they know.
+        """
+        self._serial = max(self._serial, number)
+        self._revision = max(self._revision, number)
+
     def restore(self, event: Event) -> None:
         """Bring an event back that was kept elsewhere over a crash; `restarted` offers it."""
         self._serial = max(self._serial, event.event_id[1])

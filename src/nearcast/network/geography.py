@@ -47,6 +47,7 @@ _CURRENT, _UPCOMING, _STARTS = b"c", b"u", b"i"
 PATIENCE = Timing(retry_ms=1_000, most_retry_ms=4_000, slack=0.15)
 """Links lose nothing while they are up, so that nothing needs to be said twice in a hurry."""
 _AWAY_MS = 1_000  # a link that is down for so long: others stand in for the node
+_SERIAL_BITS = 20  # of an event's number; the others are the start of its node's life in ms
 _TIME, _STEP = Struct("<Q"), Struct("<Qdd")
 _WORLD = Rect(-180.0, -90.0, 180.0, 90.0)
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,7 +63,6 @@ class Geography:
 
     def __init__(self, name: str, node: Node, timing: Timing) -> None:
         self.layout = Layout(name)
-        self.handovers = 0
         self._name = name
         self._node = node
         self._timing = timing
@@ -176,10 +176,12 @@ class Geography:
             if self._waiting.pop(key, None) is not None:
                 self._do(self._gateway.subscribe(key, area, now))
             else:
-                before = self._gateway.leaves_of(key)
-                out = self._gateway.move(key, area, now)
-                self.handovers += bool(out) and self._gateway.leaves_of(key).keys() != before.keys()
-                self._do(out)
+                self._do(self._gateway.move(key, area, now))
+
+    @property
+    def handovers(self) -> int:
+        """How often a registration went to another holder."""
+        return self._gateway.handovers
 
     def published(self, message: Message, occurrence: Occurrence, now: int) -> None:
         """Take an event that a client of this node published."""
@@ -237,8 +239,11 @@ class Geography:
 
     @property
     def is_pursuing(self) -> bool:
-        """Whether another node has yet to answer what it was told about places. O(pending)."""
-        return self._pursuit.pending() > 0
+        """Whether others have yet to answer what they must have of this node. O(pending).
+
+        That is what this node told them, and who hears of what was published here and is held here.
+        """
+        return self._pursuit.pending() > 0 or self._holder.is_pursuing(self._name)
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
@@ -262,7 +267,7 @@ class Geography:
     # --- plans ------------------------------------------------------------------------------
 
     def _begin(self, now: int) -> None:
-        """Begin with an empty table, of a higher number than any that this node has had."""
+        """Begin with an empty table and events of higher numbers than this node has ever had."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -270,6 +275,7 @@ class Geography:
         incarnation = max(now, _TIME.unpack(before)[0] + 1)
         self._keep(_STARTS, _TIME.pack(incarnation))
         self._holder = Holder(self._name, incarnation, self._timing)
+        self._spool.begin(incarnation << _SERIAL_BITS)
 
     def know(self, others: Iterable[str], now: int) -> None:
         """Learn who the other nodes are."""
@@ -291,6 +297,11 @@ class Geography:
         self._lost_at.pop(name, None)
         self._set_away(name, now, is_away=False)
         self._do(self._pursuit.again(name, now))
+
+    def leave(self, now: int) -> None:
+        """Let others hold the events that only this node has; it leaves when nothing is pending."""
+        self.layout.leave()
+        self._do(self._spool.plans_changed(now))
 
     def _set_away(self, name: str, now: int, *, is_away: bool) -> None:
         if self.layout.set_away(name, is_away=is_away):

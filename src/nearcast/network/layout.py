@@ -8,7 +8,7 @@ plan, both ways are used side by side until all nodes have the new one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nearcast.locality.messages import NodeId
@@ -83,6 +83,7 @@ class Layout:
         self._name = name
         self._others: tuple[str, ...] = ()
         self._away: frozenset[str] = frozenset()
+        self._is_leaving = False
         self.current: NamedPlan | None = None
         self.upcoming: NamedPlan | None = None
         self._later: NamedPlan | None = None
@@ -104,20 +105,32 @@ class Layout:
         """Learn that a node has been lost, or is back; tell whether that is news.
 
         For the leaves of a node that is away the next one of the plan's list stands in: beside it,
-        not in its place, since not everybody loses sight of a node at the same time.
+        not in its place, since others may see it still. Who leaves for good must wait until it,
+        too, has what they look for there.
         """
         before = self._away
         self._away = before | {name} if is_away else before - {name}
         return self._away != before
 
-    def _stand_in(self, plan: NamedPlan, name: NodeId) -> NodeId | None:
-        """Return who holds the leaves of a node that is away or gone; None for all others."""
-        there = ({self._name, *self._others}) - self._away
-        if name in there:
-            return None
+    def leave(self) -> None:
+        """Let others hold what only this node held: it is about to leave for good."""
+        self._is_leaving = True
+
+    def _is_there(self, name: NodeId) -> bool:
+        if name == self._name:
+            return not self._is_leaving
+        return name in self._others and name not in self._away
+
+    def _holders(self, plan: NamedPlan, name: NodeId) -> Iterator[NodeId]:
+        """Yield a node and, while it is away or gone, those after it up to one that is there."""
+        yield name
+        if self._is_there(name):
+            return
         at = plan.nodes.index(str(name))
-        ring = plan.nodes[at + 1 :] + plan.nodes[:at]
-        return next((one for one in ring if one in there), None)
+        for one in plan.nodes[at + 1 :] + plan.nodes[:at]:
+            yield one
+            if self._is_there(one):
+                return
 
     def prepare(self, plan: NamedPlan) -> bool:
         """Use a plan beside the current one; tell whether that changed anything.
@@ -140,7 +153,7 @@ class Layout:
 
     def holders_of_event(self, area: Rect) -> _World:
         """Return who must hear of an event there."""
-        return self._joined(area, [self._name])
+        return self._joined(area, [self._name, *(self._others if self._is_leaving else ())])
 
     def holders_of_subscription(self, area: Rect) -> _World:
         """Return who must know of a subscription there."""
@@ -156,7 +169,6 @@ class Layout:
         for plan in (self.current, self.upcoming):
             if plan is not None:
                 for name, leaves in plan.holders(area).items():
-                    for holder in (name, self._stand_in(plan, name)):
-                        if holder is not None:
-                            found[holder] = (*found.get(holder, ()), *leaves)
+                    for holder in self._holders(plan, name):
+                        found[holder] = (*found.get(holder, ()), *leaves)
         return found

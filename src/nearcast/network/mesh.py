@@ -42,6 +42,7 @@ from nearcast.network.messages import (
     Contest,
     Interest,
     InterestKnown,
+    Kept,
     Ordered,
     PlansUsed,
     Retained,
@@ -131,6 +132,7 @@ class Mesh:
         self._interests = Interests(Summaries(declared, looseness, densities))
         self._is_restoring = True  # until somebody is met
         self._retained = RetainedCopies(name)
+        self._kept: list[Kept] = []
         self._geography: Geography | None = None
         if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
             self._geography = Geography(name, node, patience or PATIENCE)
@@ -244,6 +246,12 @@ class Mesh:
         for name, message in self._contests.take():
             self._tell_named(name, message)
 
+    def leave(self, now_ms: int) -> None:
+        """Begin to leave for good; it is done once nothing is unsettled."""
+        self.now_ms = now_ms
+        if self._geography is not None:
+            self._geography.leave(now_ms)
+
     def has_unsettled(self) -> bool:
         """Tell whether other nodes, there or away, have yet to answer what they must have."""
         sessions = [self.node.state.sessions.get(PEER_PREFIX + name) for name in self.peers]
@@ -255,6 +263,8 @@ class Mesh:
 
     def take_frames(self) -> list[tuple[str, bytes]]:
         """Return what is to travel, with the name of the node it goes to; last in a turn."""
+        if self._kept:
+            self._tell_kept()
         out = []
         for name, peer in self._grown.items():
             if peer.parts:
@@ -566,7 +576,11 @@ class Mesh:
 
     def retained(self, message: Message) -> None:
         """Let the other nodes keep a message that was published here."""
-        told = Retained([self._retained.put(message, self.node.state.now_ms)])
+        self._kept.append(self._retained.put(message, self.node.state.now_ms))
+
+    def _tell_kept(self) -> None:
+        """Tell what is retained, behind the live messages of the turn: those serve who waits."""
+        told, self._kept = Retained(self._kept), []
         for peer in self._present():
             self._tell(peer, told)
 

@@ -180,6 +180,17 @@ class MqttNode:
             self.mesh.meet(name, now)
         return self._turn(now)
 
+    def part(self, name: str, now: Instant) -> list[Send]:
+        """Learn that another node has left for good."""
+        self._others.pop(name, None)
+        self.mesh.part(name, now)
+        return self._turn(now)
+
+    def leave(self, now: Instant) -> list[Send]:
+        """Begin to leave for good."""
+        self.mesh.leave(now)
+        return self._turn(now)
+
     def use_plan(self, plan: NamedPlan, now: Instant) -> list[Send]:
         """Learn of a plan; it is on disk from then on."""
         self._plan = plan
