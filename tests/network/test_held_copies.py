@@ -70,7 +70,7 @@ def got(client: SimulatedClient) -> list[tuple[bytes, bool]]:
     return [(one.payload, one.retain) for one in client.received]
 
 
-def test_the_old_copy_goes_out_before_the_message_of_another_node():
+def test_the_message_of_another_node_serves_a_newcomer_as_one_of_its_own_does():
     pair = Pair()
     writer = pair.client("w", "here")
     pair.quick_topic(writer, "plain/a", b"old")
@@ -79,8 +79,11 @@ def test_the_old_copy_goes_out_before_the_message_of_another_node():
     assert (got(newcomer), pair.waiting("there")) == ([], 1)
     pair.publish(writer, Publish("plain/a", b"new", 1, retain=True))
     pair.run(50)
-    assert got(newcomer) == [(b"old", True), (b"new", False)]
+    assert got(newcomer) == [(b"new", False)]
     assert pair.waiting("there") == 0
+    late = pair.client("m", "there", "$retained/now/plain/a")
+    pair.run(50)
+    assert got(late) == [(b"new", True)]
 
 
 def test_a_message_of_another_node_that_is_not_retained_replaces_no_copy():

@@ -321,7 +321,7 @@ class Holding:
     def kept_elsewhere(self, message: Message) -> None:
         """Take note that another node's message is about to be a topic's last.
 
-        The live message comes, or came, on another way. So the old copy goes out now.
+        Who waits still has not been served by the live message: the old copy goes out now.
         """
         self.before_live(message, None, retain=True, reaches_all=False)
 
