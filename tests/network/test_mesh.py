@@ -254,6 +254,25 @@ def test_a_link_that_begins_anew_brings_again_what_was_not_taken(qos: int, monke
     assert payloads(reader) == [b"x"]
 
 
+def test_what_was_written_to_a_link_before_it_began_anew_does_not_reach_the_new_one():
+    city = City(2)
+    city.run(50)
+    mesh = city.nodes["n1"].mesh
+    peer = mesh.peers["n0"]
+    before = peer.connection
+    assert before is not None
+    mesh.begin_anew("n0", "a mistake")
+    city.run(2_000)
+    assert peer.connection not in (None, before)
+    restarts, sent = peer.link.restarts, mesh.counts.messages_sent
+
+    before.transport.write([b"\xd0\x00"])
+    before.transport.finish()
+
+    assert (peer.link.restarts, mesh.counts.messages_sent) == (restarts, sent)
+    assert peer.link.is_up
+
+
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_node_that_left_in_the_middle_of_an_exchange_and_comes_again_repeats_nothing_at_qos_2(
     crashes: bool,

@@ -73,19 +73,22 @@ _SIZE = Struct("<I")
 
 
 class PeerWire:
-    """Where the outbox of another node is written to."""
+    """Where the outbox of another node is written to, as long as its link has not begun anew."""
 
-    def __init__(self, mesh: Mesh, peer: Peer) -> None:
+    def __init__(self, mesh: Mesh, peer: Peer, connection: Connection) -> None:
         self._mesh = mesh
         self._peer = peer
+        self._connection = connection
 
     def write(self, chunks: list[bytes]) -> None:
         """Send packets, if the link is still up; if not, the session sends them again."""
-        self._mesh.send(self._peer, _PACKETS, b"".join(chunks))
+        if self._peer.connection is self._connection:
+            self._mesh.send(self._peer, _PACKETS, b"".join(chunks))
 
     def finish(self) -> None:
         """Break the link off: the node did not understand what came over it."""
-        self._mesh.broke(self._peer)
+        if self._peer.connection is self._connection:
+            self._mesh.broke(self._peer)
 
 
 @dataclass(slots=True)
@@ -351,7 +354,7 @@ class Mesh:
         peer.known = 0
         peer.used = None
         peer.connection = self.node.peering.attach(peer.name, greeting.generation, self.now_ms)
-        peer.connection.transport = PeerWire(self, peer)
+        peer.connection.transport = PeerWire(self, peer, peer.connection)
         self._tell(peer, self._interests.whole())
         self._tell_plans([peer])
         self._causal.came_up(peer.name, self.now_ms)
