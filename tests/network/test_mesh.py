@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import FilterRequest, Publish
+from nearcast.network.mesh import PeerWire
 from nearcast.network.terms import Terms
 from nearcast.node import SpaceSettings
 from nearcast.server.figures import prometheus_text, sys_topics
@@ -266,8 +267,10 @@ def test_what_was_written_to_a_link_before_it_began_anew_does_not_reach_the_new_
     assert peer.connection not in (None, before)
     restarts, sent = peer.link.restarts, mesh.counts.messages_sent
 
-    before.transport.write([b"\xd0\x00"])
-    before.transport.finish()
+    wire = before.transport
+    assert isinstance(wire, PeerWire)
+    wire.write([b"\xd0\x00"])
+    wire.finish()
 
     assert (peer.link.restarts, mesh.counts.messages_sent) == (restarts, sent)
     assert peer.link.is_up
