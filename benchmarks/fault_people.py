@@ -187,10 +187,10 @@ class Citizen:
         )
 
     def _say_talk(self) -> None:
-        self._say("talk", "talk/x", 1, number=1)
+        self._say("talk", "talk/x", 2, number=1)  # at QoS 1 a client may ask twice
 
     def _answer(self, question: str) -> None:
-        self._say("talk", "talk/x", 1, number=2, answers=question)
+        self._say("talk", "talk/x", 2, number=2, answers=question)
 
     def _say(self, kind: str, topic: str, qos: int, **values: Any) -> None:
         text = f"{kind}/{self.name}/{next(self._numbers)}"

@@ -147,6 +147,10 @@ class Mesh:
         self._grown: dict[str, Peer] = {}
         node.join(self)
 
+    def warm_up(self) -> None:
+        """Compile what is compiled, or load it from the disk: no other node waits for it."""
+        self._causal.warm_up()
+
     # --- who is there -----------------------------------------------------------------------
 
     def meet(self, name: str, now_ms: int) -> None:

@@ -31,6 +31,7 @@ from nearcast.ordering.peers import (
     RaynalSchiperToueg,
 )
 from nearcast.ordering.process import CausalProcess
+from nearcast.ordering.warming import warm_up
 
 __all__ = [
     "Account",
@@ -49,4 +50,5 @@ __all__ = [
     "RaynalSchiperToueg",
     "Reason",
     "offset_of",
+    "warm_up",
 ]

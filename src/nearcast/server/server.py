@@ -228,6 +228,7 @@ class Server:
                 looseness=section.looseness,
                 densities=load_densities(section.histograms, declared),
             )
+            self._mesh.warm_up()
 
     def _is_new(self) -> bool:
         """Tell whether this node has surely never been there before: it keeps state, and has none.
