@@ -574,3 +574,20 @@ def test_when_a_peer_is_back_it_hears_again_what_it_has_not_acknowledged() -> No
     assert [out.message for out in pursuit.again(1, 10)] == ["lost"]
     assert pursuit.wake_at() == 1_010
     assert pursuit.again(2, 10) == []
+
+
+def test_a_spool_that_begins_a_new_life_is_not_taken_for_an_older_one():
+    view = PlanView(halves())
+    before = Spool(0, view, Pursuit(0, TIMING, probes=True), TIMING)
+    told = [out.message for _ in range(3) for out in before.publish(WEST, 0)[1]]
+    kept = told[-1].event
+    after = Spool(0, view, Pursuit(0, TIMING, probes=True), TIMING)
+    after.begin(1_000)
+    after.restore(kept)
+    again = [out.message for out in after.restarted(Pursuit(0, TIMING, probes=True), 10)]
+    assert [one.event for one in again] == [kept]
+    assert min(one.revision for one in again) > max(one.revision for one in told)
+    event, _ = after.publish(WEST, 10)
+    assert event.event_id not in {one.event.event_id for one in told}
+    after.begin(5)  # numbers never go back
+    assert after.publish(WEST, 10)[0].event_id[1] > event.event_id[1]
