@@ -138,7 +138,7 @@ class Citizen:
                     ("$share/g/jobs/#", 2),
                     ("$near/500m/shops/#", 2),
                     (f"$where/{band}/offers/#", 2),
-                    ("talk/#", 1),
+                    ("talk/#", 2),
                 ]
             )
         else:
