@@ -21,7 +21,7 @@ from nearcast.model.errors import EnvironmentProblem
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nats-server")
 _USUAL_PORT = 4222
 _BELOW_CLIENTS = range(20_000, 32_000)
-_START_S = 60.0
+_START_S = 120.0
 _END_S = 10.0
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 _COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
