@@ -1,9 +1,14 @@
 """Clients that move, on several real nodes: who was near when it happened hears of it, once."""
 
+from collections.abc import Callable, Iterator
+
 import pytest
 from hypothesis import settings
 
+from nearcast.locality.messages import NodeId
 from nearcast.network import NamedPlan
+from nearcast.network.geography import Geography
+from nearcast.network.layout import Layout
 from nearcast.node import SpaceSettings
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import SimulatedClient
@@ -52,6 +57,38 @@ def test_faults_and_plans_lose_nothing_acknowledged_and_double_nothing():
     assert sum(one.due for one in reports) > 5 * len(reports)
     assert sum(one.crashes for one in reports) > len(reports)
     assert sum(one.plan_version for one in reports) > len(reports)
+    assert sum(one.has_left for one in reports) > len(reports) // 2
+
+
+def test_the_same_seed_is_the_same_town() -> None:
+    digests = [run_town(seed, most_nodes=5, keep_digest=True).digest for seed in (3, 3, 4)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def leaves_the_old_plan_at_once(geography: Geography, now: int) -> None:
+    if geography.layout.upcoming is not None:
+        geography.layout.commit()
+        geography._plans_changed(now)
+
+
+def last_holder(layout: Layout, plan: NamedPlan, name: str) -> Iterator[NodeId]:
+    *_, last = HOLDERS(layout, plan, name)
+    yield last
+
+
+HOLDERS = Layout._holders
+MISTAKES = [
+    (Geography, "_go_on", leaves_the_old_plan_at_once),
+    (Layout, "_holders", last_holder),  # a stand-in instead of a lost node, not beside it
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "mistake"), MISTAKES)
+def test_towns_see_a_mistake_in_a_node(
+    owner: type, name: str, mistake: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, mistake)
+    assert any(run_town(seed, most_nodes=5).problems for seed in range(40))
 
 
 def held_by(names: list[str], holder: str) -> NamedPlan:

@@ -356,6 +356,7 @@ class TownReport:
     plan_version: int
     problems: tuple[str, ...]
     digest: str = ""
+    has_left: bool = False
 
 
 def run_town(
@@ -366,33 +367,36 @@ def run_town(
     loss = random.choice([0.0, 0.1, 0.25])
     link = Link(delay=uniform(1, 15), loss=loss, duplication=loss / 2)
     leave_at = random.choice([None, *range(2, _STEPS)])
+    has_guest = leave_at is not None
     nodes = min(random.randint(least_nodes, most_nodes) for _ in "ab")  # a big town is dear
-    town = Town(nodes, seed, link, has_guest=leave_at is not None, keep_digest=keep_digest)
-    version = crashes = 0
+    town = Town(nodes, seed, link, has_guest=has_guest, keep_digest=keep_digest)
+    kinds: Counter[str] = Counter()
     for step in range(_STEPS):
         town.wander(5)
         kind = random.choice(_KINDS) if step != leave_at else "leave"
-        name, other = random.sample(town.names, 2)
-        if kind in ("plan", "late plan"):
-            version += 1
-            plan = town_plan(town.names, seed + version, version)
-            if kind == "plan":
-                town.use_plan(plan, steps_between=2)
-            else:
-                town.use_plan_late(plan)
-        elif kind == "cut":
-            town.cut_off(name)
-        elif kind == "link":
-            town.cut_link(name, other)
-        elif kind == "leave":
-            town.leave()
-        else:
-            crashes += 1
-            town.crash(name)
+        kinds[kind] += 1
+        version = kinds["plan"] + kinds["late plan"]
+        _happen(town, kind, random.sample(town.names, 2), seed, version)
     town.heal()
     due = sum(sum(one.values()) for one in town.due.values())
     problems = town.problems()
     if {node.mesh.plans for node in town.nodes.values()} != {(version, 0)}:
         problems.append(f"not all nodes use plan {version}")
     digest = town.world.digest() if keep_digest else ""
-    return TownReport(seed, nodes, due, crashes, version, tuple(problems), digest)
+    return TownReport(seed, nodes, due, kinds["crash"], version, tuple(problems), digest, has_guest)
+
+
+def _happen(town: Town, kind: str, names: list[str], seed: int, version: int) -> None:
+    match kind:
+        case "plan":
+            town.use_plan(town_plan(town.names, seed + version, version), steps_between=2)
+        case "late plan":
+            town.use_plan_late(town_plan(town.names, seed + version, version))
+        case "cut":
+            town.cut_off(names[0])
+        case "link":
+            town.cut_link(*names)
+        case "leave":
+            town.leave()
+        case _:
+            town.crash(names[0])
