@@ -159,7 +159,8 @@ class Citizen:
         paho sends what is published while it reconnects before what it repeats: of two steps
         under way nobody could tell which is the last.
         """
-        steps = [mid for mid, one in list(self._waiting.items()) if isinstance(one, Stay)]
+        waiting = self._waiting.copy()  # another thread adds to it
+        steps = [mid for mid, one in waiting.items() if isinstance(one, Stay)]
         return all(mid in self._acked_s for mid in steps)
 
     def _go(self, spot: int) -> None:
@@ -218,7 +219,7 @@ class Citizen:
     @property
     def unsettled(self) -> int:
         """How many messages have not been acknowledged. Nobody publishes any more."""
-        for mid, one in list(self._waiting.items()):
+        for mid, one in self._waiting.copy().items():
             if mid in self._acked_s:
                 del self._waiting[mid]
                 if isinstance(one, Sent):

@@ -70,7 +70,8 @@ class Wire:
                 continue
             self._pairs.append((here, there))
             for one, other in ((here, there), (there, here)):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with suppress(OSError):  # it may have been cut meanwhile
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=_forward, args=(one, other), daemon=True).start()
 
 
