@@ -1,6 +1,9 @@
 """What Spark lacks is said before Spark is started."""
 
 import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,35 @@ def test_the_package_is_packed_for_workers():
     assert path.stat().st_size > 10_000
     path.unlink()
     path.parent.rmdir()
+
+
+INTERRUPTING = """
+import os, signal, sys, threading, time
+from unittest import mock
+from nearcast import cli
+from nearcast.pipeline.session import spark_session
+
+def interrupt_after(seconds):
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+def job():
+    if sys.argv[1] == "while Spark starts":
+        interrupt_after(1.0)
+    spark = spark_session("local[1]", memory_gb=1)
+    interrupt_after(1.0)
+    spark.sparkContext.parallelize([60]).map(time.sleep).collect()
+
+with mock.patch.object(cli, "app", job):
+    cli.main()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["while Spark starts", "in the middle of a job"])
+def test_ctrl_c_ends_a_job_without_a_stack_trace_and_java_with_it(moment: str):
+    words = [sys.executable, "-c", INTERRUPTING, moment]
+    begun = time.monotonic()
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - begun < 50

@@ -27,6 +27,8 @@ from nearcast.cli import (
 from nearcast.cli.terminal import exit_code, report_error
 from nearcast.model.errors import NearcastError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="nearcast",
     help="Publish/subscribe for things that move.",
@@ -82,7 +84,18 @@ def main() -> None:
         report_error(error, as_json="--json" in sys.argv)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader (head, less) has gone: that is no error
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:
+        if not _follows_interrupt(error):
+            raise
+        sys.exit(INTERRUPTED)
+
+
+def _follows_interrupt(error: BaseException | None) -> bool:
+    """Tell whether something failed only because Ctrl-C came in its middle, as Spark's calls do."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
-from nearcast.pipeline.quiet import without_boot_warning
+from nearcast.pipeline.quiet import with_plain_interrupts, without_boot_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def spark_session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in _settings(master, memory_gb).items():
         builder = builder.config(key, value)
-    with without_boot_warning():
+    with without_boot_warning(), with_plain_interrupts():
         session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if not is_local(session):
