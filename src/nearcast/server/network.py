@@ -102,6 +102,8 @@ class Network:
     async def stop(self, *, leave: bool) -> None:
         """Withdraw from the list; with `leave`, for good, after what others must have is theirs."""
         if leave:
+            self.mesh.leave(self._turns.clock.now_ms())
+            self._turns.schedule()
             await self._wait_until_drained()
         self._turns.end()
         if self._client is not None and self._members is not None:
