@@ -93,7 +93,8 @@ class Shelf:
         shelf._rows, shelf._index, shelf._rough = rows, index, rough
         table = rows.table
         shelf._has_circles = bool(np.isfinite(table["radius_m"]).any())
-        shelf._several = len(table) - len(np.unique(table["key"]))
+        keys = np.sort(table["key"])
+        shelf._several = int(np.count_nonzero(keys[1:] == keys[:-1]))
         return shelf
 
     @classmethod
