@@ -24,6 +24,7 @@ from nearcast.eventlog.segments import VERSION, VERSION_KEY
 from nearcast.locality import Rect
 from nearcast.pipeline.plans import PlanRules, lay_out
 from nearcast.pipeline.session import spark_session
+from nearcast.pipeline.tables import read_version
 from nearcast.pipeline.training import TrainingRules, train
 from nearcast.retained import Mode, TopicSetting, Weights
 
@@ -122,7 +123,7 @@ def plan_rows(spark: Any, folder: Path, count: int) -> list[Row]:
     rules = PlanRules(brokers=8)
     for name, rows in (("small", 20_000), ("large", count)):
         write_positions(folder / name, rows)
-        positions = spark.read.parquet(str(folder / name))
+        positions = read_version(spark, str(folder / name))  # as the job reads its input
         seconds, found = timed(lambda positions=positions: lay_out(positions, regions, rules))
     rate = found.census.fixes / seconds
     return [
