@@ -50,10 +50,13 @@ def test_who_is_away_has_all_after_it_beside_it_up_to_one_that_is_there(
     assert list(layout.holders_of_event(HERE)) == ["n2"]
 
 
-def test_who_is_gone_is_like_one_that_is_away() -> None:
+def test_who_is_gone_is_replaced() -> None:
     layout = layout_at("n1", "n2")
     layout.know(["n0", "n3"])
-    assert list(layout.holders_of_event(HERE)) == ["n2", "n3"]
+    assert list(layout.holders_of_event(HERE)) == ["n3"]
+    assert list(layout.holders_of_subscription(HERE)) == ["n3"]
+    layout.know(["n0", "n2", "n3"])  # it comes again
+    assert list(layout.holders_of_event(HERE)) == ["n2"]
 
 
 @pytest.mark.parametrize(

@@ -122,13 +122,14 @@ class Layout:
         return name in self._others and name not in self._away
 
     def _holders(self, plan: NamedPlan, name: NodeId) -> Iterator[NodeId]:
-        """Yield a node and, while it is away or gone, those after it up to one that is there."""
-        yield name
-        if self._is_there(name):
-            return
+        """Yield a node and, while it is away or gone, those after it up to one that is there.
+
+        Of a node that has left for good nobody expects an answer.
+        """
         at = plan.nodes.index(str(name))
-        for one in plan.nodes[at + 1 :] + plan.nodes[:at]:
-            yield one
+        for one in plan.nodes[at:] + plan.nodes[:at]:
+            if one == self._name or one in self._others:
+                yield one
             if self._is_there(one):
                 return
 
