@@ -75,7 +75,7 @@ def job():
         interrupt_after(1.0)
     spark = spark_session("local[1]", memory_gb=1)
     interrupt_after(1.0)
-    spark.sparkContext.parallelize([60]).map(time.sleep).collect()
+    spark.sparkContext.parallelize([600]).map(time.sleep).collect()
 
 with mock.patch.object(cli, "app", job):
     cli.main()
@@ -90,4 +90,4 @@ def test_ctrl_c_ends_a_job_without_a_stack_trace_and_java_with_it(moment: str):
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
-    assert time.monotonic() - begun < 50
+    assert time.monotonic() - begun < 300
