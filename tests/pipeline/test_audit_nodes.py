@@ -87,7 +87,7 @@ def test_a_town_under_faults_has_no_fault_in_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(town, "MqttNode", LoggedNode)
-    report = town.run_town(seed, least_nodes=2, most_nodes=3)
+    report = town.run_town(seed, least_nodes=3, most_nodes=4)
     assert report.problems == ()
     found = look(written(tmp_path), (CITY,))
 

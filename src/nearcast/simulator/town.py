@@ -362,7 +362,7 @@ class TownReport:
 def run_town(
     seed: int, *, least_nodes: int = 4, most_nodes: int = 16, keep_digest: bool = False
 ) -> TownReport:
-    """Make one run with faults during handovers and changes of plan."""
+    """Make one run with faults during handovers and changes of plan; three nodes at least."""
     random = Random(seed)
     loss = random.choice([0.0, 0.1, 0.25])
     link = Link(delay=uniform(1, 15), loss=loss, duplication=loss / 2)
