@@ -342,6 +342,18 @@ def test_what_is_saved_and_opened_answers_alike(wishes, several, k):
                 assert view.top(event, k) == matcher.top(event, k)
 
 
+def test_who_has_several_boxes_around_an_event_is_found_once_in_what_is_opened(tmp_path: Path):
+    matcher = Matcher([city()])
+    wheres = ("price <= 6 or kind = a", "price >= 2 or kind = a", "price < 9")
+    for key, where in enumerate(wheres):
+        matcher.add(key, Subscription(topic_filter="city/#", where=parse_where(where)))
+    save_matcher(matcher, tmp_path / "m")
+    view = open_matcher(tmp_path / "m")
+    event = Event.of(city(), "city/x", {"price": 4, "kind": "a", "lon": 0, "lat": 0})
+    assert sorted(view.match(event)) == [0, 1, 2]
+    assert sorted(match.key for match in view.top(event, 5)) == [0, 1, 2]
+
+
 @given(st.lists(st.sampled_from([w for w in WHERES if w and "or" not in w and "in" not in w])))
 def test_boxes_given_at_once_answer_as_subscriptions_given_one_by_one(wheres):
     space = city()
