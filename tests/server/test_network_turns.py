@@ -19,6 +19,7 @@ class Still:
     def __init__(self) -> None:
         self.now_ms = NOW_MS
         self.scheduled = 0
+        self.ended = False
         self.clock = self._Clock()
 
     class _Clock:
@@ -27,6 +28,9 @@ class Still:
 
     def schedule(self) -> None:
         self.scheduled += 1
+
+    def end(self) -> None:
+        self.ended = True
 
 
 class Mesh:
@@ -38,6 +42,14 @@ class Mesh:
         self.due_ms: int | None = None
         self.advanced: list[int] = []
         self.begun_anew: list[str] = []
+        self.left_ms: list[int] = []
+
+    def leave(self, now_ms: int) -> None:
+        self.left_ms.append(now_ms)
+
+    def has_unsettled(self) -> bool:
+        assert self.left_ms, "it waits for what it has not handed over yet"
+        return False
 
     def wake_at(self) -> int | None:
         return self.due_ms
@@ -116,3 +128,12 @@ async def test_a_frame_that_fails_is_told_of_and_its_link_begins_anew(
 
     assert mesh.begun_anew == ["b"]
     assert "a frame from node b was not taken; the link begins anew" in caplog.text
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_who_leaves_for_good_hands_over_first_what_only_it_has(leaves: bool):
+    mesh, turns = Mesh(), Still()
+    await network(mesh, turns).stop(leave=leaves)
+    assert mesh.left_ms == [NOW_MS] * leaves
+    assert turns.scheduled == int(leaves)
+    assert turns.ended
