@@ -50,6 +50,15 @@ class Affair:
     def tell(self, place: bytes, qos: int) -> None:
         self.city.publish(self.writer, "city/news", place, qos)
 
+    def tell_while_cut(self, moves: bool, cut_ms: int) -> bytes:
+        """Publish where the reader is, or has gone, while its node and the writer's are cut off."""
+        self.cut("n1", "n0")
+        place = THERE if moves else HERE
+        self.move(place)
+        self.run(cut_ms)
+        self.tell(place, 1)
+        return place
+
     def cut(self, one: str, other: str) -> None:
         self.city.world.network.cut(one, other)
         self.city.world.network.cut(other, one)
@@ -122,11 +131,7 @@ def test_who_leaves_takes_no_event_along_that_it_held_alone(
     holder: str | None, moves: bool, cut_ms: int
 ) -> None:
     affair = Affair(4, holder)
-    affair.cut("n1", "n0")
-    place = THERE if moves else HERE
-    affair.move(place)
-    affair.run(cut_ms)
-    affair.tell(place, 1)
+    place = affair.tell_while_cut(moves, cut_ms)
     if not affair.has_left():
         affair.heal()
         affair.run(1_000)
@@ -149,11 +154,7 @@ def test_nobody_waits_for_a_node_of_the_plan_that_has_left_before() -> None:
 @pytest.mark.parametrize("moves", [False, True])
 def test_the_last_but_one_to_leave_waits_for_the_last(moves: bool) -> None:
     affair = Affair(2, None)
-    affair.cut("n1", "n0")
-    place = THERE if moves else HERE
-    affair.move(place)
-    affair.run(AWAY_MS)
-    affair.tell(place, 1)
+    place = affair.tell_while_cut(moves, AWAY_MS)
     assert not affair.has_left()
     affair.heal()
     assert affair.has_left(within_ms=10_000)
