@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,17 +71,21 @@ def test_a_broker_killed_meanwhile_gets_the_rest_when_it_is_back(broker: Broker)
     with reader(broker, fresh=True) as client:
         client.subscribe(FilterRequest("found/#", 1))
     publisher = Publisher(broker.sink)
+    half, killed = threading.Event(), threading.Event()
 
     def publish() -> None:
         for number in range(2_000):
+            if number == 1_000:  # up to `inflight` of those before it are unanswered
+                half.set()
+                killed.wait()
             publisher.publish(Publish(f"found/{number % 5}", str(number).encode(), 1))
         publisher.finish()
 
     publishing = threading.Thread(target=publish)
     publishing.start()
-    time.sleep(0.1)
-    assert publishing.is_alive()
+    half.wait()
     broker.kill()
+    killed.set()
     broker.start()
     publishing.join()
     with reader(broker, fresh=False) as client:
