@@ -24,6 +24,9 @@ _BELOW_CLIENTS = range(20_000, 32_000)
 _START_S = 120.0
 _END_S = 10.0
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+# Only Linux has it. Looked up here: a child of a process with threads must not wait for the loader.
+_PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
+_marks: list[socket.socket] = []
 _COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
 
 
@@ -40,7 +43,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads here
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it makes two system calls
             )
 
     @property
@@ -114,7 +117,7 @@ class Fleet:
         """Start nats-server with JetStream, on its usual port if that is free."""
         program = find_nats_server()
         if port is None:
-            port = _USUAL_PORT if _is_free(_USUAL_PORT) else free_port()
+            port = _USUAL_PORT if _take(_USUAL_PORT) else free_port()
         store = self._directory / "nats"
         command = [program, "-js", "-sd", str(store), "-a", "127.0.0.1", "-p", str(port)]
         self._nats = Child("nats-server", port, command, self._directory / "nats.log")
@@ -189,9 +192,26 @@ def free_port() -> int:
     """Return a port that nobody uses, below those that the system gives to clients.
 
     A client that calls a node which is down could be given the node's own port, and would then
-    talk to itself and keep the node from coming back.
+    talk to itself and keep the node from coming back. Nobody else who asks here is given the same
+    one, in this process or another, as long as this process runs.
     """
-    return next(port for port in random.sample(_BELOW_CLIENTS, 1_000) if _is_free(port))
+    ports = random.SystemRandom().sample(_BELOW_CLIENTS, 1_000)
+    return next(port for port in ports if _take(port))
+
+
+def _take(port: int) -> bool:
+    """Take a port that is free; its UDP twin, which no node uses, is held to show it."""
+    mark = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        mark.bind(("127.0.0.1", port))
+    except OSError:
+        mark.close()
+        return False
+    if not _is_free(port):
+        mark.close()
+        return False
+    _marks.append(mark)
+    return True
 
 
 def _is_free(port: int) -> bool:
@@ -207,5 +227,5 @@ def _is_free(port: int) -> bool:
 def _die_with_parent() -> None:
     """Let the system end a child whose parent was killed; only Linux can."""
     os.setpgid(0, 0)  # Ctrl-C is for the parent, which ends its children in order
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+    if _PRCTL is not None:
+        _PRCTL(_DIE_WITH_PARENT, signal.SIGTERM)
