@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,23 +44,26 @@ class Broker:
         }
         self.ports: dict[str, int] = {}
         self.process: subprocess.Popen[str] | None = None
+        self._errors = Path()
 
     def start(self) -> Broker:
         """Start it, on the same ports as before if it ran already."""
         if self.ports:
             for section in self.sections["listener"]:
                 section["port"] = self.ports[section["kind"]]
+        errors, path = tempfile.mkstemp(".err", "broker-", self.directory)
+        self._errors = Path(path)
         self.process = subprocess.Popen(
             [sys.executable, "-c", _SERVE, json.dumps(self.sections), self.reload_path],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             text=True,
         )
+        os.close(errors)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            _, problem = self.process.communicate()
-            raise RuntimeError(problem)
+            raise RuntimeError(self.end())
         self.ports = {kind: port for kind, _, port in json.loads(line)}
         return self
 
@@ -79,6 +84,16 @@ class Broker:
         text = Path(f"/proc/{self.pid}/status").read_text()
         return int(text.partition("VmRSS:")[2].split()[0])
 
+    def said(self) -> str:
+        """Return what it said on its error output since it was started."""
+        return self._errors.read_text()
+
+    def wait_until_said(self, words: str) -> None:
+        deadline = time.monotonic() + 60
+        while words not in self.said():
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.02)
+
     def end(self, how: int = signal.SIGTERM) -> str:
         """End the process; return what it said on its error output."""
         process = self.process
@@ -86,9 +101,9 @@ class Broker:
             return ""
         if process.poll() is None:
             os.kill(process.pid, how)
-        _, said = process.communicate(timeout=20)
+        process.communicate(timeout=60)
         self.process = None
-        return said
+        return self.said()
 
 
 @pytest.fixture

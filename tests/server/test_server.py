@@ -30,6 +30,7 @@ from nearcast.config import (
     NodeSection,
     RuleSection,
 )
+from nearcast.eventlog.segments import open_segments, read_segment
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import (
     Connack,
@@ -48,7 +49,7 @@ from nearcast.mqtt import (
     Subscribe,
     encode_packet,
 )
-from nearcast.node import Node, NodeSettings
+from nearcast.node import Node, NodeSettings, Verdict
 from nearcast.server import Server, set_password
 from nearcast.server.clock import Clock
 from nearcast.server.server import allow_descriptors
@@ -57,6 +58,20 @@ from nearcast.server.turns import Turns
 
 pytestmark = pytest.mark.server
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
+WAIT_S = 60.0  # for what must come; on a good day nobody waits
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not is_so():  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.01)
 
 
 class Talker:
@@ -77,7 +92,7 @@ class Talker:
     async def next(self) -> Packet | None:
         """Return the next packet, or None at the end."""
         while not self.waiting:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 data = await self.reader.read(65_536)
             if not data:
                 return None
@@ -276,20 +291,29 @@ async def test_metrics_health_and_sys_topics(tmp_path: Path) -> None:
 async def test_wrong_passwords_in_a_loop_keep_nobody_else_waiting(tmp_path: Path) -> None:
     set_password(tmp_path / "users", "ann", b"pw")
     auth = AuthSection(users=tmp_path / "users")
+    may_go_on, impatient = threading.Event(), threading.Event()
     async with running(configuration(tmp_path, auth=auth)) as server:
+        assert server._turns is not None
+        check_password = server._turns.check_password
+        assert check_password is not None
+
+        def check_slowly(connect: Connect) -> Verdict:
+            if not impatient.is_set() and not may_go_on.wait(20):
+                impatient.set()  # nobody was served meanwhile
+            return check_password(connect)
+
+        server._turns.check_password = check_slowly
         calm = await welcome(server)
         guessers = []
         for number in range(20):
             guesser = await talker(server)
             guesser.send(Connect(f"g{number}", user_name="ann", password=b"%d" % number))
             guessers.append(guesser)
-        slowest = 0.0
         for _ in range(5):
-            started = time.perf_counter()
             calm.send(Pingreq())
             assert await calm.next() == Pingresp()
-            slowest = max(slowest, time.perf_counter() - started)
-        assert slowest < 0.5
+        assert not impatient.is_set()
+        may_go_on.set()
         for guesser in guessers:
             answer = await guesser.next()
             assert isinstance(answer, Connack)
@@ -318,17 +342,18 @@ def test_sighup_reloads_and_a_bad_file_changes_nothing(start_broker: Callable[..
     broker = start_broker()
     Path(broker.reload_path).write_text("nonsense")
     os.kill(broker.pid, signal.SIGHUP)
-    time.sleep(0.2)
+    broker.wait_until_said("refused, the old one stays")
     changed = {**broker.sections, "auth": {"anonymous": "never"}}
-    with socket.create_connection(("127.0.0.1", broker.port)) as sock:
-        sock.sendall(encode_packet(Connect("c", V311)))
-        assert sock.recv(4) == b"\x20\x02\x00\x00"
+
+    def answer() -> bytes:
+        with socket.create_connection(("127.0.0.1", broker.port)) as sock:
+            sock.sendall(encode_packet(Connect("c", V311)))
+            return sock.recv(4)
+
+    assert answer() == b"\x20\x02\x00\x00"
     Path(broker.reload_path).write_text(json.dumps(changed))
     os.kill(broker.pid, signal.SIGHUP)
-    time.sleep(0.2)
-    with socket.create_connection(("127.0.0.1", broker.port)) as sock:
-        sock.sendall(encode_packet(Connect("c", V311)))
-        assert sock.recv(4) == b"\x20\x02\x00\x05"
+    wait_until(lambda: answer() == b"\x20\x02\x00\x05")
 
 
 def test_the_event_log_survives_a_kill_and_ends_as_parquet(
@@ -339,13 +364,19 @@ def test_the_event_log_survives_a_kill_and_ends_as_parquet(
     from nearcast.server import Client, Target
 
     broker = start_broker(log={"events": "full"})
-    message = Publish("e/x", b"first", 1)
+    folder = broker.directory / "eventlog"
+
+    def is_written(payload: bytes) -> bool:
+        return any(
+            payload in body for path in open_segments(folder) for _, body in read_segment(path)
+        )
+
     with Client(Target(port=broker.port)) as client:
         client.subscribe(FilterRequest("e/#", 1))
-        client.publish([message])
-        time.sleep(0.3)
+        client.publish([Publish("e/x", b"first", 1)])
+        wait_until(lambda: is_written(b"first"))
         client.publish([Publish("e/x", b"second", 0)])
-        time.sleep(0.3)
+        wait_until(lambda: is_written(b"second"))
         client.publish([Publish("e/x", b"third", 1)])
     os.kill(broker.pid, signal.SIGKILL)
     broker.end(signal.SIGKILL)
@@ -353,7 +384,6 @@ def test_the_event_log_survives_a_kill_and_ends_as_parquet(
     with Client(Target(port=broker.port)) as client:
         client.publish([Publish("e/y", b"after", 2)])
     assert broker.end(signal.SIGTERM) == ""
-    folder = broker.directory / "eventlog"
     events = [
         row
         for path in sorted((folder / "events").glob("*.parquet"))
@@ -388,10 +418,10 @@ async def test_a_slow_loris_is_closed_in_time(tmp_path: Path) -> None:
     async with running(configuration(tmp_path, limits=limits)) as server:
         client = await talker(server)
         client.writer.write(b"\x10\x20\x00")
-        started = time.perf_counter()
+        assert server.node.state.settings.connect_timeout_ms == 200
         assert await client.next() is None
-        assert time.perf_counter() - started < 5
         await client.close()
+        server.reload(configuration(tmp_path))  # those who check may take their time
         await check_alive(server)
 
 
@@ -406,11 +436,10 @@ async def test_hundreds_of_connects_and_disconnects_leave_nothing(tmp_path: Path
                     client.send(Subscribe(1, (FilterRequest("#"),)))
             for client in clients:
                 client.writer.transport.abort()
-        await asyncio.sleep(0.3)
-        assert not server.node.state.sessions
-        assert not server.node.state.connections
-        assert server.node.state.router.subscription_count == 0
-        await check_alive(server)
+        await check_alive(server)  # who comes last is served last: all others were there
+        state = server.node.state
+        await until(lambda: not state.sessions and not state.connections)
+        assert state.router.subscription_count == 0
 
 
 async def test_noise_hurts_only_who_makes_it(tmp_path: Path) -> None:
@@ -496,7 +525,7 @@ class SlowDisk(JournalFile):
 
     def sync(self) -> None:
         self.count += 1
-        self.may_go_on.wait(10)
+        self.may_go_on.wait(WAIT_S)
 
 
 class Cable:
@@ -526,13 +555,13 @@ async def test_with_power_durability_nothing_is_acknowledged_before_the_disk_has
     node.open(link, turns.clock.now_ms())
     lasting = Properties(session_expiry_interval=60)
     turns.read(link, encode_packet(Connect("c", properties=lasting)))
-    await asyncio.sleep(0.05)
+    await until(lambda: disk.count == 1)
     assert cable.sent == b""
     turns.read(link, encode_packet(Pingreq()))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # nothing comes now, and how would it show
     assert cable.sent == b""
     disk.may_go_on.set()
-    await asyncio.sleep(0.1)
+    await until(lambda: disk.count == 2 and link.outbox_bytes == 0)
 
     packets = PacketReader(V5).feed(cable.sent)
     assert [type(one) for one in packets] == [Connack, Pingresp]
