@@ -43,7 +43,7 @@ from nearcast.server.feed_messages import (
     stream_name,
 )
 from nearcast.server.feed_numbers import FeedNumbers
-from nearcast.server.nats_connection import STORE_TIMEOUT_S, NatsConnection, store_answers
+from nearcast.server.nats_connection import NatsConnection, store_answers
 from nearcast.server.nats_members import key_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class FeedSender:
         self.problem = problem
 
     async def _carry(self, client: NatsConnection) -> None:
-        await self._open(client.jetstream(timeout=STORE_TIMEOUT_S))
+        await self._open(client.jetstream(timeout=client.timeout_s))
         inbox = client.new_inbox()
         answers = await client.subscribe(f"{inbox}.*", cb=self._answered)
         self._attach()

@@ -11,7 +11,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
-from nearcast.server.nats_connection import NatsConnection, close, connect
+from nearcast.server.nats_connection import COMMAND_TIMEOUT_S, NatsConnection, close, connect
 from nearcast.server.nats_members import Member, Members, list_members, open_bucket
 from nearcast.server.nats_settings import PLAN, POLICIES, SharedSettings
 from nearcast.server.network import request_subject
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def _connected(section: NetworkSection) -> AsyncGenerator[NatsConnection, None]:
-    client = await connect(section, "nearcast nodes")
+    client = await connect(section, "nearcast nodes", timeout_s=COMMAND_TIMEOUT_S)
     try:
         yield client
     finally:
@@ -41,7 +41,9 @@ async def ask_to_leave(section: NetworkSection, name: str) -> None:
     async with _connected(section) as client:
         await _find(client, section, name)
         try:
-            await client.request(request_subject(section.name, name), b"leave", timeout=2)
+            await client.request(
+                request_subject(section.name, name), b"leave", timeout=client.timeout_s
+            )
         except (NatsError, OSError):
             raise EnvironmentProblem(
                 f"node {name} does not answer", where=f"network {section.name}"

@@ -34,8 +34,8 @@ from nearcast.model.errors import EnvironmentProblem
 
 log = logging.getLogger("nearcast.network")
 
-CONNECT_TIMEOUT_S = 2
-STORE_TIMEOUT_S = 2.0
+STORE_TIMEOUT_S = 2.0  # for a node, which tries again
+COMMAND_TIMEOUT_S = 10.0  # for a command, which does not: a busy machine may take its time
 _PING_S = 1
 _DELAY_S = 0.05
 _PASSWORD = re.compile(r"//[^@/]*@")
@@ -44,8 +44,9 @@ _PASSWORD = re.compile(r"//[^@/]*@")
 class NatsConnection(Client):
     """A client that knows when it is lost, and what the server complained of."""
 
-    def __init__(self, *, must_encrypt: bool = False) -> None:
+    def __init__(self, *, must_encrypt: bool = False, timeout_s: float = STORE_TIMEOUT_S) -> None:
         super().__init__()
+        self.timeout_s = timeout_s  # of one question to the store
         self.lost = asyncio.Event()
         self.complaint = ""
         self._must_encrypt = must_encrypt
@@ -113,27 +114,36 @@ def public_address(address: str) -> str:
     return _PASSWORD.sub("//", address)
 
 
-async def connect(section: NetworkSection, label: str) -> NatsConnection:
-    """Return a connection to the first server that takes us; if none does, say why."""
+async def connect(
+    section: NetworkSection, label: str, *, timeout_s: float = STORE_TIMEOUT_S
+) -> NatsConnection:
+    """Return a connection to the first server that takes us; if none does, say why.
+
+    `timeout_s` is for one server to take us, and later for one answer of the key-value store.
+    """
     if section.credentials is not None:
         _check_credentials(section.credentials)
     context = tls_context(section) if section.is_encrypted else None
     problems = []
     for address in section.join:
         try:
-            return await _connect_one(section, address, label, context)
+            return await _connect_one(section, address, label, context, timeout_s)
         except EnvironmentProblem as problem:
             problems.append(problem)
     raise problems[0]
 
 
 async def _connect_one(
-    section: NetworkSection, address: str, label: str, context: ssl.SSLContext | None
+    section: NetworkSection,
+    address: str,
+    label: str,
+    context: ssl.SSLContext | None,
+    timeout_s: float,
 ) -> NatsConnection:
-    client = NatsConnection(must_encrypt=context is not None)
+    client = NatsConnection(must_encrypt=context is not None, timeout_s=timeout_s)
     with _explained(public_address(address), client):
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S + 1):
+            async with asyncio.timeout(timeout_s + 1):
                 await client.connect(
                     servers=[address],
                     name=label,
@@ -142,7 +152,7 @@ async def _connect_one(
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=_DELAY_S,  # type: ignore[arg-type]
-                    connect_timeout=CONNECT_TIMEOUT_S,
+                    connect_timeout=timeout_s,  # type: ignore[arg-type]
                     ping_interval=_PING_S,
                     skip_subject_validation=True,
                     **_introduction(section, context, address),

@@ -22,7 +22,7 @@ from nats.js.kv import KeyValue
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import KeyInUseError
-from nearcast.server.nats_connection import STORE_TIMEOUT_S, NatsConnection, store_answers
+from nearcast.server.nats_connection import NatsConnection, store_answers
 
 REFRESH_S = 1.0
 EXPIRY_S = 5.0
@@ -97,7 +97,7 @@ async def open_bucket(
     client: NatsConnection, section: NetworkSection, *, expires: bool, creates: bool = True
 ) -> KeyValue:
     """Return the bucket of entries that expire, or of those that stay."""
-    stream = client.jetstream(timeout=STORE_TIMEOUT_S)
+    stream = client.jetstream(timeout=client.timeout_s)
     name = f"nearcast_{section.name}_{'nodes' if expires else 'kept'}"
     with store_answers(client):
         try:
