@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -20,12 +22,11 @@ from nearcast.model.errors import (
     KeyInUseError,
     KeyMissingError,
 )
-from nearcast.server import nats_frames, nats_settings
+from nearcast.server import nats_frames, nats_members, nats_settings
 from nearcast.server.nats_admin import ask_to_leave, forget_node
 from nearcast.server.nats_connection import NatsConnection, close, connect
 from nearcast.server.nats_frames import FrameCarrier
 from nearcast.server.nats_members import (
-    EXPIRY_S,
     TAKEN_BACK,
     Left,
     Member,
@@ -41,6 +42,20 @@ from nearcast.server.network import Network
 from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
+
+WAIT_S = 60  # for what must come; on a good day nobody waits
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not is_so():  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _long_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no entry expire because this machine stood still."""
+    monkeypatch.setattr(nats_members, "EXPIRY_S", 2 * WAIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +78,7 @@ def special_nats(tmp_path: Path) -> Iterator[Callable[..., str]]:
         children.append(child)
         while not child.has_said("Server is ready"):
             assert child.is_alive, child.last_words()
+            time.sleep(0.01)
         return f"nats://127.0.0.1:{port}"
 
     yield start
@@ -81,7 +97,7 @@ def section(nats_address: str) -> NetworkSection:
 
 @pytest.fixture
 async def client(section: NetworkSection) -> AsyncIterator[NatsConnection]:
-    connection = await connect(section, "test")
+    connection = await connect(section, "test", timeout_s=WAIT_S)
     yield connection
     await close(connection)
 
@@ -164,19 +180,18 @@ def test_no_bytes_from_the_network_make_the_assembly_fail(pieces: list[bytes]):
 
 async def test_frames_arrive_in_order_whatever_their_length(section: NetworkSection):
     received: list[tuple[str, bytes]] = []
-    both = [await connect(section, name) for name in ("a", "b")]
+    both = [await connect(section, name, timeout_s=WAIT_S) for name in ("a", "b")]
     here = FrameCarrier(section.name, "a.1", received=print, has_room=print)
     there = FrameCarrier(
         section.name, "b.2", received=lambda *frame: received.append(frame), has_room=print
     )
     tasks = [asyncio.create_task(one.run(c)) for one, c in zip((here, there), both, strict=True)]
-    await asyncio.sleep(0.1)
+    await until(lambda: here._client is not None and there._client is not None)
+    await both[1].flush(WAIT_S)  # NATS knows who listens
     frames = [bytes([number]) * size for number, size in enumerate((1, 3_000_000, 5, 1 << 20, 2))]
 
     here.send([("b.2", data) for data in frames])
-    async with asyncio.timeout(10):
-        while len(received) < len(frames):  # noqa: ASYNC110 - the other side is a callback
-            await asyncio.sleep(0.01)
+    await until(lambda: len(received) >= len(frames))
 
     assert received == [("a.1", data) for data in frames]
     assert here.backlog_bytes == 0
@@ -191,13 +206,14 @@ async def test_frames_that_must_wait_and_frames_that_need_not_keep_their_order(
     section: NetworkSection,
 ):
     received: list[bytes] = []
-    both = [await connect(section, name) for name in ("a", "b")]
+    both = [await connect(section, name, timeout_s=WAIT_S) for name in ("a", "b")]
     here = FrameCarrier(section.name, "a", received=print, has_room=print)
     there = FrameCarrier(
         section.name, "b", received=lambda _, data: received.append(data), has_room=print
     )
     tasks = [asyncio.create_task(one.run(c)) for one, c in zip((here, there), both, strict=True)]
-    await asyncio.sleep(0.1)
+    await until(lambda: here._client is not None and there._client is not None)
+    await both[1].flush(WAIT_S)  # NATS knows who listens
     rng = random.Random(1)
     frames = [b"%d " % n + bytes(rng.choice((1, 10_000, 400_000))) for n in range(200)]
 
@@ -205,9 +221,7 @@ async def test_frames_that_must_wait_and_frames_that_need_not_keep_their_order(
         here.send([("b", data)])
         if number % 7 == 0:
             await asyncio.sleep(rng.choice((0, 0.001)))
-    async with asyncio.timeout(20):
-        while len(received) < len(frames):  # noqa: ASYNC110 - the other side is a callback
-            await asyncio.sleep(0.01)
+    await until(lambda: len(received) >= len(frames))
 
     assert received == frames
     for task in tasks:
@@ -260,7 +274,7 @@ async def test_a_slow_nats_is_told_of_and_so_is_its_end():
     assert carrier.is_crowded
     assert not told
     nats.may.set()
-    await asyncio.sleep(0.01)
+    await until(lambda: told and not carrier.backlog_bytes)
 
     assert told == [True]
     assert [carrier.is_crowded] == [False]
@@ -303,36 +317,38 @@ async def test_a_name_that_a_living_node_has_is_refused_and_stays_its(
 
     async def live() -> None:
         while True:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             await first.refresh(holder)
 
     task = asyncio.create_task(live())
     with pytest.raises(KeyInUseError, match=r"'a' is taken by a node at mqtt://h:1883.*--name"):
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(WAIT_S):  # half of the time that an entry stays
             await second.claim(Member("a", "second"))
     task.cancel()
     assert [one.identity for one in await list_members(client, section)] == ["first"]
 
 
 async def test_a_node_that_comes_back_takes_its_own_entry_over_at_once(
-    client: NatsConnection, section: NetworkSection
+    client: NatsConnection, section: NetworkSection, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(nats_members, "_LOOK_S", 2 * WAIT_S)  # who looks twice is too late
     first, second = [await members_of(client, section) for _ in range(2)]
     await first.claim(Member("a", "same", started_ms=1))
 
-    async with asyncio.timeout(0.3):
+    async with asyncio.timeout(WAIT_S):
         await second.claim(Member("a", "same", started_ms=2))
 
     assert [one.started_ms for one in await list_members(client, section)] == [2]
 
 
 async def test_the_entry_of_a_dead_node_expires_and_its_name_is_free(
-    client: NatsConnection, section: NetworkSection
+    client: NatsConnection, section: NetworkSection, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(nats_members, "EXPIRY_S", 2.0)
     members = await members_of(client, section)
     await members.claim(Member("a", "dead"))
 
-    async with asyncio.timeout(EXPIRY_S + 2):
+    async with asyncio.timeout(WAIT_S):
         await (await members_of(client, section)).claim(Member("a", "new"))
 
     assert [one.identity for one in await list_members(client, section)] == ["new"]
@@ -573,10 +589,10 @@ async def test_who_watches_gets_each_value_and_hears_of_bad_ones(
 # --- what may go wrong with NATS --------------------------------------------------------------
 
 
-async def problem_of(section: NetworkSection) -> str:
+async def problem_of(section: NetworkSection, timeout_s: float = WAIT_S) -> str:
     """Return what is said when a node tries to get into the list."""
     try:
-        client = await connect(section, "test")
+        client = await connect(section, "test", timeout_s=timeout_s)
     except EnvironmentProblem as problem:
         return str(problem)
     try:
@@ -649,7 +665,7 @@ async def test_a_store_that_may_only_be_read_says_so(special_nats: Callable[...,
         'authorization {users = [{user: u, password: p, permissions: {publish: {deny: "$KV.>"}}}]}'
     )
 
-    said = await problem_of(NetworkSection(join=[address], user="u", password="p"))
+    said = await problem_of(NetworkSection(join=[address], user="u", password="p"), timeout_s=4)
 
     assert "may not write to the key-value store" in said
 
@@ -723,8 +739,24 @@ def test_nothing_is_left_of_a_fleet_whose_start_fails(tmp_path: Path):
             seen.append(fleet._nats)
             fleet.start_node("a", port, address)
 
-    began = time.monotonic()
     with pytest.raises(EnvironmentProblem, match=r"port \d+ is in use"):
         start()
     assert not seen[0].is_alive
-    assert time.monotonic() - began < 5  # it was asked, not killed
+    assert seen[0].has_said("Server Exiting..")  # it was asked, not killed
+
+
+def test_no_two_who_ask_at_once_are_given_the_same_port():
+    code = """
+import random
+from nearcast.server import processes
+ports = range(20_000, 20_500)
+random.SystemRandom.sample = lambda _self, _ports, _count: ports
+print(*(processes.free_port() for _ in range(10)), flush=True)
+input()
+"""
+    command = [sys.executable, "-c", code]
+    asking = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(3)]
+    given_ = [one.stdout.readline().split() for one in asking if one.stdout is not None]
+    for one in asking:
+        one.communicate("\n", timeout=WAIT_S)
+    assert len({port for ports in given_ for port in ports}) == 30
