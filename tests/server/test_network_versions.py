@@ -7,6 +7,8 @@ tells others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import threading
 import time
 from collections import Counter
@@ -19,6 +21,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
+from nearcast.model.errors import EnvironmentProblem
 from nearcast.server.nats_admin import look
 from nearcast.server.nats_members import Member
 from nearcast.server.processes import Child, Fleet, free_port
@@ -57,7 +60,10 @@ time.time = lambda: real() + 60
 
 def wait_for(condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + WAIT_S
-    while not condition():
+    while True:
+        with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
+            if condition():
+                return
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
 
@@ -100,6 +106,16 @@ class Town:
             for other in names
             if one != other
         )
+
+    def problem(self, name: str, other: str) -> str:
+        """Return what a node says of its link to another."""
+        member = self.members().get(name)
+        link = None if member is None else member.links.get(other)
+        return "" if link is None else link.problem
+
+    def speaks(self, name: str) -> tuple[int, int]:
+        member = self.members().get(name)
+        return (0, 0) if member is None else member.speaks
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
@@ -158,19 +174,21 @@ def test_a_node_too_far_ahead_is_refused_by_name_and_the_rest_goes_on(town: Town
     for name in NAMES:
         wait_for(lambda name=name: refused in town.log(name))  # type: ignore[misc]
     wait_for(lambda: odd.has_said("a speaks versions 1 to 1"))
-    wait_for(lambda: "odd" in town.members()["a"].links)
-    assert town.members()["a"].links["odd"].problem.startswith("odd speaks versions 2 to 3")
-    assert town.is_linked(*NAMES)
+    wait_for(lambda: town.problem("a", "odd").startswith("odd speaks versions 2 to 3"))
+    wait_for(lambda: town.is_linked(*NAMES))
     town.end(odd)
 
 
 def test_a_node_whose_clock_is_a_minute_off_is_refused_by_name_and_the_rest_goes_on(town: Town):
     fast = town.start("fast", AHEAD)
+    about = r"[56]\d\.\d s"  # a way that is slow in one direction only counts as half of a skew
+    ahead = re.compile(rf"the clock of fast is {about} ahead of ours")
+    behind = re.compile(rf"the clock of a is {about} behind ours: set both clocks")
 
     for name in NAMES:
-        wait_for(lambda name=name: "the clock of fast is 60.0 s ahead of ours" in town.log(name))  # type: ignore[misc]
-    wait_for(lambda: fast.has_said("the clock of a is 60.0 s behind ours: set both clocks"))
-    assert town.is_linked(*NAMES)
+        wait_for(lambda name=name: ahead.search(town.log(name)))  # type: ignore[misc]
+    wait_for(lambda: behind.search(town.log("fast")))
+    wait_for(lambda: town.is_linked(*NAMES))
     town.fleet.wait_until_ready()
     here, there = Citizen("here", town.ports["b"]), Citizen("there", town.ports["fast"])
     wait_for(lambda: here.is_subscribed and there.is_subscribed)
@@ -182,7 +200,7 @@ def test_a_node_whose_clock_is_a_minute_off_is_refused_by_name_and_the_rest_goes
     town.end(fast)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: Town):
     citizens = [Citizen(f"{name}{n}", town.ports[name]) for name in NAMES for n in range(2)]
     wait_for(lambda: all(one.is_subscribed for one in citizens))
@@ -199,7 +217,7 @@ def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: T
         for step in ((1, 2), (2, 2)):  # first all that know both, then all that know the next only
             for name in NAMES:
                 town.upgrade(name, speaking(*step))
-                assert town.members()[name].speaks == step
+                wait_for(lambda name=name, step=step: town.speaks(name) == step)  # type: ignore[misc]
     finally:
         is_over.set()
         thread.join()
