@@ -106,7 +106,7 @@ def nodes_command(address: str, *options: str) -> tuple[int, str]:
 
 async def put(address: str, data: bytes) -> None:
     section = NetworkSection(join=[address])
-    client = await connect(section, "test")
+    client = await connect(section, "test", timeout_s=30)
     kept = await open_bucket(client, section, expires=False)
     await SharedSettings(client, kept).put(POLICIES, data, at_ms=0)
     await close(client)
