@@ -24,7 +24,7 @@ from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ from nearcast.server.processes import Fleet, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 COMMAND = "from nearcast.cli import main; import sys; sys.argv[0] = 'nearcast'; main()"
 LEARNED = '[[retained]]\ntopics = "quick/#"\nmode = "learned"\n'
 
