@@ -8,7 +8,6 @@ import queue
 import shutil
 import ssl
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ pytestmark = pytest.mark.server
 
 paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt is not installed")
 
+WAIT_S = 60  # for what must come; on a good day nobody waits
 DOORS = ("tcp", "tls", "ws", "wss")
 
 
@@ -51,12 +51,12 @@ class Paho:
     def connect(self) -> Paho:
         self.client.connect("127.0.0.1", self.port)
         self.client.loop_start()
-        assert self.events.get(timeout=10) == "connected"
+        assert self.events.get(timeout=WAIT_S) == "connected"
         return self
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         self.client.subscribe(topic_filter, qos)
-        assert self.events.get(timeout=10) == "subscribed"
+        assert self.events.get(timeout=WAIT_S) == "subscribed"
 
     def close(self) -> None:
         self.client.disconnect()
@@ -73,9 +73,9 @@ def test_paho(all_doors: Any, certificates: Path, door: str, version: int) -> No
     for qos in (0, 1, 2):
         for size in (0, 10, 100_000):
             payload = bytes([qos]) * size
-            sender.client.publish("a/b", payload, qos).wait_for_publish(10)
+            sender.client.publish("a/b", payload, qos).wait_for_publish(WAIT_S)
             expected.append((qos, payload))
-    received = [receiver.inbox.get(timeout=10) for _ in expected]
+    received = [receiver.inbox.get(timeout=WAIT_S) for _ in expected]
     for one in (sender, receiver):
         one.close()
 
@@ -95,13 +95,13 @@ def test_paho_retained_will_and_lasting_session(all_doors: Any, certificates: Pa
     sock.close()
     sender = Paho(all_doors, "tcp", 4, certificates).connect()
     for qos in (1, 2):
-        sender.client.publish("q/x", b"%d" % qos, qos).wait_for_publish(10)
+        sender.client.publish("q/x", b"%d" % qos, qos).wait_for_publish(WAIT_S)
     again = Paho(all_doors, "tcp", 4, certificates, **options).connect()
-    assert [again.inbox.get(timeout=10).payload for _ in "12"] == [b"1", b"2"]
+    assert [again.inbox.get(timeout=WAIT_S).payload for _ in "12"] == [b"1", b"2"]
 
     reader = Paho(all_doors, "tcp", 5, certificates).connect()
     reader.subscribe("will", 1)
-    message = reader.inbox.get(timeout=10)
+    message = reader.inbox.get(timeout=WAIT_S)
     for one in (sender, again, reader):
         one.close()
     assert (message.payload, bool(message.retain)) == (b"gone", True)
@@ -126,7 +126,7 @@ async def test_aiomqtt(all_doors: Any, certificates: Path, door: str, version: i
         for qos in (0, 1, 2):
             await sender.publish("a/b", b"%d" % qos, qos=qos)
         received = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             async for message in receiver.messages:
                 received.append((message.qos, message.payload))
                 if len(received) == 3:
@@ -152,7 +152,7 @@ async def test_gmqtt(all_doors: Any, version: int) -> None:
     for client in (receiver, sender):
         await client.connect("127.0.0.1", all_doors.port, version=version)
     receiver.subscribe("a/#", qos=2)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         await subscribed.wait()
         for qos in (0, 1, 2):
             sender.publish("a/b", b"%d" % qos, qos=qos)
@@ -173,18 +173,22 @@ def test_mosquitto_clients(all_doors: Any, certificates: Path, door: str, versio
     if door == "tls":
         common += ["--cafile", str(certificates / "ca.pem")]
     for qos in ("0", "1", "2"):
+        publish = ["mosquitto_pub", *common, "-q", qos, "-t"]
+        ready = [*publish, f"m{qos}/ready", "-r", "-m", "subscribed"]
+        subprocess.run(ready, check=True, timeout=WAIT_S)
         subscriber = subprocess.Popen(
-            ["mosquitto_sub", *common, "-t", f"m{qos}/#", "-q", qos, "-C", "3", "-W", "10"],
+            ["mosquitto_sub", *common, "-t", f"m{qos}/#", "-q", qos, "-C", "4", "-W", str(WAIT_S)],
             stdout=subprocess.PIPE,
         )
-        time.sleep(0.3)
+        assert subscriber.stdout is not None
+        assert subscriber.stdout.readline() == b"subscribed\n"
         subprocess.run(
-            ["mosquitto_pub", *common, "-t", f"m{qos}/x", "-q", qos, "-l"],
+            [*publish, f"m{qos}/x", "-l"],
             input=b"one\ntwo\nthree\n",
             check=True,
-            timeout=10,
+            timeout=WAIT_S,
         )
-        said, _ = subscriber.communicate(timeout=15)
+        said, _ = subscriber.communicate(timeout=WAIT_S)
         assert said == b"one\ntwo\nthree\n"
 
 
@@ -244,7 +248,7 @@ def test_mqtt_js(all_doors: Any, door: str, version: int) -> None:
         env={**os.environ, "NODE_PATH": _node_modules(), "NODE_NO_WARNINGS": "1"},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=2 * WAIT_S,
         check=True,
     )
 
