@@ -21,6 +21,7 @@ from nearcast.mqtt import (
     Disconnect,
     FilterRequest,
     Packet,
+    Pingresp,
     Properties,
     ProtocolVersion,
     Publish,
@@ -153,6 +154,15 @@ class Client:
                     return
             self._read(deadline)
 
+    def wait_for_answer(self) -> None:
+        """Ask whether the broker is there: what it has sent until it answers is here by then."""
+        self._packets = [one for one in self._packets if not isinstance(one, Pingresp)]
+        self.conversation.ping()
+        self._flush()
+        deadline = time.monotonic() + self.target.timeout_s
+        while not any(isinstance(one, Pingresp) for one in self._packets):
+            self._read(deadline)
+
     def messages(self, timeout_s: float | None = None) -> Iterator[Publish]:
         """Yield messages as they come; end after so many seconds in all, or never."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -215,6 +225,7 @@ def broker_figures(target: Target, wait_s: float = 1.0) -> dict[str, str]:
     """Return what `$SYS/broker` of a broker says, by topic; waits a moment for stragglers."""
     with Client(target) as client:
         client.subscribe(FilterRequest("$SYS/broker/#"))
+        client.wait_for_answer()  # however long that takes: by then all that is retained is here
         return {
             message.topic.removeprefix("$SYS/broker/"): message.payload.decode(errors="replace")
             for message in client.messages(wait_s)
