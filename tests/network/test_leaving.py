@@ -232,7 +232,7 @@ def test_a_registration_is_told_again_as_soon_as_its_holder_is_back() -> None:
 def test_a_client_that_moves_to_other_holders_is_a_handover() -> None:
     affair = Affair(3, "n2")
     gateway = affair.city.nodes["n0"].mesh
-    near = b'{"lon": 0.4, "lat": 0.4}'
+    near = b'{"lon": -0.1, "lat": -0.1}'
     for place, handovers in ((near, 0), (THERE, 1), (THERE, 1), (HERE, 2)):
         affair.move(place)  # there it reaches out of the plan, and that is the first node's
         affair.run(100)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
+from nearcast.locality.margin import STEPS, widened
 from nearcast.locality.messages import (
     Deliver,
     Event,
@@ -68,6 +69,15 @@ class _Subscription:
     def area(self) -> Rect | None:
         return self.history[-1][1]
 
+    def last_areas(self) -> list[Rect]:
+        """Return the areas of the last few steps, oldest first; none from before it ended."""
+        areas: list[Rect] = []
+        for _, area in reversed(self.history[-1 - STEPS :]):
+            if area is None:
+                break
+            areas.insert(0, area)
+        return areas
+
     def area_at(self, at: Instant) -> Rect | None:
         for since, area in reversed(self.history):
             if since <= at:
@@ -114,7 +124,7 @@ class Gateway:
             known.revision = now << 8  # higher than in an earlier life under the same name
         since = now if since is None else since
         known.history.append((since, rect))
-        known.stretches.append(_Stretch(self._cover(rect), since, None))
+        known.stretches.append(_Stretch(self._cover(known), since, None))
         if self._sweep_at is None:
             self._sweep_at = now + self._timing.horizon_ms
         return self._tell_holders(subscription, known, now)
@@ -130,7 +140,7 @@ class Gateway:
             return []
         before = known.stretches[-1]
         before.until = now
-        known.stretches.append(_Stretch(self._cover(rect), now, None))
+        known.stretches.append(_Stretch(self._cover(known), now, None))
         out = self._tell_holders(subscription, known, now)
         self.handovers += _names(before) != _names(known.stretches[-1])
         return out
@@ -210,9 +220,8 @@ class Gateway:
         known.delivered[event.event_id] = event.deadline
         return True
 
-    def _cover(self, area: Rect) -> Rect:
-        longer = max(area.east - area.west, area.north - area.south)
-        return area.grown(self._timing.slack * longer)
+    def _cover(self, known: _Subscription) -> Rect:
+        return widened(known.last_areas(), self._timing.slack)
 
     def _tell_holders(
         self, name: SubscriptionId, known: _Subscription, now: Instant

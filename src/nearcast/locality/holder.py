@@ -65,15 +65,20 @@ class Holder:
     for the same leaf, in whatever order they come, the subscription's gateway is told, until it
     says that it knows (QoS 1 and 2) or once (QoS 0). Memory is given back at the event's deadline,
     one horizon after a span has ended, and one lease after an authority was last heard.
+    `tells_publishers`: also a gateway at the node where the event was published; a node that serves
+    its own clients at once has no use for that.
 
     Complexity: per event as `Covers`, and O(registrations near it); per registration O(events at
     its leaves from times that it did not speak of before), few for one that follows a client.
     """
 
-    def __init__(self, node: NodeId, incarnation: int, timing: Timing) -> None:
+    def __init__(
+        self, node: NodeId, incarnation: int, timing: Timing, *, tells_publishers: bool = True
+    ) -> None:
         self._node = node
         self._incarnation = incarnation
         self._timing = timing
+        self._tells_publishers = tells_publishers
         self._serial = 0
         self._tables: dict[NodeId, _Table] = {}
         self._held: dict[_Place, _Held] = {}
@@ -198,8 +203,11 @@ class Holder:
     ) -> list[Outgoing]:
         if now >= entry.event.deadline:
             return []
+        served = None if self._tells_publishers else entry.event.event_id[0]
         fresh: dict[NodeId, None] = {}
         for gateway, subscription in places:
+            if gateway == served:
+                continue
             told = entry.matched.setdefault(gateway, {})
             spans = self._held[gateway, subscription].spans
             if subscription not in told and _covers(spans, entry.event):

@@ -150,7 +150,7 @@ class Timing:
     `horizon_ms` is the longest that an event is pursued, whatever its lifetime; what an event or a
     registration costs is kept no longer. `lease_ms` is how long a holder keeps what a silent
     authority told it. `slack` widens a registered area on each side, as a share of its longer side,
-    so that small moves need no message.
+    so that small moves need no message (`margin.py`: ahead, for who goes straight on).
     """
 
     retry_ms: int = 200

@@ -100,11 +100,18 @@ class Pursuit:
         return [] if first_contact else self._tell_some(peer, state, state.items, now)
 
     def again(self, peer: NodeId, now: Instant) -> list[Outgoing]:
-        """Send all that a peer has not acknowledged: what was under way may be lost."""
+        """Send all that a peer has not acknowledged: what was under way may be lost.
+
+        With `probes`, ask at once whether it has forgotten the rest.
+        """
         state = self._peers.get(peer)
         if state is None:
             return []
-        return self._tell_some(peer, state, [k for k, i in state.items.items() if i.next_try], now)
+        unknown = [key for key, item in state.items.items() if item.next_try is not None]
+        out = self._tell_some(peer, state, unknown, now)
+        if self._probes and len(unknown) < len(state.items):
+            out.append(Outgoing(peer, Probe(self._node)))
+        return out
 
     def is_known_table(self, peer: NodeId, table: TableId) -> bool:
         """Tell whether this is the table that the peer last named."""

@@ -44,8 +44,9 @@ from nearcast.node.session import Session, Subscription
 
 _SPOOLED, _SEEN, _SINCE, _PLACE = b"e", b"d", b"s", b"p"
 _CURRENT, _UPCOMING, _STARTS = b"c", b"u", b"i"
-PATIENCE = Timing(retry_ms=1_000, most_retry_ms=4_000, slack=0.15)
-"""Links lose nothing while they are up, so that nothing needs to be said twice in a hurry."""
+PATIENCE = Timing(retry_ms=1_000, most_retry_ms=4_000, probe_ms=20_000, lease_ms=60_000, slack=0.15)
+"""Links lose nothing while they are up, so that nothing needs to be said twice in a hurry; and who
+has begun anew, and forgotten, is asked as soon as its link is up."""
 _AWAY_MS = 1_000  # a link that is down for so long: others stand in for the node
 _SERIAL_BITS = 20  # of an event's number; the others are the start of its node's life in ms
 _TIME, _STEP = Struct("<Q"), Struct("<Qdd")
@@ -69,7 +70,7 @@ class Geography:
         self._pursuit = Pursuit(name, timing, probes=True)
         self._gateway = Gateway(name, self.layout, self._pursuit, timing)
         self._spool = Spool(name, self.layout, self._pursuit, timing)
-        self._holder = Holder(name, 0, timing)
+        self._holder = Holder(name, 0, timing, tells_publishers=False)
         self._has_begun = False
         self._subscriptions: dict[str, Subscription] = {}
         self._places: dict[Session, list[tuple[int, Place]]] = {}
@@ -274,7 +275,7 @@ class Geography:
         _, before = self._node.state.notes.get(_STARTS, (0, _TIME.pack(0)))
         incarnation = max(now, _TIME.unpack(before)[0] + 1)
         self._keep(_STARTS, _TIME.pack(incarnation))
-        self._holder = Holder(self._name, incarnation, self._timing)
+        self._holder = Holder(self._name, incarnation, self._timing, tells_publishers=False)
         self._spool.begin(incarnation << _SERIAL_BITS)
 
     def know(self, others: Iterable[str], now: int) -> None:

@@ -1,0 +1,59 @@
+"""How much wider than its area a subscription is registered, so that a few steps need no message.
+
+Who goes straight on needs room in front and hardly any elsewhere: the same room then lasts for a
+longer way. Who wanders about needs some on each side.
+
+      ┌───────────┐             ┌──────────────────┐
+      │  ┌─────┐  │             │┌─────┐           │
+      │  │ who │  │             ││ who │ ──►       │
+      │  └─────┘  │             │└─────┘           │
+      └───────────┘             └──────────────────┘
+        wanders                   goes straight on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import hypot
+
+from nearcast.locality.rect import Rect
+
+STEPS = 6
+"""So many of the last steps say where somebody is going."""
+_AHEAD = 8 / 3  # of the slack, in front of who goes straight on
+_BESIDE = 1 / 3  # of the slack, around who goes straight on
+
+
+def widened(areas: Sequence[Rect], slack: float) -> Rect:
+    """Return a rectangle around the last of the areas that a subscription had, oldest first.
+
+    `slack` is the room on each side for one that has not moved or wanders, as a share of the longer
+    side. How straight the way was is the distance made good over the way made, squared: 1 for a
+    straight line, near 0 for who is back where the steps began. O(areas).
+    """
+    area = areas[-1]
+    width, height = area.east - area.west, area.north - area.south
+    longer = max(width, height)
+    if not slack or not width or not height:
+        return area.grown(slack * longer)
+    steps = [_step(before, after) for before, after in pairwise(areas)]
+    x, y = sum(step[0] for step in steps) / width, sum(step[1] for step in steps) / height
+    way = sum(hypot(step[0] / width, step[1] / height) for step in steps)
+    if not x and not y:
+        return area.grown(slack * longer)
+    made_good = hypot(x, y)
+    straight = min(1.0, made_good / way) ** 2
+    ahead = _AHEAD * slack * straight / made_good
+    there = _moved(area, ahead * x * width, ahead * y * height)
+    return area.joined(there).grown(slack * longer * (1 - straight * (1 - _BESIDE)))
+
+
+def _step(before: Rect, after: Rect) -> tuple[float, float]:
+    """Return how far the middle moved."""
+    x = (after.west - before.west + after.east - before.east) / 2
+    return x, (after.south - before.south + after.north - before.north) / 2
+
+
+def _moved(area: Rect, x: float, y: float) -> Rect:
+    return Rect(area.west + x, area.south + y, area.east + x, area.north + y)
