@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from nearcast.eventlog.segments import open_segments, read_segment
 from nearcast.mqtt import Connect, FilterRequest, ProtocolVersion, Publish, Subscribe, encode_packet
 from nearcast.pipeline.audit_hops import Allowance
 from nearcast.pipeline.audit_logs import find_segments, survey
@@ -59,7 +60,7 @@ class Broker:
     def end(self, how: int) -> None:
         if self.process.poll() is None:
             os.kill(self.process.pid, how)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -73,6 +74,17 @@ def broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     yield make
     for one in made:
         one.end(signal.SIGKILL)
+
+
+def wait_until_written(root: Path, payload: bytes) -> None:
+    deadline = time.monotonic() + 60
+    while not any(
+        payload in body
+        for path in open_segments(root / "eventlog")
+        for _, body in read_segment(path)
+    ):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
 
 
 def look(root: Path) -> tuple[Counter[str], Counter[str], dict[str, int]]:
@@ -101,10 +113,12 @@ def test_a_broker_that_is_killed_and_comes_back_has_no_fault_in_its_log(
                 for topic in ("t/x", "u", "nobody")
             )
         if life < 2:
-            time.sleep(0.6 * life)  # the log's last records may or may not be on disk
+            if life:  # the first time, its log's last records may or may not be on disk
+                wait_until_written(one.directory, b"%d/59" % life)
             one.end(signal.SIGKILL)
             one.start()
             with Client(lasting) as client:
+                client.wait_for_answer()  # by then what waited for it has come
                 got = list(client.messages(timeout_s=1.0))
             assert got
     one.end(signal.SIGTERM)
@@ -125,7 +139,9 @@ def test_what_a_client_does_not_read_is_dropped_and_not_lost(
         lazy.sendall(encode_packet(Connect("lazy", ProtocolVersion.V311)))
         wish = Subscribe(1, (FilterRequest("t", 0),))
         lazy.sendall(encode_packet(wish, ProtocolVersion.V311))
-        time.sleep(0.5)
+        answers = b""
+        while len(answers) < 9:  # CONNACK and SUBACK; from now on it reads nothing
+            answers += lazy.recv(9 - len(answers))
         with Client(Target(port=one.port, client_id="ann")) as client:
             for _ in range(40):
                 client.publish(Publish("t", b"x" * 20_000, 0) for _ in range(20))

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -147,6 +147,9 @@ def test_a_repeat_is_told_by_the_flag_the_identifier_and_every_byte():
     assert not repeats.is_repeat(one, may_be=True)
 
 
+WAIT_S = 60.0  # for what must come; on a good day nobody waits
+
+
 # --- with a real broker ------------------------------------------------------------------------
 
 
@@ -186,14 +189,19 @@ def collector(port: int, folder: Path, topics: str = "city/#", user: str = "") -
 
 
 def publish(port: int, *payloads: bytes, qos: int = 1, topic: str = "city/a") -> None:
-    with Client(Target(port=port)) as client:
+    with Client(Target(port=port, timeout_s=WAIT_S)) as client:
         client.publish(Publish(topic, one, qos) for one in payloads)
 
 
-def wait_for(folder: Path, count: int) -> list[bytes]:
-    deadline = time.monotonic() + 20
-    while spool_end(folder) < count and time.monotonic() < deadline:
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
+
+
+def wait_for(folder: Path, count: int) -> list[bytes]:
+    until(lambda: spool_end(folder) >= count)
     time.sleep(0.1)
     return [
         payload
@@ -271,11 +279,13 @@ def test_a_full_spool_holds_the_broker_back_and_goes_on_later(broker: Broker, tm
     publish(broker.port, b"0")
     wait_for(folder, 1)  # the first is written: nothing was there
     publish(broker.port, b"1", b"2")
+    until(lambda: len(one._buffer) == 2)
     time.sleep(0.5)
     assert spool_end(folder) <= 1
+    first = one._connection
     broker.kill()  # what waited is sent again, and must not wait twice
     broker.start()
-    time.sleep(2)
+    until(lambda: one._connection not in (None, first) and len(one._buffer) == 2)
     one._most_bytes = 1 << 30
     assert wait_for(folder, 3) == numbered(0, 3)
     one.stop()
@@ -294,8 +304,7 @@ def test_a_disk_that_takes_nothing_ends_it_and_nothing_is_acknowledged(
     with monkeypatch.context() as patch:
         patch.setattr("nearcast.pipeline.live_spool.SpoolWriter.append", full)
         publish(broker.port, b"0")
-        one.wait_until_quiet(1, 10)
-        one._thread.join(10)
+        one._thread.join(WAIT_S)
     assert isinstance(one.problem, OSError)
     one.stop()
     again = collector(broker.port, folder)

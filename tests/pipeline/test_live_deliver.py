@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from nearcast.server.processes import Child, Fleet, free_port
 
 pytestmark = pytest.mark.server
 
+WAIT_S = 60.0  # for what must come; on a good day nobody waits
 CONFIG = """
 [limits]
 inflight = 20
@@ -64,7 +66,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def reader(broker: Broker, *, fresh: bool) -> Client:
-    return Client(Target(port=broker.port, client_id="r", session_expiry_s=900, clean_start=fresh))
+    return Client(
+        Target(
+            port=broker.port,
+            client_id="r",
+            session_expiry_s=900,
+            clean_start=fresh,
+            timeout_s=WAIT_S,
+        )
+    )
 
 
 def test_a_broker_killed_meanwhile_gets_the_rest_when_it_is_back(broker: Broker):
@@ -88,8 +98,11 @@ def test_a_broker_killed_meanwhile_gets_the_rest_when_it_is_back(broker: Broker)
     killed.set()
     broker.start()
     publishing.join()
+    with Client(Target(port=broker.port, timeout_s=WAIT_S)) as client:
+        client.publish([Publish("found/end", b"end", 1)])
     with reader(broker, fresh=False) as client:
-        came = [int(one.payload) for one in client.messages(2)]
+        payloads = (one.payload for one in client.messages(WAIT_S))
+        came = [int(one) for one in takewhile(lambda one: one != b"end", payloads)]
     assert set(came) == set(range(2_000))
     assert list(dict.fromkeys(came)) == list(range(2_000)), "the first of each, in order"
 
@@ -106,11 +119,12 @@ def test_no_more_is_unanswered_than_the_broker_allows(broker: Broker):
 def test_a_broker_that_stays_away_or_refuses_is_said(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(live_deliver, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(live_deliver, "_PAUSE_S", 0.1)
     nobody = parse_address(f"mqtt://127.0.0.1:{free_port()}/found", "--deliver", MQTT)
-    with pytest.raises(EnvironmentProblem, match="deliveries cannot be published"):
-        Publisher(nobody).publish(Publish("found/x", b"", 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(live_deliver, "PATIENCE_S", 0.5)
+        patch.setattr(live_deliver, "_PAUSE_S", 0.1)
+        with pytest.raises(EnvironmentProblem, match="deliveries cannot be published"):
+            Publisher(nobody).publish(Publish("found/x", b"", 1))
     publisher = Publisher(broker.sink)
     publisher.publish(Publish("secret/x", b"", 1))
     with pytest.raises(MisuseError, match="refused a delivery to secret/x"):

@@ -39,7 +39,7 @@ class Server:
     def start(self) -> None:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while b"Server is ready" not in self._log.read_bytes():
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.05)
@@ -80,8 +80,8 @@ def fill(server: Server, network: str, count: int, **limits: object) -> None:
 
     async def put() -> None:
         nats = Nats()
-        await nats.connect(server.address)
-        stream = nats.jetstream()
+        await nats.connect(server.address, connect_timeout=60)
+        stream = nats.jetstream(timeout=60)
         section = NetworkSection.model_validate({"name": network, **limits})
         await stream.add_stream(stream_config(section))
         for number in range(1, count + 1):
