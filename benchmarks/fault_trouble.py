@@ -23,6 +23,8 @@ from nearcast.server.nats_admin import ask_to_leave, look, share_plan
 from nearcast.server.processes import Child, Fleet, free_port
 
 NAMES = ("a", "b", "c", "d")
+DOORS = ("a", "c")
+"""These let others connect to them: of the links, most go directly and some over NATS."""
 GUEST = "e"
 """A node without listeners, which leaves for good and comes again."""
 AREA = (-0.9, -0.9, 0.9, 0.9)
@@ -103,6 +105,8 @@ class Trouble:
         self._rng = rng
         self._config = directory / "nearcast.toml"
         self._config.write_text(CONFIG)
+        self._with_door = directory / "door.toml"
+        self._with_door.write_text(f'{CONFIG}\n[network]\ndirect = "127.0.0.1:0"\n')
         self._nats_port = free_port()
         self._address = self.fleet.start_nats(self._nats_port)
         self._wires = {name: Wire(self._nats_port) for name in (*NAMES, GUEST)}
@@ -129,7 +133,8 @@ class Trouble:
             with (self.directory / f"{name}.all.log").open("a") as kept:
                 kept.write(log.read_text(errors="replace") + "--- a new life\n")
         address = f"nats://127.0.0.1:{self._wires[name].port}"
-        return self.fleet.start_node(name, self.ports[name], address, self._config)
+        config = self._with_door if name in DOORS else self._config
+        return self.fleet.start_node(name, self.ports[name], address, config)
 
     def strike(self) -> None:
         """Do one harm, and undo it."""

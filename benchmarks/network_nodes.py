@@ -34,9 +34,16 @@ class Nodes:
     """`count` nodes of one network, linked to each other."""
 
     def __init__(
-        self, directory: Path, count: int, durability: str, spaces: Sequence[dict[str, Any]] = ()
+        self,
+        directory: Path,
+        count: int,
+        durability: str,
+        spaces: Sequence[dict[str, Any]] = (),
+        *,
+        direct: bool = False,
     ) -> None:
         self._spaces = spaces
+        self._network = {"direct": "127.0.0.1:0"} if direct else {}
         self.fleet = Fleet(directory)
         self.ports = [free_port() for _ in range(count)]
         self._metrics = [free_port() for _ in range(count)]
@@ -57,7 +64,7 @@ class Nodes:
             "durability": {"mode": durability},
             "limits": {"queue": 256 << 20},
             "log": {"level": "warning", "metrics_port": self._metrics[number]},
-            "network": {"join": [self.address]},
+            "network": {"join": [self.address], **self._network},
             "space": list(self._spaces),
         }
         command = [sys.executable, "-c", _SERVE, json.dumps(configuration)]
@@ -111,10 +118,14 @@ def _cpu_s(pid: int) -> float:
 
 @contextlib.contextmanager
 def network_of(
-    count: int, durability: str = "off", spaces: Sequence[dict[str, Any]] = ()
+    count: int,
+    durability: str = "off",
+    spaces: Sequence[dict[str, Any]] = (),
+    *,
+    direct: bool = False,
 ) -> Iterator[Nodes]:
     with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as directory:
-        nodes = Nodes(Path(directory), count, durability, spaces)
+        nodes = Nodes(Path(directory), count, durability, spaces, direct=direct)
         try:
             yield nodes
         finally:

@@ -216,13 +216,14 @@ def _cells(one: Member) -> tuple[str, ...]:
     is_recent = time.time() - one.started_ms / 1000 < 86_400
     since = time.localtime(one.started_ms / 1000)
     up_count = sum(link.is_up and not link.problem for link in one.links.values())
+    direct_count = sum(link.is_up and link.is_direct for link in one.links.values())
     skew_ms = max((abs(link.skew_ms) for link in one.links.values() if link.is_up), default=0.0)
     problems = [f"{name}: {link.problem}" for name, link in one.links.items() if link.problem]
     return (
         one.name,
         "\n".join(one.addresses),
         time.strftime("%H:%M:%S" if is_recent else "%Y-%m-%d", since),
-        f"{up_count} of {len(one.links)}",
+        f"{up_count} of {len(one.links)}" + (f", {direct_count} direct" if direct_count else ""),
         str(one.clients),
         f"{one.frames_sent:,}",
         f"{one.frames_received:,}",

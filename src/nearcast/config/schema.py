@@ -173,7 +173,8 @@ class NetworkSection(Section):
     `replicas`: on how many servers of a NATS cluster its key-value store is kept. `skew`: how far
     the clocks of nodes may be apart for causal order; the same at all nodes. `feed`: topics whose
     publications go into a stream of JetStream, for `nearcast pipeline stream`; that keeps as much
-    as `feed_size` and `feed_age` allow.
+    as `feed_size` and `feed_age` allow. `direct`: HOST:PORT where other nodes may connect to this
+    one, so that messages between them need not pass through NATS; not encrypted.
     """
 
     join: Annotated[list[NatsAddress], BeforeValidator(_addresses)] = []
@@ -193,6 +194,15 @@ class NetworkSection(Section):
     feed: list[str] = []
     feed_size: Bytes = 1 << 30
     feed_age: Seconds = 7 * 86_400.0
+    direct: str | None = Field(None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:]+):\d{1,5}$")
+
+    @field_validator("direct")
+    @classmethod
+    def _direct_has_a_port(cls, value: str | None) -> str | None:
+        if value is not None and int(value.rpartition(":")[2]) > 65_535:
+            msg = f"'{value}' has no port from 0 to 65535"
+            raise ValueError(msg)
+        return value
 
     @field_validator("feed")
     @classmethod
@@ -219,6 +229,9 @@ class NetworkSection(Section):
             raise ValueError(msg)
         if (self.certificate is None) != (self.key is None):
             msg = "'certificate' and 'key' come together"
+            raise ValueError(msg)
+        if self.direct is not None and self.is_encrypted:
+            msg = "'direct' connections are not encrypted: leave it out where NATS is"
             raise ValueError(msg)
         return self
 

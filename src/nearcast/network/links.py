@@ -165,6 +165,18 @@ class Link:
         out.append(Arrived(frame.content))
         return out
 
+    def is_early(self, data: bytes) -> bool:
+        """Tell whether a frame of this beginning came before others that were sent earlier."""
+        try:
+            frame = decode_frame(data)
+        except PeerProtocolError:
+            return False
+        if frame.kind is Kind.HELLO or not self.is_up:
+            return False
+        if (frame.peer_token, frame.token) != (self._token, self._peer_token):
+            return False
+        return frame.number > self._received + (frame.kind is Kind.DATA)
+
     def advance(self, now: int) -> list[Happening]:
         """Do what is due."""
         if self.is_up and now - self._heard_at >= self._timing.silence_ms:

@@ -307,6 +307,13 @@ class Mesh:
             self._carry_out(peer, peer.link.reset(reason, self.now_ms))
             self.mark_grown(peer)
 
+    def greet(self, name: str, now_ms: int) -> None:
+        """Greet a node at once whose link is down: there is another way to it."""
+        peer = self.peers[name]
+        if not peer.link.is_up:
+            peer.link.open(now_ms)
+            self.mark_grown(peer)
+
     # --- what links say ---------------------------------------------------------------------
 
     def _carry_out(self, peer: Peer, happenings: Iterable[Happening]) -> None:

@@ -39,6 +39,7 @@ class LinkState(msgspec.Struct, frozen=True):
     delay_ms: float | None = None
     restarts: int = 0
     problem: str = ""
+    is_direct: bool = False
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -62,6 +63,8 @@ class Member(msgspec.Struct, frozen=True):
     plan: int = 0
     unwanted: int = 0
     """Publications of others that came for nobody."""
+    direct: str = ""
+    """Where other nodes may connect without NATS in between."""
 
 
 class Left(msgspec.Struct, frozen=True):

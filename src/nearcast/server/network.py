@@ -1,8 +1,8 @@
 """A node in a network: connects to NATS, joins, carries frames, and goes on alone when it must.
 
 Whatever happens to NATS, clients of the node are served on: links go down and come back.
-Read `nats_members` (who is there), `nats_frames` (what travels), `nats_connection` and
-`network_entry` (what a node says of itself) beside it.
+Read `nats_members` (who is there), `nats_frames` and `direct` (how frames travel),
+`nats_connection` and `network_entry` (what a node says of itself) beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import (
@@ -26,6 +27,7 @@ from nearcast.model.errors import (
 )
 from nearcast.network.layout import NamedPlan
 from nearcast.network.mesh import Mesh
+from nearcast.server.direct import Doors
 from nearcast.server.feed import FeedSender
 from nearcast.server.nats_connection import NatsConnection, close, connect, public_address
 from nearcast.server.nats_frames import FrameCarrier
@@ -49,6 +51,7 @@ RETRY_S = 2.0
 DRAIN_S = 10.0
 MOST_SKEW_MS = 1_000
 _TICK_MS = 100
+_AGAIN_S = 0.05
 
 
 class Network:
@@ -77,8 +80,9 @@ class Network:
         self._on_leave = on_leave
         self._on_policies = on_policies
         self._carrier = FrameCarrier(
-            section.name, mesh.name, received=self._received, has_room=self._let_go_on
+            section.name, mesh.name, received=self._brought, has_room=self._let_go_on
         )
+        self.doors = Doors(section.name, section.direct, mesh, turns, self._ask_key, self._received)
         self._client: NatsConnection | None = None
         self._members: Members | None = None
         self._task: asyncio.Task[None] | None = None
@@ -94,10 +98,15 @@ class Network:
     # --- begin and end ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Try to join; raise only if another node has the name."""
+        """Try to join; raise only if another node has the name, or there is no such door."""
+        await self.doors.open()
         self._task = asyncio.create_task(self._keep_joined())
         self._tick()
-        await self._first
+        try:
+            await self._first
+        except KeyInUseError:
+            await self.doors.close()
+            raise
 
     async def stop(self, *, leave: bool) -> None:
         """Withdraw from the list; with `leave`, for good, after what others must have is theirs."""
@@ -109,6 +118,7 @@ class Network:
         if self._client is not None and self._members is not None:
             await self._carrier.flush(self._client)
             await self._say_goodbye(self._members, leave=leave)
+        await self.doors.close()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._task is not None:
@@ -209,9 +219,21 @@ class Network:
                 await message.respond(b"leaving")
                 log.info("asked to leave the network for good")
                 self._on_leave()
+            elif message.data == b"key":
+                await message.respond(self.doors.key.encode())
 
         subject = request_subject(self._section.name, self.mesh.name)
         await client.subscribe(subject, cb=asked)
+
+    async def _ask_key(self, name: str) -> str:
+        """Return the key to a node's door: who may ask over NATS may come in."""
+        while self._client is not None:
+            with contextlib.suppress(NoRespondersError):  # it has just come, and will listen
+                subject = request_subject(self._section.name, name)
+                answer = await self._client.request(subject, b"key")
+                return str(answer.data.decode())
+            await asyncio.sleep(_AGAIN_S)
+        raise EnvironmentProblem("no NATS to ask for the key")
 
     # --- who is there -----------------------------------------------------------------------
 
@@ -240,6 +262,7 @@ class Network:
             return
         assert type(change) is Member
         self._began[name] = change.started_ms
+        self.doors.know(name, change.direct)
         if change.started_ms > self._left.get(name, -1) and name not in self.mesh.peers:
             log.info("node %s is at %s", name, ", ".join(change.addresses) or "no address yet")
             self.mesh.meet(name, now_ms)
@@ -252,6 +275,7 @@ class Network:
         else:  # it left while this node was away: what waited for it is in the journal
             self.mesh.node.peering.forget(name, now_ms)
         self._told_of.pop(name, None)
+        self.doors.forget(name)
         self._turns.schedule()
 
     # --- plan and policies ------------------------------------------------------------------
@@ -321,11 +345,17 @@ class Network:
                 None if peer.link.delay_ms == float("inf") else peer.link.delay_ms,
                 peer.link.restarts,
                 peer.problem,
+                self.doors.is_direct(name),
             )
             for name, peer in self.mesh.peers.items()
         }
 
     # --- frames -----------------------------------------------------------------------------
+
+    def _brought(self, sender: str, data: bytes) -> None:
+        """Take a frame that NATS brought; some may have come directly before it."""
+        self._received(sender, data)
+        self.doors.catch_up(sender)
 
     def _received(self, sender: str, data: bytes) -> None:
         self._turns.schedule()
@@ -343,7 +373,7 @@ class Network:
 
     def turn_ended(self) -> None:
         """Send what the turn has brought; its journal is written."""
-        frames = self.mesh.take_frames()
+        frames = self.doors.send(self.mesh.take_frames())
         if frames:
             self._carrier.send(frames)
             if self._carrier.is_crowded:

@@ -47,6 +47,7 @@ def entry_of(server: Server) -> Callable[[Network], Member]:
             network.mesh.handovers,
             network.mesh.plans[0],
             server.node.counters.unwanted,
+            network.doors.address,
         )
 
     return describe

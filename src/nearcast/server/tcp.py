@@ -73,18 +73,10 @@ class MqttProtocol(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if self._descriptor >= 0 and not transport.get_write_buffer_size():
-            try:
-                sent = os.write(self._descriptor, data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                transport.abort()
-                return
-            if sent == len(data):
-                return
-            data = data[sent:]
-        transport.write(data)
+        if self._descriptor < 0:
+            transport.write(data)
+        else:
+            write_now(transport, self._descriptor, data)
 
     def finish(self) -> None:
         """Close once everything is sent, at the latest after a few seconds."""
@@ -94,6 +86,22 @@ class MqttProtocol(asyncio.Protocol):
         if transport.get_write_buffer_size():
             asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
         transport.close()
+
+
+def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> None:
+    """Write at once as much as the socket takes, without a turn of the loop; the rest later."""
+    if not transport.get_write_buffer_size():
+        try:
+            sent = os.write(descriptor, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            transport.abort()
+            return
+        if sent == len(data):
+            return
+        data = data[sent:]
+    transport.write(data)
 
 
 def _peer(transport: asyncio.BaseTransport) -> str:

@@ -1,0 +1,379 @@
+"""Frames straight from node to node, without NATS in between, where `[network] direct` asks for it.
+
+    one that knows of a door                                        the node behind it
+       │── what is your key? (over NATS, where strangers cannot ask) ──►│
+       │◄───────────────────────────────────────────────────── key ─────│
+       │── TCP: NEARCAST 1, network, from, to, key, new or on ─────────►│
+       │◄── + ──────────────────────────────────────────────────────────│
+       │◄── frames, each behind its size ──────────────────────────────►│
+
+A link that is down greets over such a connection, or over NATS if there is none within a second.
+One that is up over NATS goes on over the connection: what overtakes frames that are still with NATS
+waits for them. The connection ends with the beginning of the link that it belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from struct import Struct
+
+from nats.errors import Error as NatsError
+
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.network.mesh import Mesh
+from nearcast.server.nats_frames import HIGH_WATER_BYTES, Frames
+from nearcast.server.tcp import write_now
+from nearcast.server.turns import Turns
+
+log = logging.getLogger("nearcast.network")
+
+DIAL_S = 1.0
+AGAIN_S = 5.0
+_PAUSE_S = 0.05
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not opened
+_WELCOME = b"+"
+_MOST_LINE = 1_000
+_MOST_FRAME = 1 << 28
+_SIZE = Struct("<I")
+
+Ask = Callable[[str], Awaitable[str]]
+Received = Callable[[str, bytes], None]
+
+
+class Way(asyncio.Protocol):
+    """One connection between two nodes: to `name`, or from one that has yet to introduce itself.
+
+    `beginning` tells the beginnings of a link apart: how many there were before.
+    """
+
+    def __init__(
+        self, doors: Doors, name: str = "", beginning: int = 0, introduction: bytes = b""
+    ) -> None:
+        self.name = name
+        self.beginning = beginning
+        self.early: list[bytes] | None = []
+        """What waits for frames that are with NATS; None: there can be none any more."""
+        self.is_welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._doors = doors
+        self._introduction = introduction
+        self._is_open = False
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
+        self._parts: list[bytes] = []
+        self._size, self._wanted = 0, _SIZE.size
+
+    # --- beginning and end ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Introduce this node, or wait for the other one to do so."""
+        self._transport = transport  # type: ignore[assignment]
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        if self._introduction:
+            self._transport.write(self._introduction)
+        else:
+            asyncio.get_running_loop().call_later(DIAL_S, self._end_unless_open)
+
+    def _end_unless_open(self) -> None:
+        if not self._is_open:
+            self.end()
+
+    def end(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def finish(self) -> None:
+        """Close once all is written, or it takes too long."""
+        transport = self._transport
+        for _ in range(100):
+            if transport is None or transport.is_closing() or not transport.get_write_buffer_size():
+                break
+            await asyncio.sleep(0.01)
+        self.end()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Tell who used it."""
+        if not self.is_welcome.done():
+            self.is_welcome.set_exception(ConnectionError("refused"))
+            self.is_welcome.exception()  # nobody need have waited for it
+        self._doors.lost(self)
+
+    def pause_writing(self) -> None:
+        """Let what is for the other node wait."""
+        self._doors.crowded(self, is_crowded=True)
+
+    def resume_writing(self) -> None:
+        """Go on with it."""
+        self._doors.crowded(self, is_crowded=False)
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; what is lost with the connection is the link's to notice."""
+        if self._transport is not None and not self._transport.is_closing():
+            write_now(self._transport, self._descriptor, _SIZE.pack(len(frame)) + frame)
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames, in any portions."""
+        self._parts.append(data)
+        self._size += len(data)
+        if not self._is_open:
+            self._take_introduction(b"".join(self._parts))
+        elif self._size >= self._wanted:
+            self._take_frames(b"".join(self._parts))
+
+    def _take_introduction(self, data: bytes) -> None:
+        end = 1 if self._introduction else data.find(b"\n") + 1
+        if not end:
+            if len(data) > _MOST_LINE:
+                self.end()
+            return
+        self._is_open = True
+        if self._introduction:
+            if data[:1] != _WELCOME or self.is_welcome.done():
+                self.end()
+                return
+            self._doors.use(self)
+            self.is_welcome.set_result(None)
+        elif self._doors.admits(self, data[:end]):
+            assert self._transport is not None
+            self._transport.write(_WELCOME)
+        else:
+            self.end()
+            return
+        self._take_frames(data[end:])
+
+    def _take_frames(self, data: bytes) -> None:
+        at, self._wanted = 0, _SIZE.size
+        while len(data) - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(data, at)
+            if size > _MOST_FRAME:
+                self.end()
+                return
+            stop = at + _SIZE.size + size
+            if stop > len(data):
+                self._wanted = _SIZE.size + size
+                break
+            self._doors.received(self, data[at + _SIZE.size : stop])
+            at = stop
+        self._parts = [data[at:]] if at < len(data) else []
+        self._size = len(data) - at
+
+
+class Doors:
+    """Which other nodes are reached directly, and the door of this one.
+
+    `ask` gets a node's key from it; `received` takes what came. Of two nodes with a door the one
+    whose name comes first connects; of two of which one has a door, the other.
+    """
+
+    def __init__(
+        self, network: str, door: str | None, mesh: Mesh, turns: Turns, ask: Ask, received: Received
+    ) -> None:
+        self.key = secrets.token_hex(16)
+        self.address = ""
+        self._network = network
+        self._door = door
+        self._mesh = mesh
+        self._turns = turns
+        self._ask = ask
+        self._received = received
+        self._server: asyncio.Server | None = None
+        self._known: dict[str, str] = {}
+        self._ways: dict[str, Way] = {}
+        self._dialing: dict[str, asyncio.Task[None]] = {}
+        self._tried: dict[str, tuple[int, float]] = {}
+        self._told: dict[str, str] = {}
+
+    async def open(self) -> None:
+        """Listen, if this node has a door."""
+        if self._door is None:
+            return
+        host, _, port = self._door.rpartition(":")
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Way(self), host.strip("[]"), int(port)
+            )
+        except OSError as problem:
+            raise EnvironmentProblem(
+                f"cannot listen on {self._door} ({problem.strerror or problem})",
+                where="network.direct",
+                todo="Give an address of this machine and a free port; port 0 takes any",
+            ) from None
+        port = self._server.sockets[0].getsockname()[1]
+        self.address = f"{socket.gethostname() if host in _EVERYWHERE else host}:{port}"
+
+    async def close(self) -> None:
+        """Close everything, once what was sent is on its way."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._dialing.values():
+            task.cancel()
+        ways, self._ways = self._ways, {}
+        await asyncio.gather(*(way.finish() for way in ways.values()))
+
+    def is_direct(self, name: str) -> bool:
+        """Tell whether frames to a node go directly."""
+        return name in self._ways
+
+    def know(self, name: str, address: str) -> None:
+        """Take note of a node's door, if this node is to connect there; empty: it has none."""
+        if not address or (self.address and name < self._mesh.name):
+            self._known.pop(name, None)
+        elif self._known.get(name) != address:
+            self._known[name] = address
+            self._tried.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """Have no more to do with a node that has left."""
+        self._known.pop(name, None)
+        way = self._ways.pop(name, None)
+        if way is not None:
+            way.end()
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def send(self, frames: Frames) -> Frames:
+        """Send what goes directly; return the rest, which is NATS's."""
+        if not (self._known or self._ways):
+            return frames
+        return [one for one in frames if not self._takes(*one)]
+
+    def _takes(self, name: str, frame: bytes) -> bool:
+        """Send a frame if it goes directly. While that is being found out, greetings are lost."""
+        way, link = self._ways.get(name), self._mesh.peers[name].link
+        if way is not None and way.beginning != link.restarts:
+            del self._ways[name]
+            way.end()
+            way = None
+        if way is not None:
+            way.send(frame)
+            return True
+        if name not in self._dialing and self._may_dial(name):
+            task = asyncio.create_task(self._dial(name, self._known[name], link.restarts))
+            self._dialing[name] = task
+        return name in self._dialing and not link.is_up
+
+    def _may_dial(self, name: str) -> bool:
+        if name not in self._known:
+            return False
+        beginning, at = self._tried.get(name, (-1, 0.0))
+        is_new = beginning != self._mesh.peers[name].link.restarts
+        return is_new or asyncio.get_running_loop().time() - at > AGAIN_S
+
+    async def _dial(self, name: str, address: str, beginning: int) -> None:
+        try:
+            async with asyncio.timeout(DIAL_S):
+                await self._knock(name, address, beginning)
+        except (OSError, TimeoutError, NatsError, EnvironmentProblem) as problem:
+            self._tell(name, f"node {name} is not reached at {address}: over NATS, then", problem)
+            self._tried[name] = (beginning, asyncio.get_running_loop().time())
+        else:
+            self._tell(name, f"node {name} is reached directly at {address}")
+        finally:
+            self._dialing.pop(name, None)
+        if name in self._mesh.peers:
+            self._mesh.greet(name, self._turns.clock.now_ms())
+            self._turns.schedule()
+
+    async def _knock(self, name: str, address: str, beginning: int) -> None:
+        """Connect; if that is refused, try again: the other node may not know of this one yet."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        while True:
+            key = await self._ask(name)
+            peer = self._mesh.peers.get(name)
+            if peer is None:
+                raise EnvironmentProblem("it has left")
+            state = "on" if peer.link.is_up else "new"
+            line = f"NEARCAST 1 {self._network} {self._mesh.name} {name} {key} {state}\n"
+            way = Way(self, name, beginning, line.encode())
+            await loop.create_connection(lambda way=way: way, host.strip("[]"), int(port))  # type: ignore[misc]
+            try:
+                await way.is_welcome
+            except ConnectionError:
+                await asyncio.sleep(_PAUSE_S)
+            except asyncio.CancelledError:
+                way.end()
+                raise
+            else:
+                return
+
+    def _tell(self, name: str, said: str, problem: BaseException | None = None) -> None:
+        if self._told.get(name) != said:
+            self._told[name] = said
+            reason = "" if problem is None else f" ({problem or type(problem).__name__})"
+            log.info("%s%s", said, reason)
+
+    # --- what ways tell ---------------------------------------------------------------------
+
+    def use(self, way: Way) -> None:
+        """Send over this connection from now on."""
+        before = self._ways.pop(way.name, None)
+        self._ways[way.name] = way
+        if before is not None:
+            before.end()
+
+    def admits(self, way: Way, line: bytes) -> bool:
+        """Let a node in that knows the key; if it greets anew, the link that it had is over."""
+        words = line.decode(errors="replace").split()
+        if len(words) != 7 or words[:3] != ["NEARCAST", "1", self._network]:
+            return False
+        name, to, key, state = words[3:]
+        is_known = secrets.compare_digest(key.encode(), self.key.encode())
+        if not is_known or to != self._mesh.name or name not in self._mesh.peers:
+            return False
+        self._mesh.now_ms = max(self._mesh.now_ms, self._turns.clock.now_ms())
+        if state == "new":
+            self._mesh.begin_anew(name, "the other node connects anew")
+        way.name, way.beginning = name, self._mesh.peers[name].link.restarts
+        self.use(way)
+        self._turns.schedule()
+        return True
+
+    def received(self, way: Way, frame: bytes) -> None:
+        """Take a frame, if it came over a connection in use, and not before its time."""
+        if self._ways.get(way.name) is not way:
+            return
+        if way.early is not None:
+            way.early.append(frame)
+            self.catch_up(way.name)
+        else:
+            self._received(way.name, frame)
+
+    def catch_up(self, name: str) -> None:
+        """Take what came directly and had to wait for frames that were with NATS."""
+        way, peer = self._ways.get(name), self._mesh.peers.get(name)
+        if way is None or not way.early or peer is None:
+            return
+        early, way.early = way.early, None
+        while early and not peer.link.is_early(early[0]):
+            self._received(name, early.pop(0))
+        if early:
+            way.early = early
+
+    def lost(self, way: Way) -> None:
+        """Begin a link anew whose connection is gone."""
+        if self._ways.get(way.name) is not way:
+            return
+        del self._ways[way.name]
+        with suppress(KeyError):
+            self._mesh.begin_anew(way.name, "the direct connection is lost")
+        self._turns.schedule()
+
+    def crowded(self, way: Way, *, is_crowded: bool) -> None:
+        """Let what is for a node wait while it takes less than there is, as a slow client's."""
+        peer = self._mesh.peers.get(way.name)
+        if self._ways.get(way.name) is not way or peer is None or peer.connection is None:
+            return
+        if is_crowded:
+            peer.connection.is_paused = True
+        elif peer.connection.is_paused:
+            self._turns.resumed(peer.connection)
