@@ -48,7 +48,8 @@ NEAR_MS, FAR_MS, TOO_FAR_MS = 5, 80, 400
 PLAIN, CAUSAL = "plain", "causal"
 SPACES = (PLAIN, CAUSAL)
 _COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
-_START_S = 60.0
+_START_S = 180.0
+_SETTLE_S = 30.0
 _COUNTERS = re.compile(r'^nearcast_causal_(\w+?)_total(?:\{reason="\w+"\})? (\d+)', re.MULTILINE)
 
 _CONFIG = """
@@ -142,6 +143,16 @@ class Cluster:
         links = [link for one in members for link in one.links.values()]
         return len(links) == 6 and all(link.is_up for link in links)
 
+    def settled(self) -> Counter[str]:
+        """Return the same once every copy has been delivered or discarded, or after a while."""
+        deadline = time.monotonic() + _SETTLE_S
+        while True:
+            found = self.counted()
+            is_over = found["delivered"] + found["discarded"] >= 2 * found["sent"]
+            if is_over or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
+
     def counted(self) -> Counter[str]:
         """Return what happened in the causal group, summed over the nodes."""
         found: Counter[str] = Counter()
@@ -216,8 +227,12 @@ class Person:
         self._client.loop_stop()
 
 
-def _wait_until_quiet(people: list[Person], pause_s: float) -> None:
-    """Wait until nobody has heard anything for longer than anything takes."""
+def _wait_until_quiet(people: list[Person], rounds: int, pause_s: float) -> None:
+    """Wait until nothing is missing in the plain space, and nobody has heard anything for long."""
+    due = rounds * len(NAMES) ** 3  # each hears every question and its two answers
+    deadline = time.monotonic() + _SETTLE_S
+    while sum(len(one.heard[PLAIN].at) for one in people) < due and time.monotonic() < deadline:
+        time.sleep(0.05)
     before = -1
     while (count := sum(len(h.at) for one in people for h in one.heard.values())) != before:
         before = count
@@ -233,7 +248,7 @@ def talk(people: list[Person], rounds: int, far_ms: int) -> dict[str, list[Heard
             for space in SPACES:
                 person.ask(space, number)
         time.sleep(PAUSE_S)
-    _wait_until_quiet(people, 1 + 5 * far_ms / 1000)
+    _wait_until_quiet(people, rounds, 0.5 + 3 * far_ms / 1000)
     taken = [one.take() for one in people]
     return {space: [one[space] for one in taken] for space in SPACES}
 
@@ -280,9 +295,9 @@ def measure(rounds: int) -> list[Row]:
         for far_ms in (FAR_MS, TOO_FAR_MS):
             links.delay("a", "c", far_ms)
             talk(people, 50, far_ms)  # until the connections have found their pace
-            before = cluster.counted()
+            before = cluster.settled()
             heard = talk(people, rounds, far_ms)
-            rows += rows_of(f"far link {far_ms} ms", rounds, heard, cluster.counted() - before)
+            rows += rows_of(f"far link {far_ms} ms", rounds, heard, cluster.settled() - before)
         for one in people:
             one.close()
         for row in rows:

@@ -104,7 +104,9 @@ class FeedWatch:
 
     def _info(self) -> StreamInfo:
         if self._client is None:
-            self._client = self._runner.run(connect(self._feed.section, _LABEL))
+            self._client = self._runner.run(
+                connect(self._feed.section, _LABEL, timeout_s=_TIMEOUT_S)
+            )
         return self._runner.run(_info(self._client, self._feed))
 
     def _lose(self) -> None:
@@ -135,7 +137,7 @@ def read_feed(feed: FeedAddress, start: int, end: int) -> Iterator[list[LiveMess
         while start < end:
             client = None
             try:
-                client = runner.run(connect(feed.section, _LABEL))
+                client = runner.run(connect(feed.section, _LABEL, timeout_s=_TIMEOUT_S))
                 consumer = runner.run(_consumer(client, feed, start))
                 while start < end:
                     portion = runner.run(_portion(client, consumer, feed, start, end))
