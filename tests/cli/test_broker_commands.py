@@ -33,12 +33,12 @@ def port(tmp_path: Path) -> Iterator[str]:
 def nearcast(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*NEARCAST, *arguments],
-        env=ENVIRON, input=text, capture_output=True, text=True, timeout=60, check=False,
+        env=ENVIRON, input=text, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
 
 def test_what_is_published_is_printed_by_sub(port: str):
-    command = [*NEARCAST, "sub", "-p", port, "-t", "shops/#", "-C", "3", "-W", "50", "--json"]
+    command = [*NEARCAST, "sub", "-p", port, "-t", "shops/#", "-C", "3", "-W", "200", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON) as subscriber:
         assert subscriber.stdout is not None
         retained = nearcast("pub", "-p", port, "-t", "shops/1", "-m", "one", "-q", "1", "-r")
@@ -49,14 +49,14 @@ def test_what_is_published_is_printed_by_sub(port: str):
         lines = [json.loads(subscriber.stdout.readline()) for _ in range(2)]
         assert [line["payload"] for line in lines] == ["a", "b"]
         assert lines[0]["properties"] == [["colour", "red"]]
-        assert subscriber.wait(timeout=20) == 0
+        assert subscriber.wait(timeout=60) == 0
 
 
 def test_a_file_is_published_as_it_is_and_null_ends_retaining(port: str, tmp_path: Path):
     (tmp_path / "payload.txt").write_text("two\nlines\n")
     file = str(tmp_path / "payload.txt")
     assert nearcast("pub", "-p", port, "-t", "kept", "-f", file, "-r", "-q", "1").returncode == 0
-    shown = nearcast("sub", "-p", port, "-t", "kept", "-C", "1", "-W", "20", "--json")
+    shown = nearcast("sub", "-p", port, "-t", "kept", "-C", "1", "-W", "60", "--json")
     assert json.loads(shown.stdout)["payload"] == "two\nlines\n"
     live = nearcast("sub", "-p", port, "-t", "kept", "-C", "1", "-W", "0.3", "--live")
     assert (live.returncode, live.stdout) == (1, "")

@@ -128,7 +128,7 @@ def test_asking_sends_nothing(shop: Shop):
 def test_people_get_lines(shop: Shop):
     command = [*NEARCAST, "explain", "bob", "-p", str(shop.port), "-t", "shops/bakery", "-m", "x"]
     run = subprocess.run(
-        command, env=ENVIRON, capture_output=True, text=True, timeout=60, check=False
+        command, env=ENVIRON, capture_output=True, text=True, timeout=240, check=False
     )
     assert run.returncode == 1
     assert "yes  topic" in run.stdout
@@ -139,7 +139,7 @@ def test_people_get_lines(shop: Shop):
 def test_the_log_of_the_running_broker_tells_what_became_of_a_message(shop: Shop):
     common = ["--log", str(shop.directory / "data" / "eventlog"), "-t", "shops/bakery"]
     common += ["--config", str(shop.directory / "nearcast.toml")]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:  # it is written within 0.2 s, or later on a busy machine
         if CliRunner().invoke(app, ["explain", "bob", *common]).exit_code == 0:
             break
@@ -168,6 +168,6 @@ def test_the_answer_goes_to_the_asker_over_plain_mqtt(shop: Shop):
         properties = Properties(response_topic="my/answers", correlation_data=b"7")
         payload = json.dumps(question).encode()
         asker.publish([Publish("$nearcast/explain", payload, qos=1, properties=properties)])
-        answer = next(asker.messages(10))
+        answer = next(asker.messages(60))
     assert answer.properties.correlation_data == b"7"
     assert json.loads(answer.payload)["delivered"] is True

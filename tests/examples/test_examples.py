@@ -109,14 +109,14 @@ def test_players_see_exactly_whom_they_are_near_and_find_what_they_come_upon(pla
 def test_an_example_is_a_command_that_ends_by_itself(tmp_path: Path):
     with served("city_alerts", tmp_path) as port:
         command = [sys.executable, str(EXAMPLES / "city_alerts.py"), "--port", str(port)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
     assert "fire at 5th and Howard\n    -> Ben (SoMa), Dev (all of the city)" in run.stdout
 
 
 def test_without_a_broker_an_example_says_what_to_start():
     command = [sys.executable, str(EXAMPLES / "city_alerts.py"), "--port", "1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode != 0
     assert "nearcast serve" in run.stderr
 
@@ -124,6 +124,6 @@ def test_without_a_broker_an_example_says_what_to_start():
 def test_a_broker_without_the_space_is_told_in_its_own_words(tmp_path: Path):
     with served("city_alerts", tmp_path) as port:
         command = [sys.executable, str(EXAMPLES / "job_site.py"), "--port", str(port)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 1
     assert "Declare a [[space]] for these topics" in run.stderr

@@ -36,7 +36,7 @@ price = { low = 0, high = 100 }
 lon = { low = -180, high = 180, path = "at.lon" }
 lat = { low = -90, high = 90, path = "at.lat" }
 """
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
