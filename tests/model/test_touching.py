@@ -128,7 +128,7 @@ def test_an_event_inside_a_hole_touches_nothing() -> None:
     assert frame.touches(BoundingBox(4, 4, 8, 6))
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_an_edge_that_follows_the_circle_does_not_take_for_ever() -> None:
     ring = ((-90, 80), (0, 80), (90, 80.0000001), (90, 70), (0, 70), (-90, 70), (-90, 80))
     polygon = Polygon(((ring,),))
