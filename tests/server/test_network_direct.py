@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nearcast.config import NetworkSection
+from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Publish
 from nearcast.server.client import Client, Target
 from nearcast.server.nats_admin import look
@@ -50,18 +52,25 @@ class Trio:
 
     def reader(self, name: str, *, fresh: bool = True) -> Client:
         target = Target(
-            port=self._ports[name], client_id=f"r{name}", session_expiry_s=900, clean_start=fresh
+            port=self._ports[name],
+            client_id=f"r{name}",
+            session_expiry_s=900,
+            clean_start=fresh,
+            timeout_s=WAIT_S,
         )
         return Client(target)
 
     def publish(self, name: str, numbers: range) -> None:
-        with Client(Target(port=self._ports[name])) as client:
+        with Client(Target(port=self._ports[name], timeout_s=WAIT_S)) as client:
             client.publish(Publish("t", str(one).encode(), 1) for one in numbers)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
-    while not condition():
+    while True:
+        with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
+            if condition():
+                return
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
 
