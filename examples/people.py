@@ -22,7 +22,7 @@ from nearcast.client import (
     position_properties,
 )
 
-WAIT_S = 10
+WAIT_S = 30
 
 
 @dataclass(frozen=True)

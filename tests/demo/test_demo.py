@@ -15,7 +15,7 @@ CHAPTERS = ("before", "after")
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_a_small_city_lives_learns_and_lives_on(tmp_path: Path):
     out = tmp_path / "demo"
     run = CliRunner().invoke(
