@@ -22,7 +22,7 @@ def greeting(oldest: int = 1, newest: int = 1, spaces: str = "digest", skew_ms: 
         (greeting(), ""),
         (greeting(newest=2), ""),
         (greeting(skew_ms=0), ""),  # no causal group, or a node that does not say
-        (greeting(2, 3), "b speaks versions 2 to 3 of the messages between nodes, this node 1 to"),
+        (greeting(3, 4), "b speaks versions 3 to 4 of the messages between nodes, this node 1 to"),
         (greeting(0, 0), "b speaks versions 0 to 0"),
         (greeting(spaces="else"), "b has other spaces in its configuration"),
         (greeting(skew_ms=250), "b lets clocks be 250 ms apart, this node 100 ms"),

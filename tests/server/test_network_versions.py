@@ -168,13 +168,13 @@ class Citizen:
 
 
 def test_a_node_too_far_ahead_is_refused_by_name_and_the_rest_goes_on(town: Town):
-    odd = town.start("odd", speaking(2, 3))
+    odd = town.start("odd", speaking(3, 4))
 
-    refused = "odd speaks versions 2 to 3 of the messages between nodes, this node 1 to 1"
+    refused = "odd speaks versions 3 to 4 of the messages between nodes, this node 1 to 2"
     for name in NAMES:
         wait_for(lambda name=name: refused in town.log(name))  # type: ignore[misc]
-    wait_for(lambda: odd.has_said("a speaks versions 1 to 1"))
-    wait_for(lambda: town.problem("a", "odd").startswith("odd speaks versions 2 to 3"))
+    wait_for(lambda: odd.has_said("a speaks versions 1 to 2"))
+    wait_for(lambda: town.problem("a", "odd").startswith("odd speaks versions 3 to 4"))
     wait_for(lambda: town.is_linked(*NAMES))
     town.end(odd)
 
@@ -214,7 +214,7 @@ def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: T
     thread = threading.Thread(target=publish)
     thread.start()
     try:
-        for step in ((1, 2), (2, 2)):  # first all that know both, then all that know the next only
+        for step in ((1, 3), (3, 3)):  # first all that know both, then all that know the next only
             for name in NAMES:
                 town.upgrade(name, speaking(*step))
                 wait_for(lambda name=name, step=step: town.speaks(name) == step)  # type: ignore[misc]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ from nearcast.network.retained import RetainedCopies
 from nearcast.network.summaries import LOOSENESS, Summaries
 from nearcast.network.terms import Terms, clock_objection
 from nearcast.node import Connection, Node
+from nearcast.node.connection import AS_IT_IS
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
 from nearcast.node.session import PEER_PREFIX, Session, Subscription
@@ -68,7 +70,7 @@ from nearcast.node.session import PEER_PREFIX, Session, Subscription
 if TYPE_CHECKING:
     from nearcast.overlay import Density
 
-_PACKETS, _TOLD, _PLACES, _TUNNELS = b"M", b"T", b"P", b"D"
+_PACKETS, _OLDER, _TOLD, _PLACES, _TUNNELS = b"M", b"O", b"T", b"P", b"D"
 _SIZE = Struct("<I")
 
 
@@ -82,13 +84,22 @@ class PeerWire:
 
     def write(self, chunks: list[bytes]) -> None:
         """Send packets, if the link is still up; if not, the session sends them again."""
-        if self._peer.connection is self._connection:
-            self._mesh.send(self._peer, _PACKETS, b"".join(chunks))
+        if self._peer.connection is not self._connection:
+            return
+        for is_older, some in groupby(chunks, _is_older):
+            if is_older:
+                self._mesh.send(self._peer, _OLDER, b"".join([one[1:] for one in some]))
+            else:
+                self._mesh.send(self._peer, _PACKETS, b"".join(some))
 
     def finish(self) -> None:
         """Break the link off: the node did not understand what came over it."""
         if self._peer.connection is self._connection:
             self._mesh.broke(self._peer)
+
+
+def _is_older(chunk: bytes) -> bool:
+    return chunk[:1] == AS_IT_IS
 
 
 @dataclass(slots=True)
@@ -341,6 +352,10 @@ class Mesh:
             if peer.connection is not None:
                 self.node.receive(peer.connection, part, self.now_ms)
             return
+        if kind == _OLDER:
+            if peer.older is not None:
+                self.node.receive(peer.older, part, self.now_ms)
+            return
         try:
             if kind == _TOLD:
                 self._told(peer, decode(part))
@@ -364,8 +379,11 @@ class Mesh:
         peer.version = self._terms.version_with(greeting)
         peer.known = 0
         peer.used = None
-        peer.connection = self.node.peering.attach(peer.name, greeting.generation, self.now_ms)
-        peer.connection.transport = PeerWire(self, peer, peer.connection)
+        peer.connection = self.node.peering.attach(
+            peer.name, greeting.generation, self.now_ms, takes_older=peer.version >= 2
+        )
+        peer.older = self.node.peering.older(peer.connection)
+        peer.connection.transport = peer.older.transport = PeerWire(self, peer, peer.connection)
         self._tell(peer, self._interests.whole())
         self._tell_plans([peer])
         self._causal.came_up(peer.name, self.now_ms)
@@ -388,7 +406,7 @@ class Mesh:
         peer.parts.clear()
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, self.now_ms)
-            peer.connection = None
+            peer.connection = peer.older = None
             self._contests.gone(peer.name)
             self._homes.went_down(peer.name)
             if self._geography is not None:

@@ -12,8 +12,11 @@ import msgspec
 
 from nearcast.model.errors import PeerProtocolError
 
-SPEAKS = (1, 1)
-"""The oldest and the newest version of these messages that this node understands."""
+SPEAKS = (1, 2)
+"""The oldest and the newest version of these messages that this node understands.
+
+2: packets of MQTT 3.1.1 may travel as they are.
+"""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True):

@@ -16,6 +16,8 @@ class Peer:
     name: str
     link: Link
     connection: Connection | None = None
+    older: Connection | None = None
+    """What takes packets of MQTT 3.1.1 that come as they are."""
     parts: list[bytes] = field(default_factory=list)
     """What is to travel at the end of the turn."""
     known: int = 0

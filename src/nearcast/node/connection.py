@@ -31,6 +31,10 @@ class Relay(Protocol):
         """Take note that the client is gone."""
 
 
+AS_IT_IS = b"\xf0"
+"""In front of packets for another node that are of MQTT 3.1.1; no packet begins so."""
+
+
 class Connection:
     """The state that dies with the connection.
 
@@ -66,6 +70,7 @@ class Connection:
         "permits",
         "relay",
         "session",
+        "takes_older",
         "tells_problems",
         "transport",
         "version",
@@ -83,6 +88,7 @@ class Connection:
         self.has_grown = False
         self.is_paused = False
         self.is_peer = False  # another node
+        self.takes_older = False  # one that takes packets of MQTT 3.1.1 behind AS_IT_IS
         self.is_open = True
         self.is_closing = False
         self.session: Session | None = None

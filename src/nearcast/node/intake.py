@@ -13,7 +13,7 @@ from nearcast.mqtt.errors import MalformedPacketError
 from nearcast.mqtt.properties import check_topic_alias
 from nearcast.mqtt.wire import TWO_BYTES
 from nearcast.node.answers import Answers, Outcome, read_packet_id, zero_identifier
-from nearcast.node.connection import Connection
+from nearcast.node.connection import AS_IT_IS, Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Head, Message, recode_run
 from nearcast.node.noting import FROM_CLIENT, note_event
@@ -177,9 +177,11 @@ class Intake:
         topic: bytes,
     ) -> None:
         delivery = self._delivery
-        same, other = route.lossy_311, route.lossy_5
+        same, other = route.lossy_311, route.recoded
         if connection.version >= 5:
-            same, other = other, same
+            same, other = route.lossy_5, same
+        elif route.nodes:
+            delivery.append_to_all(route.nodes, AS_IT_IS + chunk, count)
         if same:
             delivery.append_to_all(same, chunk, count)
         if other:

@@ -1,9 +1,9 @@
 """Other nodes, as a node sees them: sessions that never expire, subscribed to what is wanted there.
 
 Two nodes exchange the packets of MQTT 5 itself: PUBLISH and its answers, both ways over one
-connection. So what crosses is batched, queued, journaled, sent again and taken once exactly as it
-is for clients. There is no CONNECT and no SUBSCRIBE: `nearcast.network` says when another node is
-there, and what it wants.
+connection; QoS 0 publications of MQTT 3.1.1 travel as they are. So what crosses is batched, queued,
+journaled, sent again and taken once exactly as it is for clients. There is no CONNECT and no
+SUBSCRIBE: `nearcast.network` says when another node is there, and what it wants.
 
 What another node sent goes to this node's own clients only; it never travels on.
 """
@@ -69,7 +69,9 @@ class Peering:
         """Return the generation of one that is known."""
         return (session.user_name or "/").partition("/")[0]
 
-    def attach(self, name: str, generation: str, now_ms: int) -> Connection:
+    def attach(
+        self, name: str, generation: str, now_ms: int, *, takes_older: bool = False
+    ) -> Connection:
         """Let another node be there, and send what waits for it.
 
         `generation` tells the other node's memory of this one: if it is another than last time,
@@ -79,6 +81,7 @@ class Peering:
         state.now_ms = now_ms
         connection = Connection(peer=name, listener="network")
         connection.is_peer = True
+        connection.takes_older = takes_older
         connection.session = session
         connection.version = 5
         connection.last_seen_ms = now_ms
@@ -95,6 +98,14 @@ class Peering:
         state.router.forget_session(session)
         self._delivery.resume(session)
         return connection
+
+    def older(self, connection: Connection) -> Connection:
+        """Return the ear for packets of MQTT 3.1.1 from the same node; nothing is sent to it."""
+        twin = Connection(peer=connection.peer, listener=connection.listener)
+        twin.is_peer = True
+        twin.session = connection.session
+        twin.version = 4
+        return twin
 
     def detach(self, connection: Connection, now_ms: int) -> None:
         """Let another node be away: what must arrive waits for it."""

@@ -67,9 +67,10 @@ class Route:
     """Who gets what is published to one topic.
 
     `plain` lists sessions with the highest QoS they asked for; `lossy_311` and `lossy_5` are the
-    same sessions by version, for QoS 0. Topics with the same plain receivers share one route, so
-    that a run may go on over several topics. `special` has those whose options need a look at every
-    message. A forbidden topic belongs to the broker (`$SYS`).
+    same sessions by version, for QoS 0. Bytes of MQTT 3.1.1 are made MQTT 5's for the `recoded`
+    ones of the latter, and go to other `nodes` as they are. Topics with the same plain receivers
+    share one route, so that a run may go on over several topics. `special` has those whose options
+    need a look at every message. A forbidden topic belongs to the broker (`$SYS`).
 
     An odd route takes a look at every message: the topic belongs to a `space` (then `holders` has
     the subscriptions behind `plain` and `special`) or to a `service`; with instructions in front
@@ -89,7 +90,9 @@ class Route:
         "key",
         "lossy_5",
         "lossy_311",
+        "nodes",
         "plain",
+        "recoded",
         "service",
         "shared",
         "space",
@@ -100,6 +103,8 @@ class Route:
         self.plain: list[tuple[Session, int]] = []
         self.lossy_311: list[Session] = []
         self.lossy_5: list[Session] = []
+        self.recoded: list[Session] = []
+        self.nodes: list[Session] = []
         self.special: list[tuple[Session, list[Subscription]]] = []
         self.shared: list[ShareGroup] = []
         self.is_empty = True
@@ -121,6 +126,8 @@ class Route:
         route.is_own = True
         route.plain = [one for one in self.plain if not one[0].is_peer]
         route.lossy_5 = [one for one in self.lossy_5 if not one.is_peer]
+        route.recoded = [one for one in self.recoded if not one.is_peer]
+        route.nodes = []
         route.holders = {one: held for one, held in self.holders.items() if not one.is_peer}
         route.is_empty = not (route.plain or route.special or route.shared)
         return route
@@ -130,6 +137,10 @@ class Route:
         self.is_odd = self.space is not None or self.service is not Service.NONE
         is_plain = not (self.special or self.shared or self.is_forbidden or self.is_odd)
         self.is_empty = not (self.plain or self.special or self.shared)
+        self.nodes = [one for one in self.lossy_5 if one.link is not None and one.link.takes_older]
+        self.recoded = self.lossy_5
+        if self.nodes:
+            self.recoded = [one for one in self.lossy_5 if one not in self.nodes]
         self.is_same_for_all = (is_plain and not self.lossy_5, is_plain and not self.lossy_311)
         if is_plain:
             self.key = tuple((one.number, qos, one.version) for one, qos in self.plain)

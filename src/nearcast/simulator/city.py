@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nearcast.mqtt import Publish
+from nearcast.mqtt import ProtocolVersion, Publish
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, uniform
 from nearcast.simulator.world import Send, World
@@ -35,9 +35,11 @@ class City:
         """Let time pass."""
         self.world.run(self.world.now + ms)
 
-    def client(self, name: str, home: str, *filters: str) -> SimulatedClient:
+    def client(
+        self, name: str, home: str, *filters: str, version: ProtocolVersion = ProtocolVersion.V5
+    ) -> SimulatedClient:
         """Let a client connect to a node and subscribe."""
-        client = SimulatedClient(name)
+        client = SimulatedClient(name, version=version)
         self.homes[name] = home
         self.admit(client)
         for one in filters:

@@ -39,10 +39,18 @@ class FromNode:
 
 
 class SimulatedClient:
-    """An MQTT 5 client with a lasting session; it keeps all that it was sent, in order."""
+    """An MQTT client with a lasting session; it keeps all that it was sent, in order."""
 
-    def __init__(self, name: str, expiry_s: int = SESSION_S, *, is_clean: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        expiry_s: int = SESSION_S,
+        *,
+        is_clean: bool = False,
+        version: ProtocolVersion = ProtocolVersion.V5,
+    ) -> None:
         self.name = name
+        self._version = version
         self._is_clean = is_clean
         self.received: list[Publish] = []
         self.subacks: list[Suback] = []
@@ -63,8 +71,10 @@ class SimulatedClient:
 
     def connect(self) -> None:
         """Come, or come back."""
-        properties = Properties(session_expiry_interval=self._expiry_s)
-        connect = Connect(self.name, ProtocolVersion.V5, self._is_clean, properties=properties)
+        properties = Properties()
+        if self._version is ProtocolVersion.V5:
+            properties = Properties(session_expiry_interval=self._expiry_s)
+        connect = Connect(self.name, self._version, self._is_clean, properties=properties)
         self._talk = Conversation(connect, self._earlier)
 
     def lose(self) -> None:
