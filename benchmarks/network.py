@@ -109,18 +109,19 @@ def cost_rows(quick: bool) -> Iterator[Row]:
     """Yield the cost of crossing, at every QoS and where nothing can be sent in one go."""
     share = 5 if quick else 1
     sizes = {0: 1_000_000, 1: 150_000, 2: 80_000}
-    for durability in ("off", "process"):
-        with network_of(4, durability) as nodes:
+    for durability, direct in (("off", False), ("off", True), ("process", False)):
+        with network_of(4, durability, direct=direct) as nodes:
+            how = ", direct" if direct else ""
             for qos, messages in sizes.items():
                 if durability == "process" and not qos:
                     continue
                 for version, name in ((4, "MQTT 3.1.1"), (5, "MQTT 5")):
-                    title = f"10 pairs, {name}, QoS {qos}, durability {durability}"
+                    title = f"10 pairs, {name}, QoS {qos}, durability {durability}{how}"
                     load = pairs(10, 200)
                     yield from crossing_cost(nodes, title, load, version, qos, messages // share)
             if durability == "off":
                 for qos in (0, 1):
-                    title = f"100 pairs, one packet at a time, QoS {qos}"
+                    title = f"100 pairs, one packet at a time, QoS {qos}{how}"
                     yield from crossing_cost(nodes, title, pairs(100, 1), 4, qos, 100_000 // share)
 
 
@@ -173,22 +174,24 @@ def near_rows(quick: bool) -> Iterator[Row]:
 
 def latency_rows(quick: bool) -> Iterator[Row]:
     """Yield p50 and p99 of a message that crosses, beside one that stays."""
-    times: dict[str, list[float]] = {CROSSES: [], STAYS: []}
-    with network_of(4) as nodes:
-        for _ in range(2 if quick else 5):
-            for where in times:
-                port = nodes.ports[where == CROSSES]
-                times[where] += round_trips(nodes.ports[0], port, 200, 1.5 if quick else 4)
-    for name, place in (("p50", 49), ("p99", 98)):
-        ours, peer = (statistics.quantiles(one, n=100)[place] for one in times.values())
-        yield {
-            "name": f"latency {name} of a message that crosses beside one that stays, µs",
-            "ours": ours,
-            "peer": peer,
-            "ratio": ours / peer,
-            "target": "report",
-            "holds": None,
-        }
+    for direct in (False, True):
+        times: dict[str, list[float]] = {CROSSES: [], STAYS: []}
+        with network_of(4, direct=direct) as nodes:
+            for _ in range(2 if quick else 5):
+                for where in times:
+                    port = nodes.ports[where == CROSSES]
+                    times[where] += round_trips(nodes.ports[0], port, 200, 1.5 if quick else 4)
+        how = ", direct" if direct else ""
+        for name, place in (("p50", 49), ("p99", 98)):
+            ours, peer = (statistics.quantiles(one, n=100)[place] for one in times.values())
+            yield {
+                "name": f"latency {name} of a message that crosses beside one that stays{how}, µs",
+                "ours": ours,
+                "peer": peer,
+                "ratio": ours / peer,
+                "target": "report",
+                "holds": None,
+            }
 
 
 def handover_rows(quick: bool) -> Iterator[Row]:

@@ -76,7 +76,8 @@ class Nodes:
         while time.monotonic() < deadline:
             members = self.members()
             links = [link for one in members for link in one.links.values()]
-            if len(links) == count * (count - 1) and all(link.is_up for link in links):
+            is_there = all(one.is_up and one.is_direct == bool(self._network) for one in links)
+            if len(links) == count * (count - 1) and is_there:
                 return
             time.sleep(0.1)
         message = "the nodes do not find each other"
