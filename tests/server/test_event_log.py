@@ -107,6 +107,19 @@ async def test_a_disk_that_stands_still_stops_nobody_and_leaves_a_gap(
     assert {one["reason"] for one in rows(tmp_path, "gaps")} == {"backlog"}
 
 
+async def test_at_the_end_all_is_written_though_a_signal_cuts_a_write_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EventLog(tmp_path, "n", 1.0, 60.0)
+    for _ in range(20):
+        note(log, 50)
+    write = os.writev
+    monkeypatch.setattr("os.writev", lambda pipe, parts: write(pipe, [b"".join(parts)[:100]]))
+    log.close()
+
+    assert numbers(tmp_path) == list(range(1, 21))
+
+
 async def test_a_writer_that_dies_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

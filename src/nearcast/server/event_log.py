@@ -157,7 +157,8 @@ class EventLog:
         os.set_blocking(self._pipe, True)
         self._add(self.recorder.take())
         self._waiting.append(batch_header(0, self.recorder.next))
-        self._push()
+        while self._waiting:  # a signal may cut a write short
+            self._push()
         os.close(self._pipe)
         os.close(self._lock)
         self._pump.wait()
