@@ -231,7 +231,7 @@ class Trouble:
             and {one.plan for one in members} == {self.plans}
         )
 
-    def wait_until_calm(self, most_s: float = 60.0) -> bool:
+    def wait_until_calm(self, most_s: float = 180.0) -> bool:
         """Wait until everything is mended; tell whether it is."""
         deadline = time.monotonic() + most_s
         while not self.is_calm():

@@ -36,7 +36,7 @@ LEAST_HARM = 3
 STANDSTILL_S = 1.0
 """Where this machine stood still for so long, nodes may have given each other up for a moment."""
 CONTEST_S = PATIENCE_MS / 1000
-SETTLE_S = 90.0
+SETTLE_S = 240.0
 SHOWN = 20
 UNDER_WAY_MS = 20_000
 """A message may be under way so long while NATS hangs; a crash then takes its trace along."""

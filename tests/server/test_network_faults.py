@@ -35,7 +35,7 @@ def found(seconds: int, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.server
-@pytest.mark.timeout(FAULTS_S + 600)
+@pytest.mark.timeout(FAULTS_S + 1_500)
 def test_nothing_is_lost_doubled_misplaced_or_out_of_order_and_the_nodes_logs_say_so_too():
     told = found(FAULTS_S, "--audit")
 
