@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from nearcast.cli import app
+from nearcast.eventlog.records import Record
+from nearcast.eventlog.segments import open_segments, read_segment
 from nearcast.locality import load_plan
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.pipeline.event_logs import read_log
@@ -50,7 +53,8 @@ mode = "learned"
 hold = "3s"
 omega = 0.3
 """
-WAIT_S = 20.0
+WAIT_S = 60.0
+PROBES = count()
 
 
 class Client:
@@ -81,8 +85,8 @@ class Client:
         self.paho.loop_stop()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + WAIT_S
+def wait_for(condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
+    until_s = time.monotonic() + wait_s
     while not condition():
         assert time.monotonic() < until_s, "waited too long"
         time.sleep(0.05)
@@ -100,7 +104,7 @@ def broker(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes], Path]]:
             [sys.executable, "-c", code, "serve", *options], stdout=file, stderr=file
         )
     try:
-        wait_for(lambda: b"Ready." in said.read_bytes() or process.poll() is not None)
+        wait_for(lambda: b"Ready." in said.read_bytes() or process.poll() is not None, 2 * WAIT_S)
         yield port, process, said
     finally:
         process.terminate()
@@ -114,6 +118,7 @@ class News:
         self._client = Client(port, "machine")
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._tell)
+        self._told_s: list[float] = []
 
     def _tell(self) -> None:
         count = 0
@@ -121,9 +126,15 @@ class News:
             for topic in ("plant/heat", "plant/flow"):
                 self._client.publish(topic, count, retain=True)
             count += 1
+            self._told_s.append(time.monotonic())
 
-    def __enter__(self) -> None:
+    def rate(self) -> float:
+        """Return how often a second it has told so far: less on a slow machine."""
+        return (len(self._told_s) - 1) / (self._told_s[-1] - self._told_s[0])
+
+    def __enter__(self) -> "News":
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
@@ -154,6 +165,16 @@ def walk_about(port: int, steps: int = 12) -> None:
         client.close()
 
 
+def retained(log: Path, client: str) -> list[bytes]:
+    """Return what the log has by now on retained messages for a client."""
+    return [
+        body
+        for path in open_segments(log)
+        for kind, body in read_segment(path)
+        if kind is Record.RETAINED and client.encode() in body
+    ]
+
+
 def choices(spark: SparkSession, log: Path, client: str) -> list[str]:
     rows = read_log(spark, str(log), "retained").where(f"client = '{client}'").orderBy("sequence")
     return [row["choice"] for row in rows.collect()]
@@ -172,10 +193,11 @@ def lesson(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
     data, output = folder / "data", folder / "nightly"
     data.mkdir()
     write_policies(Policies(), data / "policies.json")  # no policy at all: MQTT's way
-    with broker(folder) as (port, process, said), News(port):
+    with broker(folder) as (port, process, said), News(port) as news:
         walk_about(port)
         before = newcomer(port, "before")
-        time.sleep(0.5)  # the log is written every 0.2 s
+        wait_for(lambda: len(retained(data / "eventlog", "before")) == 1)
+        rate = news.rate()
         asked = [
             *("--input", str(data / "eventlog"), "--output", str(output)),
             *("--config", str(folder / "nearcast.toml"), "--brokers", "2", "--capacity", "0.3"),
@@ -185,9 +207,9 @@ def lesson(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
         os.kill(process.pid, signal.SIGHUP)
         wait_for(lambda: b"policies.json: 2 topics" in said.read_bytes())
         after = newcomer(port, "after")
-        time.sleep(0.5)
+        wait_for(lambda: len(retained(data / "eventlog", "after")) == 2)
         noted = {name: choices(spark, data / "eventlog", name) for name in ("before", "after")}
-    return {"folder": folder, "output": output, "before": before, "after": after,
+    return {"folder": folder, "output": output, "before": before, "after": after, "rate": rate,
             "noted": noted, "steps": {step["name"]: step for step in report["steps"]}}  # fmt: skip
 
 
@@ -196,7 +218,8 @@ def test_a_newcomer_got_a_copy_before_and_waits_for_the_next_message_afterwards(
 ):
     tables = read_policies(lesson["folder"] / "data" / "policies.json").topics
     assert set(tables) == {"plant/heat", "plant/flow"}
-    assert tables["plant/heat"].rates.publish == pytest.approx(3.0, rel=0.5)
+    step_s = 0.3  # a tenth of `hold`
+    assert tables["plant/heat"].rates.publish == pytest.approx(step_s * lesson["rate"], rel=0.5)
     assert lesson["before"]
     assert not lesson["after"]
     assert lesson["noted"]["before"] == ["sent_now"]
@@ -241,7 +264,19 @@ def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: P
         walker.subscribe("$near/500m/shops/#")
         for lat in (47.3, 47.309):  # leaves of the two brokers
             walker.publish("$position", {"lon": 8.5, "lat": lat})
-            time.sleep(0.5)  # the other node hears of the step
+            wait_for(lambda: is_known(shop, walker, lat))  # noqa: B023 - right here
             shop.publish("shops/far", {"lon": 8.5, "lat": 47.9})
             shop.publish(f"shops/{lat}", {"lon": 8.5, "lat": lat})
-            assert walker.first()[0] == f"shops/{lat}"
+            heard = iter(lambda: walker.first()[0], None)
+            assert next(one for one in heard if "probe" not in one) == f"shops/{lat}"
+
+
+def is_known(shop: Client, walker: Client, lat: float) -> bool:
+    """Tell whether the shop's node has heard where the walker is by now."""
+    probe = f"shops/probe{next(PROBES)}"
+    shop.publish(probe, {"lon": 8.5, "lat": lat})
+    with suppress(queue.Empty):
+        while walker.got.get(timeout=0.2)[0] != probe:
+            pass  # an earlier one
+        return True
+    return False
