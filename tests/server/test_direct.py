@@ -234,6 +234,27 @@ async def test_a_node_that_comes_back_with_another_door_is_reached_there():
         await told(a, b)
 
 
+async def test_a_link_over_nats_works_on_while_a_door_is_found_or_not():
+    async with two("b") as (a, b, nats):
+        address, b.doors.address = b.doors.address, ""
+        await linked(a, b)
+        speaker, box = await told(a, b)
+        found, ask = asyncio.Event(), nats.ask
+
+        async def ask_slowly(name: str) -> str:
+            await found.wait()
+            return await ask(name)
+
+        a.doors._ask = ask_slowly
+        a.doors.know("b", address)
+        await until(lambda: "b" in a.doors._dialing)
+        say(a, speaker, range(100, 200))
+        await until(lambda: b"<199>" in box.data)
+        found.set()
+        await until(lambda: a.doors.is_direct("b"))
+        assert a.mesh.peers["b"].link.restarts == 0
+
+
 @pytest.mark.parametrize("late", [1, 5, 50])
 async def test_a_link_over_nats_goes_on_directly_and_nothing_overtakes(late: int):
     """NATS is slow: frames that were with it arrive behind those that go directly."""
