@@ -12,8 +12,10 @@ settings.register_profile("soak", max_examples=5_000, **_COMMON)  # type: ignore
 settings.load_profile(os.environ.get("NEARCAST_HYPOTHESIS", "quick"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give those that start other processes more time: the limit is for what hangs, not for slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give those that start other processes more time: the limit is for what hangs, not slow."""
+    if not config.getoption("timeout", None):  # a soak takes as long as it takes
+        return
     for item in items:
         is_heavy = item.get_closest_marker("spark") or item.get_closest_marker("server")
         if is_heavy and item.get_closest_marker("timeout") is None:
