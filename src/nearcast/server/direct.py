@@ -189,7 +189,7 @@ class Doors:
         self._known: dict[str, str] = {}
         self._ways: dict[str, Way] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
-        self._tried: dict[str, tuple[int, float]] = {}
+        self._tried: dict[str, float] = {}
         self._told: dict[str, str] = {}
 
     async def open(self) -> None:
@@ -262,11 +262,9 @@ class Doors:
         return name in self._dialing and not link.is_up
 
     def _may_dial(self, name: str) -> bool:
-        if name not in self._known:
-            return False
-        beginning, at = self._tried.get(name, (-1, 0.0))
-        is_new = beginning != self._mesh.peers[name].link.restarts
-        return is_new or asyncio.get_running_loop().time() - at > AGAIN_S
+        last = self._tried.get(name)
+        is_time = last is None or asyncio.get_running_loop().time() - last > AGAIN_S
+        return name in self._known and is_time
 
     async def _dial(self, name: str, address: str, beginning: int) -> None:
         try:
@@ -274,7 +272,7 @@ class Doors:
                 await self._knock(name, address, beginning)
         except (OSError, TimeoutError, NatsError, EnvironmentProblem) as problem:
             self._tell(name, f"node {name} is not reached at {address}: over NATS, then", problem)
-            self._tried[name] = (beginning, asyncio.get_running_loop().time())
+            self._tried[name] = asyncio.get_running_loop().time()
         else:
             self._tell(name, f"node {name} is reached directly at {address}")
         finally:
