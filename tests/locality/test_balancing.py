@@ -13,6 +13,7 @@ from nearcast.locality import Counts, Plan, Rect, adapted
 from nearcast.locality.balancing import (
     _Parts,
     assign_leaves,
+    border_flows,
     movement_flows,
     naive_assignment,
 )
@@ -101,6 +102,50 @@ def test_the_cut_is_near_the_best_there_is_on_small_plans(seed: int) -> None:
 
     found = assign_leaves(plan, flows, 2, loads, tolerance=0.4)
     assert found.cut <= 1.4 * best_cut(flows, loads, 2, most)
+
+
+def test_borders_are_as_long_as_what_two_leaves_share() -> None:
+    quarters = four()
+    rects = [leaf.rect for leaf in quarters.leaves]
+    touching = {
+        (a, b): 500  # half a side of the space, in thousandths
+        for a, b in itertools.combinations(range(4), 2)
+        if rects[a].west == rects[b].west or rects[a].south == rects[b].south
+    }
+
+    assert border_flows(quarters) == touching  # corners that touch are no border
+    assert border_flows(Plan.build(SPACE, [], Counts.empty(3))) == {}
+
+
+def test_a_slow_region_borders_on_the_leaves_around_it() -> None:
+    plan = Plan.build(SPACE, [(1.0, 1.0, 3.0, 2.0)], Counts.empty(3))
+    assert [leaf.kind for leaf in plan.leaves] == ["r", "q"]
+
+    assert border_flows(plan) == {(0, 1): 375}  # two eighths wide, one eighth high
+
+
+@pytest.mark.parametrize("brokers", [2, 4])
+def test_where_nobody_counted_movements_each_broker_gets_leaves_that_lie_together(
+    brokers: int,
+) -> None:
+    plan, loads = sixteen(), [1] * 16
+    found = assign_leaves(plan, {}, brokers, loads)
+    inside = [
+        length
+        for (a, b), length in border_flows(plan).items()
+        if found.brokers[a] == found.brokers[b]
+    ]
+
+    whole = 24 * 250  # all borders; the shortest cuts are one line through the middle, or two
+    assert sum(inside) == whole - 1000 * (1 if brokers == 2 else 2)
+    assert found.imbalance == 1.0
+    assert (found.cut, found.flow) == (0, 0)  # what was counted: nothing
+
+
+def test_counted_movements_count_and_borders_do_not() -> None:
+    plan = four()
+    diagonal = {(0, 3): 1, (1, 2): 1}  # leaves that share a corner only
+    assert assign_leaves(plan, diagonal, 2, [1] * 4).cut == 0
 
 
 def test_one_broker_cuts_nothing_and_a_plan_without_users_is_assigned_all_the_same() -> None:

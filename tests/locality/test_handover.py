@@ -565,6 +565,40 @@ def test_an_event_offered_for_other_leaves_later_is_known_at_both_and_forgotten_
     assert [type(m.message) for m in holder.receive(later, now=901)] == [Known]
 
 
+def test_who_is_back_is_asked_at_once_what_it_remembers() -> None:
+    pursuit = Pursuit(0, TIMING, probes=True)
+    first, second = Known(1, (1, 1)), Known(1, (2, 1))
+    pursuit.tell(1, "kept", 1, "kept", 0, 10_000)
+    assert pursuit.again(1, 1) == [Outgoing(1, "kept")]  # the answer will tell
+
+    pursuit.heard(1, first.table, 2)
+    pursuit.acknowledged(1, "kept", 1)
+    assert pursuit.again(1, 3) == [Outgoing(1, Probe(0))]
+    assert pursuit.heard(1, first.table, 4) == []
+    assert pursuit.heard(1, second.table, 5) == [Outgoing(1, "kept")]
+
+
+def test_a_node_that_serves_its_own_clients_at_once_hears_nothing_of_its_own_events() -> None:
+    """Other gateways do, whichever of event and registration comes first."""
+    event = Event((1, 1), Rect.at(1.5, 1.5), 5, 5_000, 1)
+    offer = Offer(1, event, 1, ("q0",))
+    registers = [Register(n, "s", 1, (Span(("q0",), WEST, 0, None),)) for n in (1, 2)]
+    told = {}
+    for tells in (True, False):
+        for messages in ([offer, *registers], [*registers, offer]):
+            holder = Holder(0, 1, TIMING, tells_publishers=tells)
+            out = [o for m in messages for o in holder.receive(m, now=6)]
+            told[tells, messages[0] is offer] = {o.to for o in out if type(o.message) is Match}
+            assert holder.is_pursuing(1)
+
+    assert told == {
+        (True, True): {1, 2},
+        (True, False): {1, 2},
+        (False, True): {2},
+        (False, False): {2},
+    }
+
+
 def test_when_a_peer_is_back_it_hears_again_what_it_has_not_acknowledged() -> None:
     pursuit = Pursuit(0, Timing(retry_ms=1_000), probes=False)
     for key in ("known", "lost"):

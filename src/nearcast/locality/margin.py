@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import hypot
+from math import dist, hypot
 
 from nearcast.locality.rect import Rect
 
@@ -37,22 +37,18 @@ def widened(areas: Sequence[Rect], slack: float) -> Rect:
     longer = max(width, height)
     if not slack or not width or not height:
         return area.grown(slack * longer)
-    steps = [_step(before, after) for before, after in pairwise(areas)]
-    x, y = sum(step[0] for step in steps) / width, sum(step[1] for step in steps) / height
-    way = sum(hypot(step[0] / width, step[1] / height) for step in steps)
-    if not x and not y:
+    middles = [
+        ((one.west + one.east) / (2 * width), (one.south + one.north) / (2 * height))
+        for one in areas
+    ]
+    (from_x, from_y), (to_x, to_y) = middles[0], middles[-1]
+    made_good = hypot(to_x - from_x, to_y - from_y)
+    if not made_good:
         return area.grown(slack * longer)
-    made_good = hypot(x, y)
-    straight = min(1.0, made_good / way) ** 2
+    straight = min(1.0, made_good / sum(dist(a, b) for a, b in pairwise(middles))) ** 2
     ahead = _AHEAD * slack * straight / made_good
-    there = _moved(area, ahead * x * width, ahead * y * height)
+    there = _moved(area, ahead * (to_x - from_x) * width, ahead * (to_y - from_y) * height)
     return area.joined(there).grown(slack * longer * (1 - straight * (1 - _BESIDE)))
-
-
-def _step(before: Rect, after: Rect) -> tuple[float, float]:
-    """Return how far the middle moved."""
-    x = (after.west - before.west + after.east - before.east) / 2
-    return x, (after.south - before.south + after.north - before.north) / 2
 
 
 def _moved(area: Rect, x: float, y: float) -> Rect:
