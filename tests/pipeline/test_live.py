@@ -11,6 +11,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,13 +21,14 @@ from pyspark.sql import SparkSession
 
 from nearcast.cli import main
 from nearcast.config import Configuration, load
-from nearcast.config.schema import AttributeSection, SpaceSection
+from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.matching import Matcher
 from nearcast.model import Event, MisuseError, Subscription, parse_where
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Publish
 from nearcast.pipeline.live import live_of, start_live
 from nearcast.pipeline.live_events import LiveReader
+from nearcast.pipeline.live_jetstream import FeedAddress, FeedWatch
 from nearcast.pipeline.live_spool import read_spool, spool_end, spool_start
 from nearcast.pipeline.match import Question
 from nearcast.pipeline.stream import Stream, read_deliveries, subscriptions_at
@@ -166,14 +168,14 @@ def own_numbers(folder: Path) -> dict[int, object]:
     }
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 120) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, "it takes too long"
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come_back(
     spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
 ):
@@ -219,6 +221,10 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
     # The network's feed has all of it, from before the stream as well.
     feed = stream_of(tmp_path / "feed", config, changes=tmp_path / "changes")
     live = live_of(broker.nats, section, load(config, {}).network)
+    watch = FeedWatch(FeedAddress(NetworkSection(join=[broker.nats])))
+    count = len(before + during + after + away) + len(bad)
+    wait_until(lambda: watch.marks()[1] > count)  # it is a moment behind
+    watch.close()
     with start_live(spark, feed, live, once=True) as running:
         running.wait()
     fed = read_deliveries(spark, tmp_path / "feed" / "out").count()
@@ -228,9 +234,11 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
     assert shifted == pairs(spark, tmp_path)
 
     # Each delivery came back once, in order: nothing broke while they were published.
+    with Client(Target(port=broker.port, timeout_s=60)) as client:
+        client.publish([Publish("found/end", b"end", 1)])
     resumed = Target(port=broker.port, client_id="reader", session_expiry_s=900, clean_start=False)
     with Client(resumed) as reader:
-        came = list(reader.messages(3))
+        came = list(takewhile(lambda one: one.payload != b"end", reader.messages(60)))
     assert Counter((json.loads(one.payload)["n"], key_of(one)) for one in came) == goal
     for key in WISHES:
         order = [int(dict(one.properties.user_properties)["event"])
@@ -250,7 +258,7 @@ def key_of(message: Publish) -> int:
     return int(message.topic.removeprefix("found/"))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
     spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
 ):
@@ -282,7 +290,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
     done = subprocess.run(
         [*command(tmp_path, broker), "--once"],
         check=False,
-        timeout=300,
+        timeout=600,
         capture_output=True,
         cwd=tmp_path,
     )
