@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 from nearcast.eventlog import VersionedTable
 from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, Space, Subscription, parse_where
+from nearcast.server.processes import free_port
 
 pytestmark = pytest.mark.spark
 
@@ -51,14 +51,8 @@ def launched(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes
         )  # fmt: skip
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def wait_for(log: Path, words: str, count: int = 1) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while log.read_text().count(words) < count:
         assert time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.2)
@@ -90,7 +84,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for daemon in reversed(daemons):
             os.killpg(daemon.pid, signal.SIGTERM)
         for daemon in daemons:
-            daemon.wait(timeout=30)
+            daemon.wait(timeout=120)
 
 
 def write_input(root: Path) -> None:
@@ -119,7 +113,7 @@ def expected() -> list[tuple[int, int, int]]:
     )
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(master: str, tmp_path: Path):
     write_input(tmp_path)
     command = [
