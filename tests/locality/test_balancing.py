@@ -142,6 +142,24 @@ def test_where_nobody_counted_movements_each_broker_gets_leaves_that_lie_togethe
     assert (found.cut, found.flow) == (0, 0)  # what was counted: nothing
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_borders_cut_are_shorter_than_those_of_strips(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    xs, ys = random.uniform(0, 8, (2, 200))
+    counts = Counts.from_positions(SPACE, [], xs, ys, depth=6)
+    plan = Plan.build(SPACE, [], counts, capacity=12)
+    borders = border_flows(plan)
+
+    def cut(parts: list[int]) -> int:
+        return sum(length for (a, b), length in borders.items() if parts[a] != parts[b])
+
+    wests, souths = ([leaf.rect[axis] for leaf in plan.leaves] for axis in (0, 1))
+    strips = [[min(3, int(low // 2)) for low in lows] for lows in (wests, souths)]
+    found = assign_leaves(plan, {}, 4)
+    assert cut(list(found.brokers)) < 0.72 * min(map(cut, strips))
+    assert found.imbalance < 1.15
+
+
 def test_counted_movements_count_and_borders_do_not() -> None:
     plan = four()
     diagonal = {(0, 3): 1, (1, 2): 1}  # leaves that share a corner only

@@ -84,6 +84,21 @@ def test_a_holder_that_comes_back_empty_knows_all_within_moments() -> None:
     assert len(reader.received) == 1
 
 
+def test_the_node_of_publication_hears_nothing_of_its_own_event() -> None:
+    city, reader, writer = city_with(3, held_by(["n0", "n1", "n2"], "n2"))
+    city.publish(writer, "$position", HERE, 1)
+    writer.subscribe("$near/50000m/city/#")
+    city.turn(writer)
+    city.run(500)
+    before = sum(node.mesh.counts.messages_sent for node in city.nodes.values())
+    city.publish(writer, "city/news", HERE, 1)
+    city.run(500)
+
+    assert [len(one.received) for one in (reader, writer)] == [1, 1]
+    said = sum(node.mesh.counts.messages_sent for node in city.nodes.values()) - before
+    assert said == 4  # to the holder, from there to the reader's node, and an answer to each
+
+
 def test_the_same_seed_is_the_same_town() -> None:
     digests = [run_town(seed, most_nodes=5, keep_digest=True).digest for seed in (3, 3, 4)]
     assert digests[0] == digests[1] != digests[2]
