@@ -57,9 +57,17 @@ def test_who_goes_straight_on_has_room_ahead_and_little_elsewhere(x: int, y: int
 
 
 def test_a_slanting_way_has_its_room_in_both_directions() -> None:
-    cover = widened(way((-3, 4), (0, 0)), 0.3)
+    cover = widened(way((-0.3, 0.4), (0, 0)), 0.3)
 
     assert cover == pytest.approx((-0.6, -0.6 - 0.8 * 0.8, 0.6 + 0.8 * 0.6, 0.6))
+
+
+@pytest.mark.parametrize("far", [(1.5, 0.0), (0.0, -1.5), (-7.0, 7.0)])
+def test_who_has_jumped_farther_than_the_area_reaches_is_not_going_anywhere(
+    far: tuple[float, float],
+) -> None:
+    jump = way((0, 0), far)
+    assert widened(jump, 0.25) == jump[-1].grown(0.25)
 
 
 def test_the_more_somebody_wanders_the_more_alike_the_sides_are() -> None:

@@ -71,12 +71,10 @@ class _Subscription:
 
     def last_areas(self) -> list[Rect]:
         """Return the areas of the last few steps, oldest first; none from before it ended."""
-        areas: list[Rect] = []
-        for _, area in reversed(self.history[-1 - STEPS :]):
-            if area is None:
-                break
-            areas.insert(0, area)
-        return areas
+        areas = [area for _, area in self.history[-1 - STEPS :]]
+        while None in areas:
+            del areas[0]
+        return areas  # type: ignore[return-value]
 
     def area_at(self, at: Instant) -> Rect | None:
         for since, area in reversed(self.history):

@@ -28,27 +28,44 @@ _BESIDE = 1 / 3  # of the slack, around who goes straight on
 def widened(areas: Sequence[Rect], slack: float) -> Rect:
     """Return a rectangle around the last of the areas that a subscription had, oldest first.
 
-    `slack` is the room on each side for one that has not moved or wanders, as a share of the longer
-    side. How straight the way was is the distance made good over the way made, squared: 1 for a
-    straight line, near 0 for who is back where the steps began. O(areas).
+    `slack` is the room on each side for one that wanders, has not moved, or has just moved farther
+    than it reaches itself; as a share of the longer side. How straight the way was is the distance
+    made good over the way made, squared: 1 for a straight line, near 0 for who is back where the
+    steps began. O(areas).
     """
     area = areas[-1]
     width, height = area.east - area.west, area.north - area.south
-    longer = max(width, height)
-    if not slack or not width or not height:
-        return area.grown(slack * longer)
+    room = slack * max(width, height)
+    before = areas[-2] if len(areas) > 1 else area
+    if (
+        not slack
+        or not width
+        or not height
+        or abs(area.west - before.west) > width
+        or abs(area.south - before.south) > height
+    ):
+        return area.grown(room)
+    x, y, straight = _direction(areas, width, height)
+    ahead = _AHEAD * slack * straight
+    there = _moved(area, ahead * x * width, ahead * y * height)
+    return area.joined(there).grown(room * (1 - straight * (1 - _BESIDE)))
+
+
+def _direction(areas: Sequence[Rect], width: float, height: float) -> tuple[float, float, float]:
+    """Return where the way leads, as a vector of length 1 (0 if nowhere), and how straight it was.
+
+    Distances are in widths and heights: a degree of longitude is not one of latitude.
+    """
     middles = [
         ((one.west + one.east) / (2 * width), (one.south + one.north) / (2 * height))
         for one in areas
     ]
-    (from_x, from_y), (to_x, to_y) = middles[0], middles[-1]
-    made_good = hypot(to_x - from_x, to_y - from_y)
+    x, y = middles[-1][0] - middles[0][0], middles[-1][1] - middles[0][1]
+    made_good = hypot(x, y)
     if not made_good:
-        return area.grown(slack * longer)
-    straight = min(1.0, made_good / sum(dist(a, b) for a, b in pairwise(middles))) ** 2
-    ahead = _AHEAD * slack * straight / made_good
-    there = _moved(area, ahead * (to_x - from_x) * width, ahead * (to_y - from_y) * height)
-    return area.joined(there).grown(slack * longer * (1 - straight * (1 - _BESIDE)))
+        return 0.0, 0.0, 0.0
+    way = sum(dist(a, b) for a, b in pairwise(middles))
+    return x / made_good, y / made_good, min(1.0, made_good / way) ** 2
 
 
 def _moved(area: Rect, x: float, y: float) -> Rect:
