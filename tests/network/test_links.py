@@ -30,6 +30,7 @@ class End:
         self.link = Link(TIMING, Random(f"{seed}{name}"), name.encode())
         self.skew_ms = skew_ms
         self.sent: list[list[bytes]] = []
+        self.instants: list[list[int]] = []
         self.got: list[list[bytes]] = []
         self.greetings: list[bytes] = []
 
@@ -38,6 +39,7 @@ class End:
             if isinstance(one, Up):
                 self.got.append([])
                 self.sent.append([])
+                self.instants.append([])
                 self.greetings.append(one.greeting)
             elif isinstance(one, Arrived):
                 self.got[-1].append(one.content)
@@ -80,6 +82,7 @@ class Pair:
                     content = self.random.randbytes(3)
                     end.link.send(content)
                     end.sent[-1].append(content)
+                    end.instants[-1].append(self.now + end.skew_ms)
             self.step()
 
 
@@ -120,6 +123,23 @@ def test_what_arrives_is_a_prefix_of_what_was_sent_and_the_link_comes_back(
     assert [len(a.got), len(b.got)] == before
     assert a.got[-1] == b.sent[-1]
     assert b.got[-1] == a.sent[-1]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.02, 0.2]), st.sampled_from([1, 3, 40]))
+def test_all_that_was_sent_before_the_last_answered_beat_has_arrived(
+    seed: int, loss: float, disorder: int
+):
+    pair = Pair(seed, loss, disorder, skew_ms=500)
+    known = 0
+    for _ in range(400):
+        pair.run(1)
+        for end, other in (pair.ends, pair.ends[::-1]):
+            if end.sent and end.link.arrived_ms >= 0:
+                known += 1
+                got = {content for contents in other.got for content in contents}
+                for content, at in zip(end.sent[-1], end.instants[-1], strict=True):
+                    assert at >= end.link.arrived_ms or content in got
+    assert known or loss or disorder > 1
 
 
 def test_the_last_frame_is_missed_too():

@@ -357,3 +357,17 @@ def test_what_went_over_the_links_is_shown():
     assert int(topics["network/bytes/received"]) == counts.bytes_received > 0
     assert f"\nnearcast_network_frames_sent_total {counts.frames_sent}\n" in page
     assert "\nnearcast_network_handovers_total 0\n" in page
+
+
+def test_what_is_retained_reaches_a_node_whose_link_was_slow_before_it_broke():
+    """Frames are under way for longer than silence may last: they were sent, and never arrived."""
+    city = City(nodes=2, link=Link(delay=uniform(4_500, 4_500)))
+    city.run(30_000)
+    writer = city.client("w", "n0")
+    city.run(20_000)
+    city.publish(writer, "kept", b"1", 1, retain=True)
+    city.run(4_000)
+    for name, other in (("n0", "n1"), ("n1", "n0")):
+        city.nodes[name].mesh.begin_anew(other, "cut")
+    city.run(60_000)
+    assert [one.payload for one in city.nodes["n1"].node.state.retained.all()] == [b"1"]

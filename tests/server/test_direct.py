@@ -81,6 +81,11 @@ class Side:
         nats.sides[name] = self
         self.turns.on_taken, self.turns.on_written = self.mesh.settle, self._send
         self._ticking = asyncio.create_task(self._tick())
+        self.address = ""
+
+    async def open(self) -> None:
+        await self.doors.open()
+        self.address = self.doors.address
 
     def brought(self, sender: str, data: bytes) -> None:
         self.received(sender, data)
@@ -100,7 +105,7 @@ class Side:
             await asyncio.sleep(0.01)
 
     def meet(self, other: Side) -> None:
-        self.doors.know(other.mesh.name, other.doors.address)
+        self.doors.know(other.mesh.name, other.address)
         self.mesh.meet(other.mesh.name, self.clock.now_ms())
 
     def client(self, *packets: Any) -> tuple[Connection, Box]:
@@ -130,7 +135,7 @@ async def two(doors: str = "ab") -> AsyncIterator[tuple[Side, Side, Nats]]:
     nats = Nats()
     a, b = (Side(name, nats, DOOR if name in doors else None) for name in "ab")
     for side in (a, b):
-        await side.doors.open()
+        await side.open()
     try:
         yield a, b, nats
     finally:
@@ -174,6 +179,7 @@ async def test_nodes_talk_directly_where_one_has_a_door(doors: str):
         await told(a, b)
         await told(b, a)
         assert nats.carried == before
+        assert a.doors._ways["b"].early is None, "nothing waits for NATS any more"
         assert (a.mesh.peers["b"].link.restarts, b.mesh.peers["a"].link.restarts) == (0, 0)
 
 
@@ -209,6 +215,28 @@ async def test_a_connection_that_breaks_loses_nothing_and_is_made_again():
         assert a.mesh.peers["b"].link.restarts > 0
 
 
+async def test_the_end_of_a_connection_is_noticed_at_once():
+    async with two() as (a, b, nats):
+        await linked(a, b)
+        nats.is_there = False
+        a.doors.know("b", "")
+        await b.stop()
+        await until(lambda: not a.doors.is_direct("b"))
+        assert a.mesh.peers["b"].link.restarts == 1
+        assert not a.is_linked("b")
+
+
+async def test_a_second_connection_takes_the_place_of_the_first():
+    async with two("b") as (a, b, _):
+        await linked(a, b)
+        first = a.doors._ways["b"]
+        a.doors._ways.clear()
+        await until(lambda: a.doors.is_direct("b"))
+        await until(first._is_gone.is_set)
+        await until(lambda: a.is_linked("b") and b.is_linked("a"))
+        await told(a, b)
+
+
 async def test_a_link_that_begins_anew_has_a_connection_of_its_own():
     async with two() as (a, b, _):
         await linked(a, b)
@@ -222,9 +250,12 @@ async def test_a_link_that_begins_anew_has_a_connection_of_its_own():
         await told(a, b)
 
 
-async def test_a_node_that_comes_back_with_another_door_is_reached_there():
+async def test_a_node_that_comes_back_with_another_door_is_reached_there(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(direct, "AGAIN_S", 1e9)
     async with two("b") as (a, b, _):
-        address, b.doors.address = b.doors.address, ""
+        address, b.address = b.address, ""
         await linked(a, b)
         assert not a.doors.is_direct("b")
         a.doors.know("b", "127.0.0.1:1")  # nobody there
@@ -236,7 +267,7 @@ async def test_a_node_that_comes_back_with_another_door_is_reached_there():
 
 async def test_a_link_over_nats_works_on_while_a_door_is_found_or_not():
     async with two("b") as (a, b, nats):
-        address, b.doors.address = b.doors.address, ""
+        address, b.address = b.address, ""
         await linked(a, b)
         speaker, box = await told(a, b)
         found, ask = asyncio.Event(), nats.ask
@@ -250,8 +281,12 @@ async def test_a_link_over_nats_works_on_while_a_door_is_found_or_not():
         await until(lambda: "b" in a.doors._dialing)
         say(a, speaker, range(100, 200))
         await until(lambda: b"<199>" in box.data)
+        connection = a.mesh.peers["b"].connection
+        assert connection is not None
+        connection.is_paused = True  # NATS has no room
         found.set()
         await until(lambda: a.doors.is_direct("b"))
+        assert not connection.is_paused
         assert a.mesh.peers["b"].link.restarts == 0
 
 
@@ -259,7 +294,7 @@ async def test_a_link_over_nats_works_on_while_a_door_is_found_or_not():
 async def test_a_link_over_nats_goes_on_directly_and_nothing_overtakes(late: int):
     """NATS is slow: frames that were with it arrive behind those that go directly."""
     async with two("b") as (a, b, nats):
-        address, b.doors.address = b.doors.address, ""
+        address, b.address = b.address, ""
         await linked(a, b)
         speaker, box = await told(a, b)
         waiting: list[tuple[str, list[tuple[str, bytes]]]] = []
@@ -278,6 +313,82 @@ async def test_a_link_over_nats_goes_on_directly_and_nothing_overtakes(late: int
         places = [box.data.index(b"<%d>" % number) for number in range(200 + late)]
         assert places == sorted(places)
         assert (a.mesh.peers["b"].link.restarts, b.mesh.peers["a"].link.restarts) == (0, 0)
+
+
+async def test_what_waits_for_frames_that_nats_has_lost_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(direct, "EARLY_S", 0.1)
+    async with two("b") as (a, b, nats):
+        address, b.address = b.address, ""
+        await linked(a, b)
+        speaker, box = await told(a, b)
+        carry, nats.send = nats.send, lambda *_: None  # type: ignore[method-assign]
+        say(a, speaker, range(100, 101))
+        await asyncio.sleep(0.01)
+        a.doors.know("b", address)
+        await until(lambda: a.doors.is_direct("b") and b.doors.is_direct("a"))
+        nats.send = carry  # type: ignore[method-assign]
+        say(a, speaker, range(101, 200))
+        await until(lambda: all(b"<%d>" % number in box.data for number in range(200)))
+        assert b.mesh.peers["a"].link.restarts > 0
+
+
+async def test_who_leaves_while_it_is_called_is_not_connected():
+    async with two("b") as (a, b, nats):
+        found, ask = asyncio.Event(), nats.ask
+
+        async def ask_slowly(name: str) -> str:
+            await found.wait()
+            return await ask(name)
+
+        a.doors._ask = ask_slowly
+        a.meet(b)
+        b.meet(a)
+        await until(lambda: "b" in a.doors._dialing)
+        a.mesh.part("b", a.clock.now_ms())
+        a.doors.forget("b")
+        found.set()
+        await until(lambda: not a.doors._dialing)
+        assert not a.doors.is_direct("b")
+        way = Way(a.doors, "b")
+        a.doors.use(way)  # it was let in at the very last moment
+        assert not a.doors.is_direct("b")
+
+
+async def test_nobody_is_called_after_the_end():
+    async with two("b") as (a, b, _):
+        await linked(a, b)
+        await a.stop()
+        await until(lambda: not a.doors._ways)
+        assert a.doors.send([("b", b"frame")]) == [("b", b"frame")]
+        assert not a.doors._dialing
+        assert not a.doors.awaits(Way(a.doors))
+
+
+async def test_the_last_words_are_heard():
+    async with two() as (a, b, _):
+        await linked(a, b)
+        _, box = b.client(Subscribe(1, (FilterRequest("t", 0),)))
+        await until(lambda: b"\x90" in box.data)
+        speaker, _ = a.client()
+        a.say(speaker, *(Publish("t", b"<%d>" % one + bytes(50_000), 0) for one in range(100)))
+        a.turns.end()
+        await a.stop()
+        await until(lambda: b"<99>" in box.data)
+        assert all(b"<%d>" % number in box.data for number in range(100))
+
+
+async def test_a_door_on_all_addresses_is_told_as_one():
+    nats = Nats()
+    for name, door in (("a", "0.0.0.0:0"), ("b", "localhost:0")):
+        side = Side(name, nats, door)
+        side.doors.local_host = "192.0.2.7"
+        await side.open()
+        host, _, port = side.address.rpartition(":")
+        assert host == ("192.0.2.7" if name == "a" else "127.0.0.1")
+        assert int(port) > 0
+        await side.stop()
 
 
 # --- doors that do not open -----------------------------------------------------------------
@@ -312,12 +423,24 @@ async def test_where_nobody_listens_they_talk_over_nats():
         await told(a, b)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["far.example:7400", "x" * 70 + ":1", "127.0.0.1:99999", "127.0.0.1:x", ":", "127.0.0.1"],
+)
+async def test_an_address_that_is_none_is_left_for_nats(address: str):
+    async with two("b") as (a, b, _):
+        b.address = address
+        await linked(a, b)
+        assert not a.doors.is_direct("b")
+        await told(a, b)
+
+
 async def test_a_door_that_says_nothing_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(direct, "DIAL_S", 0.2)
     loop = asyncio.get_running_loop()
     silent = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
     async with two("b") as (a, b, _):
-        b.doors.address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        b.address = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
         await linked(a, b)
         assert not a.doors.is_direct("b")
         await told(a, b)
@@ -343,16 +466,18 @@ async def test_a_door_that_was_shut_is_tried_again_while_the_link_is_down(
     [
         b"\x10\x10garbage of a client\n",
         b"x" * 2_000,
-        b"NEARCAST 1 net b a %s new\n" % (b"0" * 32),
-        b"NEARCAST 2 net b a KEY new\n",
-        b"NEARCAST 1 other b a KEY new\n",
-        b"NEARCAST 1 net stranger a KEY new\n",
-        b"NEARCAST 1 net b c KEY new\n",
-        b"NEARCAST 1 net b a KEY\n",
+        b"NEARCAST 1 net b a %s\n" % (b"0" * 32),
+        b"NEARCAST 2 net b a KEY\n",
+        b"NEARCAST 1 other b a KEY\n",
+        b"NEARCAST 1 net stranger a KEY\n",
+        b"NEARCAST 1 net b c KEY\n",
+        b"NEARCAST 1 net b a\n",
         b"\xff\xfe\n",
     ],
 )
-async def test_strangers_are_sent_away_and_nobody_notices(said: bytes):
+async def test_strangers_are_sent_away_and_nobody_notices(
+    said: bytes, caplog: pytest.LogCaptureFixture
+):
     async with two() as (a, b, _):
         await linked(a, b)
         host, _, port = a.doors.address.rpartition(":")
@@ -362,6 +487,22 @@ async def test_strangers_are_sent_away_and_nobody_notices(said: bytes):
         writer.close()
         await told(a, b)
         assert a.mesh.peers["b"].link.restarts == 0
+    assert not [one for one in caplog.records if one.levelname != "INFO"]
+
+
+async def test_a_crowd_of_strangers_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(direct, "MOST_STRANGERS", 2)
+    async with two() as (a, b, _):
+        host, _, port = b.address.rpartition(":")
+        first = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        await until(lambda: len(b.doors._strangers) == 2)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await reader.read() == b""
+        for _, one in [*first, (reader, writer)]:
+            one.close()
+        await until(lambda: not b.doors._strangers)
+        await linked(a, b)
+        assert a.doors.is_direct("b")
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch):
@@ -483,8 +624,11 @@ async def test_what_a_node_does_not_read_waits_as_for_a_slow_client():
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ('direct = "7400"', "direct"),
-        ('direct = "here:70000"', "65535"),
+        ('direct = "7400"', "no HOST:PORT such as"),
+        ('direct = ":7400"', "no HOST:PORT such as"),
+        ('direct = "::1:7400"', "no HOST:PORT such as"),
+        ('direct = "here:door"', "no HOST:PORT such as"),
+        ('direct = "here:70000"', "no HOST:PORT such as"),
         ('direct = "here:7400"\nauthority = "ca.pem"', "not encrypted"),
         ('direct = "here:7400"\njoin = "tls://n:1"', "not encrypted"),
     ],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nearcast.config import NetworkSection
+from nearcast.node import Connection
 from nearcast.server.network import Network
 
 NOW_MS = 5_000
@@ -144,3 +146,22 @@ async def test_who_leaves_for_good_hands_over_first_what_only_it_has(leaves: boo
     assert mesh.left_ms == [NOW_MS] * leaves
     assert turns.scheduled == int(leaves)
     assert turns.ended
+
+
+async def test_nats_without_room_lets_those_wait_whom_it_carries_for_and_no_others():
+    mesh: Any = Mesh()
+    mesh.peers = {name: SimpleNamespace(connection=Connection()) for name in ("far", "near")}
+    turns: Any = Still()
+    turns.resumed = lambda connection: setattr(connection, "is_paused", False)
+    one = network(mesh, turns)
+    way: Any = object()
+    one.doors._ways["near"] = way
+
+    def paused() -> list[str]:
+        return [name for name, peer in mesh.peers.items() if peer.connection.is_paused]
+
+    one._let_wait()
+    assert paused() == ["far"]
+    mesh.peers["near"].connection.is_paused = True  # by its own connection
+    one._let_go_on()
+    assert paused() == ["near"]

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from nearcast.config import Configuration, DurabilitySection, LimitsSection, LogSection, NodeSection
-from nearcast.config.schema import AuthSection, ListenerSection
+from nearcast.config.schema import AuthSection, ListenerSection, RuleSection
 from nearcast.model.errors import EnvironmentProblem
+from nearcast.node import Connection
 from nearcast.server import Server
 from nearcast.server.reloading import changed_keys, merged
 
@@ -80,6 +81,17 @@ async def test_limits_take_effect_in_a_running_node(tmp_path: Path) -> None:
     assert (settings.max_connections, settings.keep_alive_s) == (3, 9)
     assert server.node._delivery._session_limit == 1_000
     assert server.node._delivery._total_limit == 2_000
+
+
+async def test_rules_are_for_clients_and_not_for_other_nodes(tmp_path: Path) -> None:
+    server = Server(configuration(tmp_path))
+    other = server.node.peering.attach("b", "1", 0)
+    client = Connection()
+    server.node.open(client, 0)
+    server.reload(configuration(tmp_path, auth=AuthSection(rules=[RuleSection(client="c")])))
+
+    assert client.permits == {}
+    assert other.permits is None
 
 
 async def test_a_reload_that_fails_changes_nothing(tmp_path: Path) -> None:

@@ -194,14 +194,17 @@ class NetworkSection(Section):
     feed: list[str] = []
     feed_size: Bytes = 1 << 30
     feed_age: Seconds = 7 * 86_400.0
-    direct: str | None = Field(None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:]+):\d{1,5}$")
+    direct: str | None = None
 
     @field_validator("direct")
     @classmethod
     def _direct_has_a_port(cls, value: str | None) -> str | None:
-        if value is not None and int(value.rpartition(":")[2]) > 65_535:
-            msg = f"'{value}' has no port from 0 to 65535"
-            raise ValueError(msg)
+        if value is not None:
+            host, _, port = value.rpartition(":")
+            is_host = host.startswith("[") == host.endswith("]") == (":" in host) and host
+            if not is_host or not port.isdecimal() or int(port) > 65_535:
+                msg = f"'{value}' is no HOST:PORT such as '10.0.0.7:7400' or '[::1]:7400'"
+                raise ValueError(msg)
         return value
 
     @field_validator("feed")

@@ -109,7 +109,8 @@ class Link:
     Contract: between an `Up` and the next `Down` the contents arrive whole, once and in the order
     sent; of a beginning that ends, a prefix of what was sent has arrived. `take_frames` returns
     what is to travel. `skew_ms` is how far the other clock is ahead, as far as the delay lets it be
-    told; `delay_ms` is the shortest round trip seen.
+    told; `delay_ms` is the shortest round trip seen. All that was sent before `arrived_ms`, in this
+    beginning or the one that has just ended, has arrived; -1: nothing surely.
     """
 
     def __init__(self, timing: LinkTiming, random: Random, greeting: bytes = b"") -> None:
@@ -129,6 +130,7 @@ class Link:
         self.restarts = 0
         self.skew_ms = 0.0
         self.delay_ms = float("inf")
+        self.arrived_ms = -1
 
     def open(self, now: int) -> None:
         """Begin to greet."""
@@ -228,6 +230,7 @@ class Link:
     def _come_up(self, now: int) -> Up:
         self.is_up = True
         self._sent = self._received = 0
+        self.arrived_ms = -1
         self._hello_at = None
         self._beat_at = now + self._timing.beat_ms
         return Up(self._peer_greeting)
@@ -239,6 +242,7 @@ class Link:
         self.is_up = False
         self.restarts += 1
         self._beat_at = None
+        self._peer_clock = self._peer_clock_at = 0
         self.delay_ms = float("inf")
         self._token = self._new_token()
         self._frames.clear()
@@ -263,13 +267,14 @@ class Link:
         self._frames.append(Frame(Kind.BEAT, self._token, self._peer_token, self._sent, times))
 
     def _beaten(self, frame: Frame, now: int) -> list[Happening]:
+        if frame.number > self._received:
+            return self._begin_anew(f"{frame.number - self._received} lost", now)
         theirs, mine, waited = _TIMES.unpack(frame.content)
         self._peer_clock, self._peer_clock_at = theirs, now
         if waited >= 0:
+            self.arrived_ms = mine  # a beat is answered only if nothing before it is missing
             round_trip = now - mine - waited
             if 0 <= round_trip <= self.delay_ms:
                 self.delay_ms = round_trip
                 self.skew_ms = theirs - now + round_trip / 2
-        if frame.number > self._received:
-            return self._begin_anew(f"{frame.number - self._received} lost", now)
         return []

@@ -285,9 +285,8 @@ class Mesh:
             self._tell_kept()
         out = []
         for name, peer in self._grown.items():
-            if peer.parts:
-                peer.link.send(b"".join(peer.parts))
-                peer.parts.clear()
+            for content in peer.take_parts():
+                peer.link.send(content)
             for frame in peer.link.take_frames():
                 data = encode_frame(frame)
                 self.counts.frames_sent += 1
@@ -411,7 +410,8 @@ class Mesh:
             self._homes.went_down(peer.name)
             if self._geography is not None:
                 self._geography.lost(peer.name, self.now_ms)
-            peer.heard_ms = self.now_ms - self._timing.silence_ms
+            if peer.link.arrived_ms >= 0:  # what is retained is told up to a turn later
+                peer.heard_ms = peer.link.arrived_ms - self._timing.silence_ms
         peer.link.greeting = self._greeting(peer.name)
         self._open_gates()
 

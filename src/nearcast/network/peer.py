@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nearcast.network.links import Link
 from nearcast.network.messages import PlansUsed
 from nearcast.node import Connection
+
+_FRAME_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -29,6 +32,18 @@ class Peer:
     """Of the messages between nodes: the newest that both understand."""
     heard_ms: int = -1
     """Until when it has surely had everything that this node told it; -1: never."""
+
+    def take_parts(self) -> Iterator[bytes]:
+        """Yield what is to travel in as few frames as that fits into, whole parts each."""
+        parts, self.parts = self.parts, []
+        start = size = 0
+        for at, part in enumerate(parts):
+            size += len(part)
+            if size >= _FRAME_BYTES:
+                yield b"".join(parts[start : at + 1])
+                start, size = at + 1, 0
+        if size:
+            yield b"".join(parts[start:])
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ class Relay(Protocol):
 
 
 AS_IT_IS = b"\xf0"
-"""In front of packets for another node that are of MQTT 3.1.1; no packet begins so."""
+"""In front of packets for another node that are of MQTT 3.1.1; nothing else to it begins so."""
 
 
 class Connection:

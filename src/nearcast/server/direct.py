@@ -3,7 +3,7 @@
     one that knows of a door                                        the node behind it
        │── what is your key? (over NATS, where strangers cannot ask) ──►│
        │◄───────────────────────────────────────────────────── key ─────│
-       │── TCP: NEARCAST 1, network, from, to, key, new or on ─────────►│
+       │── TCP: NEARCAST 1, network, from, to, key ────────────────────►│
        │◄── + ──────────────────────────────────────────────────────────│
        │◄── frames, each behind its size ──────────────────────────────►│
 
@@ -17,12 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from ipaddress import ip_address
 from struct import Struct
-
-from nats.errors import Error as NatsError
 
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.network.mesh import Mesh
@@ -34,11 +32,12 @@ log = logging.getLogger("nearcast.network")
 
 DIAL_S = 1.0
 AGAIN_S = 5.0
+EARLY_S = 1.0
+MOST_STRANGERS = 64
 _PAUSE_S = 0.05
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not opened
 _WELCOME = b"+"
 _MOST_LINE = 1_000
-_MOST_FRAME = 1 << 28
+_MOST_FRAME = 1 << 30
 _SIZE = Struct("<I")
 
 Ask = Callable[[str], Awaitable[str]]
@@ -56,12 +55,13 @@ class Way(asyncio.Protocol):
     ) -> None:
         self.name = name
         self.beginning = beginning
-        self.early: list[bytes] | None = []
+        self.early: deque[bytes] | None = deque()
         """What waits for frames that are with NATS; None: there can be none any more."""
         self.is_welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._doors = doors
         self._introduction = introduction
-        self._is_open = False
+        self._is_open = self._is_finished = False
+        self._is_gone = asyncio.Event()
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         self._parts: list[bytes] = []
@@ -77,8 +77,10 @@ class Way(asyncio.Protocol):
         self._descriptor = transport.get_extra_info("socket").fileno()
         if self._introduction:
             self._transport.write(self._introduction)
-        else:
+        elif self._doors.awaits(self):
             asyncio.get_running_loop().call_later(DIAL_S, self._end_unless_open)
+        else:
+            self.end()
 
     def _end_unless_open(self) -> None:
         if not self._is_open:
@@ -90,16 +92,20 @@ class Way(asyncio.Protocol):
             self._transport.abort()
 
     async def finish(self) -> None:
-        """Close once all is written, or it takes too long."""
-        transport = self._transport
-        for _ in range(100):
-            if transport is None or transport.is_closing() or not transport.get_write_buffer_size():
-                break
-            await asyncio.sleep(0.01)
+        """Close once the other side has read everything, or that takes too long."""
+        self._is_finished, transport = True, self._transport
+        if transport is not None and not transport.is_closing() and transport.can_write_eof():
+            transport.write_eof()
+            try:
+                async with asyncio.timeout(1):
+                    await self._is_gone.wait()
+            except TimeoutError:
+                log.info("node %s did not read the last that was for it", self.name)
         self.end()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Tell who used it."""
+        self._is_gone.set()
         if not self.is_welcome.done():
             self.is_welcome.set_exception(ConnectionError("refused"))
             self.is_welcome.exception()  # nobody need have waited for it
@@ -117,7 +123,7 @@ class Way(asyncio.Protocol):
 
     def send(self, frame: bytes) -> None:
         """Send a frame; what is lost with the connection is the link's to notice."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not (self._is_finished or self._transport.is_closing()):
             write_now(self._transport, self._descriptor, _SIZE.pack(len(frame)) + frame)
 
     def data_received(self, data: bytes) -> None:
@@ -178,7 +184,8 @@ class Doors:
         self, network: str, door: str | None, mesh: Mesh, turns: Turns, ask: Ask, received: Received
     ) -> None:
         self.key = secrets.token_hex(16)
-        self.address = ""
+        self.local_host = "127.0.0.1"
+        """By which other machines reach this one, for a door on all its addresses."""
         self._network = network
         self._door = door
         self._mesh = mesh
@@ -186,6 +193,8 @@ class Doors:
         self._ask = ask
         self._received = received
         self._server: asyncio.Server | None = None
+        self._strangers: set[Way] = set()
+        self._is_closed = False
         self._known: dict[str, str] = {}
         self._ways: dict[str, Way] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
@@ -201,23 +210,33 @@ class Doors:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: Way(self), host.strip("[]"), int(port)
             )
-        except OSError as problem:
+        except (OSError, UnicodeError) as problem:
             raise EnvironmentProblem(
-                f"cannot listen on {self._door} ({problem.strerror or problem})",
+                f"cannot listen on {self._door} ({getattr(problem, 'strerror', None) or problem})",
                 where="network.direct",
                 todo="Give an address of this machine and a free port; port 0 takes any",
             ) from None
-        port = self._server.sockets[0].getsockname()[1]
-        self.address = f"{socket.gethostname() if host in _EVERYWHERE else host}:{port}"
+
+    @property
+    def address(self) -> str:
+        """Where others find the door, in numbers: they need not ask who has a name."""
+        if self._server is None or not self._server.sockets:
+            return ""
+        host, port = self._server.sockets[0].getsockname()[:2]
+        if ip_address(host).is_unspecified:
+            host = self.local_host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def close(self) -> None:
-        """Close everything, once what was sent is on its way."""
+        """Close everything, once the others have what was sent."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for task in self._dialing.values():
             task.cancel()
-        ways, self._ways = self._ways, {}
-        await asyncio.gather(*(way.finish() for way in ways.values()))
+        for stranger in self._strangers:
+            stranger.end()
+        await asyncio.gather(*(way.finish() for way in self._ways.values()))
 
     def is_direct(self, name: str) -> bool:
         """Tell whether frames to a node go directly."""
@@ -225,7 +244,7 @@ class Doors:
 
     def know(self, name: str, address: str) -> None:
         """Take note of a node's door, if this node is to connect there; empty: it has none."""
-        if not address or (self.address and name < self._mesh.name):
+        if not address or (self._server is not None and name < self._mesh.name):
             self._known.pop(name, None)
         elif self._known.get(name) != address:
             self._known[name] = address
@@ -233,7 +252,10 @@ class Doors:
 
     def forget(self, name: str) -> None:
         """Have no more to do with a node that has left."""
-        self._known.pop(name, None)
+        for memory in (self._known, self._tried, self._told):
+            memory.pop(name, None)
+        if name in self._dialing:
+            self._dialing[name].cancel()
         way = self._ways.pop(name, None)
         if way is not None:
             way.end()
@@ -264,17 +286,18 @@ class Doors:
     def _may_dial(self, name: str) -> bool:
         last = self._tried.get(name)
         is_time = last is None or asyncio.get_running_loop().time() - last > AGAIN_S
-        return name in self._known and is_time
+        return name in self._known and is_time and not self._is_closed
 
     async def _dial(self, name: str, address: str, beginning: int) -> None:
+        said = f"node {name} is not reached at {address}: over NATS, then"
         try:
             async with asyncio.timeout(DIAL_S):
                 await self._knock(name, address, beginning)
-        except (OSError, TimeoutError, NatsError, EnvironmentProblem) as problem:
-            self._tell(name, f"node {name} is not reached at {address}: over NATS, then", problem)
+            said = f"node {name} is reached directly at {address}"
+            self._tell(name, said)
+        except Exception as problem:  # noqa: BLE001 - whatever it is: there is another way
+            self._tell(name, f"{said} ({str(problem) or type(problem).__name__})")
             self._tried[name] = asyncio.get_running_loop().time()
-        else:
-            self._tell(name, f"node {name} is reached directly at {address}")
         finally:
             self._dialing.pop(name, None)
         if name in self._mesh.peers:
@@ -284,16 +307,13 @@ class Doors:
     async def _knock(self, name: str, address: str, beginning: int) -> None:
         """Connect; if that is refused, try again: the other node may not know of this one yet."""
         host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
+        number = str(ip_address(host.strip("[]")))
         while True:
             key = await self._ask(name)
-            peer = self._mesh.peers.get(name)
-            if peer is None:
-                raise EnvironmentProblem("it has left")
-            state = "on" if peer.link.is_up else "new"
-            line = f"NEARCAST 1 {self._network} {self._mesh.name} {name} {key} {state}\n"
+            line = f"NEARCAST 1 {self._network} {self._mesh.name} {name} {key}\n"
             way = Way(self, name, beginning, line.encode())
-            await loop.create_connection(lambda way=way: way, host.strip("[]"), int(port))  # type: ignore[misc]
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda way=way: way, number, int(port))  # type: ignore[misc]
             try:
                 await way.is_welcome
             except ConnectionError:
@@ -304,47 +324,55 @@ class Doors:
             else:
                 return
 
-    def _tell(self, name: str, said: str, problem: BaseException | None = None) -> None:
+    def _tell(self, name: str, said: str) -> None:
         if self._told.get(name) != said:
             self._told[name] = said
-            reason = "" if problem is None else f" ({problem or type(problem).__name__})"
-            log.info("%s%s", said, reason)
+            log.info("%s", said)
 
     # --- what ways tell ---------------------------------------------------------------------
 
-    def use(self, way: Way) -> None:
-        """Send over this connection from now on."""
-        before = self._ways.pop(way.name, None)
-        self._ways[way.name] = way
-        if before is not None:
-            before.end()
+    def awaits(self, stranger: Way) -> bool:
+        """Give one that has connected time to introduce itself; not if there are too many."""
+        if self._is_closed or len(self._strangers) >= MOST_STRANGERS:
+            return False
+        self._strangers.add(stranger)
+        return True
 
     def admits(self, way: Way, line: bytes) -> bool:
-        """Let a node in that knows the key; if it greets anew, the link that it had is over."""
+        """Let a node in that knows the key."""
+        self._strangers.discard(way)
         words = line.decode(errors="replace").split()
-        if len(words) != 7 or words[:3] != ["NEARCAST", "1", self._network]:
+        if len(words) != 6 or words[:3] != ["NEARCAST", "1", self._network]:
             return False
-        name, to, key, state = words[3:]
+        name, to, key = words[3:]
         is_known = secrets.compare_digest(key.encode(), self.key.encode())
         if not is_known or to != self._mesh.name or name not in self._mesh.peers:
             return False
-        self._mesh.now_ms = max(self._mesh.now_ms, self._turns.clock.now_ms())
-        if state == "new":
-            self._mesh.begin_anew(name, "the other node connects anew")
         way.name, way.beginning = name, self._mesh.peers[name].link.restarts
         self.use(way)
-        self._turns.schedule()
+        self._tell(name, f"node {name} is connected directly")
         return True
 
-    def received(self, way: Way, frame: bytes) -> None:
-        """Take a frame, if it came over a connection in use, and not before its time."""
-        if self._ways.get(way.name) is not way:
+    def use(self, way: Way) -> None:
+        """Send over this connection from now on, unless the other node has left."""
+        peer, before = self._mesh.peers.get(way.name), self._ways.pop(way.name, None)
+        if before is not None:
+            before.end()
+        if peer is None or self._is_closed:
+            way.end()
             return
-        if way.early is not None:
-            way.early.append(frame)
-            self.catch_up(way.name)
-        else:
+        self._ways[way.name] = way
+        self._go_on(way.name)  # NATS may have had no room for it
+
+    def received(self, way: Way, frame: bytes) -> None:
+        """Take a frame, if it does not come before its time."""
+        if way.early is None:
             self._received(way.name, frame)
+            return
+        way.early.append(frame)
+        self.catch_up(way.name)
+        if way.early is not None and len(way.early) == 1:
+            asyncio.get_running_loop().call_later(EARLY_S, self._end_if_early, way)
 
     def catch_up(self, name: str) -> None:
         """Take what came directly and had to wait for frames that were with NATS."""
@@ -353,18 +381,23 @@ class Doors:
             return
         early, way.early = way.early, None
         while early and not peer.link.is_early(early[0]):
-            self._received(name, early.pop(0))
+            self._received(name, early.popleft())
         if early:
             way.early = early
 
+    def _end_if_early(self, way: Way) -> None:
+        """Give up what waits for frames that NATS has lost."""
+        if way.early:
+            way.end()
+
     def lost(self, way: Way) -> None:
         """Begin a link anew whose connection is gone."""
-        if self._ways.get(way.name) is not way:
-            return
-        del self._ways[way.name]
-        with suppress(KeyError):
+        self._strangers.discard(way)
+        if self._ways.get(way.name) is way:
+            del self._ways[way.name]
+            self._told.pop(way.name, None)
             self._mesh.begin_anew(way.name, "the direct connection is lost")
-        self._turns.schedule()
+            self._turns.schedule()
 
     def crowded(self, way: Way, *, is_crowded: bool) -> None:
         """Let what is for a node wait while it takes less than there is, as a slow client's."""
@@ -373,5 +406,10 @@ class Doors:
             return
         if is_crowded:
             peer.connection.is_paused = True
-        elif peer.connection.is_paused:
-            self._turns.resumed(peer.connection)
+        else:
+            self._go_on(way.name)
+
+    def _go_on(self, name: str) -> None:
+        connection = self._mesh.peers[name].connection
+        if connection is not None and connection.is_paused:
+            self._turns.resumed(connection)

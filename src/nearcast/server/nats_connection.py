@@ -77,6 +77,13 @@ class NatsConnection(Client):
         else:
             take(subject.decode(), data)
 
+    @property
+    def local_host(self) -> str:
+        """The address of this machine on the way to the server."""
+        assert isinstance(self._transport, TcpTransport)
+        assert self._transport._io_writer is not None
+        return str(self._transport._io_writer.get_extra_info("sockname")[0])
+
     def publish_directly(self, subject: str, data: bytes) -> bool:
         """Write a publication out at once; False, and nothing is done, if others wait before it."""
         transport = self._transport

@@ -170,6 +170,7 @@ class Network:
         """Connect, join, and stay until the connection is lost."""
         client = await connect(self._section, f"nearcast {self.mesh.name}")
         try:
+            self.doors.local_host = client.local_host
             nodes = await open_bucket(client, self._section, expires=True)
             kept = await open_bucket(client, self._section, expires=False)
             members = Members(client, nodes, kept)
@@ -383,14 +384,15 @@ class Network:
             self._set_alarm(self._turns.clock.now_ms())
 
     def _let_wait(self) -> None:
-        for peer in self.mesh.peers.values():
-            if peer.connection is not None:
+        for name, peer in self.mesh.peers.items():
+            if peer.connection is not None and not self.doors.is_direct(name):
                 peer.connection.is_paused = True
 
     def _let_go_on(self) -> None:
-        for peer in self.mesh.peers.values():
-            if peer.connection is not None and peer.connection.is_paused:
-                self._turns.resumed(peer.connection)
+        for name, peer in self.mesh.peers.items():
+            connection = peer.connection
+            if connection is not None and connection.is_paused and not self.doors.is_direct(name):
+                self._turns.resumed(connection)
 
     def _tick(self) -> None:
         """Let links do what is due. A link that went down wants waking sooner than was said."""

@@ -326,7 +326,8 @@ class Server:
         if self._turns is not None:
             self._turns.check_password = access.check_password
         for connection in self.node.state.connections:
-            connection.permits = {} if access.has_rules() else None
+            if not connection.is_peer:  # rules are for clients: other nodes have asked theirs
+                connection.permits = {} if access.has_rules() else None
 
     def _failed(self, problem: BaseException) -> None:
         self.failure = problem
