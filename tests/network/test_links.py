@@ -31,15 +31,17 @@ class End:
         self.skew_ms = skew_ms
         self.sent: list[list[bytes]] = []
         self.instants: list[list[int]] = []
+        self.began_ms = 0
         self.got: list[list[bytes]] = []
         self.greetings: list[bytes] = []
 
-    def note(self, happenings: list[Happening]) -> None:
+    def note(self, happenings: list[Happening], now_ms: int = 0) -> None:
         for one in happenings:
             if isinstance(one, Up):
                 self.got.append([])
                 self.sent.append([])
                 self.instants.append([])
+                self.began_ms = now_ms
                 self.greetings.append(one.greeting)
             elif isinstance(one, Arrived):
                 self.got[-1].append(one.content)
@@ -71,7 +73,8 @@ class Pair:
         self.air = [one for one in self.air if one[0] > self.now]
         for _, number, data in due:
             end = self.ends[number]
-            end.note(end.link.receive(decode_frame(data), self.now + end.skew_ms))
+            now_ms = self.now + end.skew_ms
+            end.note(end.link.receive(decode_frame(data), now_ms), now_ms)
         for end in self.ends:
             end.note(end.link.advance(self.now + end.skew_ms))
 
@@ -136,6 +139,7 @@ def test_all_that_was_sent_before_the_last_answered_beat_has_arrived(
         for end, other in (pair.ends, pair.ends[::-1]):
             if end.sent and end.link.arrived_ms >= 0:
                 known += 1
+                assert end.link.arrived_ms >= end.began_ms
                 got = {content for contents in other.got for content in contents}
                 for content, at in zip(end.sent[-1], end.instants[-1], strict=True):
                     assert at >= end.link.arrived_ms or content in got
