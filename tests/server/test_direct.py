@@ -16,6 +16,7 @@ from nearcast.config import load
 from nearcast.model import NearcastError
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import Connect, FilterRequest, ProtocolVersion, Publish, Subscribe, encode_packet
+from nearcast.network.links import LinkTiming
 from nearcast.network.mesh import Mesh
 from nearcast.node import Connection, Node
 from nearcast.server import direct
@@ -25,6 +26,8 @@ from nearcast.server.turns import Turns
 
 DOOR = "127.0.0.1:0"
 WAIT_S = 60
+PATIENT = LinkTiming(silence_ms=1_000_000)
+"""What these tests are about must not wait for silence."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +76,7 @@ class Side:
 
     def __init__(self, name: str, nats: Nats, door: str | None) -> None:
         self.node = Node()
-        self.mesh = Mesh(name, self.node, random=Random(name))
+        self.mesh = Mesh(name, self.node, random=Random(name), timing=PATIENT)
         self.clock = Clock()
         self.turns = Turns(self.node, self.clock)
         self.doors = Doors("net", door, self.mesh, self.turns, nats.ask, self.received)
@@ -492,12 +495,14 @@ async def test_strangers_are_sent_away_and_nobody_notices(
 
 async def test_a_crowd_of_strangers_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(direct, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(direct, "DIAL_S", 2 * WAIT_S)
     async with two() as (a, b, _):
         host, _, port = b.address.rpartition(":")
         first = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
         await until(lambda: len(b.doors._strangers) == 2)
         reader, writer = await asyncio.open_connection(host, int(port))
-        assert await reader.read() == b""
+        async with asyncio.timeout(WAIT_S):
+            assert await reader.read() == b""
         for _, one in [*first, (reader, writer)]:
             one.close()
         await until(lambda: not b.doors._strangers)
