@@ -211,3 +211,28 @@ def test_a_node_that_speaks_another_format_is_named():
     data = encode_frame(Frame(Kind.BEAT, 1, 1, 1))
     with pytest.raises(PeerProtocolError, match=r"format 9.*expected format 1.*Upgrade"):
         decode_frame(b"\x09" + data[1:])
+
+
+def test_a_frame_is_early_if_others_of_its_beginning_were_sent_before_it():
+    pair = Pair(8)
+    pair.run(100, traffic=0)
+    a, b = pair.ends
+    for number in range(3):
+        a.link.send(b"%d" % number)
+    first, second, third = a.link.take_frames()
+
+    def is_early(frame: Frame) -> bool:
+        return b.link.is_early(encode_frame(frame))
+
+    assert [is_early(one) for one in (first, second, third)] == [False, True, True]
+    beat = Frame(Kind.BEAT, first.token, first.peer_token, 1, bytes(24))
+    assert is_early(beat)
+    assert not is_early(beat._replace(number=0))
+    assert not is_early(second._replace(token=1))
+    assert not is_early(second._replace(peer_token=1))
+    assert not is_early(second._replace(kind=Kind.HELLO))
+    assert not b.link.is_early(b"no frame")
+    b.note(b.link.receive(first, pair.now))
+    assert [is_early(one) for one in (first, second, third, beat)] == [False, False, True, False]
+    b.note(b.link.reset("on purpose", pair.now))
+    assert not is_early(third)

@@ -508,6 +508,7 @@ async def test_a_crowd_of_strangers_is_not_let_in(monkeypatch: pytest.MonkeyPatc
         await until(lambda: not b.doors._strangers)
         await linked(a, b)
         assert a.doors.is_direct("b")
+        assert not b.doors._strangers, "it is none any more"
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch):
