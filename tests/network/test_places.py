@@ -1,17 +1,15 @@
 """Clients that move, on several real nodes: who was near when it happened hears of it, once."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 
 from nearcast.locality.messages import NodeId
 from nearcast.network import NamedPlan
-from nearcast.network.geography import PATIENCE, Geography
+from nearcast.network.geography import Geography
 from nearcast.network.layout import Layout
 from nearcast.node import SpaceSettings
-from nearcast.simulator import town as towns
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.town import SPACE, Town, run_town, town_plan
@@ -60,17 +58,6 @@ def test_faults_and_plans_lose_nothing_acknowledged_and_double_nothing():
     assert sum(one.crashes for one in reports) > len(reports)
     assert sum(one.plan_version for one in reports) > len(reports)
     assert sum(one.has_left for one in reports) > len(reports) // 2
-
-
-def test_who_forgot_is_told_again_by_the_patience_of_real_nodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They ask a node what it remembers when its link comes up, and then hardly ever."""
-    real = replace(towns._PATIENCE, probe_ms=PATIENCE.probe_ms, lease_ms=PATIENCE.lease_ms)
-    monkeypatch.setattr(towns, "_PATIENCE", real)
-    reports = [run_town(seed, most_nodes=6) for seed in range(100, 105)]
-    assert [(one.seed, one.problems) for one in reports if one.problems] == []
-    assert sum(one.crashes for one in reports) > len(reports)
 
 
 def test_a_holder_that_comes_back_empty_knows_all_within_moments() -> None:

@@ -11,10 +11,10 @@ others not for a long while.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
-from nearcast.locality import Counts, Plan, Timing
+from nearcast.locality import Counts, Plan
 from nearcast.model import Attribute, Event, Space, Subscription, parse_shape
 from nearcast.mqtt import Properties, Publish
 from nearcast.network import LinkTiming, NamedPlan
@@ -32,9 +32,7 @@ SPACE = Space(
     latitude="lat",
 )
 _PLANNED = (-0.99, -0.99, 0.99, 0.99)
-_PATIENCE = Timing(
-    retry_ms=100, most_retry_ms=800, probe_ms=500, horizon_ms=200_000, slack=PATIENCE.slack
-)
+_PATIENCE = replace(PATIENCE, retry_ms=100, most_retry_ms=800, horizon_ms=200_000)
 _LINK_TIMING = LinkTiming(hello_ms=200, beat_ms=1_500, silence_ms=3_200)
 _WELL = Link(delay=uniform(1, 3))
 _NOTICED_MS = 2_000  # a link that has lost something knows it by the next beat
