@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ def _spans(draw: st.DrawFn) -> tuple[Span, ...]:
         ends[-1] = None
     leaves = st.sampled_from([("a",), ("b",), ("a", "b")])
     return tuple(
-        Span(draw(leaves), HERE, since, until)
+        Span(draw(leaves), draw(st.sampled_from([HERE, THERE])), since, until)
         for since, until in zip(bounds, ends, strict=False)
         if draw(st.booleans())
     )
@@ -37,13 +38,15 @@ def _speaks_of(since: int, until: int | None, at: int) -> bool:
 def test_a_time_is_new_if_it_is_spoken_of_now_and_was_not_before(
     spans: tuple[Span, ...], before: tuple[Span, ...]
 ) -> None:
-    ends = {span.since: span.until for span in spans}
     found = _unspoken(spans, before, "a")
     for at in TIMES:
         is_told = any("a" in one.leaves and _speaks_of(one.since, one.until, at) for one in spans)
         was_told = False
         for one in before:
-            until = one.until if one.until is not None else ends.get(one.since, one.since)
+            until = one.until
+            if until is None:  # it was open: how long it held is said of the same span, or not
+                same = [now for now in spans if (now.since, now.cover) == (one.since, one.cover)]
+                until = same[0].until if same else one.since
             was_told |= "a" in one.leaves and _speaks_of(one.since, until, at)
         times = [one for one in found if _speaks_of(*one, at)]
         assert len(times) == (is_told and not was_told)
@@ -70,13 +73,22 @@ def test_an_event_that_overtakes_the_clients_move_is_found_when_the_move_is_told
     assert moved == [40]
 
 
-def test_after_a_move_that_was_never_told_the_holder_looks_at_all_that_time() -> None:
+@pytest.mark.parametrize("since", [0, 10])
+def test_after_moves_that_were_never_told_the_holder_looks_at_all_that_time(since: int) -> None:
     holder = Holder("h", 1, Timing())
     _matches(holder, 1, Span(("a",), HERE, 0, None))
     _offered(holder, 20)
 
-    joined = Span(("a",), Rect(0.0, 0.0, 6.0, 1.0), 10, 30)
+    joined = Span(("a",), Rect(0.0, 0.0, 6.0, 1.0), since, 30)
     assert _matches(holder, 3, joined, Span(("a",), HERE, 30, None)) == [20]
+
+
+def test_who_comes_back_with_another_cover_from_the_same_time_on_is_compared_anew() -> None:
+    holder = Holder("h", 1, Timing())
+    _matches(holder, 1, Span(("a",), HERE, 0, None))
+    _offered(holder, 20)
+
+    assert _matches(holder, 2, Span(("a",), Rect(0.0, 0.0, 6.0, 1.0), 0, None)) == [20]
 
 
 def test_what_a_registration_said_before_is_not_looked_at_again() -> None:

@@ -123,7 +123,9 @@ def held_by(names: list[str], holder: str) -> NamedPlan:
     return NamedPlan(plan.with_brokers([names.index(holder)] * len(plan.leaves)), tuple(names))
 
 
-def city_with(nodes: int, plan: NamedPlan) -> tuple[City, SimulatedClient, SimulatedClient]:
+def city_with(
+    nodes: int, plan: NamedPlan, start: bytes = b'{"lon": 0.1, "lat": 0.1}', radius_m: int = 50_000
+) -> tuple[City, SimulatedClient, SimulatedClient]:
     """Return a city with a plan, a client who wants to hear of what is near, and a writer."""
     city = City(nodes, spaces=[SpaceSettings(space=SPACE)])
     for name in city.names:
@@ -131,8 +133,8 @@ def city_with(nodes: int, plan: NamedPlan) -> tuple[City, SimulatedClient, Simul
     city.run(2_000)
     reader, writer = city.client("reader", "n0"), city.client("writer", "n1")
     city.run(100)
-    city.publish(reader, "$position", HERE, 1)
-    reader.subscribe("$near/50000m/city/#")
+    city.publish(reader, "$position", start, 1)
+    reader.subscribe(f"$near/{radius_m}m/city/#")
     city.turn(reader)
     city.run(500)
     return city, reader, writer
@@ -181,3 +183,54 @@ def test_what_happens_outside_the_plan_still_finds_those_near_it() -> None:
     town.heal()
     assert all(town.due[name].total() == 1 for name in walkers)
     assert town.problems() == []
+
+
+def at(longitude: float) -> bytes:
+    return f'{{"lon": {longitude:.6f}, "lat": 0}}'.encode()
+
+
+def cut_off(city: City, one: str, other: str) -> None:
+    city.world.network.cut(one, other)
+    city.world.network.cut(other, one)
+
+
+@pytest.mark.parametrize("jumps", [3, 8, 12])
+def test_what_was_near_on_the_way_is_heard_however_often_one_moved_unheard(jumps: int):
+    plan = held_by(["n0", "n1", "n2"], "n2")
+    city, reader, writer = city_with(3, plan, at(-0.9), 5_000)
+    cut_off(city, "n0", "n2")
+    city.publish(reader, "$position", at(-0.8), 1)
+    city.run(200)
+    city.publish(writer, "city/news", at(-0.8), 1)
+    city.run(200)
+    for number in range(jumps - 1):
+        city.publish(reader, "$position", at(-0.7 + 0.1 * number), 1)
+        city.run(400)
+    city.world.network.heal()
+    city.run(30_000)
+    assert len(reader.received) == 1
+
+
+@pytest.mark.parametrize("rest_ms", [10_000, 57_000, 65_000])
+def test_a_step_that_a_crash_kept_from_the_holder_is_made_good(rest_ms: int):
+    """The node remembers fewer steps than it had seen, and tells of other room around them."""
+    plan = held_by(["n0", "n1", "n2"], "n2")
+    city, reader, writer = city_with(3, plan, at(-0.5), 5_000)
+    for number in range(1, 8):
+        city.run(5_000)
+        city.publish(reader, "$position", at(-0.5 + 0.04 * number), 1)
+    city.run(rest_ms)
+    cut_off(city, "n0", "n2")
+    city.publish(reader, "$position", at(-0.23), 1)
+    city.run(50)
+    city.publish(writer, "city/news", at(-0.2745), 1)
+    city.run(50)
+    assert reader.unsettled == writer.unsettled == 0
+    city.crash("n0")
+    city.run(500)
+    city.world.network.heal()
+    city.restart("n0")
+    city.run(200)
+    city.admit(reader)
+    city.run(30_000)
+    assert len(reader.received) == 1

@@ -277,13 +277,16 @@ def _unspoken(
 
     At any time its authority says enough: what a span covered then, where it said so before, holds
     all that was wanted. A span without an end spoke of the time until the authority set its end;
-    if that is not told, of no time at all.
+    if that is not told, of no time at all. It is told only of the very same cover: after a restart,
+    or joined with what followed it, a span from that time on may be another.
     """
-    ends = {span.since: span.until for span in spans}
+    ends = {(span.since, span.cover): span.until for span in spans}
     known = []
     for span in before:
         if leaf in span.leaves:
-            until = span.until if span.until is not None else ends.get(span.since, span.since)
+            until = span.until
+            if until is None:
+                until = ends.get((span.since, span.cover), span.since)
             known.append((span.since, until))
     rest = [(span.since, span.until) for span in spans if leaf in span.leaves]
     for since, until in known:
