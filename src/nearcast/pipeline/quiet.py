@@ -77,4 +77,8 @@ def with_plain_interrupts() -> Iterator[None]:
 
 
 def _says_something(record: logging.LogRecord) -> bool:
-    return record.msg != _TOLD_BY_PY4J
+    """Let a record pass, unless py4j tells of Ctrl-C; what else it tells then follows from it."""
+    is_interrupt = record.msg == _TOLD_BY_PY4J
+    if is_interrupt:
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return not is_interrupt
