@@ -1,5 +1,6 @@
 """What Spark lacks is said before Spark is started."""
 
+import logging
 import stat
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
+from nearcast.pipeline import quiet
 from nearcast.pipeline.session import check_java, check_master, packed_package
 
 
@@ -65,6 +67,7 @@ INTERRUPTING = """
 import os, signal, sys, threading, time
 from unittest import mock
 from nearcast import cli
+from nearcast.pipeline import quiet
 from nearcast.pipeline.session import spark_session
 
 def interrupt_after(seconds):
@@ -91,3 +94,17 @@ def test_ctrl_c_ends_a_job_without_a_stack_trace_and_java_with_it(moment: str):
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
     assert time.monotonic() - begun < 300
+
+
+def test_after_ctrl_c_py4j_tells_nothing_more_and_before_it_does():
+    py4j = logging.getLogger("py4j")
+    level, caller = py4j.level, logging.getLogger("py4j.clientserver")
+    try:
+        other = logging.makeLogRecord({"msg": "Exception while sending command."})
+        assert quiet._says_something(other)
+        assert caller.isEnabledFor(logging.ERROR)
+        told = logging.makeLogRecord({"msg": "KeyboardInterrupt while sending command."})
+        assert not quiet._says_something(told)
+        assert not caller.isEnabledFor(logging.ERROR)
+    finally:
+        py4j.setLevel(level)
