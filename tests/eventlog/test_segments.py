@@ -127,10 +127,10 @@ def test_what_an_audit_needs_comes_back_as_rows(tmp_path: Path) -> None:
     recorder = Recorder(first=5)
     flags = 2 | RETAIN | LIMITED | Way.CAUSAL << WAY
     recorder.events(2, 1_000, flags, "ann", b"t", b"xy", 0, 1 << 40)
-    recorder.causal(CausalStep.DELIVERED, CausalNote("g", "n2", 77, 400, "d"), 1_001)
+    recorder.causal(CausalStep.DELIVERED, CausalNote("g", "n2", 77, 400, "d"), 1_001, 5)
     recorder.dropped(["bob", "cyd"], 2, Dropped.QUOTA, 1_002, recorder.number(0))
     recorder.sent(recorder.number(1), "dan", 1_003, 1_010)
-    recorder.causal(CausalStep.HELD, CausalNote("g", "n3", 78, 400), 1_004)
+    recorder.causal(CausalStep.HELD, CausalNote("g", "n3", 78, 400), 1_004, recorder.next)
     recorder.present("ann", 1_005, is_there=False)
     recorder.subscription(1_006, "b", "t", 1, is_added=True, no_local=True, is_restored=True)
     finished(tmp_path, recorder)
@@ -156,7 +156,7 @@ def test_what_an_audit_needs_comes_back_as_rows(tmp_path: Path) -> None:
 def test_what_became_of_an_event_that_was_left_out_is_left_out(tmp_path: Path) -> None:
     recorder = Recorder(1, lambda _: False)
     recorder.events(1, 0, 0, "p", b"t", b"x", 0)
-    recorder.causal(CausalStep.SENT, CausalNote("g", "n", 1, 1), 0)
+    recorder.causal(CausalStep.SENT, CausalNote("g", "n", 1, 1), 0, recorder.number(0))
     recorder.dropped(["r"], 1, Dropped.SLOW, 0, recorder.number(0))
     counts = finished(tmp_path, recorder)
 

@@ -63,7 +63,7 @@ def test_the_numbers_of_the_log_are_those_of_the_node() -> None:
     ways = (noting.FROM_CLIENT, noting.FROM_NODE, noting.CAUSAL, noting.CHOSEN)
     assert ways == tuple(way << records.WAY for way in Way)
     assert noting.LIMITED == records.LIMITED
-    steps = (causal._SENT, causal._DELIVERED, causal._HELD, causal._DISCARDED)
+    steps = (causal._SENT, causal._DELIVERED, causal._HELD, causal._DISCARDED, causal._KEPT)
     assert steps == tuple(CausalStep)
 
 

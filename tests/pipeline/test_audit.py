@@ -474,7 +474,7 @@ def test_a_delivery_after_its_lifetime_is_late_beyond_the_skew_of_clocks(tmp_pat
     for ms in (1_500, 1_501):
         recorder.events(1, ms, Way.CAUSAL << WAY, "", b"talk/x", b"%d" % ms, 0)
         note = CausalNote("talk", "n2", 100_000 + ms - 1_500, 400_000)
-        recorder.causal(CausalStep.DELIVERED, note, ms)
+        recorder.causal(CausalStep.DELIVERED, note, ms, recorder.number(0))
     write(tmp_path, "n", recorder)
     (late,) = look(tmp_path)
 

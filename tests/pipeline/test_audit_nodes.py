@@ -17,7 +17,7 @@ from nearcast.node import SpaceSettings
 from nearcast.node.noting import note_start
 from nearcast.pipeline.audit_causal import misordered_rows
 from nearcast.pipeline.audit_hops import Allowance, judge_hops
-from nearcast.pipeline.audit_logs import find_segments, survey
+from nearcast.pipeline.audit_logs import find_segments, read_part, survey
 from nearcast.pipeline.audit_segments import Case, audit_segment
 from nearcast.simulator import town
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
@@ -141,6 +141,35 @@ def test_messages_of_a_causal_group_are_logged_and_in_order(tmp_path: Path) -> N
 
     assert [one for one in found if one["kind"] in FAULTS] == []
     assert sum(survey([one]).rows["causal"] for one in segments) >= 60 * 3
+
+
+def early_talk(forum: Forum, then_ms: int) -> None:
+    """Publish in the group at a node that has only just started, and a plain message after it."""
+    forum.nodes["x"].mesh._causal._began_ms = forum.world.now
+    forum.world.run(forum.world.now + 850)  # of 900 ms in which nothing is sent
+    for topic in ("talk/x", "plain"):
+        forum.clients["x"].publish(Publish(topic, b'{"price": 1}', 1))
+        forum.turn("x")
+    forum.world.run(forum.world.now + then_ms)
+
+
+@pytest.mark.parametrize("then_ms", [20, 10_000])
+def test_what_a_node_kept_back_after_its_start_is_not_lost_here(
+    tmp_path: Path, then_ms: int
+) -> None:
+    forum = Forum(6)
+    early_talk(forum, then_ms)  # after 20 ms it has not been sent, nor will be
+    found = look(written(tmp_path), ())
+    steps = [
+        row
+        for one in find_segments([str(tmp_path)])
+        if one.node == "x"
+        for row in read_part(one, "causal", ("sequence", "step")).to_pylist()
+    ]
+
+    assert [one for one in found if one["kind"] in FAULTS] == []
+    assert len({row["sequence"] for row in steps}) == 1  # of its event, whatever came between
+    assert [row["step"] for row in steps] == ["kept", "sent"][: 1 + (then_ms > 50)]
 
 
 def test_a_delivery_that_a_node_forgets_is_found(tmp_path: Path) -> None:

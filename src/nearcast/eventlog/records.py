@@ -57,6 +57,7 @@ class CausalStep(IntEnum):
     DELIVERED = 1
     HELD = 2
     DISCARDED = 3
+    KEPT = 4  # published too soon after a start to be sent already
 
 
 class CausalNote(NamedTuple):
@@ -228,18 +229,15 @@ class Recorder:
         self.next += 1
         self._add(Record.PRESENCE, fixed + client.encode())
 
-    def causal(self, step: CausalStep, note: CausalNote, now_ms: int) -> None:
-        """Note what became of a message of a causal group.
+    def causal(self, step: CausalStep, note: CausalNote, now_ms: int, number: int) -> None:
+        """Note what became of a message of a causal group (number 0: nothing is noted).
 
-        Its number is that of the last run if it was sent or delivered, else that of what comes
-        next. Left out where the run was.
+        `number` is that of its event, or `next` if it is none here: held, discarded.
         """
-        is_event = step in (CausalStep.SENT, CausalStep.DELIVERED)
-        if is_event and not self._notes:
+        if not number:
             return
         self._close_gap("sampled")
         texts = [one.encode()[:0xFFFF] for one in (note.group, note.sender, note.detail)]
-        number = self._first if is_event else self.next
         fixed = CAUSAL.pack(number, now_ms, step, note.stamp_us, note.lifetime_us, *map(len, texts))
         self._add(Record.CAUSAL, fixed + b"".join(texts))
 

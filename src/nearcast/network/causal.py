@@ -28,19 +28,21 @@ if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
     from nearcast.ordering import DeltaCausal, Output
     from nearcast.ordering import Message as Ordered
 
-_SENT, _DELIVERED, _HELD, _DISCARDED = range(4)  # eventlog.records.CausalStep
+_SENT, _DELIVERED, _HELD, _DISCARDED, _KEPT = range(5)  # eventlog.records.CausalStep
 DEFAULT_LIFETIME_MS = 1_000
 _UNSURE = "unsure"  # why a message is discarded: it may have been here before a crash
 
 
 @dataclass(frozen=True, slots=True)
-class _Early:
-    """A message that was published too soon after the start."""
+class _Publication:
+    """A message for other nodes, which waits if it was published too soon after the start."""
 
     group: str
     names: frozenset[str]
     message: Message
     at_ms: int
+    number: int
+    """In the event log; 0 if it is not there."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class CausalGroups:
         self._out: list[tuple[str, int, str, bytes]] = []
         self._began_ms = began_ms
         self._skew_ms = round(skew_s * 1000)
-        self._early: list[_Early] = []
+        self._early: list[_Publication] = []
         for one in node.state.router.spaces.all:
             if one.order == "causal":
                 self._open(one.space.name, one.lifetime_ms or DEFAULT_LIFETIME_MS, skew_s)
@@ -115,10 +117,12 @@ class CausalGroups:
         if not names:
             return True
         now_ms = self._instant(now_ms)
-        one = _Early(route.space.space.name, frozenset(names), message, now_ms)
+        number = self._event_number()
+        one = _Publication(route.space.space.name, frozenset(names), message, now_ms, number)
         self._send_early(now_ms)
         if now_ms < self._speaks_at(one.group):
             self._early.append(one)
+            self._note(_KEPT, one.group, None, now_ms, number)
         else:
             self._send(one, now_ms)
         return True
@@ -137,7 +141,7 @@ class CausalGroups:
         for one in due:
             self._send(one, now_ms)
 
-    def _send(self, one: _Early, now_ms: int) -> None:
+    def _send(self, one: _Publication, now_ms: int) -> None:
         group, message = self._groups[one.group], one.message
         deadline_ms = one.at_ms + int(group.lifetime * 1000)
         lifetime_s = None
@@ -151,7 +155,7 @@ class CausalGroups:
         copies = group.send(set(one.names), data, now_ms / 1000, lifetime=lifetime_s)
         self.counts.sent += 1
         first = next(iter(copies.values()))
-        self._note(_SENT, one.group, first, now_ms, ",".join(sorted(one.names)))
+        self._note(_SENT, one.group, first, now_ms, one.number, ",".join(sorted(one.names)))
         for to, copy in copies.items():
             self._number += 1
             data = copy.encode()
@@ -171,14 +175,14 @@ class CausalGroups:
         message = OrderedMessage.decode(data)
         if message.sent_us < self._began_ms * 1000 and _is_once(message):
             self._count_discarded(_UNSURE)
-            self._note(_DISCARDED, group_name, message, now_ms, _UNSURE)
+            self._note_aside(_DISCARDED, group_name, message, now_ms, _UNSURE)
             return
         outputs = group.receive(message, now_ms / 1000)
         if not any(_is_same(one.message, message) for one in outputs):
             self.counts.held += 1
             if self._node.state.log is not None:
                 waits = ",".join(f"{name}@{at_us}" for name, at_us in sorted(message.waits))
-                self._note(_HELD, group_name, message, now_ms, waits)
+                self._note_aside(_HELD, group_name, message, now_ms, waits)
         self._carry_out(group_name, outputs, now_ms)
 
     def _instant(self, now_ms: int) -> int:
@@ -249,29 +253,53 @@ class CausalGroups:
                 message.number = 0
                 self.counts.delivered += 1
                 self._node.arrive(message, now_ms)
-                self._note(_DELIVERED, group, one.message, now_ms)
+                self._note(_DELIVERED, group, one.message, now_ms, self._event_number())
             else:
                 reason = one.reason.name.lower()
                 self._count_discarded(reason)
                 self.counts.skew_violations += reason == "future"
-                self._note(_DISCARDED, group, one.message, now_ms, reason)
+                self._note_aside(_DISCARDED, group, one.message, now_ms, reason)
 
     def _count_discarded(self, reason: str) -> None:
         self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1
 
-    def _note(self, step: int, group: str, message: Ordered, now_ms: int, detail: str = "") -> None:
-        """Tell the event log what an audit needs: who sent it, when, until when it is of use."""
+    def _event_number(self) -> int:
+        """Return the number in the event log of what was published or delivered last."""
+        log = self._node.state.log
+        return 0 if log is None else log.number(0)
+
+    def _note_aside(
+        self, step: int, group: str, message: Ordered, now_ms: int, detail: str
+    ) -> None:
+        """Tell the event log of a message that is no event here, or not yet."""
+        log = self._node.state.log
+        if log is not None:
+            self._note(step, group, message, now_ms, log.next, detail)
+
+    def _note(
+        self,
+        step: int,
+        group: str,
+        message: Ordered | None,
+        now_ms: int,
+        number: int,
+        detail: str = "",
+    ) -> None:
+        """Tell the event log what an audit needs: who sent it, when, until when it is of use.
+
+        One that is not sent yet (None) has no stamp but the time.
+        """
         log = self._node.state.log
         if log is None:
             return
         from nearcast.eventlog.records import CausalNote, CausalStep
 
-        own = message.lifetime
-        lifetime_s = self._groups[group].lifetime if own is None else own
-        note = CausalNote(
-            group, str(message.sender), message.sent_us, int(lifetime_s * 1_000_000), detail
-        )
-        log.causal(CausalStep(step), note, now_ms)
+        lifetime_s, sender, stamp_us = self._groups[group].lifetime, self._name, now_ms * 1000
+        if message is not None:
+            lifetime_s = lifetime_s if message.lifetime is None else message.lifetime
+            sender, stamp_us = str(message.sender), message.sent_us
+        note = CausalNote(group, sender, stamp_us, int(lifetime_s * 1_000_000), detail)
+        log.causal(CausalStep(step), note, now_ms, number)
 
 
 def _is_same(one: Ordered, other: Ordered) -> bool:

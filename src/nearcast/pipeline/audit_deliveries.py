@@ -53,7 +53,7 @@ class SegmentEvents:
     is_client: Flags
     is_chosen: Flags
     limited: Flags
-    ordered: Flags  # sent to other nodes in causal order
+    ordered: Flags  # sent to other nodes in causal order, or kept for that
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -68,7 +68,7 @@ def read_events(files: Segment, *, with_payload: bool) -> SegmentEvents:
     way, ways = codes_of(table["way"])
     sequence = longs(table["sequence"])
     causal = read_part(files, "causal", ("sequence", "step"))
-    sent = longs(causal["sequence"])[np.array(causal["step"].to_pylist(), dtype=object) == "sent"]
+    leaves = np.isin(np.array(causal["step"].to_pylist(), dtype=object), ["sent", "kept"])
     return SegmentEvents(
         table,
         sequence,
@@ -81,7 +81,7 @@ def read_events(files: Segment, *, with_payload: bool) -> SegmentEvents:
         way == (ways.index("client") if "client" in ways else -1),
         way == (ways.index("chosen") if "chosen" in ways else -1),
         np.asarray(table["limited"].to_numpy(zero_copy_only=False), dtype=np.bool_),
-        np.isin(sequence, sent),
+        np.isin(sequence, longs(causal["sequence"])[leaves]),
     )
 
 
