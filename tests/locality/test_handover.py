@@ -569,7 +569,7 @@ def test_who_is_back_is_asked_at_once_what_it_remembers() -> None:
     pursuit = Pursuit(0, TIMING, probes=True)
     first, second = Known(1, (1, 1)), Known(1, (2, 1))
     pursuit.tell(1, "kept", 1, "kept", 0, 10_000)
-    assert pursuit.again(1, 1) == [Outgoing(1, "kept")]  # the answer will tell
+    assert pursuit.again(1, 1) == [Outgoing(1, Probe(0)), Outgoing(1, "kept")]
 
     pursuit.heard(1, first.table, 2)
     pursuit.acknowledged(1, "kept", 1)

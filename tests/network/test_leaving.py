@@ -6,6 +6,7 @@ from nearcast.locality import Timing
 from nearcast.network import NamedPlan
 from nearcast.node import SpaceSettings
 from nearcast.simulator.city import City
+from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.town import SPACE, town_plan
 
 HERE, THERE = b'{"lon": 0.1, "lat": 0.1}', b'{"lon": -0.8, "lat": -0.8}'
@@ -241,3 +242,53 @@ def test_a_client_that_moves_to_other_holders_is_a_handover() -> None:
         affair.teach(name, held_by(affair.city.names, "n1", version=2))
     affair.run(1_000)
     assert gateway.handovers == 2  # a new plan is none
+
+
+def test_who_leaves_soon_after_another_one_need_not_wait_for_it() -> None:
+    affair = Affair(4, "n2")
+    other = affair.city.client("other", "n2")
+    affair.run(200)
+    affair.city.crash("n0")  # with the reader's registration, and gone for good
+    affair.run(2_000)
+    for name in ("n1", "n2", "n3"):
+        affair.city.at(name, lambda node, now: node.part("n0", now))
+    affair.run(1_000)
+    affair.city.publish(other, "city/news", HERE, 1)
+    affair.run(300)
+    affair.city.at("n2", lambda node, now: node.leave(now))
+    affair.run(1_000)
+    assert not affair.city.nodes["n2"].mesh.has_unsettled()
+
+
+def test_a_holder_that_has_left_is_told_nothing_more() -> None:
+    affair = Affair(3, "n2")
+    affair.city.crash("n2")
+    affair.run(500)
+    affair.move(THERE)
+    affair.run(100)
+    for name in ("n0", "n1"):
+        affair.city.at(name, lambda node, now: node.part("n2", now))
+    affair.run(1_000)
+    assert not affair.city.nodes["n0"].mesh.has_unsettled()
+
+
+def test_holders_forget_who_did_not_come_back_with_its_node() -> None:
+    affair = Affair(3, "n2")
+    city = affair.city
+    guest = SimulatedClient("guest", 0, is_clean=True)
+    city.homes[guest.name] = "n0"
+    city.admit(guest)
+    affair.run(100)
+    city.publish(guest, "$position", HERE, 1)
+    guest.subscribe("$near/50000m/city/#")
+    city.turn(guest)
+    affair.run(500)
+    geography = city.nodes["n2"].mesh._geography
+    assert geography is not None
+    assert set(geography._holder.loads().values()) == {2}
+
+    city.crash("n0")
+    affair.run(500)
+    city.restart("n0")
+    affair.run(3_000)
+    assert set(geography._holder.loads().values()) == {1}  # the reader's session has lived on

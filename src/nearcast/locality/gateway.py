@@ -160,6 +160,12 @@ class Gateway:
             out += self._tell_holders(name, known, now)
         return out
 
+    def forget(self, holder: NodeId) -> None:
+        """Expect nothing more of a holder that is gone for good; `plans_changed` is to follow."""
+        for known in self._subscriptions.values():
+            known.told.pop(holder, None)
+            known.legacy = [(name, span) for name, span in known.legacy if name != holder]
+
     def restarted(self, pursuit: Pursuit, now: Instant) -> list[Outgoing]:
         """Come back after a crash: register everything once more."""
         self._pursuit = pursuit
@@ -270,7 +276,7 @@ class Gateway:
     ) -> list[Outgoing]:
         known.revision += 1
         known.told[holder] = spans
-        message = Register(self._node, name, known.revision, spans)
+        message = Register(self._node, name, known.revision, spans, self._pursuit.life)
         ends = [FOREVER if s.until is None else s.until + self._timing.horizon_ms for s in spans]
         give_up_at = max(ends, default=now)
         return self._pursuit.tell(holder, ("s", name), known.revision, message, now, give_up_at)

@@ -9,7 +9,7 @@ subscription match whichever comes first.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import itemgetter
@@ -42,6 +42,7 @@ _Place = tuple[NodeId, SubscriptionId]
 class _Table:
     table: TableId
     heard_at: Instant
+    life: int = 0
 
 
 @dataclass(slots=True)
@@ -64,7 +65,8 @@ class Holder:
     Contract: as long as a subscription is registered here for a leaf and an event is offered here
     for the same leaf, in whatever order they come, the subscription's gateway is told, until it
     says that it knows (QoS 1 and 2) or once (QoS 0). Memory is given back at the event's deadline,
-    one horizon after a span has ended, and one lease after an authority was last heard.
+    one horizon after a span has ended, one lease after an authority was last heard, and at once
+    what an authority told in an earlier life.
     `tells_publishers`: also a gateway at the node where the event was published; a node that serves
     its own clients at once has no use for that.
 
@@ -116,12 +118,22 @@ class Holder:
         """Return how many subscriptions each leaf holds here, for splitting and merging."""
         return {leaf: len(table) for leaf, table in self._leaves.items()}
 
+    def forget(self, gateway: NodeId) -> None:
+        """Forget a gateway that is gone for good. O(registrations + events)."""
+        self._tables.pop(gateway, None)
+        self._drop_registrations({gateway})
+        self._pursuit.forget(gateway)
+        for entry in self._events.values():
+            entry.matched.pop(gateway, None)
+
     def is_pursuing(self, publisher: NodeId) -> bool:
         """Tell whether a gateway has yet to answer for an event of that publisher. O(pending)."""
         return any(event_id[0] == publisher for event_id in self._pursuit.pending_keys())
 
     def _register(self, message: Register, now: Instant) -> list[Outgoing]:
         place = (message.gateway, message.subscription)
+        if self._is_past(message.gateway, message.life, now):
+            return []
         known = self._known(message.gateway, ("s", message.subscription), message.revision, now)
         held = self._held.get(place)
         if held is not None and held.revision >= message.revision:
@@ -166,6 +178,8 @@ class Holder:
         return [place for place in near if any(place in table for table in tables)]
 
     def _probe(self, message: Probe, now: Instant) -> list[Outgoing]:
+        if self._is_past(message.authority, message.life, now):
+            return []
         return [self._known(message.authority, None, 0, now)]
 
     def _matched(self, message: Matched, _now: Instant) -> list[Outgoing]:
@@ -173,14 +187,29 @@ class Holder:
         return []
 
     def _known(self, authority: NodeId, key: Any, revision: int, now: Instant) -> Outgoing:
+        table = self._table(authority, now)
+        table.heard_at = now
+        return Outgoing(authority, Known(self._node, table.table, key, revision))
+
+    def _table(self, authority: NodeId, now: Instant) -> _Table:
         table = self._tables.get(authority)
         if table is None:
             self._serial += 1
             table = self._tables[authority] = _Table((self._incarnation, self._serial), now)
             if self._sweep_at is None:
                 self._sweep_at = now + self._timing.lease_ms
-        table.heard_at = now
-        return Outgoing(authority, Known(self._node, table.table, key, revision))
+        return table
+
+    def _is_past(self, authority: NodeId, life: int, now: Instant) -> bool:
+        """Tell whether an earlier life speaks; if a new one does, forget what the last one told.
+
+        What the new life tells again finds all events that are known here, as ever.
+        """
+        table = self._table(authority, now)
+        if life > table.life:
+            table.life = life
+            self._drop_registrations({authority})
+        return 0 < life < table.life
 
     def _match_registration(
         self, place: _Place, before: tuple[Span, ...], now: Instant
@@ -241,13 +270,21 @@ class Holder:
         silent = {node for node, table in self._tables.items() if table.heard_at + lease <= now}
         for node in silent:
             del self._tables[node]
+        self._drop_registrations(silent)
         for place, held in list(self._held.items()):
-            ended = all(s.until is not None and s.until + horizon <= now for s in held.spans)
-            if ended or place[0] in silent:
-                self._unlist(place)
-                self._covers.drop(place)
-                del self._held[place]
+            if all(s.until is not None and s.until + horizon <= now for s in held.spans):
+                self._drop_registration(place)
         self._sweep_at = now + lease if self._tables else None
+
+    def _drop_registrations(self, gateways: Collection[NodeId]) -> None:
+        """Drop all that some gateways told. O(registrations)."""
+        for place in [place for place in self._held if place[0] in gateways]:
+            self._drop_registration(place)
+
+    def _drop_registration(self, place: _Place) -> None:
+        self._unlist(place)
+        self._covers.drop(place)
+        del self._held[place]
 
     def _unlist(self, place: _Place) -> None:
         held = self._held.get(place)

@@ -56,12 +56,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Gateway to holder: all that you should know about this subscription."""
+    """Gateway to holder: all that you should know about this subscription.
+
+    `life` grows each time the gateway begins anew, and has forgotten what it told; 0: it never has.
+    """
 
     gateway: NodeId
     subscription: SubscriptionId
     revision: int
     spans: tuple[Span, ...]
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Authority to holder: tell me which table you keep for me."""
+    """Authority to holder: tell me which table you keep for me; this is my `life`."""
 
     authority: NodeId
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True)

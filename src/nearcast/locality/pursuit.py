@@ -33,13 +33,14 @@ class Pursuit:
     Contract: each item is sent until the peer acknowledges its revision or `give_up_at` has passed.
     A peer that answers with another table than before has forgotten everything: all its items are
     sent again. With `probes`, a peer that has acknowledged items is asked every `probe_ms` which
-    table it keeps, so that its forgetting is noticed.
+    table it keeps, so that its forgetting is noticed. `life` is that of this node, for its peers.
 
     Complexity: O(log n) per message for n items under way; resending to a peer that forgot is O(its
     items). An item that is not acknowledged is sent at intervals that double up to `most_retry_ms`.
     """
 
     def __init__(self, node: NodeId, timing: Timing, *, probes: bool) -> None:
+        self.life = 0
         self._node = node
         self._timing = timing
         self._probes = probes
@@ -62,6 +63,10 @@ class Pursuit:
         state.items[key] = _Item(message, revision, give_up_at, now + wait_ms, wait_ms)
         self._push(now + wait_ms, peer, key)
         return [Outgoing(peer, message)]
+
+    def forget(self, peer: NodeId) -> None:
+        """Stop pursuing anything with a peer that is gone for good."""
+        self._peers.pop(peer, None)
 
     def drop(self, peer: NodeId, key: Hashable) -> None:
         """Stop pursuing an item; no effect if there is none."""
@@ -102,15 +107,13 @@ class Pursuit:
     def again(self, peer: NodeId, now: Instant) -> list[Outgoing]:
         """Send all that a peer has not acknowledged: what was under way may be lost.
 
-        With `probes`, ask at once whether it has forgotten the rest.
+        With `probes`, ask at once whether it has forgotten the rest; so it learns of this life.
         """
+        out = [Outgoing(peer, Probe(self._node, self.life))] if self._probes else []
         state = self._peers.get(peer)
-        if state is None:
-            return []
-        unknown = [key for key, item in state.items.items() if item.next_try is not None]
-        out = self._tell_some(peer, state, unknown, now)
-        if self._probes and len(unknown) < len(state.items):
-            out.append(Outgoing(peer, Probe(self._node)))
+        if state is not None:
+            unknown = [key for key, item in state.items.items() if item.next_try is not None]
+            out += self._tell_some(peer, state, unknown, now)
         return out
 
     def is_known_table(self, peer: NodeId, table: TableId) -> bool:
@@ -153,7 +156,9 @@ class Pursuit:
         return sum(len(peer.items) for peer in self._peers.values())
 
     def _is_wanted(self, at: Instant, _order: int, peer: NodeId, key: Hashable) -> bool:
-        state = self._peers[peer]
+        state = self._peers.get(peer)
+        if state is None:
+            return False
         if key is None:
             return state.probe_at == at
         item = state.items.get(key)
@@ -186,7 +191,7 @@ class Pursuit:
             return []
         state.probe_at = now + self._timing.probe_ms
         self._push(state.probe_at, peer, None)
-        return [Outgoing(peer, Probe(self._node))]
+        return [Outgoing(peer, Probe(self._node, self.life))]
 
     def _tell_some(
         self, peer: NodeId, state: _Peer, keys: Iterable[Hashable], now: Instant

@@ -277,11 +277,15 @@ class Geography:
         self._keep(_STARTS, _TIME.pack(incarnation))
         self._holder = Holder(self._name, incarnation, self._timing, tells_publishers=False)
         self._spool.begin(incarnation << _SERIAL_BITS)
+        self._pursuit.life = incarnation
 
     def know(self, others: Iterable[str], now: int) -> None:
         """Learn who the other nodes are."""
         self._begin(now)
         names = list(others)
+        for name in self._versions.keys() - names:
+            for part in (self._gateway, self._holder, self._pursuit):
+                part.forget(name)
         self._versions = {name: self._versions.get(name, (0, 0)) for name in names}
         if self.layout.know(names):
             self._lost_at = {name: at for name, at in self._lost_at.items() if name in names}
@@ -311,6 +315,7 @@ class Geography:
 
     def use(self, plan: NamedPlan, now: int) -> bool:
         """Begin to use a plan; tell whether it was newer than what is in use."""
+        self._begin(now)
         if not self.layout.prepare(plan):
             return False
         self._plans_changed(now)
