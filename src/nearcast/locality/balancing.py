@@ -19,11 +19,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from nearcast.locality.plan import Plan
 from nearcast.model.errors import MisuseError, OutOfRangeError
 
+Flags = NDArray[np.bool_]
 Flows = Mapping[tuple[int, int], int]
 """How often users went between two leaves, either way; the smaller number first."""
 
@@ -106,7 +107,7 @@ def assign_leaves(
 
     No broker gets more than (1 + `tolerance`) times the average load, unless a single leaf is
     heavier than that. Without flows, borders are cut as short as can be (`border_flows`).
-    Deterministic. Complexity: O(passes · leaves · (brokers + edges per leaf)).
+    Deterministic. Complexity: O(leaves · brokers) for each move of a leaf, in arrays.
     """
     loads = [leaf.load for leaf in plan.leaves] if loads is None else loads
     _check(plan, brokers, loads)
@@ -118,25 +119,30 @@ def assign_leaves(
         for _ in range(passes):
             if not (parts.improve(most) | parts.improve(most + max(loads))):
                 break
-        found.append((max(parts.total) > most, parts.cut(paths), parts.chosen))
+        found.append((not parts.is_balanced, parts.cut(paths), parts.chosen))
     return _judged(min(found)[2], flows, brokers, loads)
 
 
 class _Parts:
-    """The parts while they are improved."""
+    """The parts while they are improved.
+
+    `pull[leaf, part]` is the weight of the paths between a leaf and those of a part.
+    """
 
     def __init__(
         self, chosen: list[int], flows: Flows, brokers: int, loads: Sequence[int], most: float
     ) -> None:
         self.chosen = chosen
-        self.loads = loads
+        self.loads = np.array(loads, np.int64)
         self.most = most
         self.near: list[dict[int, int]] = [{} for _ in loads]
+        self.pull = np.zeros((len(loads), brokers), np.int64)
         for (a, b), weight in flows.items():
             self.near[a][b] = self.near[b][a] = weight
-        self.total = [0] * brokers
-        for leaf, part in enumerate(chosen):
-            self.total[part] += loads[leaf]
+            self.pull[a, chosen[b]] += weight
+            self.pull[b, chosen[a]] += weight
+        self.total = np.zeros(brokers, np.int64)
+        np.add.at(self.total, chosen, self.loads)
 
     def improve(self, allowed: float) -> bool:
         """Move each leaf once at most, best first, and keep the best state on the way.
@@ -145,16 +151,16 @@ class _Parts:
         and the other is not, or when it cuts less.
         """
         gain = kept = 0
-        begun = best = (max(self.total) <= self.most, 0)
+        begun = best = (self.is_balanced, 0)
         moves: list[tuple[int, int]] = []
-        free = set(range(len(self.loads)))
+        free = np.ones(len(self.loads), np.bool_)
         while (move := self._best_move(free, allowed)) is not None:
             value, leaf, part = move
             moves.append((leaf, self.chosen[leaf]))
             self._move(leaf, part)
-            free.discard(leaf)
+            free[leaf] = False
             gain += value
-            state = (max(self.total) <= self.most, gain)
+            state = (self.is_balanced, gain)
             if state > best:
                 best, kept = state, len(moves)
             elif len(moves) - kept > _PATIENCE:
@@ -167,31 +173,34 @@ class _Parts:
         """Return the weight between parts."""
         return sum(n for (a, b), n in flows.items() if self.chosen[a] != self.chosen[b])
 
-    def _best_move(self, free: set[int], allowed: float) -> tuple[int, int, int] | None:
-        found: tuple[int, int, int] | None = None
-        for leaf in sorted(free):
-            for part, value in self._gains(leaf).items():
-                fits = self.total[part] + self.loads[leaf] <= allowed
-                if fits and (found is None or value > found[0]):
-                    found = (value, leaf, part)
-        return found
+    @property
+    def is_balanced(self) -> bool:
+        """Whether no part is too heavy."""
+        return bool(self.total.max() <= self.most)
 
-    def _gains(self, leaf: int) -> dict[int, int]:
-        here = self.chosen[leaf]
-        pull: dict[int, int] = {}
-        for other, weight in self.near[leaf].items():
-            part = self.chosen[other]
-            pull[part] = pull.get(part, 0) + weight
-        home = pull.get(here, 0)
-        return {part: pull.get(part, 0) - home for part in range(len(self.total)) if part != here}
+    def _best_move(self, free: Flags, allowed: float) -> tuple[int, int, int] | None:
+        """Return what is gained, which leaf is to move, and where to; None if none can."""
+        leaves = np.arange(len(self.loads))
+        gains = self.pull - self.pull[leaves, self.chosen][:, np.newaxis]
+        can = free[:, np.newaxis] & (self.total + self.loads[:, np.newaxis] <= allowed)
+        can[leaves, self.chosen] = False
+        if not can.any():
+            return None
+        leaf, part = divmod(int(np.where(can, gains, _WORST).argmax()), len(self.total))
+        return int(gains[leaf, part]), leaf, part
 
     def _move(self, leaf: int, part: int) -> None:
-        self.total[self.chosen[leaf]] -= self.loads[leaf]
+        before = self.chosen[leaf]
+        self.total[before] -= self.loads[leaf]
         self.total[part] += self.loads[leaf]
+        for other, weight in self.near[leaf].items():
+            self.pull[other, before] -= weight
+            self.pull[other, part] += weight
         self.chosen[leaf] = part
 
 
 _PATIENCE = 30
+_WORST = np.iinfo(np.int64).min
 
 
 def _orders(plan: Plan, flows: Flows, leaves: int) -> list[list[int]]:
