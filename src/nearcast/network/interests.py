@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from nearcast.network.messages import Interest
 from nearcast.network.summaries import Changes, Summaries, bare_of_wishes
-from nearcast.node.session import Subscription
+from nearcast.node.session import Session, Subscription
+
+_TAKEN_FOR_GRANTED = 1
+"""How many members of a share group others think are connected until they are told."""
 
 
 class Interests:
@@ -15,7 +18,9 @@ class Interests:
 
     A filter of a share group stands for itself, with a number by which a message for the group
     finds it; of those with conditions each is told by itself, since a message that is given to a
-    node must find a member there. `number` grows with each change.
+    node must find a member there. How many of its members are connected is told as well, so that
+    each has its turn; of many only about, so that not everyone who comes is news. `number` grows
+    with each change.
 
     Complexity: O(1) per plain subscription that comes or goes, else as `Summaries`.
     """
@@ -29,21 +34,36 @@ class Interests:
         self._added: dict[str, None] = {}
         self._removed: dict[str, None] = {}
         self._next_group = 1
+        self._ready: dict[str, int] = {}
+        self._told_ready: dict[str, int] = {}
+        self._stirred: dict[str, None] = {}
 
     def whole(self) -> Interest:
         """Return all that is wanted now."""
         entries = [(text, self._numbers.get(text, 0)) for text in self._counts]
-        return Interest(self.number, entries, [], whole=True)
+        ready = [(text, self._ready[text]) for text in self._numbers]
+        return Interest(self.number, entries, [], whole=True, ready=ready)
 
     def take_change(self) -> Interest | None:
         """Return what has changed since the last call, or None."""
         self._count(self._summaries.tidy())
-        if not (self._added or self._removed):
+        ready = self._news_of_ready()
+        if not (self._added or self._removed or ready):
             return None
         added = [(text, self._numbers.get(text, 0)) for text in self._added]
-        change = Interest(self.number, added, list(self._removed))
+        change = Interest(self.number, added, list(self._removed), ready=ready)
         self._added, self._removed = {}, {}
         return change
+
+    def _news_of_ready(self) -> list[tuple[str, int]]:
+        news = [
+            (text, self._ready[text])
+            for text in self._stirred
+            if text in self._ready and _is_news(self._told_ready[text], self._ready[text])
+        ]
+        self._told_ready.update(news)
+        self._stirred = {}
+        return news
 
     @property
     def is_settled(self) -> bool:
@@ -58,6 +78,8 @@ class Interests:
             self._count(self._summaries.came(subscription.selection))
         else:
             self.want(text, (subscription.group, subscription.topic_filter))
+            if subscription.group and subscription.session.link is not None:
+                self._stir(text, 1)
 
     def went(self, subscription: Subscription) -> None:
         """Take note of its end."""
@@ -66,7 +88,22 @@ class Interests:
             assert subscription.selection is not None
             self._count(self._summaries.went(subscription.selection))
         else:
+            if subscription.group and subscription.session.link is not None:
+                self._stir(text, -1)
             self.forgo(text)
+
+    def there(self, session: Session) -> None:
+        """Take note that a client has connected, or is not connected any longer. O(its filters)."""
+        change = 1 if session.link is not None else -1
+        for subscription in session.subscriptions.values():
+            text = _wanted(subscription) if subscription.group else None
+            if text is not None:
+                self._stir(text, change)
+
+    def _stir(self, text: str, change: int) -> None:
+        """Count more or fewer connected members of a share group."""
+        self._ready[text] += change
+        self._stirred[text] = None
 
     def _count(self, changes: Changes) -> None:
         for text, change in changes:
@@ -81,6 +118,8 @@ class Interests:
         self.number += 1
         if group[0]:
             self._numbers[text] = self._next_group
+            self._ready[text], self._told_ready[text] = 0, _TAKEN_FOR_GRANTED
+            self._stirred[text] = None
             self.groups[self._next_group] = group
             self._next_group += 1
         self._removed.pop(text, None)
@@ -95,6 +134,8 @@ class Interests:
         self.number += 1
         number = self._numbers.pop(text, 0)
         self.groups.pop(number, None)
+        self._ready.pop(text, None)
+        self._told_ready.pop(text, None)
         self._added.pop(text, None)
         self._removed[text] = None
 
@@ -108,3 +149,8 @@ def _wanted(subscription: Subscription) -> str | None:
     if selection.near_m is not None:  # nobody else knows where its client is
         return shared + subscription.topic_filter
     return shared + bare_of_wishes(selection).identity if group else None
+
+
+def _is_news(told: int, count: int) -> bool:
+    """Say whether others must know: some instead of none, or more than an eighth more or less."""
+    return 8 * abs(count - told) > told

@@ -436,6 +436,10 @@ class Mesh:
         else:
             self._interests.went(subscription)
 
+    def there(self, session: Session) -> None:
+        """Take note that a client has connected, or is not connected any longer."""
+        self._interests.there(session)
+
     def _ordered_topics(self, subscription: Subscription) -> list[str]:
         """Return the causal topics that a subscription with a place must hear of: all of them."""
         if self._geography is None or not self._geography.concerns(subscription):
@@ -489,6 +493,7 @@ class Mesh:
             self.node.peering.wants_only(peer.name, message.added)
         else:
             self.node.peering.wants(peer.name, message.added, message.removed)
+        self.node.peering.has_ready(peer.name, message.ready)
         self._tell(peer, InterestKnown(message.number))
 
     def _hear_retained(self, _peer: Peer, message: Retained) -> None:

@@ -37,13 +37,15 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True):
 class Interest(msgspec.Struct, array_like=True, frozen=True, tag="i"):
     """What my clients want: filters, each with the number of its share group or 0.
 
-    `whole`: these and no others. Answered with `InterestKnown`.
+    `whole`: these and no others. `ready`: of share groups, about how many members are connected;
+    where nothing is said of one, as before, and at first one. Answered with `InterestKnown`.
     """
 
     number: int
     added: list[tuple[str, int]]
     removed: list[str]
     whole: bool = False
+    ready: list[tuple[str, int]] = []
 
 
 class InterestKnown(msgspec.Struct, array_like=True, frozen=True, tag="k"):

@@ -192,6 +192,8 @@ class Handshake:
         session.will_at_ms = 0
         session.will = None if connect.will is None else self._will(connect.will)
         self._state.connected += 1
+        if self._state.network is not None:
+            self._state.network.there(session)
         if self._state.log is not None:
             self._state.log.present(session.client_id, self._state.now_ms, is_there=True)
         self._state.router.forget_session(session)

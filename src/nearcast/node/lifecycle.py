@@ -72,6 +72,8 @@ class Lifecycle:
             return
         session.link = None
         self._state.connected -= 1
+        if self._state.network is not None:
+            self._state.network.there(session)
         if self._state.log is not None:
             self._state.log.present(session.client_id, self._state.now_ms, is_there=False)
         if self._state.holding is not None:

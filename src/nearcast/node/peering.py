@@ -161,6 +161,13 @@ class Peering:
         for wish in wishes:
             self._want(session, wish)
 
+    def has_ready(self, name: str, ready: Iterable[tuple[str, int]]) -> None:
+        """Take note of how many members of share groups are connected at another node."""
+        held = self.session(name).subscriptions
+        for text, count in ready:
+            if text in held:
+                held[text].members = count
+
     def wants_only(self, name: str, wanted: Iterable[tuple[str, int]]) -> None:
         """Replace all that another node wants."""
         entries = dict(wanted)

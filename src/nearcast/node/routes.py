@@ -33,14 +33,15 @@ class ShareGroup:
     """The members of one share group on one filter; messages go round (section 4.8.2).
 
     Members that select less than the whole filter stand in the matcher; `key` is what both share.
+    Another node is one member here, and has as many turns on end as members are connected there.
     """
 
-    __slots__ = ("_turn", "key", "members")
+    __slots__ = ("_on_end", "_turn", "key", "members")
 
     def __init__(self, key: tuple[str, str] = ("", "")) -> None:
         self.key = key
         self.members: dict[str, Subscription] = {}
-        self._turn = 0
+        self._turn = self._on_end = 0
 
     def pick(self, qos: int, *, is_arrival: bool = False) -> Subscription | None:
         """Return whose turn it is: someone connected and reading, else someone who has a queue.
@@ -53,12 +54,15 @@ class ShareGroup:
         waiting: Subscription | None = None
         for step in range(len(members)):
             place = (self._turn + step) % len(members)
-            link = members[place].session.link
-            if link is not None and not link.is_paused:
-                self._turn = place + 1
-                return members[place]
-            if waiting is None and min(qos, members[place].qos):
-                waiting = members[place]
+            one = members[place]
+            if one.is_ready:
+                self._on_end = 1 if step else self._on_end + 1
+                self._turn = place
+                if self._on_end >= one.members:
+                    self._turn, self._on_end = place + 1, 0
+                return one
+            if waiting is None and min(qos, one.qos):
+                waiting = one
         self._turn += 1
         return waiting
 

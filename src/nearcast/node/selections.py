@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 GroupKey = tuple[str, str]  # group, topic filter
 
+_Turns = tuple[int, int]
+"""When somebody's last turn was over; below 0, how often it was served since: it goes first."""
+_NEVER: _Turns = (0, 0)
+
 
 class Selections:
     """What a node knows about selective subscriptions.
@@ -35,7 +39,7 @@ class Selections:
         self.crossing = Crossing(spaces)
         self.explaining = 0  # how many want to be told why
         self._on_filter: dict[tuple[int, str, str], dict[str, Subscription]] = {}
-        self._served: dict[GroupKey, dict[str, int]] = {}
+        self._served: dict[GroupKey, dict[str, _Turns]] = {}
         self._sizes: dict[GroupKey, int] = {}
         self._turn = 0
 
@@ -114,21 +118,20 @@ class Selections:
         """Return whose turn it is among the members of a share group who want a message.
 
         Someone connected and reading, else someone who has a queue; of those, who was served
-        longest ago. O(members).
+        longest ago, another node as often on end as members are connected there. O(members).
         """
-        ready = [one for one in members if _reads(one.session)]
+        ready = [one for one in members if one.is_ready]
         ready = ready or [one for one in members if min(qos, one.qos)]
         if not ready:
             return None
         served = self._served.setdefault(key, {})
-        chosen = min(ready, key=lambda one: (served.get(one.session.client_id, 0), one.number))
+        chosen = min(ready, key=lambda one: (served.get(one.session.client_id, _NEVER), one.number))
+        name = chosen.session.client_id
         self._turn += 1
-        served[chosen.session.client_id] = self._turn
+        last, more = served.get(name, _NEVER)
+        is_over = chosen.members <= 1 - more
+        served[name] = (self._turn, 0) if is_over else (last, more - 1)
         return chosen
-
-
-def _reads(session: Session) -> bool:
-    return session.link is not None and not session.link.is_paused
 
 
 def _place(one: Subscription) -> tuple[int, str, str]:

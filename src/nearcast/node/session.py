@@ -21,7 +21,8 @@ class Subscription:
 
     `text` is its identity: as the client wrote it, or with a selection its canonical form.
     `number` counts up over all sessions: it is the key in the matcher, and its order is age.
-    `inside` has the retained messages that a `$near` subscription is in range of.
+    `inside` has the retained messages that a `$near` subscription is in range of. Of another node's
+    share group, `members` is how many are connected there.
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Subscription:
         "inside",
         "is_plain",
         "label",
+        "members",
         "no_local",
         "number",
         "qos",
@@ -63,6 +65,7 @@ class Subscription:
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifier = identifier
+        self.members = 1
         self.number = 0
         self.selection: Selection | None = None
         self.explain = False
@@ -72,6 +75,12 @@ class Subscription:
         self.inside: dict[str, int] | None = None
         # Whether every message goes out as it is.
         self.is_plain = not (no_local or retain_as_published or identifier)
+
+    @property
+    def is_ready(self) -> bool:
+        """Say whether somebody is connected and reads."""
+        link = self.session.link
+        return link is not None and not link.is_paused and self.members > 0
 
     @property
     def has_place(self) -> bool:

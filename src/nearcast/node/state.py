@@ -41,6 +41,9 @@ class Network(Protocol):
     def went(self, subscription: Subscription, /) -> None:
         """Take note that it does not any longer."""
 
+    def there(self, session: Session, /) -> None:
+        """Take note that a client has connected, or is not connected any longer."""
+
     def when_known(self, release: Callable[[], None], /) -> None:
         """Call `release` once all nodes that are there know what is wanted by now."""
 
