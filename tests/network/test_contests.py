@@ -2,10 +2,12 @@
 
 from random import Random
 
+import msgspec
 import pytest
 
 from nearcast.model.sphere import distance_m
-from nearcast.mqtt import Properties, Publish
+from nearcast.mqtt import FilterRequest, Properties, Publish
+from nearcast.network.messages import Bid, decode
 from nearcast.node import SpaceSettings
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, uniform
@@ -126,3 +128,103 @@ def test_a_crash_in_the_middle_of_a_contest_loses_and_doubles_nothing(seed: int)
     town.run(30_000)
     got = town.who_has(payload)
     assert len(got) == len(set(got)) == 2
+
+
+class Crews(Couriers):
+    """Couriers of whom some work in crews (share groups), and some are away."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(3, 0, seed)
+        self.crew: dict[str, str] = {}
+        self.away: set[str] = set()
+        for number in range(9):
+            name = f"c{number}"
+            self.couriers[name] = self.client(name)
+            self.move(name, self.anywhere())
+            self.crew[name] = self.random.choice(["", "red", "red", "blue"])
+            shared = f"$share/{self.crew[name]}/" if self.crew[name] else ""
+            self.couriers[name].subscribe(f"{shared}$near/400000m/city/#")
+            self.turn(name)
+        self.run(1_000)
+
+    def come_and_go(self) -> None:
+        """Let some be away, and others come back."""
+        for name, client in self.couriers.items():
+            home = self.homes[name]
+            node, is_away = self.nodes[home], self.random.random() < 0.5
+            if is_away and name not in self.away:
+                self.world.perform(home, node.drop(client, self.world.now))
+            elif not is_away and name in self.away:
+                self.world.perform(home, node.admit(client, self.world.now))
+            (self.away.add if is_away else self.away.discard)(name)
+        self.run(200)
+
+    def best(self, place: Place, k: int) -> list[str]:
+        """Return who gets an order, by the definition: of a crew its best member who is there."""
+        names = sorted(self.places, key=lambda name: distance_m(*self.places[name], *place))
+        crews: dict[str, list[str]] = {}
+        for name in names:
+            crews.setdefault(self.crew[name] or name, []).append(name)
+        return sorted(
+            next((name for name in some if name not in self.away), some[0])
+            for some in list(crews.values())[:k]
+        )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_a_share_group_the_best_member_who_is_there_gets_it_at_whatever_node(seed: int):
+    town = Crews(seed)
+    orders = {}
+    for _ in range(8):
+        town.come_and_go()
+        place, k = town.anywhere(), town.random.randint(1, 3)
+        orders[town.order(place, k, 1)] = town.best(place, k)
+        town.run(200)
+    for name in town.away:
+        home = town.homes[name]
+        client = town.couriers[name]
+        town.world.perform(home, town.nodes[home].admit(client, town.world.now))
+    town.run(2_000)
+    assert {payload: town.who_has(payload) for payload in orders} == orders
+
+
+@pytest.mark.parametrize(
+    ("rank", "bare"),
+    [
+        ("nearest", "$near/400000m/city/#"),
+        ("weight", "$where/lon >= -1/city/#"),
+        ("weight", "city/#"),
+    ],
+)
+def test_who_stands_in_for_a_group_need_not_be_among_the_best_of_its_node(rank: str, bare: str):
+    """The best member of the crew is away; the other one has a better client beside it."""
+    town = Couriers(3, 0, 1)
+    for name, home, wish, place, weight in (
+        ("best", "n1", f"$share/red/{bare}", (0.0, 0.1), "9"),
+        ("single", "n2", bare, (0.0, 0.2), "5"),
+        ("second", "n2", f"$share/red/{bare}", (0.0, 0.3), "1"),
+    ):
+        client = town.couriers[name] = SimulatedClient(name)
+        town.homes[name] = home
+        town.world.perform(home, town.nodes[home].admit(client, town.world.now))
+        town.move(name, place)
+        assert client._talk is not None
+        properties = Properties(user_properties=(("$weight", weight),))
+        client._talk.subscribe(FilterRequest(wish, 1), properties=properties)
+        town.turn(name)
+    town.run(500)
+    best = town.couriers["best"]
+    town.world.perform("n1", town.nodes["n1"].drop(best, town.world.now))
+    town.run(500)
+
+    asks = Properties(user_properties=(("$top", "1"), ("$rank", rank)))
+    town.shop.publish(Publish("city/order", b'{"lon": 0, "lat": 0}', 1, properties=asks))
+    town.turn("shop")
+    town.run(500)
+    assert town.who_has(b'{"lon": 0, "lat": 0}') == ["second"]
+
+
+def test_a_bid_of_a_node_of_before_counts_as_it_did():
+    before = msgspec.msgpack.encode(["b", 7, [[1.5, 3, 9, "ann", "g/city/#", 1.5]]])
+    (bid,) = decode(before).bids  # type: ignore[union-attr]
+    assert bid == Bid(1.5, 3, 9, "ann", "g/city/#", 1.5, is_away=False, own=None)

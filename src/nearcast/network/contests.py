@@ -2,21 +2,23 @@
 
 The nodes that are there are asked; what one that goes down meanwhile would have said does not
 count. Between equals of one node the older subscription comes first, between nodes their names.
+In a share group, who is away gives way to the best one who is connected, at whatever node.
 A message of QoS 1 or 2 is noted in the journal until those chosen have it in their sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from nearcast.network.messages import Bid, Bids, Contest
 from nearcast.node import Node
-from nearcast.node.choosing import Candidate
+from nearcast.node.choosing import Chosen
 from nearcast.node.journal import decode_message, encode_message
 from nearcast.node.message import Message
+from nearcast.node.selective import Award
 
 PATIENCE_MS = 2_000
 _OPEN = b"t"
@@ -71,7 +73,7 @@ class Contests:
 
     def _own_bids(self, contest: Contest) -> list[Bid]:
         chosen = self._node.bids(_message(contest), contest.most, contest.rank, contest.publisher)
-        return [_bid(one.candidate) for one in chosen]
+        return [_bid(one) for one in chosen]
 
     def told(self, name: str, bids: Bids) -> None:
         """Take in the best of another node; decide if it was the last."""
@@ -126,16 +128,9 @@ class Contests:
         contest, bids = (one := self._open.pop(number)).contest, dict(one.bids)
         message = _message(contest)
         bids[self._name] = self._own_bids(contest)
-        chosen: dict[str, list[tuple[int, int, float | None]]] = {}
-        seen: set[tuple[str, ...]] = set()
-        for name, bid in sorted(
-            ((name, bid) for name, some in bids.items() for bid in some),
-            key=lambda pair: (pair[1].score, pair[0] != self._name, pair[0], pair[1].age),
-        ):
-            unit = ("group", bid.group) if bid.group else (name, str(bid.client))
-            if unit not in seen and len(seen) < contest.most:
-                seen.add(unit)
-                chosen.setdefault(name, []).append((bid.number, len(seen), bid.distance_m))
+        chosen: dict[str, list[Award]] = {}
+        for place, (name, bid) in enumerate(self._winners(bids, contest.most), start=1):
+            chosen.setdefault(name, []).append((bid.number, place, bid.distance_m))
         for name, awards in chosen.items():
             if name == self._name:
                 self._node.award(message, awards)
@@ -144,6 +139,32 @@ class Contests:
         if message.head.qos:
             self._node.state.set_note(_OPEN + number.to_bytes(8, "big"), b"", 0)
 
+    def _winners(self, bids: Mapping[str, list[Bid]], most: int) -> list[tuple[str, Bid]]:
+        """Return the best, best first: clients, and for each share group one member."""
+        units: dict[tuple[str, str], list[tuple[str, Bid]]] = {}
+        for name, bid in sorted(
+            ((name, bid) for name, some in bids.items() for bid in some),
+            key=lambda pair: (pair[1].score, *self._before(pair[0]), pair[1].age),
+        ):
+            unit = ("", bid.group) if bid.group else (name, bid.client)
+            units.setdefault(unit, []).append((name, bid))
+        return [self._reader(some) for some in list(units.values())[:most]]
+
+    def _reader(self, group: list[tuple[str, Bid]]) -> tuple[str, Bid]:
+        """Return the best one who is connected; if nobody is, the best."""
+        present = [pair for pair in group if not pair[1].is_away]
+        return min(
+            present, key=lambda pair: (_own(pair[1]), *self._before(pair[0])), default=group[0]
+        )
+
+    def _before(self, name: str) -> tuple[bool, str]:
+        """Return the place of a node between equals: this one first."""
+        return (name != self._name, name)
+
+
+def _own(bid: Bid) -> float:
+    return bid.score if bid.own is None else bid.own
+
 
 def _message(contest: Contest) -> Message:
     message = decode_message(contest.message)
@@ -151,8 +172,17 @@ def _message(contest: Contest) -> Message:
     return message
 
 
-def _bid(candidate: Candidate) -> Bid:
+def _bid(chosen: Chosen) -> Bid:
+    candidate = chosen.candidate
+    standing = chosen.standing or candidate
     one = candidate.subscription
-    group = f"{one.group}/{one.topic_filter}" if one.group else ""
-    client = one.session.client_id
-    return Bid(candidate.score, candidate.age, one.number, client, group, candidate.distance_m)
+    return Bid(
+        standing.score,
+        standing.age,
+        one.number,
+        one.session.client_id,
+        f"{one.group}/{one.topic_filter}" if one.group else "",
+        candidate.distance_m,
+        one.session.link is None,
+        None if candidate == standing else candidate.score,
+    )

@@ -101,7 +101,11 @@ class Contest(msgspec.Struct, array_like=True, frozen=True, tag="c"):
 
 
 class Bid(msgspec.Struct, array_like=True, frozen=True):
-    """One of the best: less is better; `number` is of its subscription on its node."""
+    """One of the best: less is better; `number` is of its subscription on its node.
+
+    A share group is as good as its best member; if that is another one, who is away, `own` is the
+    score of the one named here.
+    """
 
     score: float
     age: int
@@ -109,10 +113,12 @@ class Bid(msgspec.Struct, array_like=True, frozen=True):
     client: str
     group: str = ""
     distance_m: float | None = None
+    is_away: bool = False
+    own: float | None = None
 
 
 class Bids(msgspec.Struct, array_like=True, frozen=True, tag="b"):
-    """My best for your message of this number."""
+    """My best for your message of this number; behind them, who could stand in for a group."""
 
     number: int
     bids: list[Bid]

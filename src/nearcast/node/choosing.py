@@ -30,10 +30,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One of the best, with its place among them (from 1)."""
+    """One of the best, with its place among them (from 1).
+
+    `standing` is by whom it has that place, if not by itself: a member of its share group who is
+    away, and gives way to the best one who is connected.
+    """
 
     place: int
     candidate: Candidate
+    standing: Candidate | None = None
 
 
 Fits = Callable[[Subscription], bool]
@@ -73,15 +78,39 @@ class Choosing:
         self, route: Route, event: Event | None, rank: str, chosen: list[Chosen], fits: Fits
     ) -> list[Chosen]:
         """Put connected members of share groups in the place of those that are away; O(matches)."""
+        present = self._present_members(route, event, rank, fits)
+        return [
+            Chosen(
+                one.place,
+                present.get(_unit(one.candidate.subscription), one.candidate),
+                one.candidate,
+            )
+            for one in chosen
+        ]
+
+    def spares(
+        self, route: Route, event: Event | None, rank: str, chosen: list[Chosen], fits: Fits
+    ) -> list[Chosen]:
+        """Return the best connected members of all other share groups; O(matches).
+
+        A group may be among the best of all nodes by a member elsewhere who is away.
+        """
+        present = self._present_members(route, event, rank, fits)
+        for one in chosen:
+            present.pop(_unit(one.candidate.subscription), None)
+        places = range(len(chosen) + 1, len(chosen) + 1 + len(present))
+        return [Chosen(place, one) for place, one in zip(places, present.values(), strict=True)]
+
+    def _present_members(
+        self, route: Route, event: Event | None, rank: str, fits: Fits
+    ) -> dict[Session | GroupKey, Candidate]:
+        """Return the best connected member of each share group."""
         present: dict[Session | GroupKey, Candidate] = {}
         for candidate in self.ranked(route, event, None, rank):
             one = candidate.subscription
             if one.group and one.session.link is not None and fits(one):
                 present.setdefault(_unit(one), candidate)
-        return [
-            Chosen(one.place, present.get(_unit(one.candidate.subscription), one.candidate))
-            for one in chosen
-        ]
+        return present
 
     def ranked(
         self, route: Route, event: Event | None, k: int | None, rank: str

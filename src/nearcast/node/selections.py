@@ -110,6 +110,11 @@ class Selections:
         """Return a session's selective subscriptions on one bare filter."""
         return list(self._on_filter.get((session.number, group, topic_filter), {}).values())
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether any share group has members here that select less than its filter."""
+        return bool(self._sizes)
+
     def has_members(self, key: GroupKey) -> bool:
         """Say whether a share group has members here that select less than its filter."""
         return key in self._sizes

@@ -15,7 +15,14 @@ from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.answers import Outcome
 from nearcast.node.asking import Asking
-from nearcast.node.choosing import Candidate, Choosing, Chosen, is_absent_member, told_properties
+from nearcast.node.choosing import (
+    Candidate,
+    Choosing,
+    Chosen,
+    Fits,
+    is_absent_member,
+    told_properties,
+)
 from nearcast.node.delivery import Delivery
 from nearcast.node.explaining import Explaining
 from nearcast.node.message import Head, Message
@@ -80,13 +87,19 @@ class Selective:
             return Outcome(_SENSELESS, str(problem))
 
     def bids(self, message: Message, k: int, rank: str, publisher: str) -> list[Chosen]:
-        """Return this node's own best for a message."""
+        """Return this node's own best for a message, and who could stand in for a share group."""
         route = self._state.router.find(message.head.topic).without_peers()
         if route.space is None:
             return []
         properties = reread_properties(message.head.properties)
         event, _ = self._event(route.space, message, properties, properties.request)
-        return self._best(self._state.sessions.get(publisher), route, event, k, rank)
+        session = self._state.sessions.get(publisher)
+        chosen = self._best(session, route, event, k, rank)
+        if not (route.shared or self._selections.has_groups):
+            return chosen
+        assert self._choosing is not None
+        fits = self._fits(session, route.space, k)
+        return chosen + self._choosing.spares(route, event, rank, chosen, fits)
 
     def award(self, message: Message, awards: Iterable[Award]) -> None:
         """Deliver to subscriptions that were chosen among those of all nodes."""
@@ -475,6 +488,15 @@ class Selective:
         settings, choosing = route.space, self._choosing
         assert settings is not None
         assert choosing is not None
+        fits = self._fits(session, settings, k)
+        chosen = choosing.best(route, event, k, rank, fits)
+        if any(is_absent_member(one) for one in chosen):
+            return choosing.with_present_members(route, event, rank, chosen, fits)
+        return chosen
+
+    @staticmethod
+    def _fits(session: Session | None, settings: SpaceSettings, k: int | None) -> Fits:
+        """Return who may be chosen for what a client publishes."""
         skips = settings.offline == "skipped" and k is not None
 
         def fits(one: Subscription) -> bool:
@@ -482,10 +504,7 @@ class Selective:
                 return False
             return not (skips and one.session.link is None)
 
-        chosen = choosing.best(route, event, k, rank, fits)
-        if any(is_absent_member(one) for one in chosen):
-            return choosing.with_present_members(route, event, rank, chosen, fits)
-        return chosen
+        return fits
 
     # --- retained -------------------------------------------------------------------------
 
