@@ -76,6 +76,16 @@ def test_sizes_and_durations_are_written_as_people_write_them():
         ('[limits]\nconnect_timeout = "soon"\n', ["f.toml:2: limits.connect_timeout"]),
         ("[limits]\nconnect_timeout = nan\n", ["f.toml:2: limits.connect_timeout: found nan"]),
         ("[limits]\nconnections = 0\n", ["expected a number of at least 1"]),
+        (
+            '[node]\nname = "my node"\n',
+            ["f.toml:2: node.name: found 'my node'; expected letters, digits, '.', '_' and '-'"],
+        ),
+        ('[node]\nname = ""\n', ["found ''; expected text that is not empty"]),
+        ('[network]\nname = "a.b"\n', ["found 'a.b'; expected letters, digits, '_' and '-' only"]),
+        (
+            '[network]\njoin = ["10.0.0.1:4222"]\n',
+            ["network.join[0]: found '10.0.0.1:4222'; expected an address such as nats://10"],
+        ),
         ("limits = 5\n", ["f.toml:1: limits: found 5; expected a table"]),
         ('[network]\nskew = "1 min"\n', ["f.toml:2: network.skew", "at most 10"]),
         ('[network]\nskew = "wide"\n', ["f.toml:2: network.skew: found 'wide'"]),

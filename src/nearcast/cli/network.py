@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -15,20 +16,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.terminal import JSON, console, print_json
+from nearcast.cli.terminal import JSON, console, print_json, told_by_option
+from nearcast.model.errors import MisuseError
 
 if TYPE_CHECKING:
     from nearcast.config import NetworkSection
     from nearcast.server.nats_members import Member
     from nearcast.server.processes import Fleet
 
+_LAST_PORT = 65_535
+_WIDE = 100
+_NOT_YET = re.compile(r"^Network \S+ \(not yet: (.*)\)$", re.MULTILINE)
 Config = Annotated[Path | None, typer.Option(help="The configuration file.")]
 
 
 def up(
     *,
     nodes: Annotated[int, typer.Option(min=1, max=64, help="How many nodes.")] = 4,
-    port: Annotated[int, typer.Option(help="The first node's port; the others follow.")] = 1883,
+    port: Annotated[
+        int, typer.Option(min=1, max=_LAST_PORT, help="The first node's port; the others follow.")
+    ] = 1883,
     config: Config = None,
     nats: Annotated[
         str | None, typer.Option(help="A NATS that runs already; without it one is started.")
@@ -41,8 +48,14 @@ def up(
 
     Example: nearcast up --nodes 4
     """
-    from nearcast.server.processes import Fleet
+    if port + nodes - 1 > _LAST_PORT:
+        last = f"{nodes} nodes from port {port} on"
+        raise MisuseError(last, where="--port", expected=f"ports up to {_LAST_PORT}")
+    with _held_back(signal.SIGINT):
+        from nearcast.config import load
+        from nearcast.server.processes import Fleet
 
+    load(config, os.environ)  # what is wrong with it is told before anything is started
     with contextlib.ExitStack() as stack:
         stack.enter_context(_interrupted_by(signal.SIGTERM))
         directory = data
@@ -54,6 +67,7 @@ def up(
             fleet.start_node(f"node-{number + 1}", port + number, address, config)
         fleet.wait_until_ready()
         _print_fleet(fleet, address, keeps=data is not None)
+        _tell_of_islands(fleet)
         _watch_over(fleet)
 
 
@@ -71,6 +85,19 @@ def _interrupted_by(number: signal.Signals) -> Iterator[None]:
         signal.signal(number, before)
 
 
+@contextlib.contextmanager
+def _held_back(number: signal.Signals) -> Iterator[None]:
+    """Let a signal wait: compiled packages lose an interruption in the middle of their import."""
+    came: list[int] = []
+    before = signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+    if came:
+        signal.raise_signal(number)
+
+
 def _print_fleet(fleet: Fleet, address: str, *, keeps: bool) -> None:
     from rich.table import Table
 
@@ -84,6 +111,14 @@ def _print_fleet(fleet: Fleet, address: str, *, keeps: bool) -> None:
     typer.echo(f"See it with: nearcast nodes --join {address}")
     typer.echo("Ready. Stop with Ctrl-C.")
     sys.stdout.flush()
+
+
+def _tell_of_islands(fleet: Fleet) -> None:
+    """Tell of nodes that serve clients, but have not found the others."""
+    for child in fleet.nodes:
+        reason = _NOT_YET.search(child.log.read_text(encoding="utf-8", errors="replace"))
+        if reason is not None:
+            typer.echo(f"{child.name} is alone, and tries on: {reason[1]}", err=True)
 
 
 def _watch_over(fleet: Fleet) -> None:
@@ -131,6 +166,10 @@ def nodes(
 
     from nearcast.server.nats_admin import ask_to_leave, forget_node, look
 
+    wishes = {"--leave": leave, "--forget": forget, "--plan": plan, "--policies": policies}
+    given = [name for name, value in wishes.items() if value is not None]
+    if len(given) > 1:
+        raise MisuseError(" and ".join(given), where="nodes", expected="one of them at a time")
     section = _section(config, join, network)
     if leave is not None:
         asyncio.run(ask_to_leave(section, leave))
@@ -186,9 +225,11 @@ def _share_policies(section: NetworkSection, path: Path) -> None:
 def _section(config: Path | None, join: str | None, network: str | None) -> NetworkSection:
     from nearcast.config import load
 
-    options = {"NEARCAST_NETWORK__JOIN": join, "NEARCAST_NETWORK__NAME": network}
-    given = {name: value for name, value in options.items() if value is not None}
-    section = load(config, {**os.environ, **given}).network
+    options = {"JOIN": ("--join", join), "NAME": ("--network", network)}
+    given = {f"NEARCAST_NETWORK__{key}": one for key, one in options.items() if one[1] is not None}
+    environ = {variable: str(value) for variable, (_, value) in given.items()}
+    with told_by_option({variable: option for variable, (option, _) in given.items()}):
+        section = load(config, {**os.environ, **environ}).network
     if section.join:
         return section
     return section.model_copy(update={"join": ["nats://127.0.0.1:4222"]})
@@ -200,15 +241,25 @@ def _print_members(section: NetworkSection, members: list[Member]) -> None:
     from nearcast.server.nats_connection import public_address
 
     where = ", ".join(public_address(one) for one in section.join)
+    if not members:
+        typer.echo(f"No node of network {section.name} is at {where}.")
+        return
+    screen = console()
     table = Table(title=f"Network {section.name} at {where}", title_justify="left")
-    for heading in ("node", "address", "up since"):
-        table.add_column(heading, no_wrap=True)
+    if screen.width < _WIDE:
+        table.box, table.padding = None, (0, 1, 0, 0)
+    table.add_column("node", no_wrap=True)
+    table.add_column("address", overflow="fold")
+    table.add_column("up since", no_wrap=True)
     for heading in ("links up", "clients", "sent", "received", "skew"):
-        table.add_column(heading, justify="right")
-    table.add_column("problem", overflow="fold")
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in members:
         table.add_row(*_cells(one))
-    console().print(table)
+    screen.print(table)
+    for one in members:
+        for link in one.links.values():
+            if link.problem:
+                typer.echo(f"{one.name}: {link.problem}")
 
 
 def _cells(one: Member) -> tuple[str, ...]:
@@ -218,7 +269,6 @@ def _cells(one: Member) -> tuple[str, ...]:
     up_count = sum(link.is_up and not link.problem for link in one.links.values())
     direct_count = sum(link.is_up and link.is_direct for link in one.links.values())
     skew_ms = max((abs(link.skew_ms) for link in one.links.values() if link.is_up), default=0.0)
-    problems = [f"{name}: {link.problem}" for name, link in one.links.items() if link.problem]
     return (
         one.name,
         "\n".join(one.addresses),
@@ -228,5 +278,4 @@ def _cells(one: Member) -> tuple[str, ...]:
         f"{one.frames_sent:,}",
         f"{one.frames_received:,}",
         f"{skew_ms:.0f} ms",
-        "\n".join(problems),
     )

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from nearcast.config import Configuration
     from nearcast.server import Server
 
+_OPTIONS = {
+    "NEARCAST_LISTENER__0__HOST": "--host",
+    "NEARCAST_LISTENER__0__PORT": "--port",
+    "NEARCAST_NODE__DATA": "--data",
+    "NEARCAST_NODE__NAME": "--name",
+    "NEARCAST_NETWORK__JOIN": "--join",
+    "NEARCAST_NETWORK__NAME": "--network",
+}
+
 
 def serve(
     *,
@@ -45,14 +54,7 @@ def serve(
     from nearcast.server import serve as run
     from nearcast.server import set_up_logging
 
-    options = {
-        "NEARCAST_LISTENER__0__HOST": host,
-        "NEARCAST_LISTENER__0__PORT": port,
-        "NEARCAST_NODE__DATA": data,
-        "NEARCAST_NODE__NAME": name,
-        "NEARCAST_NETWORK__JOIN": join,
-        "NEARCAST_NETWORK__NAME": network,
-    }
+    options = dict(zip(_OPTIONS, (host, port, data, name, join, network), strict=True))
 
     def read() -> Configuration:
         return _configuration(config, options)
@@ -64,10 +66,12 @@ def serve(
 
 def _configuration(path: Path | None, options: Mapping[str, object]) -> Configuration:
     """Return the configuration, options above environment above file."""
+    from nearcast.cli.terminal import told_by_option
     from nearcast.config import load
 
     given = {name: str(value) for name, value in options.items() if value is not None}
-    return load(path, {**os.environ, **given})
+    with told_by_option({name: _OPTIONS[name] for name in given}):
+        return load(path, {**os.environ, **given})
 
 
 def _announce(server: Server) -> None:
@@ -80,6 +84,8 @@ def _announce(server: Server) -> None:
         network = server.network
         state = f"not yet: {network.problem}" if network.problem else "joined"
         typer.echo(f"Network {server.configuration.network.name} ({state})")
+    elif server.configuration.network.direct is not None:
+        typer.echo("Alone: [network] direct is of no use without join.")
     typer.echo("Ready. Stop with Ctrl-C.")
 
 

@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
 from nearcast.model.errors import (
+    ConfigurationError,
     EnvironmentProblem,
     FileFormatError,
     NearcastError,
@@ -70,6 +71,19 @@ def told_of_files() -> Iterator[None]:
     except OSError as problem:
         reason, name = problem.strerror or str(problem), str(problem.filename or "")
         raise EnvironmentProblem(reason, where=name) from None
+
+
+@contextmanager
+def told_by_option(options: Mapping[str, str]) -> Iterator[None]:
+    """Name the option, not the variable that it stands for: {"NEARCAST_NODE__NAME": "--name"}."""
+    try:
+        yield
+    except ConfigurationError as problem:
+        for variable, option in options.items():
+            prefix = f"environment {variable}: "
+            if problem.where.startswith(prefix):
+                problem.where = option
+        raise
 
 
 def print_json(value: object) -> None:

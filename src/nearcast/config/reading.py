@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from nearcast.config.lines import KeyPath, key_lines, line_of
-from nearcast.config.schema import Configuration
+from nearcast.config.schema import FORMS, Configuration
 from nearcast.model import ConfigurationError, NearcastError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _EXPECTED = {
     "list_type": "a list",
     "path_type": "a path in quotes",
     "string_type": "text in quotes",
+    "string_too_short": "text that is not empty",
     "finite_number": "a finite number",
     "missing": "a value",
 }
@@ -205,7 +206,7 @@ def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
         if key in context:
             return f"a number of {words} {context[key]}"
     if kind == "string_pattern_mismatch":
-        return f"text that fits {context['pattern']}"
+        return FORMS.get(context["pattern"], f"text that fits {context['pattern']}")
     return message.removeprefix("Input should be ").removeprefix("Value should ")
 
 

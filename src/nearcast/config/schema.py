@@ -34,6 +34,19 @@ _UNITS = {
 }
 
 
+_NODE_NAME = r"^[A-Za-z0-9._-]+$"
+_NETWORK_NAME = r"^[A-Za-z0-9_-]+$"
+_NATS_ADDRESS = r"^(nats|tls)://[^\s/,]+$"
+_SPACE_NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
+FORMS = {
+    _NODE_NAME: "letters, digits, '.', '_' and '-' only",
+    _NETWORK_NAME: "letters, digits, '_' and '-' only",
+    _NATS_ADDRESS: "an address such as nats://10.0.0.1:4222 or tls://10.0.0.1:4222",
+    _SPACE_NAME: "a letter, then letters, digits, '_' and '-' only",
+}
+"""What a text that must have some form looks like, for people."""
+
+
 def _seconds(value: object) -> object:
     if isinstance(value, str):
         return parse_duration(value)
@@ -63,7 +76,7 @@ class Section(BaseModel):
 class NodeSection(Section):
     """The node itself."""
 
-    name: str = Field("nearcast", min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    name: str = Field("nearcast", min_length=1, pattern=_NODE_NAME)
     data: Annotated[Path, Field(strict=False)] = Path("nearcast-data")
 
 
@@ -156,7 +169,7 @@ def _addresses(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-NatsAddress = Annotated[str, Field(pattern=r"^(nats|tls)://[^\s/,]+$")]
+NatsAddress = Annotated[str, Field(pattern=_NATS_ADDRESS)]
 
 
 class NetworkSection(Section):
@@ -178,7 +191,7 @@ class NetworkSection(Section):
     """
 
     join: Annotated[list[NatsAddress], BeforeValidator(_addresses)] = []
-    name: str = Field("nearcast", pattern=r"^[A-Za-z0-9_-]+$")
+    name: str = Field("nearcast", pattern=_NETWORK_NAME)
     user: str | None = None
     password: str | None = None
     token: str | None = None
@@ -303,7 +316,7 @@ class SpaceSection(Section):
     clients may subscribe to the positions of others (`$position/<client>`).
     """
 
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    name: str = Field(min_length=1, pattern=_SPACE_NAME)
     topics: str = Field(min_length=1)
     values: Literal["json", "properties"] = "json"
     missing: Literal["all", "none"] = "none"
