@@ -269,7 +269,7 @@ def test_a_relayed_connect_that_is_none_is_counted_and_dropped(junk: bytes):
     node = City(nodes=2).nodes["n1"]
     before = set(node.node.state.sessions)
     part = encode(TunnelOpened(1, junk, None, "somewhere"))
-    node.mesh._take_part(node.mesh.peers["n0"], b"T", part)
+    node.mesh.take_part(node.mesh.peers["n0"], b"T", part)
     assert node.mesh.counts.refused == 1
     assert set(node.node.state.sessions) == before
 

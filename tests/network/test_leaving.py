@@ -204,7 +204,7 @@ def cut_for_a_moment(affair: Affair, one: str, other: str) -> None:
     """Cut a link for less time than makes a node away, and let both sides notice."""
     affair.heal()
     for name, peer in ((one, other), (other, one)):
-        affair.city.nodes[name].mesh.begin_anew(peer, "test")
+        affair.city.nodes[name].mesh.neighbours.begin_anew(peer, "test")
         affair.city.at(name, lambda node, now: node.turn(now))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import FilterRequest, Publish
-from nearcast.network.mesh import PeerWire
+from nearcast.network.neighbours import PeerWire
 from nearcast.network.terms import Terms
 from nearcast.node import SpaceSettings
 from nearcast.server.figures import prometheus_text, sys_topics
@@ -171,7 +171,7 @@ def test_nodes_with_other_spaces_are_refused_by_name():
     mesh._terms = Terms("another")
     mesh.peers["n1"].link.greeting = mesh._greeting("n1")
     city.run(1)
-    mesh.broke(mesh.peers["n1"])
+    mesh.neighbours.begin_anew("n1", "")
     city.world.perform("n0", city.nodes["n0"].turn(city.world.now))
     city.run(2_000)
     assert "other spaces" in city.nodes["n1"].mesh.peers["n0"].problem
@@ -243,13 +243,13 @@ def test_a_link_that_begins_anew_brings_again_what_was_not_taken(qos: int, monke
     city.run(50)
     mesh = city.nodes["n1"].mesh
     with monkeypatch.context() as broken:  # the frame counts as come, its content is lost
-        broken.setattr(mesh, "_take_part", lambda *_: None)
+        broken.setattr(mesh, "take_part", lambda *_: None)
         city.publish(writer, "a", b"x", qos)
         city.run(50)
     assert payloads(reader) == []
 
-    mesh.begin_anew("n0", "a mistake")
-    mesh.begin_anew("a stranger", "nothing happens")
+    mesh.neighbours.begin_anew("n0", "a mistake")
+    mesh.neighbours.begin_anew("a stranger", "nothing happens")
     city.run(2_000)
 
     assert payloads(reader) == [b"x"]
@@ -262,7 +262,7 @@ def test_what_was_written_to_a_link_before_it_began_anew_does_not_reach_the_new_
     peer = mesh.peers["n0"]
     before = peer.connection
     assert before is not None
-    mesh.begin_anew("n0", "a mistake")
+    mesh.neighbours.begin_anew("n0", "a mistake")
     city.run(2_000)
     assert peer.connection not in (None, before)
     restarts, sent = peer.link.restarts, mesh.counts.messages_sent
@@ -368,6 +368,6 @@ def test_what_is_retained_reaches_a_node_whose_link_was_slow_before_it_broke():
     city.publish(writer, "kept", b"1", 1, retain=True)
     city.run(4_000)
     for name, other in (("n0", "n1"), ("n1", "n0")):
-        city.nodes[name].mesh.begin_anew(other, "cut")
+        city.nodes[name].mesh.neighbours.begin_anew(other, "cut")
     city.run(60_000)
     assert [one.payload for one in city.nodes["n1"].node.state.retained.all()] == [b"1"]

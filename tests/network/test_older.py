@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearcast.mqtt import ProtocolVersion, Publish
-from nearcast.network.mesh import Mesh
+from nearcast.network.neighbours import Neighbours
 from nearcast.network.terms import Terms
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import SimulatedClient
@@ -101,13 +101,13 @@ def test_readers_elsewhere_hear_the_same_in_the_same_order(sayings: list[Said]):
 def kinds(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return where the kinds of what is sent between nodes are noted from now on."""
     sent: list[bytes] = []
-    send = Mesh.send
+    send = Neighbours.send
 
-    def note(self: Mesh, peer: object, kind: bytes, content: bytes) -> None:
+    def note(self: Neighbours, peer: object, kind: bytes, content: bytes) -> None:
         sent.append(kind)
         send(self, peer, kind, content)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Mesh, "send", note)
+    monkeypatch.setattr(Neighbours, "send", note)
     return sent
 
 
@@ -143,7 +143,7 @@ def test_a_node_of_the_version_before_gets_what_it_understands(monkeypatch: pyte
 def test_what_makes_no_sense_begins_the_link_anew_and_nothing_else(packets: bytes):
     street = Street()
     peer = street.city.nodes["n0"].mesh.peers["n1"]
-    street.city.nodes["n0"].mesh.send(peer, OLDER, packets)
+    street.city.nodes["n0"].mesh.neighbours.send(peer, OLDER, packets)
     street.finish()
     assert street.city.nodes["n1"].mesh.peers["n0"].link.restarts == 1
     street.city.run(1_000)

@@ -674,6 +674,6 @@ def test_what_another_node_wants_without_sense_is_refused_and_changes_nothing(te
     assert node.state.sessions["$node/n1"].subscriptions == held
     mesh = town.nodes["n0"].mesh
     refused = mesh.counts.refused
-    mesh._take_part(mesh.peers["n1"], b"T", encode(Interest(99, [(text, 0)], [])))
+    mesh.take_part(mesh.peers["n1"], b"T", encode(Interest(99, [(text, 0)], [])))
     assert mesh.counts.refused == refused + 1
     assert "n1" in mesh.peers["n1"].problem

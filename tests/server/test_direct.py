@@ -245,7 +245,7 @@ async def test_a_link_that_begins_anew_has_a_connection_of_its_own():
         await linked(a, b)
         for side, other in ((a, "b"), (b, "a")):
             before = side.doors._ways[other]
-            side.mesh.begin_anew(other, "for a reason")
+            side.mesh.neighbours.begin_anew(other, "for a reason")
             await until(lambda: not (a.is_linked("b") and b.is_linked("a")))
             await until(lambda: a.is_linked("b") and b.is_linked("a"))
             assert side.doors._ways[other] is not before

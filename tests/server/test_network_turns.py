@@ -44,6 +44,7 @@ class Mesh:
         self.due_ms: int | None = None
         self.advanced: list[int] = []
         self.begun_anew: list[str] = []
+        self.neighbours = self
         self.left_ms: list[int] = []
 
     def leave(self, now_ms: int) -> None:

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from random import Random
-from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nearcast.locality.messages import Timing
 from nearcast.model import Event
@@ -26,16 +24,7 @@ from nearcast.network.geography import PATIENCE, Geography
 from nearcast.network.homes import Homes
 from nearcast.network.interests import Interests
 from nearcast.network.layout import NamedPlan
-from nearcast.network.links import (
-    Arrived,
-    Down,
-    Happening,
-    Link,
-    LinkTiming,
-    Up,
-    decode_frame,
-    encode_frame,
-)
+from nearcast.network.links import LinkTiming
 from nearcast.network.messages import (
     Bids,
     Claim,
@@ -56,50 +45,19 @@ from nearcast.network.messages import (
     decode_greeting,
     encode,
 )
-from nearcast.network.peer import Counts, Peer
+from nearcast.network.neighbours import OLDER, PACKETS, PLACES, TOLD, TUNNELS, Neighbours, PeerWire
+from nearcast.network.peer import Peer
 from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
 from nearcast.network.summaries import LOOSENESS, Summaries
 from nearcast.network.terms import Terms, clock_objection
 from nearcast.node import Connection, Node
-from nearcast.node.connection import AS_IT_IS
 from nearcast.node.message import Message
 from nearcast.node.routes import Route
 from nearcast.node.session import PEER_PREFIX, Session, Subscription
 
 if TYPE_CHECKING:
     from nearcast.overlay import Density
-
-_PACKETS, _OLDER, _TOLD, _PLACES, _TUNNELS = b"M", b"O", b"T", b"P", b"D"
-_SIZE = Struct("<I")
-
-
-class PeerWire:
-    """Where the outbox of another node is written to, as long as its link has not begun anew."""
-
-    def __init__(self, mesh: Mesh, peer: Peer, connection: Connection) -> None:
-        self._mesh = mesh
-        self._peer = peer
-        self._connection = connection
-
-    def write(self, chunks: list[bytes]) -> None:
-        """Send packets, if the link is still up; if not, the session sends them again."""
-        if self._peer.connection is not self._connection:
-            return
-        for is_older, some in groupby(chunks, _is_older):
-            if is_older:
-                self._mesh.send(self._peer, _OLDER, b"".join([one[1:] for one in some]))
-            else:
-                self._mesh.send(self._peer, _PACKETS, b"".join(some))
-
-    def finish(self) -> None:
-        """Break the link off: the node did not understand what came over it."""
-        if self._peer.connection is self._connection:
-            self._mesh.broke(self._peer)
-
-
-def _is_older(chunk: bytes) -> bool:
-    return chunk[:1] == AS_IT_IS
 
 
 @dataclass(slots=True)
@@ -121,6 +79,8 @@ class Mesh:
     Complexity: O(nodes) per change of the set of filters, O(nodes that want it) per publication.
     """
 
+    neighbours_kind: ClassVar[type[Neighbours]] = Neighbours
+
     def __init__(
         self,
         name: str,
@@ -137,11 +97,9 @@ class Mesh:
     ) -> None:
         self.name = name
         self.node = node
-        self.counts = Counts()
-        self.peers: dict[str, Peer] = {}
-        self.now_ms = 0
         self._timing = timing or LinkTiming()
-        self._random = random
+        self.neighbours = self.neighbours_kind(self._timing, random, self)
+        self.peers, self.counts = self.neighbours.peers, self.neighbours.counts
         declared = [one.space for one in node.state.router.spaces.all]
         self._interests = Interests(Summaries(declared, looseness, densities))
         self._is_restoring = True  # until somebody is met
@@ -155,8 +113,16 @@ class Mesh:
         self._contests = Contests(name, node)
         self._homes = Homes(name, node, self._tell_named, self._carry)
         self._gates: deque[Gate] = deque()
-        self._grown: dict[str, Peer] = {}
         node.join(self)
+
+    @property
+    def now_ms(self) -> int:
+        """The instant of what is being done."""
+        return self.neighbours.now_ms
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self.neighbours.now_ms = now_ms
 
     def warm_up(self) -> None:
         """Compile what is compiled, or load it from the disk: no other node waits for it."""
@@ -170,11 +136,7 @@ class Mesh:
             return
         self.now_ms = now_ms
         self._is_restoring = False
-        link = Link(self._timing, self._random, b"")
-        link.greeting = self._greeting(name)
-        self.peers[name] = peer = Peer(name, link)
-        link.open(now_ms)
-        self.mark_grown(peer)
+        self.neighbours.add(name, self._greeting(name), now_ms)
         self._homes.now_ms = now_ms
         self._homes.away(name)
         if self._geography is not None:
@@ -183,12 +145,11 @@ class Mesh:
 
     def part(self, name: str, now_ms: int) -> None:
         """Stop working with a node that has left for good; what waits for it is dropped."""
-        peer = self.peers.pop(name, None)
+        peer = self.neighbours.remove(name)
         if peer is None:
             self.node.peering.forget(name, now_ms)
             return
         self.now_ms = now_ms
-        self._grown.pop(name, None)
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, now_ms)
         self.node.peering.forget(name, now_ms)
@@ -209,32 +170,17 @@ class Mesh:
 
     def receive(self, sender: str, data: bytes, now_ms: int) -> None:
         """Take in a frame from another node."""
-        self.now_ms = self._homes.now_ms = now_ms
-        self.counts.frames_received += 1
-        self.counts.bytes_received += len(data)
-        peer = self.peers.get(sender)
+        self._homes.now_ms = now_ms
+        peer = self.neighbours.receive(sender, data, now_ms)
         if peer is None:
-            self.counts.refused += 1
             return
-        try:
-            frame = decode_frame(data)
-        except PeerProtocolError as problem:
-            self.counts.refused += 1
-            peer.problem = str(problem)
-            return
-        self._carry_out(peer, peer.link.receive(frame, now_ms))
         self._causal.clock(sender, peer.link.skew_ms, peer.link.delay_ms / 2)
         self._check_clock(peer)
-        self.mark_grown(peer)
 
     def advance(self, now_ms: int) -> None:
         """Do what is due."""
-        self.now_ms = self._homes.now_ms = now_ms
-        for peer in list(self.peers.values()):
-            at = peer.link.wake_at()
-            if at is not None and at <= now_ms:
-                self._carry_out(peer, peer.link.advance(now_ms))
-                self.mark_grown(peer)
+        self._homes.now_ms = now_ms
+        self.neighbours.advance(now_ms)
         if self._geography is not None:
             self._geography.advance(now_ms)
         self._causal.advance(now_ms)
@@ -243,7 +189,7 @@ class Mesh:
 
     def wake_at(self) -> int | None:
         """Say when something is due."""
-        times = [peer.link.wake_at() for peer in self.peers.values()]
+        times = [self.neighbours.wake_at()]
         if not self._interests.is_settled:
             times.append(self.now_ms + 1)
         times += [self._causal.wake_at(), self._contests.wake_at(), self._homes.wake_at()]
@@ -283,106 +229,51 @@ class Mesh:
         """Return what is to travel, with the name of the node it goes to; last in a turn."""
         if self._kept:
             self._tell_kept()
-        out = []
-        for name, peer in self._grown.items():
-            for content in peer.take_parts():
-                peer.link.send(content)
-            for frame in peer.link.take_frames():
-                data = encode_frame(frame)
-                self.counts.frames_sent += 1
-                self.counts.bytes_sent += len(data)
-                out.append((name, data))
-        self._grown.clear()
-        return out
-
-    def send(self, peer: Peer, kind: bytes, content: bytes) -> None:
-        """Let something travel with what else this turn brings; nothing if the link is down."""
-        if peer.link.is_up:
-            peer.parts.append(kind + _SIZE.pack(len(content)) + content)
-            self.counts.messages_sent += 1
-            self._grown[peer.name] = peer
-
-    def mark_grown(self, peer: Peer) -> None:
-        """Note that a link may have frames."""
-        self._grown[peer.name] = peer
-
-    def broke(self, peer: Peer) -> None:
-        """Begin a link anew whose packets made no sense."""
-        self.begin_anew(peer.name, "packets that made no sense")
-
-    def begin_anew(self, name: str, reason: str) -> None:
-        """Break a link off and greet again: sessions then send what has not been answered."""
-        peer = self.peers.get(name)
-        if peer is not None:
-            self._carry_out(peer, peer.link.reset(reason, self.now_ms))
-            self.mark_grown(peer)
-
-    def greet(self, name: str, now_ms: int) -> None:
-        """Greet a node at once whose link is down: there is another way to it."""
-        peer = self.peers[name]
-        if not peer.link.is_up:
-            peer.link.open(now_ms)
-            self.mark_grown(peer)
+        return self.neighbours.take_frames()
 
     # --- what links say ---------------------------------------------------------------------
 
-    def _carry_out(self, peer: Peer, happenings: Iterable[Happening]) -> None:
-        for one in happenings:
-            if type(one) is Arrived:
-                self._arrived(peer, one.content)
-            elif type(one) is Up:
-                if peer.link.is_up:  # else it went down again at once
-                    self._came_up(peer, one.greeting)
-            else:
-                assert type(one) is Down
-                self._went_down(peer)
-
-    def _arrived(self, peer: Peer, content: bytes) -> None:
-        """Take all that a turn of another node brought."""
-        at = 0
-        while at < len(content) and peer.connection is not None:
-            start = at + 1 + _SIZE.size
-            (size,) = _SIZE.unpack_from(content, at + 1)
-            self._take_part(peer, content[at : at + 1], content[start : start + size])
-            at = start + size
-
-    def _take_part(self, peer: Peer, kind: bytes, part: bytes) -> None:
-        if kind == _PACKETS:
+    def take_part(self, peer: Peer, kind: bytes, part: bytes) -> None:
+        """Take in what another node sent."""
+        if kind == PACKETS:
             if peer.connection is not None:
                 self.node.receive(peer.connection, part, self.now_ms)
             return
-        if kind == _OLDER:
+        if kind == OLDER:
             if peer.older is not None:
                 self.node.receive(peer.older, part, self.now_ms)
             return
         try:
-            if kind == _TOLD:
+            if kind == TOLD:
                 self._told(peer, decode(part))
-            elif kind == _PLACES and self._geography is not None:
+            elif kind == PLACES and self._geography is not None:
                 self._geography.receive(decode_place_message(part), self.now_ms)
-            elif kind == _TUNNELS:
+            elif kind == TUNNELS:
                 self._homes.received(peer.name, part)
         except PeerProtocolError as problem:
             peer.problem = str(problem)
             self.counts.refused += 1
 
-    def _came_up(self, peer: Peer, data: bytes) -> None:
+    def came_up(self, peer: Peer, greeting: bytes) -> None:
+        """Begin to work with a node whose link is up, if its terms are ours."""
         try:
-            greeting = decode_greeting(data)
-            peer.problem = self._terms.objection(peer.name, greeting)
+            terms = decode_greeting(greeting)
+            peer.problem = self._terms.objection(peer.name, terms)
         except PeerProtocolError as problem:
             peer.problem = str(problem)
         if peer.problem:
             self.counts.refused += 1
             return
-        peer.version = self._terms.version_with(greeting)
+        peer.version = self._terms.version_with(terms)
         peer.known = 0
         peer.used = None
         peer.connection = self.node.peering.attach(
-            peer.name, greeting.generation, self.now_ms, takes_older=peer.version >= 2
+            peer.name, terms.generation, self.now_ms, takes_older=peer.version >= 2
         )
         peer.older = self.node.peering.older(peer.connection)
-        peer.connection.transport = peer.older.transport = PeerWire(self, peer, peer.connection)
+        peer.connection.transport = peer.older.transport = PeerWire(
+            self.neighbours, peer, peer.connection
+        )
         self._tell(peer, self._interests.whole())
         self._tell_plans([peer])
         self._causal.came_up(peer.name, self.now_ms)
@@ -397,11 +288,12 @@ class Mesh:
         """Stop working with a node whose clock is too far off; its link goes on to measure it."""
         problem = clock_objection(peer.name, peer.link)
         if problem and peer.connection is not None:
-            self._went_down(peer)
+            self.went_down(peer)
             self.counts.refused += 1
             peer.problem = problem
 
-    def _went_down(self, peer: Peer) -> None:
+    def went_down(self, peer: Peer) -> None:
+        """Let a node be away."""
         peer.parts.clear()
         if peer.connection is not None:
             self.node.peering.detach(peer.connection, self.now_ms)
@@ -453,32 +345,29 @@ class Mesh:
     def when_known(self, release: Callable[[], None]) -> None:
         """Call `release` once all nodes that are there know what is wanted here by now."""
         number = self._interests.number
-        if all(peer.known >= number for peer in self._present()):
+        if all(peer.known >= number for peer in self.neighbours.present):
             release()
         else:
             self._gates.append(Gate(number, release))
 
-    def _present(self) -> list[Peer]:
-        return [peer for peer in self.peers.values() if peer.connection is not None]
-
     def _tell_interests(self) -> None:
         change = self._interests.take_change()
         if change is not None:
-            for peer in self._present():
+            for peer in self.neighbours.present:
                 self._tell(peer, change)
 
     def _tell(self, peer: Peer, message: Told) -> None:
-        self.send(peer, _TOLD, encode(message))
+        self.neighbours.send(peer, TOLD, encode(message))
 
     def _tell_named(self, name: str, message: Told) -> None:
-        peer = self.peers.get(name)
-        if peer is not None and peer.connection is not None:
+        peer = self.neighbours.named(name)
+        if peer is not None:
             self._tell(peer, message)
 
     def _carry(self, name: str, data: bytes) -> None:
-        peer = self.peers.get(name)
-        if peer is not None and peer.connection is not None:
-            self.send(peer, _TUNNELS, data)
+        peer = self.neighbours.named(name)
+        if peer is not None:
+            self.neighbours.send(peer, TUNNELS, data)
 
     def _told(self, peer: Peer, message: Told) -> None:
         handler = _HANDLERS[type(message)]
@@ -503,7 +392,7 @@ class Mesh:
     def _hear_plans(self, peer: Peer, message: PlansUsed) -> None:
         if self._geography is not None:
             self._geography.uses(peer.name, (message.current, message.upcoming), self.now_ms)
-            self._tell_plans(self._present())
+            self._tell_plans(self.neighbours.present)
 
     def _hear_ordered(self, peer: Peer, message: Ordered) -> None:
         self._tell(peer, Settled(message.number))
@@ -516,7 +405,7 @@ class Mesh:
 
     def claim(self, connection: Connection, connect: Connect) -> bool:
         """Find out whether a client has a session elsewhere; False if there is nobody to ask."""
-        present = [peer.name for peer in self._present()]
+        present = [peer.name for peer in self.neighbours.present]
         away = [name for name, peer in self.peers.items() if peer.connection is None]
         self._homes.now_ms = self.node.state.now_ms
         return self._homes.claim(connection, connect, present, away)
@@ -554,7 +443,7 @@ class Mesh:
         self.now_ms = now_ms
         if self._geography is None or not self._geography.use(plan, now_ms):
             return False
-        self._tell_plans(self._present())
+        self._tell_plans(self.neighbours.present)
         return True
 
     def moved(self, session: Session, *, is_sure: bool) -> None:
@@ -564,7 +453,7 @@ class Mesh:
 
     def contest(self, message: Message, wish: tuple[int, str], publisher: str) -> bool:
         """Let the best of all nodes be chosen; tell whether there are other nodes to ask."""
-        others = [peer.name for peer in self._present()]
+        others = [peer.name for peer in self.neighbours.present]
         if not others:
             return False
         self._contests.call(message, wish, publisher, others)
@@ -586,9 +475,7 @@ class Mesh:
 
     def _tell_ordered(self) -> None:
         for to, number, group, data in self._causal.take():
-            peer = self.peers.get(to)
-            if peer is not None and peer.connection is not None:
-                self._tell(peer, Ordered(number, group, data))
+            self._tell_named(to, Ordered(number, group, data))
 
     def published(self, message: Message, event: Event) -> None:
         """Let an event with a place find those near it whose gateways are other nodes."""
@@ -599,9 +486,9 @@ class Mesh:
         if self._geography is None:
             return
         for to, message in self._geography.take(self.now_ms):
-            peer = self.peers.get(str(to))
-            if peer is not None and peer.connection is not None:
-                self.send(peer, _PLACES, encode_place_message(message))
+            peer = self.neighbours.named(str(to))
+            if peer is not None:
+                self.neighbours.send(peer, PLACES, encode_place_message(message))
 
     def _tell_plans(self, peers: Iterable[Peer]) -> None:
         if self._geography is not None:
@@ -618,11 +505,13 @@ class Mesh:
     def _tell_kept(self) -> None:
         """Tell what is retained, behind the live messages of the turn: those serve who waits."""
         told, self._kept = Retained(self._kept), []
-        for peer in self._present():
+        for peer in self.neighbours.present:
             self._tell(peer, told)
 
     def _open_gates(self) -> None:
-        known = min((peer.known for peer in self._present()), default=self._interests.number)
+        known = min(
+            (peer.known for peer in self.neighbours.present), default=self._interests.number
+        )
         while self._gates and self._gates[0].number <= known:
             self._gates.popleft().release()
 

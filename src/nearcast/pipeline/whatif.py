@@ -19,6 +19,7 @@ from nearcast.locality.planfile import plan_from_json
 from nearcast.model import FileFormatError
 from nearcast.mqtt import Publish
 from nearcast.network import LinkTiming, Mesh, NamedPlan
+from nearcast.network.neighbours import PACKETS, PLACES, Neighbours
 from nearcast.network.peer import Peer
 from nearcast.node import Node, RetainedSettings, SpaceSettings
 from nearcast.pipeline.whatif_log import Act, Story
@@ -30,7 +31,6 @@ from nearcast.simulator.world import World
 _WARM_UP_MS = 20_000
 _AFTERWARDS_MS = 15_000
 _TIMING = LinkTiming(hello_ms=200, beat_ms=5_000, silence_ms=20_000)
-_PACKETS, _PLACES = b"M", b"P"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +117,22 @@ def read_plan(path: Path, nodes: Sequence[str]) -> NamedPlan:
     return NamedPlan(plan, tuple(nodes))
 
 
-class _CountingMesh(Mesh):
+class _CountingNeighbours(Neighbours):
     """Counts what goes to other nodes, but for greetings and heartbeats."""
 
     messages_between = 0
     bytes_between = 0
 
     def send(self, peer: Peer, kind: bytes, content: bytes) -> None:
-        if peer.link.is_up and kind in (_PACKETS, _PLACES):
+        if peer.link.is_up and kind in (PACKETS, PLACES):
             self.bytes_between += len(content)
-            self.messages_between += _publications(content) if kind == _PACKETS else 1
+            self.messages_between += _publications(content) if kind == PACKETS else 1
         super().send(peer, kind, content)
+
+
+class _CountingMesh(Mesh):
+    neighbours_kind = _CountingNeighbours
+    neighbours: _CountingNeighbours
 
 
 def _publications(content: bytes) -> int:
@@ -215,8 +220,8 @@ class _Replay:
         return Tally(
             len(received),
             self._handovers,
-            sum(node.mesh.messages_between for node in nodes),
-            sum(node.mesh.bytes_between for node in nodes),
+            sum(node.mesh.neighbours.messages_between for node in nodes),
+            sum(node.mesh.neighbours.bytes_between for node in nodes),
             sum(one.retain for one in received),
             sum(node.node.counters.retained_held for node in nodes),
             sum(node.node.counters.retained_replaced for node in nodes),

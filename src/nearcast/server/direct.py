@@ -301,7 +301,7 @@ class Doors:
         finally:
             self._dialing.pop(name, None)
         if name in self._mesh.peers:
-            self._mesh.greet(name, self._turns.clock.now_ms())
+            self._mesh.neighbours.greet(name, self._turns.clock.now_ms())
             self._turns.schedule()
 
     async def _knock(self, name: str, address: str, beginning: int) -> None:
@@ -396,7 +396,7 @@ class Doors:
         if self._ways.get(way.name) is way:
             del self._ways[way.name]
             self._told.pop(way.name, None)
-            self._mesh.begin_anew(way.name, "the direct connection is lost")
+            self._mesh.neighbours.begin_anew(way.name, "the direct connection is lost")
             self._turns.schedule()
 
     def crowded(self, way: Way, *, is_crowded: bool) -> None:

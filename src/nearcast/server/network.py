@@ -365,7 +365,7 @@ class Network:
             self.mesh.receive(sender, data, self._turns.now_ms)
         except Exception:  # a mistake of ours: what the frame held must come again
             log.exception("a frame from node %s was not taken; the link begins anew", sender)
-            self.mesh.begin_anew(sender, "a frame was not taken")
+            self.mesh.neighbours.begin_anew(sender, "a frame was not taken")
 
     def settle(self) -> None:
         """Let other nodes hear of what the turn has brought; it is not stored yet."""
