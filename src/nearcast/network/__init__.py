@@ -5,8 +5,8 @@ MQTT packets between sessions (`nearcast.node.peering`); the rest are typed mess
 
 Will not: open a connection, find out who is there (the runtime says so), or read a clock.
 
-Read next: `links.py`, `neighbours.py`, `messages.py`, `mesh.py`; for events and subscriptions with a place
-`geography.py` and `layout.py`.
+Read next: `links.py`, `neighbours.py`, `messages.py`, `mesh.py`; for events and subscriptions with
+a place `geography.py` and `layout.py`.
 """
 
 from nearcast.network.layout import NamedPlan
