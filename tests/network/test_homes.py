@@ -146,6 +146,37 @@ def test_where_a_client_was_used_last_it_stays_whoever_comes_back():
     assert anna.is_connected
 
 
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_after_a_crash_the_client_stays_where_it_has_gone(is_connected: bool):
+    """It was connected when its node died; the session there is older, whenever it comes back."""
+    city = City(3)
+    city.client("anna", "n0", "old")
+    city.run(50)
+    city.crash("n0")
+    city.run(8_000)
+    anna = city.client("anna", "n1")
+    city.run(50)
+    anna.subscribe("new")
+    city.turn(anna)
+    city.run(50)
+    if not is_connected:
+        city.at("n1", lambda node, now: node.drop(anna, now))
+    writer = city.client("w", "n2")
+    city.run(50)
+    city.publish(writer, "new", b"1", 1)
+    city.run(50)
+    city.restart("n0")
+    city.run(5_000)
+
+    assert homes_of(city, "anna") == ["n1"]
+    if not is_connected:
+        city.admit(anna, "n2")
+        city.run(100)
+    city.publish(writer, "new", b"2", 1)
+    city.run(50)
+    assert payloads(anna) == [b"1", b"2"]
+
+
 def test_a_third_node_that_finds_two_sessions_ends_the_older_one():
     city = City()
     for name in ("n0", "n1"):

@@ -34,6 +34,7 @@ class Workshop:
         }
         self.city.run(200)
         self.writer = self.city.client("writer", "n0")
+        self.city.run(50)
 
     def work(self, jobs: int, qos: int = 1) -> Counter[str]:
         """Publish some jobs; return how many each member got."""
@@ -109,6 +110,22 @@ def test_a_member_that_leaves_the_group_does_not_count_any_longer() -> None:
         workshop.city.turn(one)
     workshop.city.run(100)
     assert workshop.work(10) == {"n0m0": 5, "n1m2": 5}
+
+
+@pytest.mark.parametrize("wish", [PLAIN, CHOOSY])
+@pytest.mark.parametrize("others", [(0, 1, 1), (1, 1, 0)])
+def test_what_is_under_way_to_members_that_leave_goes_to_others(
+    wish: str, others: tuple[int, int, int]
+) -> None:
+    workshop = Workshop(*others, wish=wish)
+    (leaver,) = workshop.members["n1"]
+    for number in range(20):
+        workshop.city.publish(workshop.writer, "job/x", b'{"size": %d}' % (number % 9), 1)
+    leaver.unsubscribe(wish)  # before any of it has come there
+    workshop.city.turn(leaver)
+    workshop.city.run(500)
+    assert sum(len(one.received) for some in workshop.members.values() for one in some) == 20
+    assert len(leaver.received) == 0
 
 
 # --- what is told -----------------------------------------------------------------------------

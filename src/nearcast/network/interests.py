@@ -9,6 +9,7 @@ from nearcast.network.messages import Interest
 from nearcast.network.summaries import Changes, Summaries, bare_of_wishes
 from nearcast.node.session import Session, Subscription
 
+_MOST_LEFT = 10_000
 _TAKEN_FOR_GRANTED = 1
 """How many members of a share group others think are connected until they are told."""
 
@@ -28,7 +29,8 @@ class Interests:
     def __init__(self, summaries: Summaries | None = None) -> None:
         self.number = 0
         self._summaries = summaries or Summaries(())
-        self.groups: dict[int, tuple[str, str]] = {}
+        self._groups: dict[int, tuple[str, str]] = {}
+        self._left_groups: dict[int, tuple[str, str]] = {}  # the last few, in that order
         self._counts: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         self._added: dict[str, None] = {}
@@ -120,7 +122,7 @@ class Interests:
             self._numbers[text] = self._next_group
             self._ready[text], self._told_ready[text] = 0, _TAKEN_FOR_GRANTED
             self._stirred[text] = None
-            self.groups[self._next_group] = group
+            self._groups[self._next_group] = group
             self._next_group += 1
         self._removed.pop(text, None)
         self._added[text] = None
@@ -132,12 +134,26 @@ class Interests:
             return
         del self._counts[text]
         self.number += 1
-        number = self._numbers.pop(text, 0)
-        self.groups.pop(number, None)
+        self._leave_group(self._numbers.pop(text, 0))
         self._ready.pop(text, None)
         self._told_ready.pop(text, None)
         self._added.pop(text, None)
         self._removed[text] = None
+
+
+    def group(self, number: int) -> tuple[str, str] | None:
+        """Return the share group and filter behind a number, also of one that has no member left.
+
+        What others sent before they heard of that is still to find somebody.
+        """
+        return self._groups.get(number) or self._left_groups.get(number)
+
+    def _leave_group(self, number: int) -> None:
+        group = self._groups.pop(number, None)
+        if group is not None:
+            self._left_groups[number] = group
+            if len(self._left_groups) > _MOST_LEFT:
+                del self._left_groups[next(iter(self._left_groups))]
 
 
 def _wanted(subscription: Subscription) -> str | None:

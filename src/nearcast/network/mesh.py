@@ -340,7 +340,7 @@ class Mesh:
 
     def group(self, number: int) -> tuple[str, str] | None:
         """Return the share group and filter behind a number of this node's."""
-        return self._interests.groups.get(number)
+        return self._interests.group(number)
 
     def when_known(self, release: Callable[[], None]) -> None:
         """Call `release` once all nodes that are there know what is wanted here by now."""

@@ -39,6 +39,7 @@ class Kind(IntEnum):
     SELECTED = 17
     POSITION = 18
     NOTE = 19
+    CAME = 20
 
 
 HEADER = Struct("<BI")
@@ -48,6 +49,7 @@ SENT_ONE = Struct("<QH")
 QUEUED = Struct("<IQB")
 PACKET = Struct("<IH")
 SESSION = Struct("<IBIQ")  # number, version, expiry in s, ends at ms (0: connected)
+CAME = Struct("<IQ")
 SUBSCRIBED = Struct("<IBI")
 SELECTED = Struct("<IBIQdH")  # session, options, identifier, number, weight, label size
 POSITION = Struct("<Idd")
@@ -137,6 +139,8 @@ class Journal:
         user = b"" if session.user_name is None else b"\1" + session.user_name.encode()
         client_id = session.client_id.encode()
         self._add(Kind.SESSION, body + len(client_id).to_bytes(2, "big") + client_id + user)
+        if session.came_ms:
+            self._add(Kind.CAME, CAME.pack(session.number, session.came_ms))
 
     def ended(self, session: int) -> None:
         """Tell that a session is gone with all it held."""

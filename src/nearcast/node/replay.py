@@ -51,6 +51,7 @@ class Replay:
             Kind.NOTE: self._note,
             Kind.SELECTED: self._selected,
             Kind.POSITION: self._position,
+            Kind.CAME: self._came,
         }
 
     def apply(self, data: bytes) -> None:
@@ -240,6 +241,12 @@ class Replay:
             message = records.decode_message(body, records.WILL.size)
             session.will = WillMessage(message, delay_s, expiry_s)
             session.will_at_ms = will_at_ms
+
+    def _came(self, body: bytes) -> None:
+        number, came_ms = records.CAME.unpack(body)
+        session = self._sessions.get(number)
+        if session is not None:
+            session.came_ms = came_ms
 
     def _no_will(self, body: bytes) -> None:
         session = self._sessions.get(int.from_bytes(body, "little"))

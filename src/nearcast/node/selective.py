@@ -246,17 +246,19 @@ class Selective:
             self._state.holding.before_live(
                 message, session, retain=retain, reaches_all=reaches_all
             )
+        goes_further = False
         if self._state.network is not None:
             complaint = complaint or order_complaint(settings, request.order)
-            kept, is_theirs = self._tell_others(session, route, message, event, (top, rank))
-            if is_theirs:
+            wish = (top, rank)
+            kept, goes_further = self._tell_others(session, route, message, event, wish)
+            if goes_further and top is not None:
                 if retain:
                     retain_message(self._state, message, event)
                 return Outcome(0, complaint)
             route = kept
         version = retain_message(self._state, message, event) if retain else 0
         reached = self._spread(session, route, message, event, request, retain, version)
-        reason = 0 if reached else _EMPTY
+        reason = 0 if reached or goes_further else _EMPTY
         return Outcome(_QUOTA if message.was_refused else reason, complaint)
 
     def _tell_others(
@@ -269,8 +271,9 @@ class Selective:
     ) -> tuple[Route, bool]:
         """Let other nodes have what concerns them.
 
-        Return the route for this node's own clients, and whether the network will deliver to them
-        as well, because it chooses the best of all nodes.
+        Return the route for this node's own clients, and whether others decide whom else it
+        reaches, so that nobody can say here that there are no subscribers. For the best of all
+        nodes, they decide about this node's own clients as well.
         """
         network, (top, rank) = self._state.network, wish
         assert network is not None
@@ -280,10 +283,11 @@ class Selective:
         if route.space is not None and route.space.order == "causal":
             meant = {one.session for one in self._found(None, event) if not one.group}
             if network.ordered(route, message, meant):
-                return route.without_peers(), False
-        if event is not None:
-            network.published(message, event)
-        return route, False
+                return route.without_peers(), any(one.is_peer for one in {*meant, *route.holders})
+        if event is None:
+            return route, False
+        network.published(message, event)
+        return route, event.space.coordinates is not None and bool(network.peers)
 
     def _unwrapped(
         self, route: Route, message: Message, properties: PublishProperties

@@ -159,7 +159,7 @@ class Session:
         self.client_id = client_id
         self.number = number
         self.user_name: str | None = None
-        self.came_ms = 0  # when its client came last; 0: before the node began
+        self.came_ms = 0  # when its client came last; 0: nobody knows
         self.link: Connection | None = None
         self.version = 4
         self.subscriptions: dict[str, Subscription] = {}

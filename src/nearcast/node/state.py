@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -28,6 +28,10 @@ if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log, Numb
 
 class Network(Protocol):
     """What a node tells and asks of the network that it has joined."""
+
+    @property
+    def peers(self) -> Mapping[str, object]:
+        """The other nodes by name, there or away."""
 
     def claim(self, connection: Connection, connect: Connect, /) -> bool:
         """Find out whether a client has a session elsewhere, and end or use it.
