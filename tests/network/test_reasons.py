@@ -1,6 +1,6 @@
 """What a publisher is told: that nobody wants a message is said only where a node can know it."""
 
-from nearcast.mqtt import Packet, Puback, Publish, ReasonCode
+from nearcast.mqtt import PacketReader, Publish, PublishAnswer, ReasonCode
 from nearcast.node import SpaceSettings
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import SimulatedClient
@@ -17,17 +17,16 @@ class Writer(SimulatedClient):
     def __init__(self) -> None:
         super().__init__("writer")
         self.reasons: list[ReasonCode] = []
+        self._reader = PacketReader()
 
-    def _hear(self, packet: Packet) -> None:
-        if isinstance(packet, Puback):
-            self.reasons.append(ReasonCode(packet.reason))
-        super()._hear(packet)
+    def receive(self, data: bytes) -> None:
+        answers = [one for one in self._reader.feed(data) if isinstance(one, PublishAnswer)]
+        self.reasons += [ReasonCode(one.reason) for one in answers]
+        super().receive(data)
 
 
-def city_with_writer(nodes: int, *, order: str = "none") -> tuple[City, Writer]:
-    settings = SpaceSettings(space=SPACE, lifetime_ms=1_000)
-    if order != "none":
-        settings = SpaceSettings(space=SPACE, lifetime_ms=1_000, order=order)
+def city_with_writer(nodes: int, *, order: str | None = None) -> tuple[City, Writer]:
+    settings = SpaceSettings(space=SPACE, lifetime_ms=1_000, order=order)
     city, writer = City(nodes, spaces=[settings]), Writer()
     city.homes[writer.name] = "n0"
     city.admit(writer)
