@@ -76,6 +76,7 @@ class Geography:
         self._places: dict[Session, list[tuple[int, Place]]] = {}
         self._waiting: dict[str, Subscription] = {}  # near an unknown place
         self._notes: list[tuple[int, bytes]] = []
+        self._steps: dict[int, list[tuple[int, Place]]] | None = None  # while it is restored
         self._noted_at: dict[Session, int] = {}
         self._sweep_at = 0
         self._out: list[Outgoing] = []
@@ -137,17 +138,21 @@ class Geography:
         return int(_TIME.unpack(value)[0])
 
     def _noted_places(self, session: Session, since: int) -> list[tuple[int, Place]]:
-        prefix = _PLACE + session.number.to_bytes(4, "little")
-        places = [
-            (int(at), (lon, lat))
-            for key, (_, value) in self._node.state.notes.items()
-            if key.startswith(prefix)
-            for at, lon, lat in [_STEP.unpack(value)]
-        ]
-        places.sort()
+        if self._steps is None:
+            self._steps = self._noted_steps()
+        places = sorted(self._steps.get(session.number, []))
         if not places and session.position is not None:
             places = [(since, session.position)]
         return places
+
+    def _noted_steps(self) -> dict[int, list[tuple[int, Place]]]:
+        """Return the steps that the journal knows, by the number of the session."""
+        steps: dict[int, list[tuple[int, Place]]] = defaultdict(list)
+        for key, (_, value) in self._node.state.notes.items():
+            if key[:1] == _PLACE:
+                at, lon, lat = _STEP.unpack(value)
+                steps[int.from_bytes(key[1:5], "little")].append((int(at), (lon, lat)))
+        return steps
 
     def went(self, subscription: Subscription, now: int) -> None:
         """End a registration."""
@@ -349,6 +354,7 @@ class Geography:
 
     def restored(self, now: int) -> None:
         """Go on with what was noted before a crash; subscriptions have come back."""
+        self._steps = None
         self._begin(now)
         notes = self._node.state.notes
         for key in (_CURRENT, _UPCOMING):

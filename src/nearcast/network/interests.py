@@ -140,7 +140,6 @@ class Interests:
         self._added.pop(text, None)
         self._removed[text] = None
 
-
     def group(self, number: int) -> tuple[str, str] | None:
         """Return the share group and filter behind a number, also of one that has no member left.
 

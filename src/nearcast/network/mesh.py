@@ -103,7 +103,7 @@ class Mesh:
         declared = [one.space for one in node.state.router.spaces.all]
         self._interests = Interests(Summaries(declared, looseness, densities))
         self._is_restoring = True  # until somebody is met
-        self._retained = RetainedCopies(name)
+        self._retained = RetainedCopies(name, node.state)
         self._kept: list[Kept] = []
         self._geography: Geography | None = None
         if any(one.space.coordinates is not None for one in node.state.router.spaces.all):
@@ -420,8 +420,7 @@ class Mesh:
     def restored(self) -> None:
         """Take note of what the node has kept from before; anything said of it since is newer."""
         self._is_restoring = False
-        for message in self.node.state.retained.all():
-            self._retained.restored(message)
+        self._retained.restored()
         self._contests.restored(self.node.state.now_ms)
         if self._geography is not None:
             self._geography.restored(self.node.state.now_ms)

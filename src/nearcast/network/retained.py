@@ -2,21 +2,30 @@
 
 Newer is what was published later by the clock of its node; of two at the same instant, that of the
 node with the greater name. So all nodes end up with the same message, whatever order they hear of
-them in. What was forgotten is remembered as forgotten for a day.
+them in. What was forgotten is remembered as forgotten for a day. When and where survives a restart,
+in notes of the journal: otherwise what was forgotten while a node was away would come back with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+import msgspec
 
 from nearcast.model.errors import FileFormatError, PeerProtocolError
 from nearcast.mqtt.wire import encode_string
 from nearcast.network.messages import Kept, Retained
 from nearcast.node.journal import decode_message, encode_message
 from nearcast.node.message import Head, Message
+from nearcast.node.state import NodeState
 
 _PORTION = 200
 _GRAVE_MS = 24 * 3_600_000
+_FOREVER_MS = 1 << 62
+_STAMP = b"k"
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, str, str]).decode
 
 
 class RetainedCopies:
@@ -25,8 +34,9 @@ class RetainedCopies:
     Complexity: O(1) a message; O(all) for a node that was away.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, state: NodeState) -> None:
         self._name = name
+        self._state = state
         self._kept: dict[str, Kept] = {}
 
     def put(self, message: Message, at_ms: int) -> Kept:
@@ -40,11 +50,20 @@ class RetainedCopies:
         self._set(kept)
         return kept
 
-    def restored(self, message: Message) -> None:
-        """Take note of a message that is older than this process."""
-        topic = message.topic_text()
-        if not topic.startswith("$SYS/"):
-            self._set(Kept(topic, 0, "", encode_message(message)))
+    def restored(self) -> None:
+        """Take note of what is older than this process: what is retained, and what is forgotten."""
+        notes = self._state.notes
+        for message in self._state.retained.all():
+            topic = message.topic_text()
+            if not topic.startswith("$SYS/"):
+                _, stamp = notes.get(_key(topic), (0, _NO_STAMP))
+                at_ms, node, _ = _decode(stamp)
+                self._kept[topic] = Kept(topic, at_ms, node, encode_message(message))
+        for key, (_, stamp) in notes.items():
+            if key[:1] == _STAMP:
+                at_ms, node, topic = _decode(stamp)
+                if topic:
+                    self._kept[topic] = Kept(topic, at_ms, node, None)
 
     def newer(self, told: Iterable[Kept]) -> Iterator[Message]:
         """Yield the messages, of those told by another node, that replace what is known here."""
@@ -70,7 +89,12 @@ class RetainedCopies:
     def _set(self, kept: Kept) -> None:
         self._kept.pop(kept.topic, None)
         self._kept[kept.topic] = kept
-        if kept.message is None:
+        is_grave = kept.message is None
+        if self._state.journal is not None:
+            stamp = _encode((kept.at_ms, kept.node, kept.topic if is_grave else ""))
+            until_ms = kept.at_ms + _GRAVE_MS if is_grave else _FOREVER_MS
+            self._state.set_note(_key(kept.topic), stamp, until_ms)
+        if is_grave:
             self._bury(kept.at_ms - _GRAVE_MS)
 
     def _bury(self, before_ms: int) -> None:
@@ -78,6 +102,16 @@ class RetainedCopies:
         for topic, kept in list(self._kept.items())[:8]:
             if kept.message is None and kept.at_ms < before_ms:
                 del self._kept[topic]
+                if self._state.journal is not None:
+                    self._state.set_note(_key(topic), b"", 0)
+
+
+def _key(topic: str) -> bytes:
+    """Return the key of a topic's note: topics may be longer than keys."""
+    return _STAMP + blake2b(topic.encode(), digest_size=16).digest()
+
+
+_NO_STAMP = _encode((0, "", ""))
 
 
 def _message(kept: Kept) -> Message:
