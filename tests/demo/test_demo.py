@@ -12,7 +12,7 @@ from nearcast.demo.page import rows
 from nearcast.demo.story import Chapter, Story
 
 CHAPTERS = ("before", "after")
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]
 
 
 @pytest.mark.timeout(1200)

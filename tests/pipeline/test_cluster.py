@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, Space, Subscription, parse_where
 from nearcast.server.processes import free_port
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.java]
 
 SPACE = Space(
     name="plane",
@@ -42,7 +43,13 @@ WISHES = [(i, CHANCE.uniform(0, 90), CHANCE.uniform(0, 90)) for i in range(80)]
 def launched(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Start one of Spark's own daemons in the foreground, as a group of its own."""
     home = Path(pyspark.__file__).parent
-    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m"}
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+        "XDG_CACHE_HOME": str(folder / "cache"),  # of workers: where Numba keeps a zip's kernels
+    }
     environment.pop("PYTHONPATH", None)  # workers get the package from the job, not from us
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
@@ -58,9 +65,19 @@ def wait_for(log: Path, words: str, count: int = 1) -> None:
         time.sleep(0.2)
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where the master is, and where its workers keep what is theirs."""
+
+    master: str
+    folder: Path
+
+
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
+    flags = os.environ["SPARK_SUBMIT_OPTS"]
+    (folder / "spark-defaults.conf").write_text(f"spark.executor.extraJavaOptions {flags}\n")
     address = f"spark://127.0.0.1:{(port := free_port())}"
     daemons = [
         launched(
@@ -79,7 +96,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for i in range(2)
         ]  # fmt: skip
         wait_for(folder / "master.log", "Registering worker", count=2)
-        yield address
+        yield Cluster(address, folder)
     finally:
         for daemon in reversed(daemons):
             os.killpg(daemon.pid, signal.SIGTERM)
@@ -114,15 +131,15 @@ def expected() -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.timeout(1200)
-def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(master: str, tmp_path: Path):
+def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(cluster: Cluster, tmp_path: Path):
     write_input(tmp_path)
     command = [
         sys.executable, "-c", "from nearcast.cli import main; main()", "pipeline", "match",
-        "--master", master, "--space", "plane", "--config", str(tmp_path / "nearcast.toml"),
+        "--master", cluster.master, "--space", "plane", "--config", str(tmp_path / "nearcast.toml"),
         "--input", str(tmp_path / "events"), "--subscriptions", str(tmp_path / "wishes.parquet"),
         "--output", str(tmp_path / "out"), "--top", "3",
     ]  # fmt: skip
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+    environment = {**os.environ, "SPARK_CONF_DIR": str(cluster.folder)}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
@@ -130,4 +147,6 @@ def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(master: str, tm
     found = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
     assert found == expected()
     assert len(found) > 100
-    assert list((tmp_path / "kernels").rglob("*.nbi")), "workers cached no compiled kernel"
+    # The job itself has the kernels that were compiled when the package was set up.
+    kept = list((cluster.folder / "cache").rglob("*.nbi"))
+    assert kept, "workers cached no compiled kernel"

@@ -36,7 +36,7 @@ from nearcast.pipeline.subscriptions import matcher_of
 from nearcast.server.client import Client, Target
 from nearcast.server.processes import Fleet, find_nats_server, free_port
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "live-stream.md").read_text(encoding="utf-8")
 CONFIG = """

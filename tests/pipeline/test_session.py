@@ -86,6 +86,7 @@ with mock.patch.object(cli, "app", job):
 
 
 @pytest.mark.spark
+@pytest.mark.java
 @pytest.mark.parametrize("moment", ["while Spark starts", "in the middle of a job"])
 def test_ctrl_c_ends_a_job_without_a_stack_trace_and_java_with_it(moment: str):
     words = [sys.executable, "-c", INTERRUPTING, moment]

@@ -214,6 +214,7 @@ def test_no_files_are_said(spark: SparkSession, tmp_path: Path):
         start(spark, stream_of(tmp_path), once=True)
 
 
+@pytest.mark.java
 @pytest.mark.timeout(1800)
 def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(
     spark: SparkSession, tmp_path: Path

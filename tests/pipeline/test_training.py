@@ -94,8 +94,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(spark: SparkSession, log: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(spark, [log], str(tmp_path_factory.mktemp("out")), SETTINGS)
+def out(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("out"))
+
+
+@pytest.fixture(scope="module")
+def trained(spark: SparkSession, log: str, out: str) -> Trained:
+    return train(spark, [log], out, SETTINGS)
 
 
 @pytest.mark.spark
@@ -132,15 +137,16 @@ def test_the_policy_for_all_stays_where_it_is_good(trained: Trained):
 
 
 @pytest.mark.spark
-def test_what_is_written_is_what_a_broker_reads(spark: SparkSession, log: str, tmp_path: Path):
+def test_what_is_written_is_what_a_broker_reads(
+    spark: SparkSession, log: str, out: str, trained: Trained, tmp_path: Path
+):
     path = tmp_path / "data" / "policies.json"
-    done = train(spark, [log], str(tmp_path), SETTINGS)
-    save_trained(done, path)
+    save_trained(trained, path)
     read = read_policies(path)
-    assert policies_to_text(read) == policies_to_text(done.policies)
-    assert read_table(spark, f"{tmp_path}/topic_policies").count() == len(QUICK)
+    assert policies_to_text(read) == policies_to_text(trained.policies)
+    assert read_table(spark, f"{out}/topic_policies").count() == len(QUICK)
 
-    again = train(spark, [log], str(tmp_path), SETTINGS, last=last_policies(path))
+    again = train(spark, [log], out, SETTINGS, last=last_policies(path))
     assert (again.is_new, again.changed) == (False, 0)
     before = path.stat().st_mtime_ns
     save_trained(again, path)

@@ -1,6 +1,6 @@
 """A sweep small enough for every day, and a stand-in for Spark that runs tasks one by one."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -30,15 +30,6 @@ class OneByOne:
 
     def collect(self) -> list[Any]:
         return self.values
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    from nearcast.pipeline.session import spark_session
-
-    session = spark_session("local[2]", name="nearcast-tests", memory_gb=2)
-    yield session
-    session.stop()
 
 
 @pytest.fixture
