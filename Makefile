@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test test-quick lint format soak bench forget-kernels clean java peers
+.PHONY: help setup demo test test-plain test-spark test-java test-quick lint format soak bench forget-kernels clean java peers
 
 help:
 	@echo "make demo        run the main job"
@@ -42,9 +42,21 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Side by side, because each part waits much of its time: for other processes, or for Spark, which
+# plans on one core. Each part's output comes whole when the part has ended; one that fails does
+# not stop the others.
 test: setup java lint
+	@echo "Tests run in three parts side by side; each part tells all when it has ended ..."
+	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target test-plain test-spark test-java
+
+test-plain:
 	$(BIN)/pytest -n 2 -m "not spark"
-	$(BIN)/pytest -m spark  # in one process: they share a session, which uses all cores itself
+
+test-spark:  # in one process: they share a session
+	$(BIN)/pytest tests -m "spark and not java"
+
+test-java:
+	$(BIN)/pytest tests -m java
 
 test-quick: setup
 	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 -m "not spark and not server" -q
