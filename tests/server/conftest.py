@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -120,6 +121,22 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     yield start
     for broker in brokers:
         broker.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[[Callable[[], object]], None]:
+    """Return what waits until something is so, asking a network that may be busy."""
+
+    def wait(is_so: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
+                if is_so():
+                    return
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.05)
+
+    return wait
 
 
 @pytest.fixture(scope="session")

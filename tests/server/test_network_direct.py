@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nearcast.config import NetworkSection
-from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Publish
 from nearcast.server.client import Client, Target
 from nearcast.server.nats_admin import look
@@ -23,13 +20,15 @@ pytestmark = pytest.mark.server
 
 WAIT_S = 60.0
 COUNT = 200
+Wait = Callable[[Callable[[], object]], None]
 
 
 class Trio:
     """Nodes a and b with doors, node c without."""
 
-    def __init__(self, directory: Path, fleet: Fleet) -> None:
+    def __init__(self, directory: Path, fleet: Fleet, wait_for: Wait) -> None:
         self.fleet = fleet
+        self.wait_for = wait_for
         self._config = directory / "door.toml"
         self._config.write_text('[network]\ndirect = "127.0.0.1:0"\n')
         self.address = fleet.start_nats(free_port())
@@ -43,7 +42,7 @@ class Trio:
         return self.fleet.start_node(name, self._ports[name], self.address, config)
 
     def wait_for_links(self) -> None:
-        wait_for(self._are_linked)
+        self.wait_for(self._are_linked)
 
     def _are_linked(self) -> bool:
         members = asyncio.run(look(NetworkSection(join=[self.address])))
@@ -65,16 +64,6 @@ class Trio:
             client.publish(Publish("t", str(one).encode(), 1) for one in numbers)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
-            if condition():
-                return
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
 def take(client: Client, count: int) -> list[int]:
     """Return the next messages, without what comes again; fewer if no more come."""
     got: dict[int, None] = {}
@@ -86,10 +75,10 @@ def take(client: Client, count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+def trio(tmp_path_factory: pytest.TempPathFactory, wait_for: Wait) -> Iterator[Trio]:
     directory = tmp_path_factory.mktemp("trio")
     with Fleet(directory) as fleet:
-        yield Trio(directory, fleet)
+        yield Trio(directory, fleet, wait_for)
 
 
 def test_messages_cross_while_nats_stands_still(trio: Trio):
@@ -131,7 +120,7 @@ def test_a_node_that_hangs_misses_nothing(trio: Trio):
         os.kill(a.pid, signal.SIGSTOP)
         try:
             trio.publish("b", range(COUNT))
-            wait_for(lambda: trio.nodes["b"].has_said("the link to node a is down"))
+            trio.wait_for(lambda: trio.nodes["b"].has_said("the link to node a is down"))
             trio.publish("b", range(COUNT, 2 * COUNT))
         finally:
             os.kill(a.pid, signal.SIGCONT)

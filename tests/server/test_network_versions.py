@@ -7,29 +7,26 @@ tells others.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
-from nearcast.model.errors import EnvironmentProblem
 from nearcast.server.nats_admin import look
 from nearcast.server.nats_members import Member
 from nearcast.server.processes import Child, Fleet, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 60.0
 NAMES = ("a", "b", "c")
+Wait = Callable[[Callable[[], object]], None]
 
 
 def speaking(oldest: int, newest: int) -> str:
@@ -58,21 +55,12 @@ time.time = lambda: real() + 60
 """
 
 
-def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
-            if condition():
-                return
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
 class Town:
     """Three nodes, each with a port of its own, that can be replaced by others."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, wait_for: Wait) -> None:
         self.directory = directory
+        self.wait_for = wait_for
         self.fleet = Fleet(directory)
         self.address = self.fleet.start_nats(free_port())
         self.ports = {name: free_port() for name in (*NAMES, "odd", "fast")}
@@ -92,7 +80,7 @@ class Town:
         self.end(old)
         self.start(name, prelude)
         self.fleet.wait_until_ready()
-        wait_for(lambda: self.is_linked(*NAMES))
+        self.wait_for(lambda: self.is_linked(*NAMES))
 
     def members(self) -> dict[str, Member]:
         found = asyncio.run(look(NetworkSection(join=[self.address])))
@@ -122,14 +110,14 @@ class Town:
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def town(tmp_path_factory: pytest.TempPathFactory, wait_for: Wait) -> Iterator[Town]:
     """Three nodes for all tests; the last test leaves them upgraded."""
-    one = Town(tmp_path_factory.mktemp("town"))
+    one = Town(tmp_path_factory.mktemp("town"), wait_for)
     try:
         for name in NAMES:
             one.start(name)
         one.fleet.wait_until_ready()
-        wait_for(lambda: one.is_linked(*NAMES))
+        one.wait_for(lambda: one.is_linked(*NAMES))
         yield one
     finally:
         one.fleet.__exit__(None, None, None)
@@ -172,10 +160,10 @@ def test_a_node_too_far_ahead_is_refused_by_name_and_the_rest_goes_on(town: Town
 
     refused = "odd speaks versions 3 to 4 of the messages between nodes, this node 1 to 2"
     for name in NAMES:
-        wait_for(lambda name=name: refused in town.log(name))  # type: ignore[misc]
-    wait_for(lambda: odd.has_said("a speaks versions 1 to 2"))
-    wait_for(lambda: town.problem("a", "odd").startswith("odd speaks versions 3 to 4"))
-    wait_for(lambda: town.is_linked(*NAMES))
+        town.wait_for(lambda name=name: refused in town.log(name))  # type: ignore[misc]
+    town.wait_for(lambda: odd.has_said("a speaks versions 1 to 2"))
+    town.wait_for(lambda: town.problem("a", "odd").startswith("odd speaks versions 3 to 4"))
+    town.wait_for(lambda: town.is_linked(*NAMES))
     town.end(odd)
 
 
@@ -186,15 +174,15 @@ def test_a_node_whose_clock_is_a_minute_off_is_refused_by_name_and_the_rest_goes
     behind = re.compile(rf"the clock of a is {about} behind ours: set both clocks")
 
     for name in NAMES:
-        wait_for(lambda name=name: ahead.search(town.log(name)))  # type: ignore[misc]
-    wait_for(lambda: behind.search(town.log("fast")))
-    wait_for(lambda: town.is_linked(*NAMES))
+        town.wait_for(lambda name=name: ahead.search(town.log(name)))  # type: ignore[misc]
+    town.wait_for(lambda: behind.search(town.log("fast")))
+    town.wait_for(lambda: town.is_linked(*NAMES))
     town.fleet.wait_until_ready()
     here, there = Citizen("here", town.ports["b"]), Citizen("there", town.ports["fast"])
-    wait_for(lambda: here.is_subscribed and there.is_subscribed)
+    town.wait_for(lambda: here.is_subscribed and there.is_subscribed)
     there.publish()
     here.publish()
-    wait_for(lambda: len(here.got) == len(there.got) == 1)  # each serves its own clients
+    town.wait_for(lambda: len(here.got) == len(there.got) == 1)  # each serves its own clients
     for one in (here, there):
         one.close()
     town.end(fast)
@@ -203,7 +191,7 @@ def test_a_node_whose_clock_is_a_minute_off_is_refused_by_name_and_the_rest_goes
 @pytest.mark.timeout(900)
 def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: Town):
     citizens = [Citizen(f"{name}{n}", town.ports[name]) for name in NAMES for n in range(2)]
-    wait_for(lambda: all(one.is_subscribed for one in citizens))
+    town.wait_for(lambda: all(one.is_subscribed for one in citizens))
     is_over = threading.Event()
 
     def publish() -> None:
@@ -217,14 +205,14 @@ def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: T
         for step in ((1, 3), (3, 3)):  # first all that know both, then all that know the next only
             for name in NAMES:
                 town.upgrade(name, speaking(*step))
-                wait_for(lambda name=name, step=step: town.speaks(name) == step)  # type: ignore[misc]
+                town.wait_for(lambda name=name, step=step: town.speaks(name) == step)  # type: ignore[misc]
     finally:
         is_over.set()
         thread.join()
 
     sent = [payload for one in citizens for payload in one.sent]
-    wait_for(lambda: all(one.acknowledged >= len(one.sent) for one in citizens))
-    wait_for(lambda: all(len(one.got) >= len(sent) for one in citizens))
+    town.wait_for(lambda: all(one.acknowledged >= len(one.sent) for one in citizens))
+    town.wait_for(lambda: all(len(one.got) >= len(sent) for one in citizens))
     time.sleep(0.5)
     for one in citizens:
         one.close()
