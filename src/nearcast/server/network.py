@@ -27,6 +27,7 @@ from nearcast.model.errors import (
 )
 from nearcast.network.layout import NamedPlan
 from nearcast.network.mesh import Mesh
+from nearcast.node.session import PEER_PREFIX
 from nearcast.server.direct import Doors
 from nearcast.server.feed import FeedSender
 from nearcast.server.nats_connection import NatsConnection, close, connect, public_address
@@ -94,11 +95,13 @@ class Network:
         self._plan: NamedPlan | None = None
         self._policies = ""
         self._told_of: dict[str, tuple[bool, str, bool]] = {}
+        self._awaited: set[str] = set()
 
     # --- begin and end ----------------------------------------------------------------------
 
     async def start(self) -> None:
         """Try to join; raise only if another node has the name, or there is no such door."""
+        self._awaited = _nodes_of_before(self.mesh)
         await self.doors.open()
         self._task = asyncio.create_task(self._keep_joined())
         self._tick()
@@ -276,6 +279,7 @@ class Network:
         else:  # it left while this node was away: what waited for it is in the journal
             self.mesh.node.peering.forget(name, now_ms)
         self._told_of.pop(name, None)
+        self._awaited.discard(name)
         self.doors.forget(name)
         self._turns.schedule()
 
@@ -338,8 +342,8 @@ class Network:
                 log.warning("the clock of node %s is %.3f s off ours: set both", name, skew_s)
 
     def link_states(self) -> dict[str, LinkState]:
-        """Return how this node sees its links."""
-        return {
+        """Return how this node sees its links, and who else is awaited."""
+        return {name: LinkState() for name in sorted(self._awaited)} | {
             name: LinkState(
                 peer.link.is_up,
                 round(peer.link.skew_ms, 1),
@@ -421,6 +425,12 @@ class Network:
 def request_subject(network: str, name: str) -> str:
     """Return the subject on which a node is asked for something."""
     return f"nearcast.{network}.ask.{key_of(name)}"
+
+
+def _nodes_of_before(mesh: Mesh) -> set[str]:
+    """Return the nodes for which the journal keeps something, whether they show up or not."""
+    sessions = mesh.node.state.sessions.values()
+    return {one.client_id.removeprefix(PEER_PREFIX) for one in sessions if one.is_peer}
 
 
 async def _first_to_end(*work: Coroutine[Any, Any, Any]) -> None:

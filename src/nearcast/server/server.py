@@ -8,9 +8,9 @@ import gc
 import logging
 import resource
 import signal
-import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from nearcast.config import (
     Configuration,
     LimitsSection,
-    ListenerSection,
     PositionSection,
     RetainedSection,
     SpaceSection,
@@ -31,6 +30,7 @@ from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.clock import Clock
 from nearcast.server.figures import prometheus_text, sys_topics
 from nearcast.server.learning import learn_tables
+from nearcast.server.listening import Door, take_port, tls_context
 from nearcast.server.policies import FILE_NAME, PolicyFile
 from nearcast.server.reloading import log_share, merged
 from nearcast.server.storage import JournalFile
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("nearcast.server")
 
 SYS_INTERVAL_S = 10.0
-_BACKLOG = 4_096
 
 
 def node_settings(limits: LimitsSection, position: PositionSection | None = None) -> NodeSettings:
@@ -112,7 +111,7 @@ class Server:
         self._began_ms = self.clock.now_ms()
         self._access = make_access(configuration)
         self._journal: JournalFile | None = None
-        self._listeners: list[asyncio.Server] = []
+        self._doors: list[Door] = []
         self._turns: Turns | None = None
         self._log: EventLog | None = None
         self._mesh: Mesh | None = None
@@ -135,14 +134,13 @@ class Server:
             self._policies = PolicyFile(Path(configuration.node.data) / FILE_NAME)
 
     async def start(self) -> None:
-        """Bring back what was stored, then open all listeners."""
+        """Bring back what was stored, take all ports, join the network, then let clients in."""
         try:
             self._bring_back()
+            await self._take_ports()
             await self._join_network()
-            for number, section in enumerate(self.configuration.listener):
-                await self._listen(section, str(number))
-            if self.configuration.log.metrics_port is not None:
-                await self._listen_web(self.configuration.log.metrics_port)
+            for door, make in zip(self._doors, self._protocols(), strict=True):
+                await door.open(make)
         except BaseException:
             await self.stop()
             raise
@@ -265,27 +263,31 @@ class Server:
         self._leaves = True
         self.request_stop()
 
-    async def _listen(self, section: ListenerSection, name: str) -> None:
+    async def _take_ports(self) -> None:
+        """Take what could fail before other nodes hear of this one and keep something for it."""
+        for section in self.configuration.listener:
+            context = tls_context(section) if section.kind in ("tls", "wss") else None
+            door = await take_port(section.kind, section.host, section.port, context)
+            self._doors.append(door)
+        if self.configuration.log.metrics_port is not None:
+            port = self.configuration.log.metrics_port
+            self._doors.append(await take_port("http", "127.0.0.1", port))
+        self.ports = [(door.kind, door.host, door.port) for door in self._doors]
+
+    def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
+        """Yield what makes the protocols of a connection, for each door."""
         turns = self._turns
         assert turns is not None
-        context = tls_context(section) if section.kind in ("tls", "wss") else None
         largest = self.configuration.limits.packet
-
-        def make() -> asyncio.Protocol:
+        for number, section in enumerate(self.configuration.listener):
+            name = str(number)
             if section.kind in ("ws", "wss"):
-                return WebSocketProtocol(turns, name, section.path, largest)
-            return MqttProtocol(turns, name)
-
-        server = await _open(make, section.host, section.port, context)
-        self._listeners.append(server)
-        port = server.sockets[0].getsockname()[1]
-        self.ports.append((section.kind, section.host, port))
-
-    async def _listen_web(self, port: int) -> None:
+                yield partial(WebSocketProtocol, turns, name, section.path, largest)
+            else:
+                yield partial(MqttProtocol, turns, name)
         pages = {"/metrics": self._metrics, "/healthz": lambda: ("text/plain", "ok\n")}
-        server = await _open(lambda: WebProtocol(pages), "127.0.0.1", port, None)
-        self._listeners.append(server)
-        self.ports.append(("http", "127.0.0.1", server.sockets[0].getsockname()[1]))
+        if self.configuration.log.metrics_port is not None:
+            yield partial(WebProtocol, pages)
 
     def _metrics(self) -> tuple[str, str]:
         uptime_s = round(time.monotonic() - self._started_s, 1)
@@ -344,8 +346,8 @@ class Server:
     async def stop(self) -> None:
         """Close listeners, tell clients, store, close connections."""
         log.info("ending")
-        for listener in self._listeners:
-            listener.close()
+        for door in self._doors:
+            door.close()
         if self._sys_alarm is not None:
             self._sys_alarm.cancel()
         if self._learner is not None:
@@ -393,40 +395,6 @@ def make_access(configuration: Configuration) -> ConfiguredAccess:
         ) from None
     loopback = [str(number) for number, one in enumerate(configuration.listener) if one.is_loopback]
     return ConfiguredAccess(configuration.auth, users, loopback)
-
-
-def tls_context(section: ListenerSection) -> ssl.SSLContext:
-    """Return the context of an encrypted listener."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    assert section.certificate is not None
-    try:
-        context.load_cert_chain(section.certificate, section.key)
-        if section.client_ca is not None:
-            context.load_verify_locations(section.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as problem:
-        raise EnvironmentProblem(
-            f"a certificate or key that cannot be read ({problem})",
-            where=f"listener on port {section.port}",
-            expected="PEM files",
-        ) from None
-    return context
-
-
-async def _open(
-    make: Callable[[], asyncio.Protocol],
-    host: str,
-    port: int,
-    context: ssl.SSLContext | None,
-) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
-    try:
-        return await loop.create_server(make, host, port, ssl=context, backlog=_BACKLOG)
-    except OSError as problem:
-        raise EnvironmentProblem(
-            f"port {port} on {host} cannot be opened ({problem.strerror or problem})",
-            todo="Stop what uses it, or choose another with --port.",
-        ) from None
 
 
 async def run(
