@@ -23,12 +23,13 @@ from nearcast.model.errors import (
     KeyMissingError,
 )
 from nearcast.server import nats_frames, nats_members, nats_settings
-from nearcast.server.nats_admin import ask_to_leave, forget_node
+from nearcast.server.nats_admin import ask_to_leave, forget_node, look
 from nearcast.server.nats_connection import NatsConnection, close, connect
 from nearcast.server.nats_frames import FrameCarrier
 from nearcast.server.nats_members import (
     TAKEN_BACK,
     Left,
+    LinkState,
     Member,
     Members,
     key_of,
@@ -405,18 +406,45 @@ async def test_only_a_node_that_is_away_can_be_forgotten(
     client: NatsConnection, section: NetworkSection
 ):
     members = await members_of(client, section)
+    with pytest.raises(KeyMissingError, match="no node that is there"):
+        await forget_node(section, "a")  # nobody can say whether there ever was one
     await members.claim(Member("a", "1"))
 
     with pytest.raises(KeyInUseError, match="nearcast nodes --leave a"):
         await forget_node(section, "a")
     await members.withdraw("a")
+    await members.claim(Member("b", "2", links={"a": LinkState(), "c": LinkState()}))
+    with pytest.raises(KeyMissingError, match=r"no node 'A'; expected one that is away: a, c$"):
+        await forget_node(section, "A")
     await forget_node(section, "a")
+    await members.withdraw("b")
 
     changes = members.changes()
     mark = await anext(changes)
     await changes.aclose()
     assert isinstance(mark, Left)
     assert mark.name == "a"
+
+
+async def test_where_no_node_is_away_none_can_be_forgotten(
+    client: NatsConnection, section: NetworkSection
+):
+    await (await members_of(client, section)).claim(Member("b", "2"))
+    with pytest.raises(KeyMissingError, match=r"no node 'a'; expected one that is away; none is$"):
+        await forget_node(section, "a")
+
+
+async def test_what_was_wrong_with_a_node_is_told_as_long_as_it_is_there(
+    client: NatsConnection, section: NetworkSection
+):
+    links = {name: LinkState(restarts=3, problem="other spaces") for name in ("odd", "gone")}
+    members = await members_of(client, section)
+    await members.claim(Member("b", "2", links=links))
+    await (await members_of(client, section)).claim(Member("odd", "3"))
+
+    b, _ = await look(section)
+
+    assert b.links == {"odd": links["odd"], "gone": LinkState(restarts=3)}
 
 
 async def test_asking_a_node_to_leave_that_is_not_there_or_deaf_is_answered(

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from nats.errors import Error as NatsError
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
 from nearcast.server.nats_connection import COMMAND_TIMEOUT_S, NatsConnection, close, connect
-from nearcast.server.nats_members import Member, Members, list_members, open_bucket
+from nearcast.server.nats_members import LinkState, Member, Members, list_members, open_bucket
 from nearcast.server.nats_settings import PLAN, POLICIES, SharedSettings
 from nearcast.server.network import request_subject
 
@@ -31,9 +32,20 @@ async def _connected(section: NetworkSection) -> AsyncGenerator[NatsConnection, 
 
 
 async def look(section: NetworkSection) -> list[Member]:
-    """Return the nodes that are there."""
+    """Return the nodes that are there; what was wrong with one that has gone is not told any more.
+
+    A node that was refused may have been mended meanwhile: those who refused it will say so again.
+    """
     async with _connected(section) as client:
-        return await list_members(client, section)
+        members = await list_members(client, section)
+    present = {one.name for one in members}
+    return [replace(one, links=_current(one.links, present)) for one in members]
+
+
+def _current(links: dict[str, LinkState], present: set[str]) -> dict[str, LinkState]:
+    return {
+        name: link if name in present else replace(link, problem="") for name, link in links.items()
+    }
 
 
 async def ask_to_leave(section: NetworkSection, name: str) -> None:
@@ -53,15 +65,25 @@ async def ask_to_leave(section: NetworkSection, name: str) -> None:
 async def forget_node(section: NetworkSection, name: str) -> None:
     """Let all nodes drop what they keep for one that will not come back."""
     async with _connected(section) as client:
-        if any(one.name == name for one in await list_members(client, section)):
-            raise KeyInUseError(
-                f"node {name} is there",
-                where=f"network {section.name}",
-                todo=f"Let it leave: nearcast nodes --leave {name}",
-            )
+        _check_away(await list_members(client, section), section.name, name)
         nodes = await open_bucket(client, section, expires=True)
         kept = await open_bucket(client, section, expires=False)
         await Members(client, nodes, kept).mark_left(name, now_ms())
+
+
+def _check_away(members: list[Member], network: str, name: str) -> None:
+    """Raise an error unless the nodes that are there know one of this name, which is away."""
+    where, present = f"network {network}", {one.name for one in members}
+    if name in present:
+        todo = f"Let it leave: nearcast nodes --leave {name}"
+        raise KeyInUseError(f"node {name} is there", where=where, todo=todo)
+    if not members:
+        todo = "Start one: it knows for whom something is kept."
+        raise KeyMissingError("no node that is there", where=where, todo=todo)
+    away = sorted({other for one in members for other in one.links} - present)
+    if name not in away:
+        expected = f"one that is away: {', '.join(away)}" if away else "one that is away; none is"
+        raise KeyMissingError(f"no node '{name}'", where=where, expected=expected)
 
 
 async def share_plan(section: NetworkSection, plan: Plan) -> NamedPlan:
