@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 
 help:
 	@echo "make demo        run the main job"
-	@echo "make test        all checks and tests (under ten minutes)"
+	@echo "make test        all checks and tests (ten to fifteen minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
