@@ -156,7 +156,7 @@ class FeedSender:
         """Feed over a connection, for as long as it lasts."""
         while True:
             try:
-                with store_answers(client):
+                with store_answers(client, "the stream of the feed"):
                     await self._carry(client)
             except EnvironmentProblem as problem:
                 self._tell(str(problem))

@@ -38,6 +38,7 @@ STORE_TIMEOUT_S = 2.0  # for a node, which tries again
 COMMAND_TIMEOUT_S = 10.0  # for a command, which does not: a busy machine may take its time
 _PING_S = 1
 _DELAY_S = 0.05
+_NO_ROOM = {10_023, 10_028, 10_047}  # codes of NATS: resources, memory, storage
 _PASSWORD = re.compile(r"//[^@/]*@")
 
 
@@ -57,8 +58,22 @@ class NatsConnection(Client):
         """Show a password only to a server that encrypts, where that was asked for."""
         if self._must_encrypt and not self._server_info.get("tls_required"):
             raise NatsError("the server does not encrypt its connections")
+        self._tell_stream_that_it_is_encrypted()
         command: bytes = super()._connect_command()
         return command
+
+    def _tell_stream_that_it_is_encrypted(self) -> None:
+        """Do what nats-py leaves out when it begins to encrypt.
+
+        Otherwise the stream asks to stay half open at the end of each connection. TLS cannot, and
+        asyncio complains of it.
+        """
+        writer = self._transport._io_writer if isinstance(self._transport, TcpTransport) else None
+        if writer is None or writer.get_extra_info("sslcontext") is None:
+            return
+        protocol = writer.transport.get_protocol()
+        if isinstance(protocol, asyncio.StreamReaderProtocol):
+            protocol._over_ssl = True  # type: ignore[attr-defined]
 
     async def subscribe_directly(
         self, subject: str, take: Callable[[str, bytes], None]
@@ -207,20 +222,30 @@ def _check_credentials(path: Path) -> None:
 
 
 def tls_context(section: NetworkSection) -> ssl.SSLContext:
-    """Return the context of an encrypted connection."""
-    try:
-        context = ssl.create_default_context(
-            cafile=None if section.authority is None else str(section.authority)
-        )
-        if section.certificate is not None:
+    """Return the context of an encrypted connection; what is wrong with a file names the file."""
+    with _reading("authority", section.authority):
+        authority = None if section.authority is None else str(section.authority)
+        context = ssl.create_default_context(cafile=authority)
+    if section.certificate is not None:
+        for name, path in (("certificate", section.certificate), ("key", section.key)):
+            with _reading(name, path):
+                _ = b"" if path is None else path.read_bytes()
+        with _reading("certificate", section.certificate):
             context.load_cert_chain(section.certificate, section.key)
-    except (OSError, ssl.SSLError) as problem:
-        raise EnvironmentProblem(
-            f"a certificate or key that cannot be read ({problem})",
-            where="network",
-            expected="PEM files",
-        ) from None
     return context
+
+
+@contextlib.contextmanager
+def _reading(name: str, path: Path | None) -> Iterator[None]:
+    """Say which file of the section cannot be read."""
+    try:
+        yield
+    except OSError as problem:  # an ssl.SSLError is one
+        raise EnvironmentProblem(
+            f"a certificate or key that cannot be read ({problem.strerror or problem})",
+            where=f"network.{name}" + ("" if path is None else f", {path}"),
+            expected="a PEM file",
+        ) from None
 
 
 @contextlib.contextmanager
@@ -252,8 +277,8 @@ def _explained(address: str, client: NatsConnection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def store_answers(client: NatsConnection) -> Iterator[None]:
-    """Say in our words why the key-value store does not do what it is asked to."""
+def store_answers(client: NatsConnection, what: str = "the key-value store") -> Iterator[None]:
+    """Say in our words why a part of NATS that keeps things does not do what it is asked to."""
     client.complaint = ""
     found, todo = "", ""
     try:
@@ -262,15 +287,17 @@ def store_answers(client: NatsConnection) -> Iterator[None]:
         raise  # an answer like any other
     except (ServiceUnavailableError, NoStreamResponseError) as problem:
         if getattr(problem, "err_code", None):
-            found = f"the key-value store is full ({problem.description})"
+            found = f"{what} is full ({problem.description})"
         else:
             found = "this NATS has no JetStream, which keeps the list of nodes"
             todo = "Start it with: nats-server -js"
     except TimeoutError:
-        found = "the key-value store does not answer"
+        found = f"{what} does not answer"
         if "permissions" in client.complaint.lower():
-            found = f"this node may not write to the key-value store ({client.complaint})"
+            found = f"this node may not write to {what} ({client.complaint})"
     except NatsError as problem:
-        found = f"the key-value store refused ({getattr(problem, 'description', '') or problem})"
+        is_full = getattr(problem, "err_code", None) in _NO_ROOM
+        reason = getattr(problem, "description", "") or problem
+        found = f"{what} {'is full' if is_full else 'refused'} ({reason})"
     if found:
         raise EnvironmentProblem(found, where="NATS", todo=todo)

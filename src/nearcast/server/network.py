@@ -166,7 +166,8 @@ class Network:
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:
-            log.warning("not part of the network: %s. Trying on.", problem.rstrip("."))
+            said = problem if problem.endswith((".", "?")) else f"{problem}."
+            log.warning("not part of the network: %s Trying on.", said)
         self.problem = problem
 
     async def _join_once(self) -> None:

@@ -1,0 +1,134 @@
+"""What nodes and commands say about NATS: what is wrong, by its name, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from nearcast.config import NetworkSection
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.server.nats_admin import look
+from nearcast.server.nats_connection import close, connect
+from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
+
+pytestmark = pytest.mark.server
+
+WAIT_S = 60.0
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start_nats(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
+    """Return what starts a NATS with a configuration of its own."""
+    children: list[Child] = []
+
+    def start(text: str) -> Child:
+        (tmp_path / "nats.conf").write_text(text.replace("STORE", str(tmp_path / "store")))
+        port = free_port()
+        command = [find_nats_server(), "-a", "127.0.0.1", "-p", str(port)]
+        command += ["-c", str(tmp_path / "nats.conf")]
+        children.append(Child("nats", port, command, tmp_path / "nats.log"))
+        wait_for(lambda: children[-1].has_said("Server is ready"))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.ask_to_end()
+        child.end(5)
+
+
+# --- encrypted connections ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_encrypted_connection_ends_without_a_word(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+    start_nats: Callable[[str], Child],
+    certificates: Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    files = f'cert_file: "{certificates}/server.pem", key_file: "{certificates}/server.key"'
+    nats = start_nats('jetstream {store_dir: "STORE"}\ntls {' + files + "}")
+    section = NetworkSection(
+        join=[f"tls://127.0.0.1:{nats.port}"], authority=certificates / "ca.pem"
+    )
+
+    async def come_and_go() -> None:
+        assert await look(section) == []
+        client = await connect(section, "test", timeout_s=WAIT_S)
+        nats.ask_to_end()
+        async with asyncio.timeout(WAIT_S):
+            await client.lost.wait()
+        await close(client)
+
+    with caplog.at_level(logging.INFO), asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(come_and_go())
+
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
+
+
+@pytest.mark.parametrize("text", [None, "no certificate"])
+@pytest.mark.parametrize("name", ["authority", "certificate", "key"])
+def test_a_file_for_encryption_that_cannot_be_read_is_named(
+    name: str, text: str | None, certificates: Path, tmp_path: Path
+):
+    files: dict[str, Any] = {
+        "authority": certificates / "ca.pem",
+        "certificate": certificates / "ann.pem",
+        "key": certificates / "ann.key",
+    }
+    files[name] = tmp_path / "bad.pem"
+    if text is not None:
+        files[name].write_text(text)
+    section = NetworkSection(join=["tls://127.0.0.1:1"], **files)
+
+    with pytest.raises(EnvironmentProblem, match="cannot be read") as told:
+        asyncio.run(connect(section, "test"))
+
+    said = str(told.value)
+    if text is None:
+        assert said.startswith(f"network.{name}, {files[name]}: ")
+        assert "No such file" in said
+    elif name != "key":
+        assert said.startswith(f"network.{name}, {files[name]}: ")
+    else:  # OpenSSL does not tell which of the two it does not like
+        assert said.startswith(f"network.certificate, {files['certificate']}: ")
+
+
+# --- a store that is full, a server that is not there ---------------------------------------
+
+
+def test_a_store_without_room_for_the_feed_is_not_called_that_of_the_nodes(
+    start_nats: Callable[[str], Child], tmp_path: Path
+):
+    nats = start_nats('jetstream {store_dir: "STORE", max_mem: 10MB, max_file: 10MB}')
+    config = tmp_path / "fed.toml"
+    config.write_text('[network]\nfeed = ["#"]\nfeed_size = "1GiB"\n')
+    with Fleet(tmp_path / "fleet") as fleet:
+        node = fleet.start_node("a", free_port(), f"nats://127.0.0.1:{nats.port}", config)
+        fleet.wait_until_ready()
+        wait_for(lambda: node.has_said("the feed stands still"))
+        said = node.log.read_text()
+    assert "the feed stands still, and waits: NATS: the stream of the feed is full (insuff" in said
+    assert "key-value" not in said
+
+
+def test_a_node_without_nats_says_so_in_whole_sentences(tmp_path: Path):
+    with Fleet(tmp_path) as fleet:
+        node = fleet.start_node("a", free_port(), f"nats://127.0.0.1:{free_port()}")
+        fleet.wait_until_ready()
+        wait_for(lambda: node.has_said("Trying on."))
+        assert node.has_said("Is nats-server running there? Trying on.\n")
