@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import nearcast
 from nearcast.network.mesh import Mesh
 from nearcast.node import Node
+from nearcast.node.state import NodeState
 
 
 def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
     """Yield topic and value of everything that `$SYS/broker` shows."""
     state, counters = node.state, node.counters
-    connected, total = state.connected, len(state.sessions)
+    connected, total = state.connected, _clients(state)
     yield "version", f"nearcast version {nearcast.__version__}"
     yield "uptime", f"{uptime_s} seconds"
     yield "clients/total", str(total)
@@ -46,6 +48,12 @@ def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
         yield "network/messages/unwanted", str(counters.unwanted)
         for name, (_, value) in _network_totals(state.network).items():
             yield f"network/{name.replace('_', '/')}", str(value)
+
+
+def _clients(state: NodeState) -> int:
+    """Count the clients that have a session; other nodes have sessions, too. O(sessions)."""
+    peers: int = sum(map(attrgetter("is_peer"), state.sessions.values()))
+    return len(state.sessions) - peers
 
 
 _DROPS = ("slow", "quota", "expired", "too_large", "forbidden", "ended", "no_member", "invalid")
@@ -89,7 +97,7 @@ def prometheus_text(node: Node, *, uptime_s: float) -> str:
     ]
     gauges = (
         ("connections", "Clients connected", state.connected),
-        ("sessions", "Sessions, connected or not", len(state.sessions)),
+        ("sessions", "Sessions of clients, connected or not", _clients(state)),
         ("subscriptions", "Subscriptions", state.router.subscription_count),
         ("shared_subscriptions", "Memberships in share groups", state.router.shared_count),
         ("retained_messages", "Retained messages", state.retained.count),
