@@ -103,9 +103,9 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     sent: list[bytes] = []
     send = Neighbours.send
 
-    def note(self: Neighbours, peer: object, kind: bytes, content: bytes) -> None:
+    def note(self: Neighbours, peer: object, kind: bytes, content: bytes, **ways: bool) -> None:
         sent.append(kind)
-        send(self, peer, kind, content)  # type: ignore[arg-type]
+        send(self, peer, kind, content, **ways)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Neighbours, "send", note)
     return sent

@@ -213,13 +213,16 @@ def test_who_says_goodbye_has_no_will(pair: Pair):
 
 
 def test_the_will_of_who_was_at_a_killed_node_comes_once_when_the_node_is_back(pair: Pair):
-    orphan = Guest("orphan").come(pair.ports["a"], will="wills/orphan")
-    orphan.fall_silent()
+    wills = [f"wills/orphan/{expiry_s}" for expiry_s in (0, LASTING_S)]
+    for topic, expiry_s in zip(wills, (0, LASTING_S), strict=True):
+        orphan = Guest(topic).come(pair.ports["a"], will=topic, expiry_s=expiry_s)
+        orphan.fall_silent()
     pair.kill("a")
 
     pair.restart("a")
 
-    assert pair.heard_until("wills/orphan") == [("wills/orphan", b"gone", False)]
+    heard = [pair.listener.got.get(timeout=WAIT_S) for _ in wills]
+    assert sorted(heard) == [(topic, b"gone", False) for topic in wills]
     assert pair.heard_by_now() == []
     pair.kill("a")  # what is executed is not executed again
     pair.restart("a")

@@ -39,6 +39,8 @@ class Interests:
         self._ready: dict[str, int] = {}
         self._told_ready: dict[str, int] = {}
         self._stirred: dict[str, None] = {}
+        self._since: dict[str, int] = {}
+        self._is_marked = False
 
     def whole(self) -> Interest:
         """Return all that is wanted now."""
@@ -50,8 +52,9 @@ class Interests:
         """Return what has changed since the last call, or None."""
         self._count(self._summaries.tidy())
         ready = self._news_of_ready()
-        if not (self._added or self._removed or ready):
+        if not (self._added or self._removed or ready or self._is_marked):
             return None
+        self._is_marked = False
         added = [(text, self._numbers.get(text, 0)) for text in self._added]
         change = Interest(self.number, added, list(self._removed), ready=ready)
         self._added, self._removed = {}, {}
@@ -126,6 +129,7 @@ class Interests:
             self._next_group += 1
         self._removed.pop(text, None)
         self._added[text] = None
+        self._since[text] = self.number
 
     def forgo(self, text: str) -> None:
         """Count one wish less."""
@@ -139,6 +143,18 @@ class Interests:
         self._told_ready.pop(text, None)
         self._added.pop(text, None)
         self._removed[text] = None
+        del self._since[text]
+
+    def mark(self) -> int:
+        """Return a new number, for others to confirm though nothing has changed for them."""
+        self.number += 1
+        self._is_marked = True
+        return self.number
+
+    def since(self, subscription: Subscription) -> int:
+        """Return the number from which on others know of a subscription, if they are told."""
+        text = _wanted(subscription)
+        return self.number if text is None else self._since.get(text, self.number)
 
     def group(self, number: int) -> tuple[str, str] | None:
         """Return the share group and filter behind a number, also of one that has no member left.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,6 +47,7 @@ from nearcast.network.messages import (
     encode,
 )
 from nearcast.network.neighbours import OLDER, PACKETS, PLACES, TOLD, TUNNELS, Neighbours, PeerWire
+from nearcast.network.newcomers import Newcomers
 from nearcast.network.peer import Peer
 from nearcast.network.places import decode_place_message, encode_place_message
 from nearcast.network.retained import RetainedCopies
@@ -113,6 +115,8 @@ class Mesh:
         self._contests = Contests(name, node)
         self._homes = Homes(name, node, self._tell_named, self._carry)
         self._gates: deque[Gate] = deque()
+        self._newcomers = Newcomers(node.state.router, self._interests)
+        self._first_number = 0  # of interests since the start
         node.join(self)
 
     @property
@@ -136,7 +140,8 @@ class Mesh:
             return
         self.now_ms = now_ms
         self._is_restoring = False
-        self.neighbours.add(name, self._greeting(name), now_ms)
+        peer = self.neighbours.add(name, self._greeting(name), now_ms)
+        peer.confirmed = self._first_number
         self._homes.now_ms = now_ms
         self._homes.away(name)
         if self._geography is not None:
@@ -171,6 +176,7 @@ class Mesh:
     def receive(self, sender: str, data: bytes, now_ms: int) -> None:
         """Take in a frame from another node."""
         self._homes.now_ms = now_ms
+        self._newcomers.begin()
         peer = self.neighbours.receive(sender, data, now_ms)
         if peer is None:
             return
@@ -264,6 +270,8 @@ class Mesh:
         if peer.problem:
             self.counts.refused += 1
             return
+        if not self.node.peering.remembers(peer.name, terms.generation):
+            peer.confirmed = 0
         peer.version = self._terms.version_with(terms)
         peer.known = 0
         peer.used = None
@@ -328,6 +336,19 @@ class Mesh:
         else:
             self._interests.went(subscription)
 
+    def newcomer(self, subscription: Subscription) -> None:
+        """Take note that a new subscription has been sent what is retained here."""
+        if not self.peers:
+            return
+        has_place = self._geography is not None and self._geography.concerns(subscription)
+        number = self._interests.mark() if has_place else self._interests.since(subscription)
+        if any(peer.confirmed < number for peer in self.peers.values()):
+            self._newcomers.add(subscription, number, self.node.state.now_ms)
+
+    def arrived(self, topic: str) -> None:
+        """Take note that a message has come live from another node that is retained as well."""
+        self._newcomers.arrived(topic)
+
     def there(self, session: Session) -> None:
         """Take note that a client has connected, or is not connected any longer."""
         self._interests.there(session)
@@ -375,6 +396,8 @@ class Mesh:
 
     def _hear_known(self, peer: Peer, message: InterestKnown) -> None:
         peer.known = max(peer.known, message.number)
+        peer.confirmed = max(peer.confirmed, message.number)
+        self._newcomers.settle(min(one.confirmed for one in self.peers.values()))
         self._open_gates()
 
     def _hear_interest(self, peer: Peer, message: Interest) -> None:
@@ -385,9 +408,11 @@ class Mesh:
         self.node.peering.has_ready(peer.name, message.ready)
         self._tell(peer, InterestKnown(message.number))
 
-    def _hear_retained(self, _peer: Peer, message: Retained) -> None:
-        for kept in self._retained.newer(message.kept):
-            self.node.keep(kept, self.now_ms)
+    def _hear_retained(self, peer: Peer, told: Retained) -> None:
+        for kept, message in self._retained.newer(told.kept):
+            origin = self.peers.get(kept.node, peer)
+            missed = partial(self._newcomers.missed, kept, origin.confirmed)
+            self.node.keep(message, self.now_ms, missed)
 
     def _hear_plans(self, peer: Peer, message: PlansUsed) -> None:
         if self._geography is not None:
@@ -420,6 +445,7 @@ class Mesh:
     def restored(self) -> None:
         """Take note of what the node has kept from before; anything said of it since is newer."""
         self._is_restoring = False
+        self._first_number = self._interests.number
         self._retained.restored()
         self._contests.restored(self.node.state.now_ms)
         if self._geography is not None:
@@ -503,9 +529,9 @@ class Mesh:
 
     def _tell_kept(self) -> None:
         """Tell what is retained, behind the live messages of the turn: those serve who waits."""
-        told, self._kept = Retained(self._kept), []
+        told, self._kept = encode(Retained(self._kept)), []
         for peer in self.neighbours.present:
-            self._tell(peer, told)
+            self.neighbours.send(peer, TOLD, told, with_last=True)
 
     def _open_gates(self) -> None:
         known = min(

@@ -55,12 +55,17 @@ class InterestKnown(msgspec.Struct, array_like=True, frozen=True, tag="k"):
 
 
 class Kept(msgspec.Struct, array_like=True, frozen=True):
-    """A topic's last message, and when and where it was published; None: forgotten."""
+    """A topic's last message, and when and where it was published; None: forgotten.
+
+    `at_ms` grows with each message of a topic, whatever the clock says; `said_ms` is the clock's, 0
+    if it is not known any more.
+    """
 
     topic: str
     at_ms: int
     node: str
     message: bytes | None
+    said_ms: int = 0
 
 
 class Retained(msgspec.Struct, array_like=True, frozen=True, tag="r"):

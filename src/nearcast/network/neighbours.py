@@ -147,10 +147,17 @@ class Neighbours:
         times = [peer.link.wake_at() for peer in self.peers.values()]
         return min((at for at in times if at is not None), default=None)
 
-    def send(self, peer: Peer, kind: bytes, content: bytes) -> None:
-        """Let something travel with what else this turn brings; nothing if the link is down."""
+    def send(self, peer: Peer, kind: bytes, content: bytes, *, with_last: bool = False) -> None:
+        """Let something travel with what else this turn brings; nothing if the link is down.
+
+        `with_last`: in the same frame as what went before, so that nothing comes between them.
+        """
         if peer.link.is_up:
-            peer.parts.append(kind + _SIZE.pack(len(content)) + content)
+            part = kind + _SIZE.pack(len(content)) + content
+            if with_last and peer.parts:
+                peer.parts[-1] += part
+            else:
+                peer.parts.append(part)
             self.counts.messages_sent += 1
             self._grown[peer.name] = peer
 

@@ -25,6 +25,8 @@ class Peer:
     """What is to travel at the end of the turn."""
     known: int = 0
     """The last number of this node's interests that it has taken in."""
+    confirmed: int = 0
+    """The same, but not forgotten as long as that node remembers it."""
     used: PlansUsed | None = None
     """What it was told last about plans."""
     problem: str = ""

@@ -41,12 +41,12 @@ class RetainedCopies:
 
     def put(self, message: Message, at_ms: int) -> Kept:
         """Take note of a message that was published here; return what to tell others."""
-        topic = message.topic_text()
+        topic, said_ms = message.topic_text(), at_ms
         known = self._kept.get(topic)
         if known is not None and (known.at_ms, known.node) >= (at_ms, self._name):
             at_ms = known.at_ms + 1  # it came after that one, whatever the clocks say
         body = encode_message(message) if message.payload else None
-        kept = Kept(topic, at_ms, self._name, body)
+        kept = Kept(topic, at_ms, self._name, body, said_ms)
         self._set(kept)
         return kept
 
@@ -65,14 +65,14 @@ class RetainedCopies:
                 if topic:
                     self._kept[topic] = Kept(topic, at_ms, node, None)
 
-    def newer(self, told: Iterable[Kept]) -> Iterator[Message]:
+    def newer(self, told: Iterable[Kept]) -> Iterator[tuple[Kept, Message]]:
         """Yield the messages, of those told by another node, that replace what is known here."""
         for kept in told:
             known = self._kept.get(kept.topic)
             if known is None or (known.at_ms, known.node) < (kept.at_ms, kept.node):
                 message = _message(kept)
                 self._set(kept)
-                yield message
+                yield kept, message
 
     def since(self, heard_ms: int) -> Iterator[Retained]:
         """Yield, in portions, what is newer than an instant; for a node that was away."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
+from nearcast.model import Event
 from nearcast.mqtt import (
     Connect,
     Disconnect,
@@ -37,7 +38,7 @@ from nearcast.node.retaining import event_of, keep_message, place_all_retained
 from nearcast.node.routes import Router
 from nearcast.node.selections import Selections
 from nearcast.node.selective import Award
-from nearcast.node.session import Session
+from nearcast.node.session import Session, Subscription
 from nearcast.node.settings import HELD_NOTE, NodeSettings, RetainedSettings
 from nearcast.node.spaces import SpaceSettings, SpaceTable
 from nearcast.node.state import Network, NodeState
@@ -139,14 +140,25 @@ class Node:
         """Deliver to the subscriptions that were chosen among those of all nodes."""
         self._intake.selective.award(message, awards)
 
-    def keep(self, message: Message, now_ms: int) -> None:
-        """Keep a message that was retained at another node; an empty payload forgets."""
+    def keep(
+        self,
+        message: Message,
+        now_ms: int,
+        missed: Callable[[Event | None], list[Subscription]] = lambda _: [],
+    ) -> None:
+        """Keep a message that was retained at another node; an empty payload forgets.
+
+        `missed` tells who gets it now because it was not known there that they want it.
+        """
         self.state.now_ms = now_ms
         if self.state.holding is not None:
             self.state.holding.kept_elsewhere(message)
         selections = self.state.selections
         event = None if selections is None else event_of(self.state, selections, message)
-        keep_message(self.state, message, event)
+        version = keep_message(self.state, message, event)
+        if message.payload:
+            for one in missed(event):
+                self._subscribing.bring(one, message.variant(retain=True), version)
 
     def load_policies(self, policies: Policies, now_ms: int) -> None:
         """Decide by these policies who gets retained messages at once; needs topics that ask so."""

@@ -47,6 +47,8 @@ class PeerIntake(Intake):
         retain: bool,
     ) -> Outcome:
         """Deliver one message; other nodes are told of success in any case: it is ours now."""
+        if retain and self._state.network is not None:
+            self._state.network.arrived(message.topic_text())
         awards = _awards(properties)
         if not awards:
             self._note_arrival(message, publisher, properties, retain=retain)

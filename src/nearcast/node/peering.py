@@ -69,6 +69,10 @@ class Peering:
         """Return the generation of one that is known."""
         return (session.user_name or "/").partition("/")[0]
 
+    def remembers(self, name: str, generation: str) -> bool:
+        """Say whether another node's memory of this one is that of last time."""
+        return (self.session(name).user_name or "/").partition("/")[2] == generation
+
     def attach(
         self, name: str, generation: str, now_ms: int, *, takes_older: bool = False
     ) -> Connection:

@@ -208,6 +208,11 @@ class Router:
         check_topic_name(text, max_levels=self._max_levels)
         return text
 
+    def subscribers(self, topic: str) -> list[Subscription]:
+        """Return this node's own subscriptions without conditions to a topic; no share groups."""
+        found = [one for one in self._tree.match(topic) if not isinstance(one, ShareGroup)]
+        return [one for one in found if not one.session.is_peer]
+
     def group(self, name: str, topic_filter: str) -> ShareGroup | None:
         """Return a share group, if it has members."""
         group = self._tree.get(topic_filter, ("share", name))

@@ -45,6 +45,12 @@ class Network(Protocol):
     def went(self, subscription: Subscription, /) -> None:
         """Take note that it does not any longer."""
 
+    def newcomer(self, subscription: Subscription, /) -> None:
+        """Take note that a new subscription has been sent what is retained here."""
+
+    def arrived(self, topic: str, /) -> None:
+        """Take note that a message has come from another node that is retained as well."""
+
     def there(self, session: Session, /) -> None:
         """Take note that a client has connected, or is not connected any longer."""
 

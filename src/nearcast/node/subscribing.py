@@ -49,6 +49,7 @@ class Subscribing:
         codes: list[int] = []
         complaint = ""
         newcomers: list[Subscription] = []
+        waiting: list[Subscription] = []
         patient: list[Callable[[], None]] = []  # those who may have to wait
         for written in packet.requests:
             try:
@@ -64,6 +65,8 @@ class Subscribing:
                 patient.append(
                     partial(self._send_or_hold, subscription, request.retain_handling, is_new, now)
                 )
+                if _wants_retained(request, subscription, is_new):
+                    waiting.append(subscription)
             elif _wants_retained(request, subscription, is_new):
                 newcomers.append(subscription)
             elif subscription.inside is not None and self._state.selections is not None:
@@ -76,6 +79,18 @@ class Subscribing:
                 self._send_selected(session, subscription)
         for send_or_hold in patient:
             send_or_hold()
+        if self._state.network is not None:
+            for subscription in (*newcomers, *waiting):
+                self._state.network.newcomer(subscription)
+
+    def bring(self, one: Subscription, message: Message, version: int) -> None:
+        """Send what was retained elsewhere before it was known there that somebody wants it.
+
+        `version` is that of `keep_message`.
+        """
+        if one.inside is not None and version:
+            one.inside[message.topic_text()] = version
+        self._queue_retained(one.session, one, [message])
 
     def _without_wish(
         self, request: FilterRequest, properties: Properties

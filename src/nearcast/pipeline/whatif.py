@@ -123,11 +123,11 @@ class _CountingNeighbours(Neighbours):
     messages_between = 0
     bytes_between = 0
 
-    def send(self, peer: Peer, kind: bytes, content: bytes) -> None:
+    def send(self, peer: Peer, kind: bytes, content: bytes, *, with_last: bool = False) -> None:
         if peer.link.is_up and kind in (PACKETS, PLACES):
             self.bytes_between += len(content)
             self.messages_between += _publications(content) if kind == PACKETS else 1
-        super().send(peer, kind, content)
+        super().send(peer, kind, content, with_last=with_last)
 
 
 class _CountingMesh(Mesh):
