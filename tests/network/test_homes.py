@@ -177,6 +177,31 @@ def test_after_a_crash_the_client_stays_where_it_has_gone(is_connected: bool):
     assert payloads(anna) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("comes_elsewhere", [False, True])
+def test_a_node_that_had_left_for_good_comes_back_without_those_who_have_gone_elsewhere(
+    comes_elsewhere: bool,
+):
+    city = City(3)
+    for name in ("anna", "ben"):
+        client = city.client(name, "n0", "a")
+        city.run(50)
+        drop(city, "n0", client)
+    city.crash("n0")
+    for name in ("n1", "n2"):
+        city.at(name, lambda node, now: node.part("n0", now))
+    city.run(5_000)
+    if comes_elsewhere:
+        city.client("anna", "n1", "a")
+        city.run(500)
+    city.restart("n0")
+    for name in city.names:
+        city.at(name, lambda node, now: node.meet(city.names, now))
+    city.run(5_000)
+
+    assert homes_of(city, "anna") == (["n1"] if comes_elsewhere else ["n0"])
+    assert homes_of(city, "ben") == ["n0"]
+
+
 def test_a_third_node_that_finds_two_sessions_ends_the_older_one():
     city = City()
     for name in ("n0", "n1"):

@@ -82,6 +82,7 @@ class Homes:
         self._unread: set[TunnelKey] = set()
         self._unasked: dict[str, set[str]] = {}
         self._lost_ms: dict[str, int] = {}  # when a node was lost from sight
+        self._left_ms: dict[str, int] = {}  # when a node left for good
         self.now_ms = 0
 
     @property
@@ -286,6 +287,15 @@ class Homes:
             is_here = client_id in self._node.state.sessions
             if not names or not (is_here or self._rival(client_id)):
                 del self._unasked[client_id]
+        left_ms = self._left_ms.pop(peer, None)
+        if left_ms is not None:
+            self._end_older_than(left_ms, peer)
+
+    def _end_older_than(self, left_ms: int, peer: str) -> None:
+        """Let a node that had left for good end what it has of those who have come since."""
+        for session in list(self._node.state.sessions.values()):
+            if session.came_ms >= left_ms:  # other nodes have not come at any time
+                self._end_older(peer, session.client_id)
 
     def away(self, peer: str) -> None:
         """Take note that a node is not there, for now."""
@@ -306,6 +316,7 @@ class Homes:
         """Forget a node that has left for good."""
         self.went_down(peer)
         self._lost_ms[peer] = -PATIENCE_MS
+        self._left_ms[peer] = self.now_ms
         self.advance()
         self._lost_ms.pop(peer)
 
