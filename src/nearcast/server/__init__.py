@@ -5,9 +5,9 @@ broker; `Server` is the same for code that has a loop already.
 
 Will not: decide anything about MQTT; that is `nearcast.node`.
 
-Read next: `server` (start and end), `turns` (what happens per turn of the loop), `tcp` and
-`websocket` (transports), `storage` (the journal on disk), `access` (passwords and rules);
-`client` is what the commands talk to a broker with.
+Read next: `server` (start and end), `listening` (ports), `turns` (what happens per turn of the
+loop), `tcp` and `websocket` (transports), `storage` (the journal on disk), `access` (passwords and
+rules); `client` is what the commands talk to a broker with.
 """
 
 from nearcast.server.access import hash_password, is_password, read_users, set_password
