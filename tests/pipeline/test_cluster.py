@@ -48,7 +48,6 @@ def launched(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes
         "SPARK_HOME": str(home),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
-        "XDG_CACHE_HOME": str(folder / "cache"),  # of workers: where Numba keeps a zip's kernels
     }
     environment.pop("PYTHONPATH", None)  # workers get the package from the job, not from us
     with (folder / f"{name}.log").open("wb") as log:
@@ -139,7 +138,11 @@ def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(cluster: Cluste
         "--input", str(tmp_path / "events"), "--subscriptions", str(tmp_path / "wishes.parquet"),
         "--output", str(tmp_path / "out"), "--top", "3",
     ]  # fmt: skip
-    environment = {**os.environ, "SPARK_CONF_DIR": str(cluster.folder)}
+    environment = {
+        **os.environ,
+        "SPARK_CONF_DIR": str(cluster.folder),
+        "XDG_CACHE_HOME": str(cluster.folder / "cache"),
+    }
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""

@@ -85,9 +85,9 @@ def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 2))
     else:  # workers get the package as a zip, beside which compiled kernels cannot be kept
-        settings["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ.get(
-            "NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "nearcast-numba")
-        )
+        settings["spark.executorEnv.XDG_CACHE_HOME"] = os.environ.get(
+            "XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / "nearcast-cache")
+        )  # where Numba looks for a zip's kernels, whatever NUMBA_CACHE_DIR says
     return {key: value for key, value in settings.items() if value}
 
 
