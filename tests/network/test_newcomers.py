@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 
+from nearcast.model import Attribute, Space
 from nearcast.mqtt import FilterRequest, ProtocolVersion
 from nearcast.network.interests import Interests
 from nearcast.network.messages import Kept, decode_greeting, encode
@@ -146,6 +147,24 @@ def test_who_has_left_again_gets_none_of_it() -> None:
         room.turn(one)
     room.run(2_000)
     assert [ids(one) for one in readers.values()] == [[]] * len(WISHES)
+
+
+def test_conditions_that_make_no_sense_for_a_message_are_no_harm() -> None:
+    shops = Space(
+        name="shops", topic_filter="shops/#", attributes=(Attribute.number("price", 0, 9),)
+    )
+    spaces = [SpaceSettings(space=one) for one in (SPACE, shops)]
+    city = City(2, 1, Link(delay=uniform(1, 30)), spaces=spaces)
+    writer, reader = city.client("writer", "n0"), city.client("anna", "n1")
+    city.run(1_000)
+    city.publish(writer, "city/news", b'{"lon": 0.1, "lat": 0.1}', 1, retain=True)
+    reader.subscribe("$where/price > 2/#")
+    city.turn(reader)
+    city.run(1_000)
+    city.publish(writer, "shops/a", b'{"price": 3}', 1)
+    city.run(1_000)
+    assert [one.payload for one in reader.received] == [b'{"price": 3}']
+    assert city.nodes["n1"].mesh.peers["n0"].link.restarts == 0
 
 
 def test_once_every_node_knows_nobody_is_remembered() -> None:

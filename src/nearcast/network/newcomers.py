@@ -12,7 +12,7 @@ Links keep order, so that each message comes in one of the two ways, and not in 
 from __future__ import annotations
 
 from nearcast.index.topic_filters import topic_matches
-from nearcast.model import Event
+from nearcast.model import Event, MisuseError
 from nearcast.network.interests import Interests
 from nearcast.network.messages import Kept
 from nearcast.node.routes import Router
@@ -91,8 +91,10 @@ class Newcomers:
 def _wants(one: Subscription, event: Event) -> bool:
     """Say whether a subscription with conditions is still there and wants an event."""
     assert one.selection is not None
-    return (
-        one.session.subscriptions.get(one.text) is one
-        and topic_matches(one.topic_filter, event.topic)
-        and one.selection.covers(event, one.session.position)
-    )
+    is_there = one.session.subscriptions.get(one.text) is one
+    if not (is_there and topic_matches(one.topic_filter, event.topic)):
+        return False
+    try:
+        return one.selection.covers(event, one.session.position)
+    except MisuseError:  # its conditions are about another space
+        return False
