@@ -1,7 +1,7 @@
 """Ports of a server: taken first, served later.
 
-A node takes all its ports before it joins a network. Who cannot have one ends before any other
-node has heard of it; clients that come meanwhile wait in the system's queue.
+A node takes all its ports before it joins a network. Who cannot have one, because somebody listens
+there, ends before any other node has heard of it. Clients are refused until the door is open.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nearcast.config import ListenerSection
 from nearcast.model.errors import EnvironmentProblem
@@ -41,9 +41,13 @@ class Door:
         """Let clients in; `make` makes the protocol of one connection."""
         loop = asyncio.get_running_loop()
         while self._sockets:
-            taken = self._sockets.pop(0)
-            server = await loop.create_server(make, sock=taken, ssl=self._context, backlog=_BACKLOG)
+            taken = self._sockets[0]
+            with _told_of_port(self.host, self.port):  # two who start at once may both have it
+                server = await loop.create_server(
+                    make, sock=taken, ssl=self._context, backlog=_BACKLOG
+                )
             self._servers.append(server)
+            del self._sockets[0]
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -55,8 +59,14 @@ class Door:
 
 async def take_port(kind: str, host: str, port: int, context: ssl.SSLContext | None = None) -> Door:
     """Return a door to a port that nobody else listens on; an EnvironmentProblem says why not."""
+    with _told_of_port(host, port):
+        return Door(kind, host, await _bound(host, port), context)
+
+
+@contextlib.contextmanager
+def _told_of_port(host: str, port: int) -> Iterator[None]:
     try:
-        return Door(kind, host, await _listening(host, port), context)
+        yield
     except OSError as problem:
         raise EnvironmentProblem(
             f"port {port} on {host} cannot be opened ({problem.strerror or problem})",
@@ -64,7 +74,7 @@ async def take_port(kind: str, host: str, port: int, context: ssl.SSLContext | N
         ) from None
 
 
-async def _listening(host: str, port: int) -> list[socket.socket]:
+async def _bound(host: str, port: int) -> list[socket.socket]:
     """Return a socket for each address of a host."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
@@ -82,7 +92,6 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.setblocking(False)
             one.bind(address)
-            one.listen(_BACKLOG)
             sockets.append(one)
         if not sockets:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
