@@ -42,7 +42,8 @@ class Door:
         loop = asyncio.get_running_loop()
         while self._sockets:
             taken = self._sockets[0]
-            with _told_of_port(self.host, self.port):  # two who start at once may both have it
+            with _told_of_port(self.host, self.port):
+                taken.listen(_BACKLOG)  # of two who start at once only one can
                 server = await loop.create_server(
                     make, sock=taken, ssl=self._context, backlog=_BACKLOG
                 )
