@@ -81,7 +81,7 @@ class Guest:
         client.on_subscribe = lambda *_: self._subscribed.set()
         if will:
             delay = properties(PacketTypes.WILLMESSAGE, WillDelayInterval=delay_s)
-            client.will_set(will, b"gone", 1, retain=True, properties=delay)
+            client.will_set(will, b"gone", 2, retain=True, properties=delay)
         session = properties(PacketTypes.CONNECT, SessionExpiryInterval=expiry_s)
         client.connect("127.0.0.1", port, clean_start=False, properties=session)
         client.loop_start()
@@ -100,7 +100,7 @@ class Guest:
         assert self._subscribed.wait(WAIT_S)
 
     def publish(self, topic: str) -> None:
-        self.client.publish(topic, b"", 1).wait_for_publish(WAIT_S)
+        self.client.publish(topic, b"", 2).wait_for_publish(WAIT_S)  # QoS 1 may come twice
 
     def fall_silent(self) -> None:
         """Stay connected, but neither hear nor say anything any more, nor come again."""
