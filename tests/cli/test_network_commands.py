@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,15 @@ def test_nodes_that_have_not_found_the_others_are_told_of(
     assert capsys.readouterr().err == "b is alone, and tries on: no connection (111)\n"
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Who started the tests may have told them to ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interruption_that_is_held_back_comes_afterwards():
     done = False
 

@@ -11,6 +11,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -168,6 +169,11 @@ def own_numbers(folder: Path) -> dict[int, object]:
     }
 
 
+def is_subscribed(path: Path) -> bool:
+    """Say whether a stream has told in its file that the broker knows of it."""
+    return path.exists() and json.loads(path.read_text())["was_seen"] is True
+
+
 def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
@@ -276,7 +282,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
                 stderr=file,
                 cwd=tmp_path,
             )
-        wait_until((tmp_path / "state" / "spool" / "source.json").exists)
+        wait_until(partial(is_subscribed, tmp_path / "state" / "spool" / "source.json"))
         more = batches(tmp_path) + 1
         while batches(tmp_path) < more and published < len(bodies) - 100:
             assert run.poll() is None, said.read_text()
