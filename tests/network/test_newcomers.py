@@ -269,6 +269,18 @@ def test_it_is_brought_only_where_nothing_has_come_or_will_come_live() -> None:
     assert newcomers.missed(kept, interests.number, None) == []
 
 
+def test_who_comes_later_to_an_older_filter_hides_nobody_who_came_before() -> None:
+    """The older one waits for a node that is away."""
+    interests = Interests()
+    router = Node().state.router
+    newcomers = Newcomers(router, interests)
+    older, newer = (member(router, interests, text) for text in ("city/other", "city/news"))
+    newcomers.add(newer, interests.since(newer), 7)
+    newcomers.add(older, interests.since(older), 8)
+    kept = Kept("city/news", 5, "n0", b"", 5)
+    assert newcomers.missed(kept, interests.since(older), None) == [newer]
+
+
 def member(router: Router, interests: Interests, text: str) -> Subscription:
     one = Subscription(Session(text, 1), text, "", text, 1)
     router.add(one)

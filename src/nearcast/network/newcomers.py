@@ -37,7 +37,8 @@ class Newcomers:
 
     def add(self, one: Subscription, number: int, now_ms: int) -> None:
         """Take note of a subscription that has just been sent what is retained here."""
-        self._numbers[one] = self._last = number
+        self._numbers[one] = number  # a filter that is known at most nodes has an older one
+        self._last = max(self._last, number)
         if one.selection is not None:
             self._choosy[one] = now_ms
         if len(self._numbers) > _MOST:  # a node has been away for long
