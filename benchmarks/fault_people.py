@@ -16,9 +16,9 @@ from random import Random
 from typing import Any
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MessageState
+from benchmarks.mended_paho import Paho
+from paho.mqtt.enums import CallbackAPIVersion
 
-RECORDED = (MessageState.MQTT_MS_WAIT_FOR_PUBCOMP, MessageState.MQTT_MS_RESEND_PUBREL)
 BEST = 2
 SPOTS = [(-0.4 + 0.1 * number, 0.0) for number in range(9)]
 STAYS_S = (6.0, 14.0)
@@ -52,21 +52,6 @@ lifetime = "1s"
 [space.attributes]
 number = { low = 0, high = 1000000 }
 """
-
-
-class Paho(paho.Client):
-    """paho-mqtt, mended: it remembers over several attempts to reconnect what has been released.
-
-    At the second attempt in a row paho 2.2 takes a message of QoS 2 whose PUBREC has come for one
-    that was never sent, and publishes it anew: twice, as any broker must see it.
-    """
-
-    def _messages_reconnect_reset_out(self) -> None:
-        with self._out_message_mutex:
-            recorded = [one for one in self._out_messages.values() if one.state in RECORDED]
-        super()._messages_reconnect_reset_out()
-        for one in recorded:
-            one.state = MessageState.MQTT_MS_RESEND_PUBREL
 
 
 @dataclass(slots=True)

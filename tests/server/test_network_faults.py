@@ -7,7 +7,6 @@ minutes in a soak. `benchmarks/network_faults.py` does it; run it by hand to try
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from benchmarks.fault_people import Citizen, Sent, Stay, find_wrong
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[2]
@@ -50,25 +50,18 @@ def test_nothing_is_lost_doubled_misplaced_or_out_of_order_and_the_nodes_logs_sa
 # --- what finds the faults must find them --------------------------------------------------
 
 
-@pytest.fixture
-def people(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT))
-    return importlib.import_module("benchmarks.fault_people")
-
-
 class Village:
     """Three clients that never connect; what they sent and got is written down by hand."""
 
-    def __init__(self, people: Any) -> None:
-        self._people = people
+    def __init__(self) -> None:
         self.all = [
-            people.Citizen(f"{node}0", node, 0, width, Random(1))
+            Citizen(f"{node}0", node, 0, width, Random(1))
             for node, width in (("a", 10), ("b", 20), ("c", 30))
         ]
 
     def send(self, kind: str, qos: int, got: list[int], **values: Any) -> None:
         name = f"{kind}/a0/{len(self.all[0].sent)}"
-        sent = self._people.Sent(name, kind, qos, 100.0, values, acked_s=100.1)
+        sent = Sent(name, kind, qos, 100.0, values, acked_s=100.1)
         self.all[0].sent[name] = sent
         for one, times in zip(self.all, got, strict=True):
             if times:
@@ -76,7 +69,7 @@ class Village:
                 one.order.append(name)
 
     def wrong(self) -> list[str]:
-        return [one.what for one in self._people.find_wrong(self.all)]
+        return [one.what for one in find_wrong(self.all)]
 
 
 @pytest.mark.parametrize(
@@ -95,9 +88,9 @@ class Village:
     ],
 )
 def test_what_is_lost_or_comes_twice_is_found(
-    people: Any, kind: str, qos: int, got: list[int], expected: list[str]
+    kind: str, qos: int, got: list[int], expected: list[str]
 ):
-    village = Village(people)
+    village = Village()
     village.send(kind, qos, got)
     assert village.wrong() == expected
 
@@ -118,18 +111,18 @@ def test_what_is_lost_or_comes_twice_is_found(
     ],
 )
 def test_a_message_in_the_wrong_place_is_found(
-    people: Any, stays: list[tuple[int, float, float]], got: int, expected: list[str]
+    stays: list[tuple[int, float, float]], got: int, expected: list[str]
 ):
-    village = Village(people)
-    village.all[1].stays = [people.Stay(*one) for one in stays]
+    village = Village()
+    village.all[1].stays = [Stay(*one) for one in stays]
     village.send("shops", 1, [0, got, 0], spot=2)
     assert village.wrong() == expected
 
 
-def test_what_a_node_took_while_it_hung_may_count_as_of_just_before(people: Any):
-    village = Village(people)
+def test_what_a_node_took_while_it_hung_may_count_as_of_just_before():
+    village = Village()
     village.all[0].hangs = [(97.0, 100.2)]
-    village.all[1].stays = [people.Stay(3, 50, 51), people.Stay(2, 98.0, 99.0)]
+    village.all[1].stays = [Stay(3, 50, 51), Stay(2, 98.0, 99.0)]
     village.send("shops", 1, [0, 0, 0], spot=2)
     assert village.wrong() == []
 
@@ -151,15 +144,15 @@ def test_what_a_node_took_while_it_hung_may_count_as_of_just_before(people: Any)
     ],
 )
 def test_who_is_not_among_the_best_is_found(
-    people: Any, price: int, is_calm: bool, got: list[int], expected: list[str]
+    price: int, is_calm: bool, got: list[int], expected: list[str]
 ):
-    village = Village(people)
+    village = Village()
     village.send("offers", 2, got, price=price, calm=is_calm)
     assert village.wrong() == expected
 
 
-def test_an_answer_before_its_question_is_found(people: Any):
-    village = Village(people)
+def test_an_answer_before_its_question_is_found():
+    village = Village()
     village.send("talk", 1, [1, 1, 0])
     village.send("talk", 1, [1, 1, 1], answers="talk/a0/0")
     assert village.wrong() == []

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import paho.mqtt.client as paho
 import pytest
+from benchmarks.mended_paho import Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
@@ -132,7 +132,7 @@ class Citizen:
         self.acknowledged = 0
         self.is_subscribed = False
         self._name = name
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, name, clean_session=False)
+        self._client = Paho(CallbackAPIVersion.VERSION2, name, clean_session=False)
         self._client.on_message = lambda _c, _u, m: self.got.update([bytes(m.payload)])
         self._client.on_publish = self._note_published
         self._client.on_subscribe = lambda *_: setattr(self, "is_subscribed", True)

@@ -21,6 +21,7 @@ class MqttProtocol(asyncio.Protocol):
         "_clock",
         "_connection",
         "_descriptor",
+        "_last_moment",
         "_node",
         "_transport",
         "_turns",
@@ -36,6 +37,7 @@ class MqttProtocol(asyncio.Protocol):
         self.data_received = partial(turns.read, connection)  # type: ignore[method-assign]
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
+        self._last_moment: asyncio.TimerHandle | None = None  # our side has ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the node."""
@@ -49,6 +51,8 @@ class MqttProtocol(asyncio.Protocol):
         if transport.get_extra_info("sslcontext") is None:
             self._descriptor = transport.get_extra_info("socket").fileno()
         self._node.open(connection, self._clock.now_ms())
+        if connection.is_closing:  # too many are here: nobody waits for this one
+            transport.close()
         self._turns.schedule()
 
     def eof_received(self) -> None:
@@ -56,6 +60,8 @@ class MqttProtocol(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Tell the node."""
+        if self._last_moment is not None:
+            self._last_moment.cancel()
         self._node.lost(self._connection, self._clock.now_ms())
         self._turns.schedule()
 
@@ -70,7 +76,7 @@ class MqttProtocol(asyncio.Protocol):
     def write(self, chunks: list[bytes]) -> None:
         """Send bytes: one chunk as it is, several joined."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._last_moment is not None or transport.is_closing():
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if self._descriptor < 0:
@@ -79,13 +85,23 @@ class MqttProtocol(asyncio.Protocol):
             write_now(transport, self._descriptor, data)
 
     def finish(self) -> None:
-        """Close once everything is sent, at the latest after a few seconds."""
+        """End our side once everything is sent, and close when the client has ended its own.
+
+        A socket that is closed with something unread makes the other end throw away what it has
+        not read either, and that may be the answer to what it does not want to say twice.
+        """
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._last_moment is not None or transport.is_closing():
             return
-        if transport.get_write_buffer_size():
-            asyncio.get_running_loop().call_later(CLOSING_S, transport.abort)
-        transport.close()
+        loop = asyncio.get_running_loop()
+        self._last_moment = loop.call_later(CLOSING_S, transport.abort)
+        if not transport.can_write_eof():
+            transport.close()  # TLS says goodbye, and reads on until it hears it
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the other end is gone
+            transport.abort()
 
 
 def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> None:
