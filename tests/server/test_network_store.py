@@ -293,6 +293,18 @@ def test_a_name_becomes_one_word_and_comes_back(name: str):
     assert name_of(key_of(name)) == name
 
 
+async def test_who_is_there_is_listed_whenever_one_asks(
+    client: NatsConnection, section: NetworkSection
+):
+    for name in ("a", "b.1"):
+        members = await members_of(client, section)
+        await members.claim(Member(name, "id"))
+
+    lists = [await names(client, section) for _ in range(300)]
+
+    assert lists == [["a", "b.1"]] * 300
+
+
 async def test_a_node_in_the_list_is_seen_with_all_that_it_says(
     client: NatsConnection, section: NetworkSection
 ):

@@ -96,12 +96,17 @@ def name_of(key: str) -> str:
     return key.replace("=2E", ".")
 
 
+def bucket_name(section: NetworkSection, *, expires: bool) -> str:
+    """Return the name of the bucket of entries that expire, or of those that stay."""
+    return f"nearcast_{section.name}_{'nodes' if expires else 'kept'}"
+
+
 async def open_bucket(
     client: NatsConnection, section: NetworkSection, *, expires: bool, creates: bool = True
 ) -> KeyValue:
     """Return the bucket of entries that expire, or of those that stay."""
     stream = client.jetstream(timeout=client.timeout_s)
-    name = f"nearcast_{section.name}_{'nodes' if expires else 'kept'}"
+    name = bucket_name(section, expires=expires)
     with store_answers(client):
         try:
             return await stream.key_value(name)
@@ -261,17 +266,21 @@ async def list_members(client: NatsConnection, section: NetworkSection) -> list[
         nodes = await open_bucket(client, section, expires=True, creates=False)
     except KeyNotFoundError:
         return []
-    found = []
-    with store_answers(client):
-        watcher = await nodes.watchall()
-        async for entry in watcher:
-            if entry is None:
-                break
-            member = read_member(entry.value) if entry.operation is None else None
-            if member is not None:
-                found.append(member)
-        await watcher.stop()  # type: ignore[no-untyped-call]
-    return sorted(found, key=lambda one: one.name)
+    subjects = f"$KV.{bucket_name(section, expires=True)}."
+    with store_answers(client):  # a watcher may say that it has shown all before it has any
+        told = await client.jetstream(timeout=client.timeout_s).stream_info(
+            f"KV_{bucket_name(section, expires=True)}", subjects_filter=f"{subjects}>"
+        )
+        keys = [one.removeprefix(subjects) for one in told.state.subjects or {}]
+        found = await asyncio.gather(*(_entry(nodes, key) for key in keys))
+    return sorted((one for one in found if one is not None), key=lambda one: one.name)
+
+
+async def _entry(nodes: KeyValue, key: str) -> Member | None:
+    try:
+        return read_member((await nodes.get(key)).value)
+    except KeyNotFoundError:  # it has expired meanwhile, or was taken out
+        return None
 
 
 def _taken(holder: Member | None) -> KeyInUseError:
