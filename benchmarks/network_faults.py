@@ -153,29 +153,18 @@ def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
 
 def audit(directory: Path) -> dict[str, int]:
     """Return what the nodes' logs say: as `nearcast pipeline audit` does, without Spark."""
-    import pandas as pd
-
     from nearcast.config import load
-    from nearcast.pipeline.audit_causal import misordered_rows
-    from nearcast.pipeline.audit_hops import Allowance, judge_hops
-    from nearcast.pipeline.audit_logs import find_segments, survey
-    from nearcast.pipeline.audit_segments import Case, audit_segment
+    from nearcast.pipeline.audit_hops import Allowance
+    from nearcast.pipeline.audit_meetings import audit_here
 
-    segments = find_segments([str(directory / name / "eventlog") for name in (*NAMES, GUEST)])
-    names = {one.node for one in segments}
-    nodes = {name: survey([one for one in segments if one.node == name]) for name in names}
-    spaces = tuple(load(directory / "nearcast.toml", {}).space)
-    allowance = Allowance(settle_ms=UNDER_WAY_MS)
-    case = Case(tuple(segments), nodes, allowance, spaces, str(directory / "audit"))
-    parts = [audit_segment(case, one) for one in segments]
-    told = pd.concat([one for one in parts if len(one)], ignore_index=True)
-    found: Counter[str] = Counter(told[told["what"] == "fault"]["kind"])
-    for _, rows in told[told["what"] == "hop"].groupby(["origin", "target", "bucket"]):
-        found.update(one["kind"] for one in judge_hops(rows, nodes, case.allowance))
-    for _, rows in told[told["what"] == "causal"].groupby(["group", "stretch"]):
-        found.update(one["kind"] for one in misordered_rows(rows))
-    counted = sum(one.rows["events"] for one in nodes.values())
-    return {"events": counted, **{kind: found[kind] for kind in FAULTS}}
+    case, found = audit_here(
+        [str(directory / name / "eventlog") for name in (*NAMES, GUEST)],
+        spaces=tuple(load(directory / "nearcast.toml", {}).space),
+        allowance=Allowance(settle_ms=UNDER_WAY_MS),
+    )
+    kinds = Counter(one["kind"] for one in found)
+    counted = sum(one.rows["events"] for one in case.nodes.values())
+    return {"events": counted, **{kind: kinds[kind] for kind in FAULTS}}
 
 
 def main() -> None:

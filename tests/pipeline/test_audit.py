@@ -24,9 +24,10 @@ from nearcast.index.topic_filters import topic_matches
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import OutOfRangeError
 from nearcast.pipeline.audit import KINDS, audit
-from nearcast.pipeline.audit_causal import Step, misordered_rows, misordered_steps
-from nearcast.pipeline.audit_hops import Allowance, judge_hops
+from nearcast.pipeline.audit_causal import Step, misordered_steps
+from nearcast.pipeline.audit_hops import Allowance
 from nearcast.pipeline.audit_logs import find_segments, survey
+from nearcast.pipeline.audit_meetings import meetings
 from nearcast.pipeline.audit_samples import SampleSize, write_sample
 from nearcast.pipeline.audit_segments import FOUND, Case, as_faults, audit_segment
 from nearcast.pipeline.audit_selections import Selecting
@@ -73,11 +74,10 @@ def look(root: Path, spaces: tuple[SpaceSection, ...] | None = None) -> list[dic
         return []
     told = pd.concat(some, ignore_index=True)
     found: list[dict[str, Any]] = told[told["what"] == "fault"].to_dict("records")  # type: ignore[assignment]
-    for _, rows in told[told["what"] == "hop"].groupby(["origin", "target", "bucket"]):
-        found += shipped(as_faults(judge_hops(rows, nodes, case.allowance))).to_dict("records")  # type: ignore[arg-type]
-    for _, rows in told[told["what"] == "causal"].groupby(["group", "stretch"]):
-        rows = rows.astype({"own": "bool"})  # noqa: PLW2901 - no row lacks it
-        found += shipped(as_faults(misordered_rows(rows))).to_dict("records")  # type: ignore[arg-type]
+    for what, keys, find in meetings(case):
+        for _, rows in told[told["what"] == what].groupby(keys):
+            rows = rows.astype({"own": "bool"}) if what == "causal" else rows  # noqa: PLW2901
+            found += shipped(as_faults(find(rows))).to_dict("records")  # type: ignore[arg-type]
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from nearcast.config.schema import SpaceSection
@@ -15,10 +14,8 @@ from nearcast.model import Attribute, Space
 from nearcast.mqtt import Publish
 from nearcast.node import SpaceSettings
 from nearcast.node.noting import note_start
-from nearcast.pipeline.audit_causal import misordered_rows
-from nearcast.pipeline.audit_hops import Allowance, judge_hops
 from nearcast.pipeline.audit_logs import find_segments, read_part, survey
-from nearcast.pipeline.audit_segments import Case, audit_segment
+from nearcast.pipeline.audit_meetings import audit_here
 from nearcast.simulator import town
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, uniform
@@ -64,17 +61,7 @@ def written(root: Path) -> Path:
 
 def look(root: Path, spaces: tuple[SpaceSection, ...]) -> list[dict[str, Any]]:
     """Audit a log as the job does, without Spark."""
-    segments = find_segments([str(root)])
-    names = {one.node for one in segments}
-    nodes = {name: survey([s for s in segments if s.node == name]) for name in names}
-    case = Case(tuple(segments), nodes, Allowance(), spaces, str(root))
-    told = pd.concat([audit_segment(case, one) for one in segments], ignore_index=True)
-    found: list[dict[str, Any]] = told[told["what"] == "fault"].to_dict("records")  # type: ignore[assignment]
-    for _, rows in told[told["what"] == "hop"].groupby(["origin", "target", "bucket"]):
-        found += judge_hops(rows, nodes, case.allowance)
-    for _, rows in told[told["what"] == "causal"].groupby(["group", "stretch"]):
-        found += misordered_rows(rows)
-    return found
+    return audit_here([str(root)], spaces=spaces)[1]
 
 
 @pytest.fixture(autouse=True)

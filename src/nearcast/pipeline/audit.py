@@ -9,8 +9,9 @@
 | unasked | happened though no subscription asked for it |
 
 docs/audit.md has the definitions. A task looks at one segment of one node (`audit_segments.py`);
-what one node sent and another got is then brought together by node, topic and content
-(`audit_hops.py`), and causal groups by stretches of time (`audit_causal.py`).
+what must meet of several nodes is then brought together (`audit_meetings.py`): what one node sent
+and another got by topic and content (`audit_hops.py`), what was published near clients of other
+nodes (`audit_places.py`), causal groups by stretches of time (`audit_causal.py`).
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from nearcast.eventlog import FAULTS, UNKNOWN
 from nearcast.model import MisuseError
-from nearcast.pipeline.audit_causal import misordered_rows
-from nearcast.pipeline.audit_hops import Allowance, judge_hops
+from nearcast.pipeline.audit_hops import Allowance
 from nearcast.pipeline.audit_logs import NodeFacts, Segment, find_segments, survey
+from nearcast.pipeline.audit_meetings import meetings
 from nearcast.pipeline.audit_segments import FOUND, Case, as_faults, audit_segment
 from nearcast.pipeline.tables import drafts
 
@@ -141,18 +141,10 @@ def judge(spark: SparkSession, case: Case) -> DataFrame:
         return told
     told = told.persist()
     parts = told.where(F.col("what") == "fault")
-    meetings: list[tuple[str, list[str], Callable[[pd.DataFrame], list[dict[str, Any]]]]] = [
-        ("hop", ["origin", "target", "bucket"], partial(_hop_faults, case)),
-        ("causal", ["group", "stretch"], misordered_rows),
-    ]
-    for what, keys, find in meetings:
+    for what, keys, find in meetings(case):
         rows = told.where(F.col("what") == what).groupBy(*keys)
         parts = parts.unionAll(rows.applyInPandas(_finding(find), _SCHEMA))
     return parts
-
-
-def _hop_faults(case: Case, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    return judge_hops(rows, case.nodes, case.allowance)
 
 
 def _finding(

@@ -52,7 +52,8 @@ def blind_spans(nodes: Mapping[str, NodeFacts], allowance: Allowance) -> dict[st
     return spans
 
 
-def _in_spans(values: Longs, spans: list[Span]) -> Flags:
+def in_spans(values: Longs, spans: list[Span]) -> Flags:
+    """Tell which values are in one of some spans."""
     inside = np.zeros(len(values), np.bool_)
     for start, end in spans:
         inside |= (values >= start) & (values < end)
@@ -100,27 +101,32 @@ def _came(files: Segment, events: SegmentEvents) -> pd.DataFrame:
 
 
 def _side(events: SegmentEvents, chosen: Longs, side: str) -> pd.DataFrame:
-    topics = np.array(events.topics, dtype=object)[events.topic[chosen]]
-    payloads = events.table["payload"].take(chosen).to_numpy()
-    content = pd.util.hash_array(payloads.astype(object), categorize=False).view(np.int64)
-    if len(topics):
-        content = content ^ (pd.util.hash_array(topics).view(np.int64) >> 1)
     lifetimes = events.table["lifetime_ms"].take(chosen).fill_null(-1)
     frame = pd.DataFrame(
         {
             "side": side,
             "origin": "",
             "target": "",
-            "content": content,
+            "content": content_of(events, chosen),
             "level": 0,
             "sequence": events.sequence[chosen],
             "ms": events.ms[chosen],
-            "topic": topics,
+            "topic": np.array(events.topics, dtype=object)[events.topic[chosen]],
             "publisher": np.array(events.publishers, dtype=object)[events.publisher[chosen]],
             "lifetime_ms": longs(lifetimes),
         }
     )
     return frame[list(HOP_COLUMNS)]
+
+
+def content_of(events: SegmentEvents, chosen: Longs) -> Longs:
+    """Return a number for topic and payload of some events."""
+    topics = np.array(events.topics, dtype=object)[events.topic[chosen]]
+    payloads = events.table["payload"].take(chosen).to_numpy()
+    content = pd.util.hash_array(payloads.astype(object), categorize=False).view(np.int64)
+    if len(topics):
+        content = content ^ (pd.util.hash_array(topics).view(np.int64) >> 1)
+    return np.asarray(content, dtype=np.int64)
 
 
 def untold(
@@ -148,7 +154,7 @@ def untold(
         there, since_ms = chronicle.there(code, events.sequence[due])
         due = due[there & (events.ms[due] >= since_ms + allowance.settle_ms)]
         due = due[~np.isin(events.sequence[due], real.get(name, _NONE))]
-        unsure = _in_spans(events.ms[due], blind[""]) | _in_spans(events.ms[due], blind[name])
+        unsure = in_spans(events.ms[due], blind[""]) | in_spans(events.ms[due], blind[name])
         why = "a client there wants it, and the node was not sent it"
         for kind, some, text in (("lost", ~unsure, why), ("unknown", unsure, NEAR_A_GAP)):
             if some.any():
@@ -215,7 +221,7 @@ def _unmatched(
     }
     if any(end not in nodes for end in ends):
         return row | {"kind": "unknown", "why": NO_LOG}
-    if any(_in_spans(at, blind[end])[0] for end in ends):
+    if any(in_spans(at, blind[end])[0] for end in ends):
         return row | {"kind": "unknown", "why": NEAR_A_GAP}
     if is_lost and one["level"] == 0:
         return row | {"kind": "allowed", "why": "QoS 0: it did not arrive at the other node"}

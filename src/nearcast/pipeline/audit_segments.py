@@ -23,6 +23,7 @@ from nearcast.pipeline.audit_deliveries import (
 )
 from nearcast.pipeline.audit_hops import Allowance, hops_of, untold
 from nearcast.pipeline.audit_logs import NodeFacts, Segment, read_part, whole
+from nearcast.pipeline.audit_places import places_of
 from nearcast.pipeline.audit_selections import ConditionJudge
 from nearcast.pipeline.audit_wishes import PEER, Chronicle, Longs
 
@@ -37,7 +38,7 @@ FOUND = {
     "sender": "string", "stamp_us": "bigint", "step": "string", "life": "bigint",
     "stretch": "bigint", "own": "boolean",
 }  # fmt: skip
-"""The columns of all that tasks return; `what` is fault, hop, causal, or seen (a count)."""
+"""The columns of all that tasks return; `what` is fault, hop, place, or causal."""
 
 _BUCKETS = 16
 _known: dict[tuple[str, str], Chronicle] = {}
@@ -79,9 +80,11 @@ def audit_segment(case: Case, segment: Segment) -> pd.DataFrame:
         frames = [_late_in_queue(files), *_causal(case, files)]
         if case.has_links:
             others = {n: case.chronicle(n) for n in case.nodes if n != segment.node}
-            real = _handed(files)
-            found += untold(events, chronicle, others, real, case.allowance)
-            frames.append(_hops(files, events))
+            found += untold(events, chronicle, others, _handed(files), case.allowance)
+            frames.append(_in_buckets(hops_of(files, events), "topic").assign(what="hop"))
+            if judge is not None:
+                rows = places_of(files, events, chronicle, others, judge, case.allowance)
+                frames.append(_in_buckets(rows, "content").assign(what="place"))
         frames += [_fault_rows(segment.node, events, one) for one in found]
     return _shaped(frames)
 
@@ -95,16 +98,21 @@ def _shaped(frames: list[pd.DataFrame]) -> pd.DataFrame:
     some = [one for one in frames if len(one)]
     if not some:
         return pd.DataFrame({name: pd.Series(dtype="object") for name in FOUND})
-    joined = pd.concat(some, ignore_index=True).reindex(columns=list(FOUND))
+    return pd.concat([_typed(one) for one in some], ignore_index=True)
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give a frame all columns and their types: numbers beside missing ones would be rounded."""
+    frame = frame.reindex(columns=list(FOUND))
     for name, kind in FOUND.items():
         if kind == "bigint":
-            joined[name] = joined[name].astype("Int64")
+            frame[name] = frame[name].astype("Int64")
         elif kind == "boolean":
-            joined[name] = joined[name].astype("boolean")
+            frame[name] = frame[name].astype("boolean")
         else:
-            column = joined[name].astype("object")
-            joined[name] = column.where(column.notna(), None)
-    return joined
+            column = frame[name].astype("object")
+            frame[name] = column.where(column.notna(), None)
+    return frame
 
 
 def _fault_rows(node: str, events: SegmentEvents, one: Finding) -> pd.DataFrame:
@@ -146,12 +154,12 @@ def _causal(case: Case, files: Segment) -> list[pd.DataFrame]:
     return [kept, late.assign(what="fault") if len(late) else late]
 
 
-def _hops(files: Segment, events: SegmentEvents) -> pd.DataFrame:
-    rows = hops_of(files, events)
+def _in_buckets(rows: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Share rows out among tasks to come."""
     if len(rows):
-        topics = rows["topic"].to_numpy(dtype=object)
-        rows["bucket"] = (pd.util.hash_array(topics) % _BUCKETS).astype(np.int64)
-    return rows.assign(what="hop")
+        keys = rows[by].to_numpy()
+        rows["bucket"] = (pd.util.hash_array(keys) % _BUCKETS).astype(np.int64)
+    return rows
 
 
 def _handed(files: Segment) -> dict[str, Longs]:

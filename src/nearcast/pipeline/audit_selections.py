@@ -40,12 +40,20 @@ class ConditionJudge:
         self._last: tuple[str, bytes] | None = None
         self._event: Event | None = None
 
+    def reads(self, topic: str) -> bool:
+        """Tell whether an event's values are in its payload."""
+        section = self._section(topic)
+        return section is not None and section.values == "json"
+
+    def _section(self, topic: str) -> SpaceSection | None:
+        return next((one for one in self._spaces if topic_matches(one.topics, topic)), None)
+
     def covers(self, topic: str, payload: bytes, text: str, place: Place | None) -> int:
         """Tell whether a subscription wants an event.
 
         `place` is where its client was, and whether the broker may have forgotten that.
         """
-        section = next((one for one in self._spaces if topic_matches(one.topics, topic)), None)
+        section = self._section(topic)
         if section is None or section.values != "json":
             return PERHAPS
         event = self._read(section, topic, payload)

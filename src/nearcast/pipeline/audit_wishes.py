@@ -6,10 +6,10 @@ topic has one key for each shape there is, so finding the filters that fit it is
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -90,6 +90,15 @@ class Wishes:
     until_ms: Longs
 
 
+class Track(NamedTuple):
+    """Where a client was: numbers, instants (ms) and places of its positions."""
+
+    numbers: list[int]
+    instants: list[int]
+    lons: list[float]
+    lats: list[float]
+
+
 class Chronicle:
     """Who wanted what and who was there, at one node.
 
@@ -107,7 +116,8 @@ class Chronicle:
         self._there_key, self._there_until, self._there_ms = self._presence()
         self._places = steps.sort_values(["client", "sequence"], kind="stable")
         self._places_of = dict(self._places.groupby("client", sort=False).indices)
-        self._tracks: dict[str, tuple[list[int], list[float], list[float]]] = {}
+        self._tracks: dict[str, Track] = {}
+        self._comings = {name: sorted(some) for name, some in self._there.groupby("client")["ms"]}
         self._by_key: dict[tuple[str, str], list[int]] = {}
         for place, number in enumerate(self.wishes.text.tolist()):
             bare = parts_of(self.wishes.texts[number])[1]
@@ -180,7 +190,7 @@ class Chronicle:
 
         It may be if the client, or the node, has come since.
         """
-        numbers, lons, lats = self._track(client)
+        numbers, _, lons, lats = self._track(client)
         at = bisect_left(numbers, number) - 1
         if at < 0:
             return None
@@ -190,13 +200,31 @@ class Chronicle:
         started = any(numbers[at] < start < number for start, _ in self.facts.starts)
         return lons[at], lats[at], bool(high > low) or started
 
-    def _track(self, client: str) -> tuple[list[int], list[float], list[float]]:
+    def places(self, client: str, from_ms: int, until_ms: int) -> list[tuple[float, float, bool]]:
+        """Return where a client was in some time, and whether each may be forgotten; as `place`."""
+        _, instants, lons, lats = self._track(client)
+        first = max(bisect_right(instants, from_ms) - 1, 0)
+        last = bisect_right(instants, until_ms)
+        if first >= last or instants[first] > from_ms:
+            return []  # not known at first
+        comings = self._comings.get(client, [])
+        starts = [ms for _, ms in self.facts.starts]
+        found = []
+        for at in range(first, last):
+            end_ms = instants[at + 1] if at + 1 < last else until_ms
+            low, high = bisect_left(comings, instants[at]), bisect_right(comings, end_ms)
+            started = any(instants[at] <= one <= end_ms for one in starts)
+            found.append((lons[at], lats[at], high > low or started))
+        return found
+
+    def _track(self, client: str) -> Track:
         """Return a client's positions by number; kept, since they are asked for over and over."""
         known = self._tracks.get(client)
         if known is None:
             rows = self._places.iloc[self._places_of.get(client, [])]
             numbers = rows["sequence"].to_numpy(np.int64).tolist()
-            known = (numbers, rows["lon"].tolist(), rows["lat"].tolist())
+            instants = rows["ms"].to_numpy(np.int64).tolist()
+            known = Track(numbers, instants, rows["lon"].tolist(), rows["lat"].tolist())
             self._tracks[client] = known
         return known
 
