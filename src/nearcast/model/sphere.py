@@ -47,9 +47,15 @@ def distance_m(lon1: float, lat1: float, lon2: float, lat2: float) -> float:
 
 
 def distances_m(
-    lon: float, lat: float, lons: NDArray[np.float64], lats: NDArray[np.float64]
+    lon: float | NDArray[np.float64],
+    lat: float | NDArray[np.float64],
+    lons: NDArray[np.float64],
+    lats: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the distances from one place to many, within a nanometre or so of `distance_m`."""
+    """Return the distances from one place, or from one each, to many.
+
+    Within a nanometre or so of `distance_m`.
+    """
     import numpy as np
 
     half_lat, mean_lat = np.radians((lats - lat) / 2), np.radians((lats + lat) / 2)

@@ -12,21 +12,27 @@ their content only, as for other hops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from nearcast.model.sphere import distances_m
 from nearcast.pipeline.audit_deliveries import SegmentEvents, codes_of, longs
 from nearcast.pipeline.audit_hops import NEAR_A_GAP, Allowance, blind_spans, content_of, in_spans
 from nearcast.pipeline.audit_logs import FOREVER, NodeFacts, Segment, Span, read_part, records_of
-from nearcast.pipeline.audit_selections import NO, PERHAPS, YES, ConditionJudge
+from nearcast.pipeline.audit_selections import NO, PERHAPS, SURELY_M, YES, ConditionJudge
 from nearcast.pipeline.audit_wishes import PEER, Chronicle, Flags, Longs
 
+Floats = NDArray[np.float64]
 UNSURE = "where a client was when another node's event came, by two clocks"
 _PURSUED_MS = 60_000  # an event with a place is offered to other nodes for so long
 _KEYS = ["receiver", "content"]
+_MOST_STEPS = 6  # of a client within twice the skew; who takes more is looked at one by one
 _SIDES = ("due", "perhaps", "got", "dropped")
 
 
@@ -45,9 +51,22 @@ def places_of(
     """
     parts = [_got(files, events, chronicle, judge)]
     for name, other in others.items():
-        if wanted := list(_Offers(events, chronicle, name, other, judge, allowance).find()):
-            parts.append(pd.DataFrame(wanted).assign(node=files.node, target=name))
+        offers = _Offers(events, chronicle, name, other, judge, allowance).find()
+        parts.append(offers.assign(node=files.node, target=name))
     return pd.concat([one for one in parts if len(one)] or parts[:1], ignore_index=True)
+
+
+def _rows_of(events: SegmentEvents, at: Longs) -> pd.DataFrame:
+    """Return what the rows of some events have in common."""
+    return pd.DataFrame(
+        {
+            "content": content_of(events, at),
+            "sequence": events.sequence[at],
+            "ms": events.ms[at],
+            "topic": np.array(events.topics, dtype=object)[events.topic[at]],
+            "publisher": np.array(events.publishers, dtype=object)[events.publisher[at]],
+        }
+    )
 
 
 def fitting_places(chronicle: Chronicle, judge: ConditionJudge, topic: str) -> Longs:
@@ -68,7 +87,8 @@ def _has_place(text: str) -> bool:
 class _Offers:
     """Events of one node, as far as they have to do with clients of another who want a place.
 
-    Complexity: O(events · subscriptions with a place that fit their topics).
+    Complexity: O(events · subscriptions with a place that fit their topics), but what is far from a
+    client, as most is, costs some nanoseconds.
     """
 
     def __init__(
@@ -88,43 +108,80 @@ class _Offers:
         there, since_ms = chronicle.there(code, events.sequence)
         self._linked = there & (events.ms >= since_ms + allowance.settle_ms)
 
-    def find(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for each event and client, if it is due or may be."""
-        events = self._events
-        fitting = [fitting_places(self._other, self._judge, topic) for topic in events.topics]
-        concerned = np.array([len(one) > 0 for one in fitting], dtype=np.bool_)
-        if not len(events) or not concerned.any():
-            return
-        chosen = np.flatnonzero(concerned[events.topic] & events.is_client & ~events.ordered)
+    def find(self) -> pd.DataFrame:
+        """Return a row for each event and client, if it is due or may be."""
+        events, names = self._events, self._other.wishes.names
+        rows = [
+            (at, names[client], level)
+            for at, wanted in groupby(self._candidates(), key=itemgetter(0))
+            for client, level in self._clients(at, [wish for _, wish in wanted]).items()
+        ]
+        at = np.array([one[0] for one in rows], dtype=np.int64)
+        level = np.array([one[2] for one in rows], dtype=np.int64)
         lifetimes = longs(events.table["lifetime_ms"].fill_null(FOREVER))
-        contents = content_of(events, chosen)
-        for at, content in zip(chosen.tolist(), contents.tolist(), strict=True):
-            payload = events.table["payload"][at].as_py()
-            is_sure = bool(self._linked[at] and lifetimes[at] >= _PURSUED_MS)
-            for client, level in self._clients(at, payload, fitting[events.topic[at]]).items():
-                yield {
-                    "side": "due" if is_sure and level >= 0 else "perhaps",
-                    "receiver": self._other.wishes.names[client],
-                    "content": content,
-                    "level": max(level, 0),
-                    "sequence": int(events.sequence[at]),
-                    "ms": int(events.ms[at]),
-                    "topic": events.topics[events.topic[at]],
-                    "publisher": events.publishers[events.publisher[at]],
-                }
+        is_sure = (level >= 0) & self._linked[at] & (lifetimes[at] >= _PURSUED_MS)
+        return _rows_of(events, at).assign(
+            side=np.where(is_sure, "due", "perhaps"),
+            receiver=[one[1] for one in rows],
+            level=np.maximum(level, 0),
+        )
 
-    def _clients(self, at: int, payload: bytes, fitting: Longs) -> dict[int, int]:
+    def _candidates(self) -> list[tuple[int, int]]:
+        """Return events with wishes that they may fit, by event: most are far away for certain."""
+        events, other, settle = self._events, self._other, self._allowance.settle_ms
+        found: list[tuple[int, int]] = []
+        for number, topic in enumerate(events.topics):
+            fitting = fitting_places(other, self._judge, topic)
+            if not len(fitting):
+                continue
+            some = np.flatnonzero((events.topic == number) & events.is_client & ~events.ordered)
+            lons, lats = self._places(topic, some)
+            for wish in fitting.tolist():
+                since_ms, until_ms = other.wishes.since_ms[wish], other.wishes.until_ms[wish]
+                ms = events.ms[some]
+                meets = (ms >= since_ms - settle) & (ms - settle <= until_ms)
+                meets &= ~self._is_far(wish, ms, lons, lats) | events.limited[some]
+                found += [(at, wish) for at in some[meets].tolist()]
+        return sorted(found)
+
+    def _places(self, topic: str, some: Longs) -> tuple[Floats, Floats]:
+        """Return where events were, NaN where that is no point."""
+        places = np.full((len(some), 2), np.nan)
+        for place, payload in enumerate(self._events.table["payload"].take(some).to_pylist()):
+            position = self._judge.position(topic, payload)
+            if position is not None:
+                places[place] = position
+        return places[:, 0], places[:, 1]
+
+    def _is_far(self, wish: int, ms: Longs, lons: Floats, lats: Floats) -> Flags:
+        """Tell which events a client was out of range of wherever it may have been."""
+        wishes, skew = self._other.wishes, self._allowance.skew_ms
+        near_m = self._judge.reach_m(wishes.texts[wishes.text[wish]])
+        far = np.zeros(len(ms), np.bool_)
+        if near_m is None:
+            return far
+        client = wishes.names[wishes.client[wish]]
+        first, last, is_sure = self._other.stays(client, ms - skew, ms + skew)
+        far |= is_sure & (last - first < _MOST_STEPS)
+        track = self._other.track(client)
+        own_lons, own_lats = np.array(track.lons), np.array(track.lats)
+        for step in range(_MOST_STEPS if far.any() else 0):
+            asked = np.flatnonzero(far)
+            at = np.minimum(first[asked] + step, last[asked])
+            away_m = distances_m(lons[asked], lats[asked], own_lons[at], own_lats[at])
+            far[asked] = away_m > near_m + SURELY_M
+        return far
+
+    def _clients(self, at: int, wanted: list[int]) -> dict[int, int]:
         """Return who wants an event, and at which QoS; -1 where that is not certain."""
         wishes, ms, settle = self._other.wishes, int(self._events.ms[at]), self._allowance.settle_ms
+        payload = self._events.table["payload"][at].as_py()
         found: dict[int, int] = {}
-        for wish in fitting.tolist():
-            since_ms, until_ms = int(wishes.since_ms[wish]), int(wishes.until_ms[wish])
-            if not since_ms - settle <= ms <= until_ms + settle:
-                continue
+        for wish in wanted:
             verdict = PERHAPS if self._events.limited[at] else self._ask(at, payload, wish)
             if verdict == NO:
                 continue
-            lasts = since_ms + settle <= ms <= until_ms - settle
+            lasts = wishes.since_ms[wish] + settle <= ms <= wishes.until_ms[wish] - settle
             level = int(min(self._events.qos[at], wishes.qos[wish]))
             client = int(wishes.client[wish])
             found[client] = max(found.get(client, -1), level if verdict == YES and lasts else -1)
@@ -160,24 +217,14 @@ def _got(
         kept = (events.sequence[at] == numbers) & ~events.is_client[at]
         kept &= _wants(events, chronicle, judge, at, [names[code] for code in codes.tolist()])
         at, codes = at[kept], codes[kept]
-        publishers = np.array(events.publishers, dtype=object)[events.publisher[at]]
-        parts.append(
-            pd.DataFrame(
-                {
-                    "side": side,
-                    "node": files.node,
-                    "target": files.node,
-                    "receiver": np.array(names, dtype=object)[codes],
-                    "content": content_of(events, at),
-                    "level": events.qos[at],
-                    "sequence": events.sequence[at],
-                    "ms": events.ms[at],
-                    "topic": np.array(events.topics, dtype=object)[events.topic[at]],
-                    "publisher": publishers,
-                    "own": events.is_chosen[at] & (publishers == ""),
-                }
-            )
+        found = _rows_of(events, at).assign(
+            side=side,
+            node=files.node,
+            target=files.node,
+            receiver=np.array(names, dtype=object)[codes],
+            level=events.qos[at],
         )
+        parts.append(found.assign(own=events.is_chosen[at] & (found["publisher"] == "")))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"side": []})
 
 
@@ -211,57 +258,69 @@ def judge_places(
 ) -> list[dict[str, Any]]:
     """Return faults and rows of kind `unknown`; all rows are about clients of one node.
 
-    Lost is only what was due at QoS 1 or 2.
+    Lost is only what was due at QoS 1 or 2. Of copies that are alike the last ones count as wrong.
     """
+    rows = rows.sort_values("ms", kind="stable")
+    key = np.asarray(rows.groupby(_KEYS, sort=False).ngroup(), dtype=np.int64)
+    side, level = rows["side"].to_numpy(dtype=object), np.asarray(rows["level"], dtype=np.int64)
+    due, perhaps = side == "due", side == "perhaps"
+    own = np.asarray(rows["own"].astype("boolean").fillna(value=False), dtype=np.bool_)
+    chosen = (side == "got") & own
+    missing = _count(key, due) - _count(key, (side == "got") | (side == "dropped"))
+    offered = _count(key, due | perhaps)
+
+    lost = rows[_last(key, due & (level > 0), missing)]
+    vague = rows[_last(key, perhaps, missing + _count(key, perhaps))]
+    is_stray = _last(key, chosen, _count(key, chosen) - offered)
+    strays, is_alone = rows[is_stray], offered[key[is_stray]] == 0
     blind = blind_spans(nodes, allowance)
     anywhere = [
         (start, min(end, FOREVER - _PURSUED_MS) + _PURSUED_MS)
         for spans in blind.values()
         for start, end in spans
     ]
-    key = np.asarray(rows.groupby(_KEYS, sort=False).ngroup(), dtype=np.int64)
-    count = {side: _counted(key, rows["side"] == side) for side in _SIDES}
-    chosen = _counted(key, (rows["side"] == "got") & _is_chosen(rows))
-    offered = count["due"] + count["perhaps"]
-    strange = (offered > count["got"] + count["dropped"]) | (chosen > offered)
-    found: list[dict[str, Any]] = []
-    for _, alike in rows[strange[key]].groupby(_KEYS, sort=False):
-        found += _judge_alike(alike, blind, anywhere)
+    why = f"a client of node {rows['target'].iloc[0]} was in range, and was not handed it"
+    is_blind = [_is_blind(lost, column, blind) for column in ("node", "target")]
+    found = _told(lost, "lost", why, is_blind[0] | is_blind[1])
+    found += _told(vague, "unknown", UNSURE, np.zeros(len(vague), np.bool_))
+    for some, kind, why in (
+        (strays[is_alone], "unasked", "no node has published it in range of the client"),
+        (strays[~is_alone], "doubled", "handed over more often than it was published in range"),
+    ):
+        found += _told(some, kind, why, in_spans(_instants(some), anywhere))
     return found
 
 
-def _counted(key: Longs, chosen: pd.Series) -> Longs:
-    return np.bincount(key[chosen.to_numpy(np.bool_)], minlength=int(key.max(initial=-1)) + 1)
+def _count(key: Longs, chosen: Flags) -> Longs:
+    """Return how many of the chosen rows each key has."""
+    return np.bincount(key[chosen], minlength=len(key)).astype(np.int64)
 
 
-def _is_chosen(rows: pd.DataFrame) -> pd.Series:
-    return rows["own"].astype("boolean").fillna(value=False).astype(bool)
+def _last(key: Longs, chosen: Flags, counts: Longs) -> Flags:
+    """Tell which of the chosen rows are the last ones of their key, as many as it counts."""
+    at = np.flatnonzero(chosen)
+    order = at[np.argsort(key[at], kind="stable")]
+    keys = key[order]
+    from_end = np.searchsorted(keys, keys, "right") - 1 - np.arange(len(keys))
+    found = np.zeros(len(key), np.bool_)
+    found[order[from_end < counts[keys]]] = True
+    return found
 
 
-def _judge_alike(
-    rows: pd.DataFrame, blind: dict[str, list[Span]], anywhere: list[Span]
-) -> Iterator[dict[str, Any]]:
-    """Judge all copies of one content that one client was due, or got."""
-    due, perhaps = rows[rows["side"] == "due"], rows[rows["side"] == "perhaps"]
-    got, dropped = rows[rows["side"] == "got"], rows[rows["side"] == "dropped"]
-    missing = len(due) - len(got) - len(dropped)
-    lost = due[due["level"] > 0].tail(max(missing, 0))
-    for one in records_of(lost):
-        spans = [*blind.get(one["node"], []), *blind.get(one["target"], [])]
-        is_unsure = in_spans(np.array([one["ms"]]), spans)[0]
-        why = f"a client of node {one['target']} was in range, and was not handed it"
-        yield _row(one, *(("unknown", NEAR_A_GAP) if is_unsure else ("lost", why)))
-    for one in records_of(perhaps.tail(max(missing + len(perhaps), 0))):
-        yield _row(one, "unknown", UNSURE)
-    chosen = got[_is_chosen(got)]
-    for one in records_of(chosen.tail(max(len(chosen) - len(due) - len(perhaps), 0))):
-        kind, why = "doubled", "handed over more often than it was published in range"
-        if not len(due) + len(perhaps):
-            kind, why = "unasked", "no node has published it in range of the client"
-        is_unsure = in_spans(np.array([one["ms"]]), anywhere)[0]
-        yield _row(one, *(("unknown", NEAR_A_GAP) if is_unsure else (kind, why)))
+def _is_blind(rows: pd.DataFrame, column: str, blind: dict[str, list[Span]]) -> Flags:
+    """Tell for which rows the log of a node may miss something."""
+    names, unsure = rows[column].to_numpy(dtype=object), np.zeros(len(rows), np.bool_)
+    for name in set(names.tolist()):
+        unsure |= (names == name) & in_spans(_instants(rows), blind.get(name, []))
+    return unsure
 
 
-def _row(one: dict[str, Any], kind: str, why: str) -> dict[str, Any]:
-    columns = ("node", "sequence", "ms", "topic", "publisher", "receiver")
-    return {name: one[name] for name in columns} | {"kind": kind, "why": why}
+def _instants(rows: pd.DataFrame) -> Longs:
+    return np.asarray(rows["ms"], dtype=np.int64)
+
+
+def _told(rows: pd.DataFrame, kind: str, why: str, unsure: Flags) -> list[dict[str, Any]]:
+    columns = ["node", "sequence", "ms", "topic", "publisher", "receiver"]
+    kinds = np.where(unsure, "unknown", kind)
+    whys = np.where(unsure, NEAR_A_GAP, why)
+    return records_of(rows[columns].assign(kind=kinds, why=whys))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
 
 YES, PERHAPS, NO = 1, 0, -1
-_SURELY_M = 1.0  # beyond the radius; nearer ones are asked about exactly
+SURELY_M = 1.0  # beyond the radius; nearer ones are asked about exactly
 Place = tuple[float, float, bool]
 
 
@@ -44,6 +44,16 @@ class ConditionJudge:
         """Tell whether an event's values are in its payload."""
         section = self._section(topic)
         return section is not None and section.values == "json"
+
+    def reach_m(self, text: str) -> float | None:
+        """Return how near an event has to be for a subscription; None if that is not asked."""
+        return self._wish(text).near_m
+
+    def position(self, topic: str, payload: bytes) -> tuple[float, float] | None:
+        """Return where an event is; None if it is none, or at no point."""
+        section = self._section(topic)
+        event = None if section is None else self._read(section, topic, payload)
+        return None if event is None or event.area is not None else event.position
 
     def _section(self, topic: str) -> SpaceSection | None:
         return next((one for one in self._spaces if topic_matches(one.topics, topic)), None)
@@ -101,4 +111,4 @@ def _is_far(event: Event, place: Place, near_m: float) -> bool:
     position = event.position
     if position is None or event.area is not None:
         return False
-    return distance_m(*position, place[0], place[1]) > near_m + _SURELY_M
+    return distance_m(*position, place[0], place[1]) > near_m + SURELY_M

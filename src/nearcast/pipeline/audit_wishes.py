@@ -6,7 +6,7 @@ topic has one key for each shape there is, so finding the filters that fit it is
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -190,7 +190,7 @@ class Chronicle:
 
         It may be if the client, or the node, has come since.
         """
-        numbers, _, lons, lats = self._track(client)
+        numbers, _, lons, lats = self.track(client)
         at = bisect_left(numbers, number) - 1
         if at < 0:
             return None
@@ -201,23 +201,32 @@ class Chronicle:
         return lons[at], lats[at], bool(high > low) or started
 
     def places(self, client: str, from_ms: int, until_ms: int) -> list[tuple[float, float, bool]]:
-        """Return where a client was in some time, and whether each may be forgotten; as `place`."""
-        _, instants, lons, lats = self._track(client)
-        first = max(bisect_right(instants, from_ms) - 1, 0)
-        last = bisect_right(instants, until_ms)
-        if first >= last or instants[first] > from_ms:
+        """Return where a client was in some time, and whether that may be forgotten; as `place`."""
+        first, last, is_sure = self.stays(client, np.array([from_ms]), np.array([until_ms]))
+        if first[0] < 0:
             return []  # not known at first
-        comings = self._comings.get(client, [])
-        starts = [ms for _, ms in self.facts.starts]
-        found = []
-        for at in range(first, last):
-            end_ms = instants[at + 1] if at + 1 < last else until_ms
-            low, high = bisect_left(comings, instants[at]), bisect_right(comings, end_ms)
-            started = any(instants[at] <= one <= end_ms for one in starts)
-            found.append((lons[at], lats[at], high > low or started))
-        return found
+        track = self.track(client)
+        return [
+            (track.lons[at], track.lats[at], not is_sure[0]) for at in range(first[0], last[0] + 1)
+        ]
 
-    def _track(self, client: str) -> Track:
+    def stays(self, client: str, from_ms: Longs, until_ms: Longs) -> tuple[Longs, Longs, Flags]:
+        """Return which of a client's positions, from one to another, counted in some times.
+
+        The first is -1 where none did at first. The last column tells whether none may have been
+        forgotten, because the client or the node has come meanwhile.
+        """
+        instants = np.array(self.track(client).instants, dtype=np.int64)
+        first = np.searchsorted(instants, from_ms, "right") - 1
+        last = np.searchsorted(instants, until_ms, "right") - 1
+        if not len(instants):
+            return first, last, np.zeros(len(first), np.bool_)
+        comings = np.sort([*self._comings.get(client, []), *(ms for _, ms in self.facts.starts)])
+        before = np.searchsorted(comings, instants[np.maximum(first, 0)], "left")
+        came = np.searchsorted(comings, until_ms, "right") > before
+        return first, last, (first >= 0) & ~came
+
+    def track(self, client: str) -> Track:
         """Return a client's positions by number; kept, since they are asked for over and over."""
         known = self._tracks.get(client)
         if known is None:
