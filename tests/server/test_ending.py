@@ -31,6 +31,7 @@ from nearcast.mqtt import (
     Subscribe,
     encode_packet,
 )
+from nearcast.server.processes import free_port
 
 pytestmark = pytest.mark.server
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
@@ -87,6 +88,28 @@ def test_who_sends_on_hears_why_the_connection_ends(
         PublishAnswer(PacketType.PUBACK, 7, ReasonCode.NO_MATCHING_SUBSCRIBERS),
         Disconnect(ReasonCode.PROTOCOL_ERROR, ANY),
     ]
+
+
+def test_a_websocket_says_goodbye_and_bears_what_still_comes(start_broker: Callable[..., Any]):
+    broker = start_broker(listener=[{"kind": "ws", "port": free_port()}])
+    with socket.create_connection(("127.0.0.1", broker.ports["ws"]), timeout=WAIT_S) as client:
+        client.sendall(
+            b"GET /mqtt HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==\r\n"
+            b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+        )
+        while b"\r\n\r\n" not in client.recv(1 << 16):
+            pass
+        twice = encode_packet(Connect("twice"), V5) * 2
+        client.sendall(b"\x82" + bytes([0x80 | len(twice)]) + bytes(4) + twice)
+        client.sendall((b"\x89\x80" + bytes(4)) * 100_000)  # pings
+        got = b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+    assert got.endswith(b"\x88\x02\x03\xe8")
+    said = got[got.index(b"\x82") :]  # pongs may come first
+    *_, last = PacketReader(V5).feed(said[2 : 2 + said[1]])
+    assert last == Disconnect(ReasonCode.PROTOCOL_ERROR, ANY)
+    assert broker.end() == ""
 
 
 def test_who_never_ends_its_side_is_not_waited_for(start_broker: Callable[..., Any]) -> None:

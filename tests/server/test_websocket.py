@@ -99,6 +99,7 @@ async def test_a_text_frame_closes_the_connection() -> None:
     protocol._transport = transport  # type: ignore[assignment]
     protocol._is_open = True
     protocol._reader = FrameReader(1000)
+    protocol._last_moment = None
     protocol._take_read(masked(9, b"are you there"))
     assert transport.written == encode_frame(10, b"are you there")
     await asyncio.sleep(0)

@@ -33,7 +33,6 @@ UNSURE = "where a client was when another node's event came, by two clocks"
 _PURSUED_MS = 60_000  # an event with a place is offered to other nodes for so long
 _KEYS = ["receiver", "content"]
 _MOST_STEPS = 6  # of a client within twice the skew; who takes more is looked at one by one
-_SIDES = ("due", "perhaps", "got", "dropped")
 
 
 def places_of(

@@ -18,6 +18,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _LARGEST_REQUEST = 8_192
 _LARGEST_FRAME = 4 << 20  # a frame may hold many packets
 _BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
+_DONE = (1000).to_bytes(2, "big")  # the reason is in MQTT's DISCONNECT
 
 
 def accept_key(key: str) -> str:
@@ -174,12 +175,19 @@ class WebSocketProtocol(MqttProtocol):
             self._turns.read(self._connection, b"".join(stream))
 
     def _send(self, opcode: int, payload: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(opcode, payload))
+        transport = self._transport
+        if transport is not None and self._last_moment is None and not transport.is_closing():
+            transport.write(encode_frame(opcode, payload))
 
     def write(self, chunks: list[bytes]) -> None:
         """Send an outbox as one frame."""
         self._send(_BINARY, b"".join(chunks))
+
+    def finish(self) -> None:
+        """Say goodbye as a WebSocket does, then end our side."""
+        if self._is_open:
+            self._send(_CLOSE, _DONE)
+        super().finish()
 
     def _abandon(self) -> None:
         transport = self._transport
