@@ -94,6 +94,8 @@ class Citizen:
     hangs: list[tuple[float, float]] = field(default_factory=list)
     """When its node was stopped: what came then may count as come just before."""
     is_subscribed: bool = False
+    board: bytes = b""
+    """What it has last said on its board, where the last word stays; empty if it was wiped."""
     is_calm: bool = False
     """No harm is done any more: `$top` must reach the best of all nodes."""
     _client: Paho = field(init=False, repr=False)
@@ -101,6 +103,7 @@ class Citizen:
     _acked_s: dict[int, float] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=count)
     _moves_at: float = 0.0
+    _board_mid: int = 0
 
     def __post_init__(self) -> None:
         self._client = Paho(CallbackAPIVersion.VERSION2, self.name, clean_session=False)
@@ -135,7 +138,7 @@ class Citizen:
         if self.listens and time.time() >= self._moves_at and self._has_arrived():
             self._moves_at = time.time() + self.rng.uniform(*STAYS_S)
             self._go(self.rng.randrange(len(SPOTS)))
-        kind = self.rng.choice(["all", "all", "jobs", "shops", "offers", "talk"])
+        kind = self.rng.choice(["all", "all", "jobs", "shops", "offers", "talk", "board"])
         getattr(self, f"_say_{kind}")()
 
     def _has_arrived(self) -> bool:
@@ -174,6 +177,16 @@ class Citizen:
 
     def _say_talk(self) -> None:
         self._say("talk", "talk/x", 2, number=1)  # at QoS 1 a client may ask twice
+
+    def _say_board(self) -> None:
+        """Say something that stays, or wipe it; one after the other, as with steps."""
+        if self._board_mid and self._board_mid not in self._acked_s:
+            return
+        text, qos = f"board/{self.name}/{next(self._numbers)}", self.rng.choice([1, 2])
+        self.board = b"" if self.rng.random() < 0.2 else text.encode()
+        info = self._client.publish(f"board/{self.name}", self.board, qos, retain=True)
+        self.sent[text] = self._waiting[info.mid] = Sent(text, "board", qos, time.time(), {})
+        self._board_mid = info.mid
 
     def _answer(self, question: str) -> None:
         self._say("talk", "talk/x", 2, number=2, answers=question)
@@ -280,6 +293,35 @@ def find_wrong(people: list[Citizen]) -> Iterator[Wrong]:
         yield from _wrong_best(one, listeners)
     for person in listeners:
         yield from _wrong_order(person, sent)
+
+
+def boards_at(port: int) -> dict[str, bytes]:
+    """Return what a node shows on all boards to somebody who has just come."""
+    seen: dict[str, bytes] = {}
+    client = Paho(CallbackAPIVersion.VERSION2)
+    client.on_message = lambda _c, _u, message: seen.update({message.topic: bytes(message.payload)})
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    client.subscribe("board/#", 1)
+    before = -1
+    while before != len(seen):
+        before = len(seen)
+        time.sleep(2)
+    client.disconnect()
+    client.loop_stop()
+    return seen
+
+
+def find_wrong_boards(
+    people: Iterable[Citizen], shown: dict[str, dict[str, bytes]]
+) -> Iterator[Wrong]:
+    """Yield what a node does not show as it was last said; `shown` has the boards of each."""
+    for node, boards in shown.items():
+        for one in people:
+            seen = boards.get(f"board/{one.name}", b"")
+            if seen != one.board:
+                told = f"{node} shows {seen.decode() or 'nothing'}"
+                yield Wrong("board", one.board.decode() or f"{one.name}'s wiped one", told)
 
 
 def _wrong_counts(listeners: list[Citizen], sent: dict[str, Sent]) -> Iterator[Wrong]:

@@ -3,8 +3,8 @@
 Five nodes; clients move, subscribe and publish (plain, shared, near, best of all, in causal order;
 QoS 0, 1 and 2) while nodes are killed, hang, are cut off, leave and come back, NATS dies and hangs,
 and the plan changes ten times. In the end: QoS 1 and 2, nothing that was acknowledged is lost;
-QoS 0 and 2, nothing comes twice; causal order is kept; `$top` reached the best; and with `--audit`
-the nodes' own logs say so too.
+QoS 0 and 2, nothing comes twice; causal order is kept; `$top` reached the best; what was retained
+last, or deleted, is so at every node; and with `--audit` the nodes' own logs say so too.
 
     python -m benchmarks.network_faults --seconds 60 --seed 1 --directory /tmp/faults
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.fault_people import Citizen, find_wrong
+from benchmarks.fault_people import Citizen, boards_at, find_wrong, find_wrong_boards
 from benchmarks.fault_trouble import GUEST, NAMES, Trouble
 
 from nearcast.network.contests import PATIENCE_MS
@@ -130,12 +130,13 @@ def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
         people = populate(trouble, rng)
         is_calm = live(trouble, people, seconds)
         is_settled = settle(people)
+        shown = {name: boards_at(port) for name, port in trouble.ports.items()}
         for one in people:
             one.hangs = trouble.hangs[one.node]
             one.close()
     finally:
         trouble.close()
-    wrong = list(find_wrong(people))
+    wrong = [*find_wrong(people), *find_wrong_boards(people, shown)]
     sent = [one for person in people for one in person.sent.values()]
     return {
         "seed": seed,

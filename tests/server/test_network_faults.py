@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from benchmarks.fault_people import Citizen, Sent, Stay, find_wrong
+from benchmarks.fault_people import Citizen, Sent, Stay, find_wrong, find_wrong_boards
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[2]
@@ -159,3 +159,23 @@ def test_an_answer_before_its_question_is_found():
 
     village.all[1].order.reverse()
     assert village.wrong() == ["before its question"]
+
+
+@pytest.mark.parametrize(
+    ("said", "seen", "expected"),
+    [
+        (b"board/a0/3", {"board/a0": b"board/a0/3"}, []),
+        (b"board/a0/3", {"board/a0": b"board/a0/2"}, ["board: board/a0/3 at b shows board/a0/2"]),
+        (b"board/a0/3", {}, ["board: board/a0/3 at b shows nothing"]),
+        (b"", {}, []),
+        (b"", {"board/a0": b"board/a0/2"}, ["board: a0's wiped one at b shows board/a0/2"]),
+    ],
+)
+def test_a_board_that_does_not_show_the_last_word_is_found(
+    said: bytes, seen: dict[str, bytes], expected: list[str]
+):
+    village = Village()
+    village.all[0].board = said
+    found = find_wrong_boards(village.all, {"a": {"board/a0": said} if said else {}, "b": seen})
+
+    assert [str(one) for one in found] == expected
