@@ -45,11 +45,11 @@ def places_of(
 ) -> pd.DataFrame:
     """Return what a segment's events mean to clients of other nodes, and what came from others.
 
-    `side` is due or perhaps (an event of this node, for a client of `target`), got or dropped (at
-    this node, by a client of it).
+    `side` is due, perhaps, or open if others choose (an event of this node, for a client of
+    `target`), got or dropped (at this node, by a client of it).
     """
     parts = [_got(files, events, chronicle, judge)]
-    for name, other in others.items():
+    for name, other in (*others.items(), (files.node, chronicle)):
         offers = _Offers(events, chronicle, name, other, judge, allowance).find()
         parts.append(offers.assign(node=files.node, target=name))
     return pd.concat([one for one in parts if len(one)] or parts[:1], ignore_index=True)
@@ -86,6 +86,8 @@ def _has_place(text: str) -> bool:
 class _Offers:
     """Events of one node, as far as they have to do with clients of another who want a place.
 
+    Or with those of the same node, where an event is chosen for them by a contest of all nodes.
+
     Complexity: O(events · subscriptions with a place that fit their topics), but what is far from a
     client, as most is, costs some nanoseconds.
     """
@@ -106,6 +108,9 @@ class _Offers:
         code = np.full(len(events), chronicle.code(PEER + name), dtype=np.int64)
         there, since_ms = chronicle.there(code, events.sequence)
         self._linked = there & (events.ms >= since_ms + allowance.settle_ms)
+        self._leave = events.is_client & ~events.ordered
+        if other is chronicle:  # from there only what a contest may bring back
+            self._leave &= events.limited
 
     def find(self) -> pd.DataFrame:
         """Return a row for each event and client, if it is due or may be."""
@@ -120,7 +125,7 @@ class _Offers:
         lifetimes = longs(events.table["lifetime_ms"].fill_null(FOREVER))
         is_sure = (level >= 0) & self._linked[at] & (lifetimes[at] >= _PURSUED_MS)
         return _rows_of(events, at).assign(
-            side=np.where(is_sure, "due", "perhaps"),
+            side=np.where(events.limited[at], "open", np.where(is_sure, "due", "perhaps")),
             receiver=[one[1] for one in rows],
             level=np.maximum(level, 0),
         )
@@ -133,7 +138,7 @@ class _Offers:
             fitting = fitting_places(other, self._judge, topic)
             if not len(fitting):
                 continue
-            some = np.flatnonzero((events.topic == number) & events.is_client & ~events.ordered)
+            some = np.flatnonzero((events.topic == number) & self._leave)
             lons, lats = self._places(topic, some)
             for wish in fitting.tolist():
                 since_ms, until_ms = other.wishes.since_ms[wish], other.wishes.until_ms[wish]
@@ -266,7 +271,7 @@ def judge_places(
     own = np.asarray(rows["own"].astype("boolean").fillna(value=False), dtype=np.bool_)
     chosen = (side == "got") & own
     missing = _count(key, due) - _count(key, (side == "got") | (side == "dropped"))
-    offered = _count(key, due | perhaps)
+    offered = _count(key, due | perhaps | (side == "open"))
 
     lost = rows[_last(key, due & (level > 0), missing)]
     vague = rows[_last(key, perhaps, missing + _count(key, perhaps))]
