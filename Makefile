@@ -2,34 +2,39 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+SETUP  := PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
 
-.PHONY: help setup demo test test-plain test-spark test-java test-quick lint format soak bench forget-kernels clean java peers
+.PHONY: help setup run-setup demo test test-plain test-spark test-java test-quick lint format soak bench forget-kernels clean
 
 help:
-	@echo "make demo        run the main job"
+	@echo "make demo        see what it does: a city on four nodes (about two minutes)"
 	@echo "make test        all checks and tests (ten to fifteen minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
+	@echo "make setup       install everything that the others need, and run nothing"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
-	@echo "make peers       install the brokers and clients that tests and benchmarks run beside ours"
 	@echo "make bench       all benchmarks beside their peers"
 	@echo "make forget-kernels  compile all kernels anew"
 	@echo "make clean       remove .venv and everything generated"
 
-$(READY): pyproject.toml constraints.txt scripts/setup.sh
-	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+# Three parts, so that each target waits only for what it needs: scripts/setup.sh says what is in which.
+$(VENV)/.run: pyproject.toml constraints.txt
+	@$(SETUP) run
 	@touch $@
 
-setup: $(READY)
+$(VENV)/.learn: $(VENV)/.run
+	@$(SETUP) learn
+	@touch $@
 
-java:
-	@sh scripts/java.sh
+$(VENV)/.test: $(VENV)/.learn
+	@$(SETUP) test
+	@touch $@
 
-peers: setup
-	@sh scripts/peers.sh
+run-setup: $(VENV)/.run
 
-demo: setup
+setup: $(VENV)/.test
+
+demo: $(VENV)/.learn
 	@$(BIN)/nearcast demo
 
 lint: setup
@@ -45,7 +50,7 @@ format: setup
 # Side by side, because each part waits much of its time: for other processes, or for Spark, which
 # plans on one core. Each part's output comes whole when the part has ended; one that fails does
 # not stop the others.
-test: setup java lint
+test: setup lint
 	@echo "Tests run in three parts side by side; each part tells all when it has ended ..."
 	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target test-plain test-spark test-java
 
@@ -61,7 +66,7 @@ test-java:
 test-quick: setup
 	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 -m "not spark and not server" -q
 
-soak: setup java
+soak: setup
 	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 -m "not spark" --timeout=0
 	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -m spark --timeout=0
 	$(BIN)/python fuzz/where.py 1800

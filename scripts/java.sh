@@ -1,11 +1,11 @@
 # Sees to it that there is Java 17 or newer, which Spark needs.
+set -eu
+. scripts/steps.sh
 java_major() { java -version 2>&1 | sed -n '1s/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p'; }
 major=$(java_major)
 [ "${major:-0}" -ge 17 ] && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "Installing Java for Spark (default-jre-headless) ..."
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-        --no-install-recommends default-jre-headless >/dev/null
+if is_root_with_apt; then
+    step "Installing Java for Spark (default-jre-headless, 200 MB)" apt_install default-jre-headless
     major=$(java_major)
     [ "${major:-0}" -ge 17 ] && exit 0
 fi

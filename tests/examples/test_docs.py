@@ -62,7 +62,9 @@ def shell_lines(page: str, command: str) -> list[str]:
     return [line for line in lines if line.startswith(command)]
 
 
-@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="needs mosquitto's clients")
+@pytest.mark.skipif(
+    shutil.which("mosquitto_sub") is None, reason="Mosquitto is not installed (make setup)"
+)
 def test_any_client_can_do_it(port: str):
     (listen,) = shell_lines(PAGE, "mosquitto_sub")
     sends = shell_lines(PAGE, "mosquitto_pub")

@@ -92,7 +92,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     try:
         find_nats_server()
     except EnvironmentProblem:
-        pytest.skip("nats-server is not installed (make peers)")
+        pytest.skip("nats-server is not installed (make setup)")
     folder = tmp_path_factory.mktemp("broker")
     with Fleet(folder) as fleet:
         yield Broker(folder, fleet)

@@ -54,7 +54,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
     try:
         program = find_nats_server()
     except EnvironmentProblem:
-        pytest.skip("nats-server is not installed (make peers)")
+        pytest.skip("nats-server is not installed (make setup)")
     servers: list[Server] = []
 
     def begin(*options: str) -> Server:

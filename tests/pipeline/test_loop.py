@@ -239,7 +239,7 @@ def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: P
     try:
         find_nats_server()
     except EnvironmentProblem:
-        pytest.skip("nats-server is not installed (make peers)")
+        pytest.skip("nats-server is not installed (make setup)")
     path = lesson["output"] / "plan.json"
     plan = load_plan(path)
     assert set(plan.brokers or ()) == {0, 1}

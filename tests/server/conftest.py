@@ -185,11 +185,11 @@ def all_doors(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> I
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a NATS, by name, where there is none; `make peers` installs it."""
+    """Skip what needs a NATS, by name, where there is none; `make setup` installs it."""
     try:
         find_nats_server()
     except EnvironmentProblem:
-        missing = pytest.mark.skip(reason="nats-server is not installed (make peers)")
+        missing = pytest.mark.skip(reason="nats-server is not installed (make setup)")
         for item in items:
             if item.path.name.startswith("test_network"):
                 item.add_marker(missing)

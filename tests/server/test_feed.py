@@ -158,7 +158,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     try:
         find_nats_server()
     except EnvironmentProblem:
-        pytest.skip("nats-server is not installed (make peers)")
+        pytest.skip("nats-server is not installed (make setup)")
     folder = tmp_path_factory.mktemp("town")
     with Fleet(folder) as fleet:
         nats_port = free_port()

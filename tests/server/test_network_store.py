@@ -762,10 +762,28 @@ async def test_a_certificate_that_cannot_be_read_is_told_of(tmp_path: Path):
 
 def test_a_machine_without_nats_server_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("nearcast.server.processes._PLACES", ())
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
 
-    with pytest.raises(EnvironmentProblem, match="apt install nats-server"):
+    with pytest.raises(EnvironmentProblem, match=r"nearcast\[cluster\]") as found:
         find_nats_server()
+    assert "apt install nats-server" in str(found.value)
+
+
+def test_a_server_on_the_path_goes_before_the_one_that_came_with_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("path", "environment"):
+        program = tmp_path / name / "nats-server"
+        program.parent.mkdir()
+        program.touch(mode=0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "environment" / "python"))
+
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert find_nats_server() == str(tmp_path / "path" / "nats-server")
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_nats_server() == str(tmp_path / "environment" / "nats-server")
 
 
 def test_nothing_is_left_of_a_fleet_whose_start_fails(tmp_path: Path):

@@ -21,7 +21,7 @@ from nearcast.model.errors import EnvironmentProblem
 
 log = logging.getLogger("nearcast.server")
 
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nats-server")
+_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nats-server")  # off many PATHs
 _USUAL_PORT = 4222
 _BELOW_CLIENTS = range(20_000, 32_000)
 _START_S = 120.0
@@ -194,13 +194,18 @@ class Fleet:
 
 
 def find_nats_server() -> str:
-    """Return the path of nats-server."""
-    places = os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])
+    """Return the path of nats-server: from PATH, else from this environment, else as installed.
+
+    The environment has one when the extra `cluster` is installed; its bin directory need not be on
+    PATH, as when `.venv/bin/nearcast` is run by its path.
+    """
+    environment = str(Path(sys.executable).parent)
+    places = os.pathsep.join([os.environ.get("PATH", ""), environment, *_PLACES])
     found = shutil.which("nats-server", path=places)
     if found is None:
         raise EnvironmentProblem(
             "there is no nats-server on this machine",
-            todo="Install it (Debian: apt install nats-server; else https://nats.io/download), "
+            todo="Install it (pip install 'nearcast[cluster]'; Debian: apt install nats-server), "
             "or name one that runs with --nats.",
         )
     return found

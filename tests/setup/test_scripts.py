@@ -1,0 +1,76 @@
+"""The shell functions of set-up: a step says what it does, and uv has pip behind it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script: str, venv: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a few lines of shell behind the functions, with an environment directory of its own."""
+    places = os.pathsep.join([path, os.environ["PATH"]]) if path else os.environ["PATH"]
+    return subprocess.run(
+        ["sh", "-c", f"set -eu\n. scripts/steps.sh\n{script}"],
+        cwd=ROOT,
+        env={"PATH": places, "VENV": str(venv), "PYTHON": "python3"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def program(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_step_says_what_it_does_a_dot_each_second_and_how_long_it_took(tmp_path: Path):
+    done = run("step 'Fetching much' sh -c 'echo noise; sleep 2.5'", tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"Fetching much \.\.+ [23] s\n", done.stdout)
+    assert (tmp_path / "setup.log").read_text() == "noise\n"
+
+
+def test_a_step_that_fails_shows_what_it_said_and_ends_the_script(tmp_path: Path):
+    done = run("step 'Fetching' sh -c 'echo no such host; exit 3'\necho went on", tmp_path)
+
+    assert done.returncode == 3
+    assert done.stdout == "Fetching  failed:\n"
+    assert done.stderr == "no such host\n"
+
+
+def test_a_step_that_is_interrupted_ends_its_command(tmp_path: Path):
+    script = f"""
+    step 'Waiting' sh -c 'echo $$ > {tmp_path}/pid; exec sleep 50' &
+    until [ -s {tmp_path}/pid ]; do sleep 0.05; done
+    kill $!
+    wait $! || true
+    ! kill -0 "$(cat {tmp_path}/pid)"
+    """
+    assert run(script, tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("uv_works", [True, False])
+def test_pip_installs_where_uv_cannot(tmp_path: Path, uv_works: bool):
+    calls = tmp_path / "calls"
+    program(tmp_path / "bin" / "python", f'echo "python $*" >> {calls}')
+    program(tmp_path / "tools" / "uv", f'echo "uv $*" >> {calls}\nexit {0 if uv_works else 2}')
+
+    done = run("install 'nearcast[spark]'", tmp_path, str(tmp_path / "tools"))
+
+    assert done.returncode == 0, done.stderr
+    said = [line.split(" -c constraints.txt ") for line in calls.read_text().splitlines()]
+    installs = [line[0] for line in said if line[-1] == "nearcast[spark]"]
+    by_uv = f"uv pip install --python {tmp_path}/bin/python"
+    by_pip = "python -m pip install --disable-pip-version-check"
+    assert installs == ([by_uv] if uv_works else [by_uv, by_pip])
