@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import FilterRequest, Publish
+from nearcast.network.messages import decode_greeting
 from nearcast.network.neighbours import PeerWire
 from nearcast.network.terms import Terms
 from nearcast.node import SpaceSettings
 from nearcast.server.figures import prometheus_text, sys_topics
 from nearcast.simulator.city import City
-from nearcast.simulator.mqtt_node import SimulatedClient
+from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, uniform
+from nearcast.simulator.world import Send
 
 assert settings.default is not None
 RUNS = max(2, settings.default.max_examples // 5)
@@ -127,6 +129,83 @@ def test_of_two_retained_messages_all_nodes_keep_the_same():
     city.run(200)
     kept = [city.nodes[name].node.state.retained.get("state") for name in city.names]
     assert len({one and one.payload for one in kept}) == 1
+
+
+def retained_at(city: City, name: str) -> dict[str, bytes]:
+    stored = city.nodes[name].node.state.retained.all()
+    return {one.topic_text(): bytes(one.payload) for one in stored}
+
+
+@pytest.mark.parametrize("wiped", [("n2",), ("n1", "n2")])
+def test_nodes_that_lost_their_data_have_all_retained_messages_again(wiped: tuple[str, ...]):
+    city = City()
+    writer = city.client("w", "n0")
+    written = {f"state/{number}": b"%d" % number for number in range(500)}
+    for topic, payload in written.items():
+        city.publish(writer, topic, payload, 1, retain=True)
+    city.run(10_000)  # the others surely have them by now, and n0 knows that
+    for name in wiped:
+        city.crash(name)
+        city.nodes[name]._disk.clear()
+    city.run(5_000)
+    for name in wiped:
+        city.restart(name)
+        assert city.nodes[name].mesh.without_retained(["n0"]) == ["n0"]
+    city.run(1_000)
+
+    assert [retained_at(city, name) for name in city.names] == [written] * 3
+    assert [city.nodes[name].mesh.without_retained(city.names) for name in wiped] == [
+        [name]
+        for name in wiped  # it does not know itself as another node
+    ]
+
+
+def test_a_node_asks_for_all_retained_messages_until_it_has_had_them_whole():
+    city = City(nodes=2)
+    joining = city.nodes["n1"].mesh.peers["n0"]
+    assert not decode_greeting(joining.link.greeting).wants_retained
+    joining.has_sent_retained = False
+    city.at("n1", lambda node, now: _break_off(node, "n0", now))
+    assert decode_greeting(joining.link.greeting).wants_retained
+
+    city.run(1_000)
+    assert joining.has_sent_retained
+    assert not decode_greeting(joining.link.greeting).wants_retained
+
+
+def _break_off(node: MqttNode, name: str, now: int) -> list[Send]:
+    node.mesh.neighbours.begin_anew(name, "test")
+    return node.turn(now)
+
+
+def test_a_node_with_its_data_is_sent_only_what_is_newer_after_a_short_break():
+    city = City(nodes=2)
+    writer = city.client("w", "n0")
+    for number in range(50):
+        city.publish(writer, f"state/{number}", bytes(1_000), 1, retain=True)
+    city.run(20_000)
+    before = city.nodes["n0"].mesh.counts.bytes_sent
+    city.at("n0", lambda node, now: _break_off(node, "n1", now))
+    city.run(1_000)
+
+    assert city.nodes["n0"].mesh.peers["n1"].link.is_up
+    assert city.nodes["n0"].mesh.counts.bytes_sent - before < 5_000
+
+
+def test_nobody_waits_for_the_retained_messages_of_a_node_that_is_refused_or_of_an_older_one():
+    city = City(nodes=2)
+    mesh = city.nodes["n0"].mesh
+    peer = mesh.peers["n1"]
+    assert mesh.without_retained(["n1", "unknown"]) == ["unknown"]
+
+    peer.has_sent_retained = False
+    assert mesh.without_retained(["n1"]) == ["n1"]
+    peer.version = 2
+    assert mesh.without_retained(["n1"]) == []
+    peer.connection = None  # its version may be another one when it is back
+    assert mesh.without_retained(["n1"]) == ["n1"]
+    peer.problem = "other spaces"
+    assert mesh.without_retained(["n1"]) == []
 
 
 def test_a_node_that_was_away_hears_of_retained_messages():

@@ -22,7 +22,7 @@ def greeting(oldest: int = 1, newest: int = 1, spaces: str = "digest", skew_ms: 
         (greeting(), ""),
         (greeting(newest=2), ""),
         (greeting(skew_ms=0), ""),  # no causal group, or a node that does not say
-        (greeting(3, 4), "b speaks versions 3 to 4 of the messages between nodes, this node 1 to"),
+        (greeting(8, 9), "b speaks versions 8 to 9 of the messages between nodes, this node 1 to"),
         (greeting(0, 0), "b speaks versions 0 to 0"),
         (greeting(spaces="else"), "b has other spaces in its configuration"),
         (greeting(skew_ms=250), "b lets clocks be 250 ms apart, this node 100 ms"),
@@ -56,7 +56,8 @@ def test_a_greeting_says_it_all_and_one_of_the_version_before_is_read_too():
 
     assert decode_greeting(encode(mine)) == mine
     assert (mine.oldest, mine.newest) == SPEAKS
-    assert decode_greeting(b"\x96\xa1b\x01\x01\xa6digest\xa1g\x00").skew_ms == 0
+    older = decode_greeting(b"\x96\xa1b\x01\x01\xa6digest\xa1g\x00")
+    assert (older.skew_ms, older.wants_retained) == (0, False)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from benchmarks.mended_paho import Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
+from nearcast.network.messages import SPEAKS
 from nearcast.server.nats_admin import look
 from nearcast.server.nats_members import Member
 from nearcast.server.processes import Child, Fleet, free_port
@@ -145,10 +145,12 @@ class Citizen:
     def _note_published(self, *_: object) -> None:
         self.acknowledged += 1
 
-    def publish(self) -> None:
+    def publish(self) -> bytes:
+        """Publish something new; return it."""
         qos = 1 + len(self.sent) % 2
         self.sent.append(b"%s/%d/%d" % (self._name.encode(), qos, len(self.sent)))
         self._client.publish(f"all/{self._name}", self.sent[-1], qos)
+        return self.sent[-1]
 
     def close(self) -> None:
         self._client.disconnect()
@@ -156,13 +158,15 @@ class Citizen:
 
 
 def test_a_node_too_far_ahead_is_refused_by_name_and_the_rest_goes_on(town: Town):
-    odd = town.start("odd", speaking(3, 4))
+    oldest, newest = SPEAKS
+    odd = town.start("odd", speaking(newest + 1, newest + 2))
 
-    refused = "odd speaks versions 3 to 4 of the messages between nodes, this node 1 to 2"
+    its = f"odd speaks versions {newest + 1} to {newest + 2}"
+    refused = f"{its} of the messages between nodes, this node {oldest} to {newest}"
     for name in NAMES:
         town.wait_for(lambda name=name: refused in town.log(name))  # type: ignore[misc]
-    town.wait_for(lambda: odd.has_said("a speaks versions 1 to 2"))
-    town.wait_for(lambda: town.problem("a", "odd").startswith("odd speaks versions 3 to 4"))
+    town.wait_for(lambda: odd.has_said(f"a speaks versions {oldest} to {newest}"))
+    town.wait_for(lambda: town.problem("a", "odd").startswith(its))
     town.wait_for(lambda: town.is_linked(*NAMES))
     town.end(odd)
 
@@ -202,7 +206,8 @@ def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: T
     thread = threading.Thread(target=publish)
     thread.start()
     try:
-        for step in ((1, 3), (3, 3)):  # first all that know both, then all that know the next only
+        after = SPEAKS[1] + 1
+        for step in ((SPEAKS[0], after), (after, after)):  # first all that know both versions
             for name in NAMES:
                 town.upgrade(name, speaking(*step))
                 town.wait_for(lambda name=name, step=step: town.speaks(name) == step)  # type: ignore[misc]
@@ -213,8 +218,9 @@ def test_nodes_are_upgraded_one_by_one_under_clients_and_nothing_is_lost(town: T
     sent = [payload for one in citizens for payload in one.sent]
     town.wait_for(lambda: all(one.acknowledged >= len(one.sent) for one in citizens))
     town.wait_for(lambda: all(len(one.got) >= len(sent) for one in citizens))
-    time.sleep(0.5)
+    marks = [one.publish() for one in citizens]  # a second copy would come before these
+    town.wait_for(lambda: all(one.got.keys() >= set(marks) for one in citizens))
     for one in citizens:
         one.close()
-        assert set(one.got) == set(sent)
+        assert set(one.got) == {*sent, *marks}
         assert [text for text, count in one.got.items() if b"/2/" in text and count > 1] == []

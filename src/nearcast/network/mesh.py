@@ -168,8 +168,16 @@ class Mesh:
             self._geography.know(self.peers, self.now_ms)
 
     def _greeting(self, name: str) -> bytes:
-        generation = self.node.peering.generation(name)
-        return encode(self._terms.greeting(self.name, generation, self.now_ms))
+        generation, peer = self.node.peering.generation(name), self.peers.get(name)
+        wants_retained = peer is None or not peer.has_sent_retained
+        return encode(
+            self._terms.greeting(self.name, generation, self.now_ms, wants_retained=wants_retained)
+        )
+
+    def without_retained(self, names: Iterable[str]) -> list[str]:
+        """Return the nodes, of those named, that have yet to send what they retain, by name."""
+        peers = ((name, self.peers.get(name)) for name in sorted(names))
+        return [name for name, peer in peers if peer is None or peer.owes_retained]
 
     # --- what the runtime calls -------------------------------------------------------------
 
@@ -270,8 +278,11 @@ class Mesh:
         if peer.problem:
             self.counts.refused += 1
             return
-        if not self.node.peering.remembers(peer.name, terms.generation):
+        is_new = not self.node.peering.remembers(peer.name, terms.generation)
+        if is_new:
             peer.confirmed = 0
+        if is_new or terms.wants_retained:  # its memory is not the one that was told before
+            peer.heard_ms = -1
         peer.version = self._terms.version_with(terms)
         peer.known = 0
         peer.used = None
@@ -413,6 +424,9 @@ class Mesh:
             origin = self.peers.get(kept.node, peer)
             missed = partial(self._newcomers.missed, kept, origin.confirmed)
             self.node.keep(message, self.now_ms, missed)
+        if told.is_last:
+            peer.has_sent_retained = True
+            peer.link.greeting = self._greeting(peer.name)
 
     def _hear_plans(self, peer: Peer, message: PlansUsed) -> None:
         if self._geography is not None:

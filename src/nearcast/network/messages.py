@@ -12,10 +12,11 @@ import msgspec
 
 from nearcast.model.errors import PeerProtocolError
 
-SPEAKS = (1, 2)
+SPEAKS = (1, 3)
 """The oldest and the newest version of these messages that this node understands.
 
 2: packets of MQTT 3.1.1 may travel as they are.
+3: a node marks the last of the retained messages that it sends when a link comes up.
 """
 
 
@@ -32,6 +33,8 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True):
     clock_ms: int = 0
     skew_ms: int = 0
     """How far clocks may be apart in causal groups, the same for all nodes; 0: no matter."""
+    wants_retained: bool = False
+    """Send me all retained messages: I have not had them from you since I started."""
 
 
 class Interest(msgspec.Struct, array_like=True, frozen=True, tag="i"):
@@ -69,9 +72,13 @@ class Kept(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Retained(msgspec.Struct, array_like=True, frozen=True, tag="r"):
-    """Keep these too, as far as you have nothing newer."""
+    """Keep these too, as far as you have nothing newer.
+
+    `is_last`: with these you have all that I kept when our link came up.
+    """
 
     kept: list[Kept]
+    is_last: bool = False
 
 
 class PlansUsed(msgspec.Struct, array_like=True, frozen=True, tag="p"):

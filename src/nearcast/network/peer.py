@@ -9,6 +9,8 @@ from nearcast.network.links import Link
 from nearcast.network.messages import PlansUsed
 from nearcast.node import Connection
 
+MARKS_LAST_RETAINED = 3
+"""The version of the messages between nodes from which on `Retained.is_last` is set."""
 _FRAME_BYTES = 4 << 20
 
 
@@ -34,6 +36,17 @@ class Peer:
     """Of the messages between nodes: the newest that both understand."""
     heard_ms: int = -1
     """Until when it has surely had everything that this node told it; -1: never."""
+    has_sent_retained: bool = False
+    """Whether this process has had all retained messages of that node."""
+
+    @property
+    def owes_retained(self) -> bool:
+        """Whether that node has yet to send its retained messages, and says when it has."""
+        if self.problem:
+            return False
+        if self.connection is not None and self.version < MARKS_LAST_RETAINED:
+            return False
+        return not self.has_sent_retained
 
     def take_parts(self) -> Iterator[bytes]:
         """Yield what is to travel in as few frames as that fits into, whole parts each."""

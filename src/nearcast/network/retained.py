@@ -75,7 +75,10 @@ class RetainedCopies:
                 yield kept, message
 
     def since(self, heard_ms: int) -> Iterator[Retained]:
-        """Yield, in portions, what is newer than an instant; for a node that was away."""
+        """Yield, in portions, what is newer than an instant; for a node that was away.
+
+        The last portion is marked as such; it may be empty.
+        """
         portion: list[Kept] = []
         for kept in self._kept.values():
             if kept.at_ms >= heard_ms:
@@ -83,8 +86,7 @@ class RetainedCopies:
             if len(portion) >= _PORTION:
                 yield Retained(portion)
                 portion = []
-        if portion:
-            yield Retained(portion)
+        yield Retained(portion, is_last=True)
 
     def _set(self, kept: Kept) -> None:
         self._kept.pop(kept.topic, None)

@@ -22,10 +22,13 @@ class Terms:
     spaces: str
     skew_ms: int = 0
 
-    def greeting(self, name: str, generation: str, now_ms: int) -> Greeting:
+    def greeting(
+        self, name: str, generation: str, now_ms: int, *, wants_retained: bool = False
+    ) -> Greeting:
         """Return how this node introduces itself."""
-        oldest, newest = SPEAKS
-        return Greeting(name, oldest, newest, self.spaces, generation, now_ms, self.skew_ms)
+        return Greeting(
+            name, *SPEAKS, self.spaces, generation, now_ms, self.skew_ms, wants_retained
+        )
 
     def objection(self, name: str, greeting: Greeting) -> str:
         """Say why this node cannot work with another; empty if it can."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -41,6 +42,7 @@ from nearcast.server.nats_members import (
     Member,
     Members,
     key_of,
+    list_members,
     open_bucket,
 )
 from nearcast.server.nats_settings import PLAN, POLICIES, Shared, SharedSettings
@@ -50,6 +52,8 @@ log = logging.getLogger("nearcast.network")
 
 RETRY_S = 2.0
 DRAIN_S = 10.0
+JOIN_S = 30.0
+"""How long a node that starts waits for the retained messages of the others."""
 MOST_SKEW_MS = 1_000
 _TICK_MS = 100
 _AGAIN_S = 0.05
@@ -60,6 +64,7 @@ class Network:
 
     `describe` returns this node's entry for the list, with its figures. `start` waits for the
     first attempt to join: a name that is taken is an error, anything else is tried again later.
+    If it has joined, `start` also waits for the retained messages of the nodes in the list.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class Network:
         except KeyInUseError:
             await self.doors.close()
             raise
+        await self._wait_for_retained()
 
     async def stop(self, *, leave: bool) -> None:
         """Withdraw from the list; with `leave`, for good, after what others must have is theirs."""
@@ -217,6 +223,38 @@ class Network:
         self.problem = ""
         if not self._first.done():
             self._first.set_result(None)
+
+    async def _wait_for_retained(self) -> None:
+        """Wait until each node in the list has sent what it retains, at most `JOIN_S`.
+
+        A node that died without a word stays in the list until its entry expires.
+        """
+        began_s, seen = time.monotonic(), set[str]()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JOIN_S):
+                while (client := self._client) is not None:
+                    with contextlib.suppress(EnvironmentProblem):  # NATS is busy: ask again
+                        listed = await self._listed(client)
+                        seen |= listed
+                        if not self.mesh.without_retained(listed):
+                            break
+                    await asyncio.sleep(_AGAIN_S)
+        missing = self.mesh.without_retained(seen)
+        if missing:
+            log.warning(
+                "ready after %.1f s without all retained messages: %s did not send all of them. "
+                "What comes later is taken.",
+                time.monotonic() - began_s,
+                ", ".join(missing),
+            )
+
+    async def _listed(self, client: NatsConnection) -> set[str]:
+        """Return the names of the other nodes in the list, without those that have left."""
+        return {
+            one.name
+            for one in await list_members(client, self._section)
+            if one.name != self.mesh.name and one.started_ms > self._left.get(one.name, -1)
+        }
 
     async def _listen_to_requests(self, client: NatsConnection) -> None:
         async def asked(message: Msg) -> None:

@@ -1,0 +1,168 @@
+"""A node that joins has all retained messages of the network before it says that it is ready."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from nearcast.server.network import JOIN_S
+from nearcast.server.processes import Child, Fleet, free_port
+
+pytestmark = pytest.mark.server
+
+WAIT_S = 60.0
+TOPICS = 300
+WRITTEN = {f"state/{number}": b"%d" % number for number in range(TOPICS)}
+Wait = Callable[[Callable[[], object]], None]
+
+
+class Network:
+    """A NATS and nodes that are ended, wiped and started again."""
+
+    def __init__(self, directory: Path, wait_for: Wait) -> None:
+        self.directory = directory
+        self.wait_for = wait_for
+        self.fleet = Fleet(directory)
+        self.address = self.fleet.start_nats(free_port())
+        self.ports: dict[str, int] = {}
+        self.config: Path | None = None
+
+    def begin(self, name: str, prelude: str = "") -> Child:
+        """Start a node without waiting for it."""
+        self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
+        port = self.ports.setdefault(name, free_port())
+        return self.fleet.start_node(name, port, self.address, self.config, prelude=prelude)
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.begin(name)
+        self.fleet.wait_until_ready()
+
+    def node(self, name: str) -> Child:
+        return next(one for one in self.fleet.nodes if one.name == name)
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            self.node(name).ask_to_end()
+        for name in names:
+            self.node(name).end(20)
+
+    def wipe(self, name: str) -> None:
+        shutil.rmtree(self.directory / name)
+
+    def retained(self, name: str) -> dict[str, bytes]:
+        """Return what one node has for a newcomer, up to a mark that is published there."""
+        got: dict[str, bytes] = {}
+        is_over = threading.Event()
+
+        def took(_c: object, _u: object, message: paho.MQTTMessage) -> None:
+            if message.topic == "mark":
+                is_over.set()
+            else:
+                got[message.topic] = bytes(message.payload)
+
+        client = paho.Client(CallbackAPIVersion.VERSION2)
+        client.on_message = took
+        client.on_subscribe = lambda *_: client.publish("mark", b"", 1)
+        client.connect("127.0.0.1", self.ports[name])
+        client.subscribe([("state/#", 1), ("mark", 1)])
+        client.loop_start()
+        assert is_over.wait(WAIT_S)
+        client.disconnect()
+        client.loop_stop()
+        return got
+
+    def write(self, name: str) -> None:
+        client = paho.Client(CallbackAPIVersion.VERSION2)
+        client.connect("127.0.0.1", self.ports[name])
+        client.loop_start()
+        for topic, payload in WRITTEN.items():
+            info = client.publish(topic, payload, 1, retain=True)
+        info.wait_for_publish(WAIT_S)
+        client.disconnect()
+        client.loop_stop()
+
+
+@pytest.fixture
+def network(tmp_path: Path, wait_for: Wait) -> Iterator[Network]:
+    one = Network(tmp_path, wait_for)
+    try:
+        yield one
+    finally:
+        one.fleet.__exit__(None, None, None)
+
+
+def settled(network: Network) -> None:
+    """Wait until the node that wrote knows that the others had everything: some beats."""
+    time.sleep(5)
+
+
+def test_a_node_whose_data_was_wiped_has_all_retained_messages_once_it_is_ready(network: Network):
+    network.start("a", "b", "c")
+    network.write("a")
+    network.wait_for(lambda: len(network.retained("c")) == TOPICS)
+    settled(network)
+    network.end("b", "c")
+    for name in ("b", "c"):
+        network.wipe(name)
+    network.start("b", "c")  # both at once: the one has nothing to tell the other
+
+    assert [network.retained(name) for name in "bc"] == [WRITTEN] * 2
+
+
+def test_a_node_that_keeps_nothing_on_disk_has_them_after_an_orderly_restart(network: Network):
+    network.config = network.directory / "off.toml"
+    network.config.write_text('[durability]\nmode = "off"\n')
+    network.start("a", "b")
+    network.write("a")
+    network.wait_for(lambda: len(network.retained("b")) == TOPICS)
+    settled(network)
+    network.end("b")
+    network.start("b")
+
+    assert network.retained("b") == WRITTEN
+
+
+def test_a_node_waits_for_the_only_one_that_has_them_if_that_is_slow(network: Network):
+    network.start("a")
+    network.write("a")
+    os.kill(network.node("a").pid, signal.SIGSTOP)
+    child = network.begin("b")
+    network.wait_for(lambda: child.has_said("joined network"))
+    threading.Timer(2, os.kill, (network.node("a").pid, signal.SIGCONT)).start()
+    network.fleet.wait_until_ready()
+
+    assert network.retained("b") == WRITTEN
+
+
+def test_a_node_does_not_wait_for_ever_and_says_whom_it_did_not_wait_for(network: Network):
+    network.start("a")
+    deaf = """
+import nearcast.server.network as network
+network.JOIN_S = 1.0
+network.Network._received = lambda *_: None
+"""
+    child = network.begin("b", deaf)
+    network.fleet.wait_until_ready()
+
+    assert child.has_said("without all retained messages: a did not send all of them")
+
+
+def test_a_dead_node_is_waited_for_until_its_entry_has_expired(network: Network):
+    network.start("a")
+    os.kill(network.node("a").pid, signal.SIGKILL)
+    network.node("a").end(5)
+    began_s = time.monotonic()
+    child = network.begin("b")
+    network.wait_for(lambda: child.has_said("Ready."))
+
+    assert time.monotonic() - began_s < JOIN_S  # not as long as for one that lives
