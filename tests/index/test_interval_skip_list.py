@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from nearcast.index import IntervalSkipList, warm_up
+from nearcast.index import IntervalSkipList
 from nearcast.model.errors import (
     KeyInUseError,
 )
@@ -419,7 +419,3 @@ def test_a_copy_and_a_pickle_answer_alike_and_live_on_their_own() -> None:
 def test_importing_the_package_does_not_import_numba() -> None:
     code = "import sys, nearcast.index; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_warming_up_needs_nothing_and_leaves_nothing() -> None:
-    warm_up()

@@ -228,3 +228,58 @@ def test_a_bid_of_a_node_of_before_counts_as_it_did():
     before = msgspec.msgpack.encode(["b", 7, [[1.5, 3, 9, "ann", "g/city/#", 1.5]]])
     (bid,) = decode(before).bids  # type: ignore[union-attr]
     assert bid == Bid(1.5, 3, 9, "ann", "g/city/#", 1.5, is_away=False, own=None)
+
+
+def place_at(town: Couriers, home: str, *names: str) -> None:
+    """Let couriers at one node want orders near the same place."""
+    for name in names:
+        client = town.couriers[name] = SimulatedClient(name)
+        town.homes[name] = home
+        town.world.perform(home, town.nodes[home].admit(client, town.world.now))
+        town.move(name, (0.0, 0.1))
+        client.subscribe("$near/400000m/city/#")
+        town.turn(name)
+    town.run(500)
+
+
+@pytest.mark.parametrize(
+    ("home", "order"),
+    [("n0", ["n0", "n1", "n2"]), ("n1", ["n1", "n0", "n2"]), ("n2", ["n2", "n0", "n1"])],
+)
+def test_between_equals_the_node_of_publication_comes_first_then_the_others_by_name(
+    home: str, order: list[str]
+):
+    town = Couriers(3, 0, 1)
+    town.homes["shop"] = home
+    town.shop = SimulatedClient("shop at home")
+    town.world.perform(home, town.nodes[home].admit(town.shop, town.world.now))
+    for name in reversed(town.names):  # who subscribed first comes first at its own node only
+        place_at(town, name, f"at {name}")
+
+    for most in (1, 2, 3):
+        payload = town.order((0.0, most / 10), most, 1)
+        town.run(500)
+        assert town.who_has(payload) == sorted(f"at {name}" for name in order[:most])
+
+
+def test_a_contest_that_is_decided_is_not_held_again_after_a_crash():
+    town = Couriers(2, 0, 1)
+    home = town.homes["shop"]
+    for name in town.names:
+        place_at(town, name, f"at {name}")
+    for qos in (1, 2):
+        payload = town.order((0.0, qos / 10), 2, qos)
+        town.run(2_000)
+        assert len(town.who_has(payload)) == 2
+        state = town.nodes[home].node.state
+        assert [key for key in state.notes if key[:1] == b"t"] == []
+
+        town.world.crash(home)
+        town.run(500)
+        town.world.restart(home)
+        town.world.perform(home, town.nodes[home].restart(town.world.now))
+        for name, client in [*town.couriers.items(), ("shop", town.shop)]:
+            if town.homes[name] == home:
+                town.world.perform(home, town.nodes[home].admit(client, town.world.now))
+        town.run(10_000)
+        assert len(town.who_has(payload)) == 2

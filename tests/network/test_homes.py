@@ -131,6 +131,26 @@ def test_a_client_waits_for_a_node_that_is_lost_from_sight_for_a_moment():
     assert homes_of(city, "anna") == ["n0"]
 
 
+def test_the_answer_of_a_node_that_is_lost_before_the_others_answer_does_not_count():
+    city = City()
+    anna = city.client("anna", "n1", "a")
+    city.run(50)
+    city.at("n1", lambda node, now: node.drop(anna, now))
+    for pair in (("n0", "n2"), ("n2", "n0")):
+        city.world.network.cut(*pair)
+    city.admit(anna, "n0")  # n1 says that it has the session, n2 says nothing
+    city.run(50)
+    city.crash("n1")
+    while city.nodes["n0"].mesh.peers["n1"].link.is_up:
+        city.run(10)
+    city.world.network.heal()
+    city.run(6_000)
+
+    assert city.nodes["n0"].mesh.peers["n2"].link.is_up
+    assert anna.is_connected
+    assert city.nodes["n0"].mesh.relayed == 0
+
+
 def test_where_a_client_was_used_last_it_stays_whoever_comes_back():
     city = City()
     anna = city.client("anna", "n0", "a")

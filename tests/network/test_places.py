@@ -6,12 +6,13 @@ import pytest
 from hypothesis import settings
 
 from nearcast.locality.messages import NodeId
+from nearcast.locality.rect import Rect
 from nearcast.network import NamedPlan
 from nearcast.network.geography import Geography
 from nearcast.network.layout import Layout
 from nearcast.node import SpaceSettings
 from nearcast.simulator.city import City
-from nearcast.simulator.mqtt_node import SimulatedClient
+from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.town import SPACE, Town, run_town, town_plan
 
 assert settings.default is not None
@@ -234,3 +235,52 @@ def test_a_step_that_a_crash_kept_from_the_holder_is_made_good(rest_ms: int):
     city.admit(reader)
     city.run(30_000)
     assert len(reader.received) == 1
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_event_that_the_holder_has_not_heard_of_survives_a_crash_of_its_node(qos: int):
+    city, reader, writer = city_with(3, held_by(["n0", "n1", "n2"], "n2"))
+    cut_off(city, "n1", "n2")
+    city.publish(writer, "city/news", HERE, qos)
+    city.run(50)
+    assert writer.unsettled == 0
+    city.crash("n1")
+    city.run(500)
+    city.world.network.heal()
+    city.restart("n1")
+    city.run(10_000)
+
+    assert len(reader.received) == 1
+
+
+def lives_and_numbers(node: MqttNode, now: int) -> tuple[int, int]:
+    """Return a node's life and the number of an event that is published in it."""
+    geography = node.mesh._geography
+    assert geography is not None
+    event, _ = geography._spool.publish(Rect.at(0.0, 0.0), now, qos=1)
+    return geography._pursuit.life, int(event.event_id[1])
+
+
+def test_a_life_after_a_clock_was_set_back_is_a_later_one():
+    node = MqttNode("n0", 1, spaces=[SpaceSettings(space=SPACE)])
+    lives = []
+    for now in (1_000_000, 500_000, 500_000, 2_000_000):
+        node.restart(now)
+        lives.append(lives_and_numbers(node, now))
+
+    assert lives == sorted(set(lives))
+    assert [number for _, number in lives] == sorted({number for _, number in lives})
+
+
+def test_only_the_places_of_the_last_while_are_kept_of_a_client_that_moves():
+    city, reader, _ = city_with(2, held_by(["n0", "n1"], "n1"))
+    geography = city.nodes["n0"].mesh._geography
+    assert geography is not None
+    horizon_ms = geography._timing.horizon_ms
+    for step in range(30):
+        city.publish(reader, "$position", at(0.01 * step), 1)
+        city.run(horizon_ms // 10)
+
+    (places,) = geography._places.values()
+    assert 10 <= len(places) <= 12
+    assert places[1][0] > city.world.now - horizon_ms - horizon_ms // 10

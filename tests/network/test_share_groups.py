@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearcast.model import Attribute, Space
+from nearcast.network import interests
 from nearcast.network.interests import Interests
 from nearcast.network.messages import Interest, decode, encode
 from nearcast.node import SpaceSettings
@@ -203,3 +204,16 @@ def test_turns_go_round_however_many_each_has() -> None:
     group.members["b"].members = 0  # in the middle of its turns
     names = [group.pick(0).session.client_id for _ in range(6)]  # type: ignore[union-attr]
     assert names == list("ccacca")
+
+
+def test_of_groups_without_members_only_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interests, "_MOST_LEFT", 3)
+    mine = Interests()
+    for number in range(5):
+        mine.want(f"$share/g{number}/jobs", (f"g{number}", "jobs"))
+        mine.forgo(f"$share/g{number}/jobs")
+
+    found = [mine.group(number) for number in range(1, 6)]
+    assert found == [None, None, ("g2", "jobs"), ("g3", "jobs"), ("g4", "jobs")]

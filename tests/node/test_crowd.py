@@ -358,6 +358,12 @@ def value_of(pairs: tuple[tuple[str, str], ...], name: str) -> str:
     return next((text for key, text in pairs if key == name), "")
 
 
+def in_order(packets: list[Publish]) -> bool:
+    """Tell whether what came live came as it was published, queued or not; all have a number."""
+    live = [json.loads(one.payload)["n"] for one in packets if one.payload and not one.retain]
+    return live == sorted(live)
+
+
 class Crowd:
     """A world and its model, side by side; `step` does something at random."""
 
@@ -568,7 +574,9 @@ class Crowd:
     def compare(self) -> None:
         for name, person in self.model.people.items():
             if person.is_here:
-                got = Counter(self.seen(packet) for packet in self.clients[name].publications())
+                packets = self.clients[name].publications()
+                assert in_order(packets), f"{name} got later messages before earlier ones"
+                got = Counter(self.seen(packet) for packet in packets)
                 wanted = Counter(seen for _, seen in person.inbox)
                 person.inbox.clear()
                 assert not wanted - got, f"{name} misses {wanted - got}"

@@ -200,14 +200,25 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def wait_for(folder: Path, count: int) -> list[bytes]:
-    until(lambda: spool_end(folder) >= count)
-    time.sleep(0.1)
+def spooled(folder: Path) -> list[bytes]:
     return [
         payload
         for batch in read_spool(folder, 0, spool_end(folder))
         for payload in batch.column("payload").to_pylist()
     ]
+
+
+def wait_for(folder: Path, count: int) -> list[bytes]:
+    until(lambda: spool_end(folder) >= count)
+    return spooled(folder)
+
+
+def all_up_to_a_mark(broker: Broker, folder: Path) -> list[bytes]:
+    """Return what was collected before a mark that is published now; a second copy would show."""
+    mark = f"mark {time.monotonic_ns()}".encode()
+    publish(broker.port, mark)
+    until(lambda: mark in spooled(folder))
+    return [one for one in spooled(folder) if not one.startswith(b"mark")]
 
 
 def numbered(first: int, behind: int) -> list[bytes]:
@@ -220,12 +231,12 @@ def test_what_comes_while_it_is_away_comes_later_and_nothing_twice(broker: Broke
     one.start()
     publish(broker.port, *numbered(0, 300))
     publish(broker.port, b"0", topic="elsewhere")
-    assert wait_for(folder, 300) == numbered(0, 300)
+    assert all_up_to_a_mark(broker, folder) == numbered(0, 300)
     one.stop()
     publish(broker.port, *numbered(300, 500))
     again = collector(broker.port, folder)
     again.start()
-    assert wait_for(folder, 500) == numbered(0, 500)
+    assert all_up_to_a_mark(broker, folder) == numbered(0, 500)
     assert again.repeated == 0, "all that came before was acknowledged"
     again.stop()
 
@@ -239,7 +250,7 @@ def test_a_broker_that_is_killed_and_started_again_loses_nothing(broker: Broker,
         broker.kill()
         broker.start()
     publish(broker.port, b"last")
-    assert wait_for(folder, 301) == [*numbered(0, 300), b"last"]
+    assert all_up_to_a_mark(broker, folder) == [*numbered(0, 300), b"last"]
     one.stop()
 
 
@@ -262,7 +273,7 @@ def test_killed_between_disk_and_acknowledgement_nothing_is_doubled(
     again = collector(broker.port, folder)
     again.start()
     publish(broker.port, *numbered(50, 60))
-    assert wait_for(folder, 60) == numbered(0, 60)
+    assert all_up_to_a_mark(broker, folder) == numbered(0, 60)
     assert again.repeated == 50
     again.stop()
 
@@ -271,7 +282,9 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def test_a_full_spool_holds_the_broker_back_and_goes_on_later(broker: Broker, tmp_path: Path):
+def test_a_full_spool_holds_the_broker_back_and_goes_on_later(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder = tmp_path / "spool"
     one = collector(broker.port, folder)
     one._most_bytes = 1
@@ -279,15 +292,19 @@ def test_a_full_spool_holds_the_broker_back_and_goes_on_later(broker: Broker, tm
     publish(broker.port, b"0")
     wait_for(folder, 1)  # the first is written: nothing was there
     publish(broker.port, b"1", b"2")
+    held_back: list[int] = []
+    hold_back = one._hold_back
+    monkeypatch.setattr(one, "_hold_back", lambda: (held_back.append(1), hold_back()))
     until(lambda: len(one._buffer) == 2)
-    time.sleep(0.5)
+    seen = len(held_back)
+    until(lambda: len(held_back) > seen + 3)  # it has looked for room again and again
     assert spool_end(folder) <= 1
     first = one._connection
     broker.kill()  # what waited is sent again, and must not wait twice
     broker.start()
     until(lambda: one._connection not in (None, first) and len(one._buffer) == 2)
     one._most_bytes = 1 << 30
-    assert wait_for(folder, 3) == numbered(0, 3)
+    assert all_up_to_a_mark(broker, folder) == numbered(0, 3)
     one.stop()
 
 
@@ -309,7 +326,7 @@ def test_a_disk_that_takes_nothing_ends_it_and_nothing_is_acknowledged(
     one.stop()
     again = collector(broker.port, folder)
     again.start()
-    assert wait_for(folder, 1) == [b"0"]
+    assert all_up_to_a_mark(broker, folder) == [b"0"]
     again.stop()
 
 

@@ -49,6 +49,7 @@ topics = "near/#"
 [space.attributes]
 x = {{ low = 0, high = 100 }}
 """
+MARK = "city/mark"
 WAIT_S = 60  # for what must come; on a good day nobody waits
 SIZES = {"nearcast": "64MiB", "tight": "20KiB", "absurd": "900000GiB"}
 
@@ -108,15 +109,19 @@ class Town:
 
         until(is_fed)
         self.publish(name, last)
-        until(lambda: last.payload in (one.payload for one in self.fed(before, 1)))
+        until(lambda: last.payload in (one.payload for one in self.read(before)))
+
+    def read(self, since: int) -> list[Publication]:
+        return asyncio.run(read_since(self.address, since))
 
     def fed(self, since: int, count: int) -> list[Publication]:
-        """Return what came after a number, when there is so much or after so long."""
-        deadline = time.monotonic() + WAIT_S
-        while self.end() < since + count and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(0.2)  # for what must not come
-        return asyncio.run(read_since(self.address, since))
+        """Return what came after a number, up to a mark of each node behind so many messages."""
+        until(lambda: self.end() >= since + count)
+        marks = {f"{name} {time.monotonic_ns()}".encode() for name in ("a", "b")}
+        for one in marks:
+            self.publish(one.decode()[0], Publish(MARK, one, 1))
+        until(lambda: marks <= {one.payload for one in self.read(since)})
+        return [one for one in self.read(since) if one.topic != MARK]
 
 
 def until(is_so: Callable[[], object]) -> None:

@@ -558,7 +558,7 @@ async def test_with_power_durability_nothing_is_acknowledged_before_the_disk_has
     await until(lambda: disk.count == 1)
     assert cable.sent == b""
     turns.read(link, encode_packet(Pingreq()))
-    await asyncio.sleep(0.05)  # nothing comes now, and how would it show
+    await until(lambda: turns._held)  # the turn is over: what it has to say waits
     assert cable.sent == b""
     disk.may_go_on.set()
     await until(lambda: disk.count == 2 and link.outbox_bytes == 0)
