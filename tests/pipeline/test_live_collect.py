@@ -294,7 +294,12 @@ def test_a_full_spool_holds_the_broker_back_and_goes_on_later(
     publish(broker.port, b"1", b"2")
     held_back: list[int] = []
     hold_back = one._hold_back
-    monkeypatch.setattr(one, "_hold_back", lambda: (held_back.append(1), hold_back()))
+
+    def count_and_hold_back() -> None:
+        held_back.append(1)
+        hold_back()
+
+    monkeypatch.setattr(one, "_hold_back", count_and_hold_back)
     until(lambda: len(one._buffer) == 2)
     seen = len(held_back)
     until(lambda: len(held_back) > seen + 3)  # it has looked for room again and again

@@ -70,9 +70,12 @@ class Network:
             else:
                 got[message.topic] = bytes(message.payload)
 
+        def publish_mark(*_: object) -> None:
+            client.publish("mark", b"", 1)
+
         client = paho.Client(CallbackAPIVersion.VERSION2)
         client.on_message = took
-        client.on_subscribe = lambda *_: client.publish("mark", b"", 1)
+        client.on_subscribe = publish_mark
         client.connect("127.0.0.1", self.ports[name])
         client.subscribe([("state/#", 1), ("mark", 1)])
         client.loop_start()
