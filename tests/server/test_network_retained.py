@@ -138,10 +138,19 @@ def test_a_node_that_keeps_nothing_on_disk_has_them_after_an_orderly_restart(net
 def test_a_node_waits_for_the_only_one_that_has_them_if_that_is_slow(network: Network):
     network.start("a")
     network.write("a")
-    os.kill(network.node("a").pid, signal.SIGSTOP)
-    child = network.begin("b")
+    holder = network.node("a").pid
+    stops_it_as_it_joins = f"""
+import os, signal
+import nearcast.server.network as network
+joined = network.Network._joined
+def stop_and_join(self):
+    os.kill({holder}, signal.SIGSTOP)
+    joined(self)
+network.Network._joined = stop_and_join
+"""
+    child = network.begin("b", stops_it_as_it_joins)
     network.wait_for(lambda: child.has_said("joined network"))
-    threading.Timer(2, os.kill, (network.node("a").pid, signal.SIGCONT)).start()
+    threading.Timer(2, os.kill, (holder, signal.SIGCONT)).start()
     network.fleet.wait_until_ready()
 
     assert network.retained("b") == WRITTEN
