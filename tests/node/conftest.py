@@ -23,6 +23,7 @@ from nearcast.mqtt import (
     encode_packet,
 )
 from nearcast.node import Connection, Node, NodeSettings
+from nearcast.node.set_aside import SetAside
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 
@@ -123,6 +124,7 @@ class World:
         self.now_ms = 1_000_000
         self.clients: list[Client] = []
         self.stored: list[bytes] = []
+        self.set_aside: list[SetAside] = []
 
     def client(
         self,
@@ -193,7 +195,7 @@ class World:
         self.clients.clear()
         self.now_ms += after_ms
         self.node = Node(self.settings, rng=Random(2), **self.options)
-        self.node.restore(self.stored, self.now_ms)
+        self.set_aside = self.node.restore(self.stored, self.now_ms)
         self.settle()
 
 

@@ -235,6 +235,7 @@ class NodeAgreesWithModel(RuleBasedStateMachine):
                 self.compare(name)
                 self.model.leave(name)
         self.world.crash_and_restart()
+        assert self.world.set_aside == []
 
     def compare(self, name: str) -> None:
         session = self.model.sessions[name]

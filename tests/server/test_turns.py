@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
 
 from nearcast.mqtt import Connect, FilterRequest, Properties, Publish, Subscribe, encode_packet
 from nearcast.node import Connection, Node
 from nearcast.node.settings import NodeSettings
+from nearcast.server import JournalFile
 from nearcast.server.clock import Clock
 from nearcast.server.turns import _MOST_READS, Turns
 
@@ -141,3 +146,104 @@ def test_once_the_journal_cannot_be_written_nothing_is_acknowledged_any_more() -
 
 def test_what_comes_after_the_end_is_not_acknowledged() -> None:
     assert _acknowledged(lambda turns, _journal: turns.stop()) == [7]
+
+
+# --- compaction -----------------------------------------------------------------------------
+
+
+class Growing(JournalFile):
+    """A journal that always wants to be compacted, on a disk that the test holds."""
+
+    def __init__(self, directory: Path, *, syncs: bool = False) -> None:
+        super().__init__(directory, syncs=syncs)
+        self.is_full = False
+        self.compactions = 0
+        self.may_sync = threading.Event()
+        self.begin([])
+
+    wants_compaction = property(lambda _: True)
+
+    def compact(self, snapshot: Iterable[bytes]) -> None:
+        if self.is_full:
+            list(snapshot)
+            raise OSError(24, "Too many open files")
+        super().compact(snapshot)
+        self.compactions += 1
+
+    def sync(self) -> None:
+        self.may_sync.wait(60)
+        super().sync()
+
+
+def connected(turns: Turns) -> tuple[Connection, Wire]:
+    """Return a client with a session that lasts."""
+    connection, wire = Connection(peer="client"), Wire()
+    connection.transport = wire
+    turns.node.open(connection, turns.now_ms)
+    lasting = Properties(session_expiry_interval=60)
+    turns.read(connection, encode_packet(Connect("c", properties=lasting)))
+    return connection, wire
+
+
+def subscribe(turns: Turns, connection: Connection, number: int) -> None:
+    turns.read(connection, encode_packet(Subscribe(number, (FilterRequest(f"t/{number}", 1),))))
+    turns.end()
+
+
+def test_a_compaction_that_fails_is_told_and_tried_again_later_and_the_broker_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> tuple[list[int], int]:
+        journal, clock, tried = Growing(tmp_path), SlowClock(), []
+        turns = Turns(Node(NodeSettings(), with_journal=True), clock, journal=journal)
+        connection, wire = connected(turns)
+        journal.is_full = True
+        before = journal.compactions
+        for number in range(1, 4):
+            subscribe(turns, connection, number)
+            tried.append(turns.node.counters.journal_compactions_failed)
+        clock.ms += 60_000
+        subscribe(turns, connection, 4)
+        tried.append(turns.node.counters.journal_compactions_failed)
+        journal.is_full = False
+        clock.ms += 60_000
+        subscribe(turns, connection, 5)
+        turns.stop()
+        journal.close()
+        assert journal.compactions == before + 1
+        return tried, b"".join(wire.chunks).count(b"\x90")
+
+    tried, answers = asyncio.run(run())
+    assert tried == [1, 1, 1, 2]
+    assert answers == 5
+    assert "could not be compacted (OSError: [Errno 24] Too many open files)" in caplog.text
+    node = Node(with_journal=True)
+    assert node.restore(JournalFile(tmp_path).batches(), 1) == []
+    assert len(node.state.sessions["c"].subscriptions) == 5
+
+
+def test_a_journal_is_not_compacted_while_a_sync_runs(tmp_path: Path) -> None:
+    """The sync would wait for a file that is closed, or for another one."""
+
+    async def run() -> list[int]:
+        journal = Growing(tmp_path, syncs=True)
+        turns = Turns(Node(NodeSettings(), with_journal=True), Clock(), journal=journal)
+        connection, wire = connected(turns)
+        seen = [journal.compactions]
+        for number in (1, 2):
+            subscribe(turns, connection, number)
+            seen.append(journal.compactions)
+        journal.may_sync.set()
+        async with asyncio.timeout(60):
+            while b"".join(wire.chunks).count(b"\x90") < 2:  # noqa: ASYNC110 - a wire has no event
+                await asyncio.sleep(0.001)
+        subscribe(turns, connection, 3)
+        seen.append(journal.compactions)
+        turns.stop()
+        await asyncio.sleep(0)
+        journal.close()
+        return seen
+
+    first, *during, after = asyncio.run(run())
+    assert during == [first, first]
+    assert after == first + 1

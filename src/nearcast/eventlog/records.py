@@ -259,7 +259,8 @@ class Recorder:
         self._close_gap("sampled")
         name, raw = client.encode(), text.encode()
         flags = is_added * ADDED | no_local * NO_LOCAL | is_restored * RESTORED
-        fixed = SUBSCRIPTION.pack(self.next, now_ms, flags, qos, len(name), len(raw))
+        size = min(len(raw), 0xFFFF)  # a selection may be longer; readers take the rest as text
+        fixed = SUBSCRIPTION.pack(self.next, now_ms, flags, qos, len(name), size)
         self.next += 1
         self._add(Record.SUBSCRIPTION, fixed + name + raw)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from nearcast.model.errors import FileFormatError
 from nearcast.network.messages import Bid, Bids, Contest
 from nearcast.node import Node
 from nearcast.node.choosing import Chosen
@@ -105,7 +106,12 @@ class Contests:
         """Call those again that a crash left undecided; it is known later who is there."""
         for key, (_, value) in list(self._node.state.notes.items()):
             if key[:1] == _OPEN:
-                contest = _decode(value)
+                try:
+                    contest = _decode(value)
+                    _message(contest)
+                except (msgspec.MsgspecError, FileFormatError) as problem:
+                    self._node.state.set_note_aside(key, problem)
+                    continue
                 self._open[contest.number] = _Open(contest, now_ms + PATIENCE_MS, {self._name})
 
     def came_up(self, name: str) -> None:

@@ -34,6 +34,7 @@ from nearcast.locality.pursuit import Pursuit
 from nearcast.locality.rect import Rect
 from nearcast.locality.spool import Spool
 from nearcast.model import Event as Occurrence
+from nearcast.model import NearcastError
 from nearcast.model import Subscription as Selection
 from nearcast.model.shapes import Circle
 from nearcast.network.layout import Layout, NamedPlan
@@ -149,7 +150,7 @@ class Geography:
         """Return the steps that the journal knows, by the number of the session."""
         steps: dict[int, list[tuple[int, Place]]] = defaultdict(list)
         for key, (_, value) in self._node.state.notes.items():
-            if key[:1] == _PLACE:
+            if key[:1] == _PLACE and len(value) == _STEP.size:
                 at, lon, lat = _STEP.unpack(value)
                 steps[int.from_bytes(key[1:5], "little")].append((int(at), (lon, lat)))
         return steps
@@ -359,16 +360,24 @@ class Geography:
         notes = self._node.state.notes
         for key in (_CURRENT, _UPCOMING):
             if key in notes:
-                plan = NamedPlan.from_bytes(notes[key][1], "journal")
+                try:
+                    plan = NamedPlan.from_bytes(notes[key][1], "journal")
+                except (NearcastError, ValueError) as problem:
+                    self._node.state.set_note_aside(key, problem)
+                    continue
                 if key == _CURRENT:
                     self.layout.current = plan
                 else:
                     self.layout.upcoming = plan
         for key, (until_ms, value) in list(self._node.state.notes.items()):
+            if key[:1] == _SPOOLED:
+                try:
+                    self._spool.restore(_decode_event(value))
+                except msgspec.MsgspecError as problem:
+                    self._node.state.set_note_aside(key, problem)
+                    continue
             if until_ms < FOREVER:
                 heappush(self._notes, (until_ms, key))
-            if key[:1] == _SPOOLED:
-                self._spool.restore(_decode_event(value))
         self._do(self._gateway.plans_changed(now))
         self._do(self._spool.restarted(self._pursuit, now))
 

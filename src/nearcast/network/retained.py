@@ -52,18 +52,26 @@ class RetainedCopies:
 
     def restored(self) -> None:
         """Take note of what is older than this process: what is retained, and what is forgotten."""
-        notes = self._state.notes
+        stamps = {key: stamp for key in self._stamp_keys() if (stamp := self._stamp(key))}
         for message in self._state.retained.all():
             topic = message.topic_text()
             if not topic.startswith("$SYS/"):
-                _, stamp = notes.get(_key(topic), (0, _NO_STAMP))
-                at_ms, node, _ = _decode(stamp)
+                at_ms, node, _ = stamps.get(_key(topic), (0, "", ""))
                 self._kept[topic] = Kept(topic, at_ms, node, encode_message(message))
-        for key, (_, stamp) in notes.items():
-            if key[:1] == _STAMP:
-                at_ms, node, topic = _decode(stamp)
-                if topic:
-                    self._kept[topic] = Kept(topic, at_ms, node, None)
+        for at_ms, node, topic in stamps.values():
+            if topic:
+                self._kept[topic] = Kept(topic, at_ms, node, None)
+
+    def _stamp_keys(self) -> list[bytes]:
+        return [key for key in self._state.notes if key[:1] == _STAMP]
+
+    def _stamp(self, key: bytes) -> tuple[int, str, str] | None:
+        """Return when, where and (if forgotten) which topic; None for a note that is unreadable."""
+        try:
+            return _decode(self._state.notes[key][1])
+        except msgspec.MsgspecError as problem:
+            self._state.set_note_aside(key, problem)
+            return None
 
     def newer(self, told: Iterable[Kept]) -> Iterator[tuple[Kept, Message]]:
         """Yield the messages, of those told by another node, that replace what is known here."""
@@ -111,9 +119,6 @@ class RetainedCopies:
 def _key(topic: str) -> bytes:
     """Return the key of a topic's note: topics may be longer than keys."""
     return _STAMP + blake2b(topic.encode(), digest_size=16).digest()
-
-
-_NO_STAMP = _encode((0, "", ""))
 
 
 def _message(kept: Kept) -> Message:

@@ -40,6 +40,9 @@ class Counters:
     retained_released: int = 0  # of those, sent after all
     retained_replaced: int = 0  # of those, never sent: a live message served the newcomer
     tables_learned: int = 0
+    journal_records_set_aside: int = 0  # at the start: they could not be applied
+    journal_damages: int = 0  # at the start: places of the journal that could not be read
+    journal_compactions_failed: int = 0
 
     @property
     def messages_received(self) -> int:

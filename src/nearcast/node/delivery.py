@@ -295,26 +295,27 @@ class Delivery:
         in_flight, released, last = session.in_flight, session.released, session.last_packet_id
         parts: list[bytes] = []
         identifiers: list[int] = []
-        size = messages[0].size
-        fresh = 0
         for message in messages:
             last = last % 65_535 + 1
             while last in in_flight or last in released:
                 last = last % 65_535 + 1
-            in_flight[last] = message
             identifiers.append(last)
             parts += (before, TWO_BYTES[last], middle, message.payload)
-            if not message.holders:
-                fresh += size
-            message.holders += 1
+        state = self._state
+        if state.journal is not None and session.is_durable:  # before memory changes
+            state.journal.sent(session.number, messages, identifiers, qos)
+        in_flight.update(zip(identifiers, messages, strict=True))
         session.last_packet_id = last
         if qos == 2:
             session.exact.update(identifiers)
+        size = messages[0].size
+        fresh = 0
+        for message in messages:
+            if not message.holders:
+                fresh += size
+            message.holders += 1
         session.held_bytes += size * len(messages)
-        state = self._state
         state.held_bytes += fresh
-        if state.journal is not None and session.is_durable:
-            state.journal.sent(session.number, messages, identifiers, qos)
         if state.log is not None:
             state.log.delivered([session.client_id], len(messages), qos, self._offset)
         self._count_and_append(link, b"".join(parts), len(messages))
@@ -338,11 +339,11 @@ class Delivery:
             self._state.counters.dropped_quota += 1
             message.was_refused = bool(qos)
             return False
+        journal = self._state.journal
+        if journal is not None and session.is_durable and qos:  # before memory changes
+            journal.queued(session.number, message, qos)
         self._hold(session, message, size)
         session.queue.append((message, qos | mark))
-        journal = self._state.journal
-        if journal is not None and session.is_durable and qos:
-            journal.queued(session.number, message, qos)
         return True
 
     def _has_room_at_last(self, session: Session, size: int) -> bool:
@@ -391,7 +392,7 @@ class Delivery:
             queue.popleft()
             if self._is_stale(message, mark):
                 noting.note_drop(self._state, session, mark, noting.EXPIRED)
-                self._discard_queued(session, message, qos)
+                self._discard_queued(session, message, 0 if mark & RETAINED else qos)
             else:
                 self._send_from_queue(session, link, message, qos, mark)
 
@@ -425,12 +426,12 @@ class Delivery:
         if not qos:
             self._let_go(session, message)
         else:
+            journal = self._state.journal
+            if journal is not None and session.is_durable:  # before memory changes
+                journal.sent(session.number, [message], [packet_id], qos)
             session.in_flight[packet_id] = message
             if qos == 2:
                 session.exact.add(packet_id)
-            journal = self._state.journal
-            if journal is not None and session.is_durable:
-                journal.sent(session.number, [message], [packet_id], qos)
         self._count_and_append(link, packet, 1)
 
     def resume(self, session: Session) -> None:

@@ -480,9 +480,13 @@ def queue_held(state: NodeState, delivery: Delivery) -> None:
     """Queue the copies that were held back when an earlier node was lost."""
     by_number = {one.number: one for one in state.sessions.values()}
     for key in [one for one in state.notes if one.startswith(HELD_NOTE)]:
-        state.set_note(key, b"", 0)
         number = int.from_bytes(key[len(HELD_NOTE) :][:4], "little")
-        text, _, topic = key[len(HELD_NOTE) + 4 :].decode().partition("\0")
+        try:
+            text, _, topic = key[len(HELD_NOTE) + 4 :].decode().partition("\0")
+        except UnicodeDecodeError as problem:
+            state.set_note_aside(key, problem)
+            continue
+        state.set_note(key, b"", 0)
         session, message = by_number.get(number), state.retained.get(topic)
         one = None if session is None else session.subscriptions.get(text)
         if one is None or message is None or 0 < message.expires_at_ms <= state.now_ms:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
+from struct import error as struct_error
 
 from nearcast.model.errors import FileFormatError
 from nearcast.mqtt.packets import ProtocolVersion
+from nearcast.mqtt.wire import TWO_BYTES
 from nearcast.node.message import Head, Message
 from nearcast.node.session import PEER_PREFIX, Session, Subscription, WillMessage
 
@@ -40,10 +42,13 @@ class Kind(IntEnum):
     POSITION = 18
     NOTE = 19
     CAME = 20
+    LONG_NOTE = 21
 
 
 HEADER = Struct("<BI")
-MESSAGE = Struct("<QBQHI")  # number, QoS and retain, expiry, topic size, property size
+# number, QoS and retain, expiry, topic size (its two length bytes included) modulo 65,536, property
+# size. A topic takes 2 to 65,537 bytes, so the remainder says which; older nodes wrote the size.
+MESSAGE = Struct("<QBQHI")
 SENT = Struct("<IB")
 SENT_ONE = Struct("<QH")
 QUEUED = Struct("<IQB")
@@ -54,6 +59,7 @@ SUBSCRIBED = Struct("<IBI")
 SELECTED = Struct("<IBIQdH")  # session, options, identifier, number, weight, label size
 POSITION = Struct("<Idd")
 NOTE = Struct("<QH")  # until, key size
+LONG_NOTE = Struct("<QI")  # the same, for keys of a filter and a topic that are both long
 WILL = Struct("<IIqQ")
 
 _SETTLED = Struct("<BIIH")
@@ -83,7 +89,7 @@ class Journal:
     def _add(self, kind: int, body: bytes) -> None:
         self._parts.append(HEADER.pack(kind, len(body)) + body)
 
-    def _named(self, message: Message) -> int:
+    def named(self, message: Message) -> int:
         """Return the message's number; the first time, tell what it is."""
         if not message.number:
             self.message(message)
@@ -91,10 +97,10 @@ class Journal:
 
     def message(self, message: Message) -> None:
         """Give the message a number if it has none, and tell all about it."""
-        if not message.number:
-            message.number = self._next_message
-            self._next_message += 1
-        self._add(Kind.MESSAGE, encode_message(message))
+        number = message.number or self._next_message
+        self._add(Kind.MESSAGE, encode_message(message, number))
+        message.number = number  # once its record is made: others name it by this number
+        self._next_message = max(self._next_message, number + 1)
 
     # --- deliveries -----------------------------------------------------------------------
 
@@ -102,14 +108,14 @@ class Journal:
         """Tell that messages have got identifiers and are on their way."""
         pack = SENT_ONE.pack
         pairs = [
-            pack(one.number or self._named(one), packet_id)
+            pack(one.number or self.named(one), packet_id)
             for one, packet_id in zip(messages, packet_ids, strict=True)
         ]
         self._add(Kind.SENT, SENT.pack(session, qos) + b"".join(pairs))
 
     def queued(self, session: int, message: Message, qos: int) -> None:
         """Tell that a message waits for a session."""
-        self._add(Kind.QUEUED, QUEUED.pack(session, self._named(message), qos))
+        self._add(Kind.QUEUED, QUEUED.pack(session, self.named(message), qos))
 
     def unqueued(self, session: int, message: Message) -> None:
         """Tell that a waiting message was dropped."""
@@ -193,50 +199,63 @@ class Journal:
 
     def note(self, key: bytes, value: bytes, until_ms: int) -> None:
         """Keep something for the network until an instant; an instant that has passed forgets."""
-        self._add(Kind.NOTE, NOTE.pack(until_ms, len(key)) + key + value)
+        kind, head = (Kind.NOTE, NOTE) if len(key) <= 0xFFFF else (Kind.LONG_NOTE, LONG_NOTE)
+        self._add(kind, head.pack(until_ms, len(key)) + key + value)
 
     def forgotten(self, topic: bytes) -> None:
         """Tell that a topic has no last message any longer."""
         self._add(Kind.FORGOTTEN, topic)
 
 
-def encode_message(message: Message) -> bytes:
-    """Return a message with its number, as bytes."""
+def encode_message(message: Message, number: int | None = None) -> bytes:
+    """Return a message as bytes, with its number or another one."""
     head = message.head
     fixed = MESSAGE.pack(
-        message.number,
+        message.number if number is None else number,
         head.qos | head.retain << 2,
         message.expires_at_ms,
-        len(head.topic),
+        len(head.topic) & 0xFFFF,
         len(head.properties),
     )
     return b"".join((fixed, head.topic, head.properties, message.payload))
 
 
 def decode_message(body: bytes, start: int = 0) -> Message:
-    """Return the message that `encode_message` wrote, alone from `start` on."""
-    number, flags, expires_at_ms, topic_size, property_size = MESSAGE.unpack_from(body, start)
+    """Return the message that `encode_message` wrote, alone from `start` on.
+
+    Raises FileFormatError for one that is cut short or whose sizes contradict each other.
+    """
+    try:
+        number, flags, expires_at_ms, topic_size, property_size = MESSAGE.unpack_from(body, start)
+    except struct_error:
+        raise FileFormatError("a message cut short", where="its sizes") from None
+    topic_size = (topic_size - 2) % 0x1_0000 + 2
     at = start + MESSAGE.size
     topic = body[at : at + topic_size]
     properties = body[at + topic_size : at + topic_size + property_size]
     payload = body[at + topic_size + property_size :]
+    if at + topic_size + property_size > len(body) or topic[:2] != TWO_BYTES[topic_size - 2]:
+        raise FileFormatError("a message cut short", where=f"topic {topic[2:40]!r}")
     head = Head(topic, len(payload), flags & 3, properties, bool(flags & 4))
     message = Message(head, payload, expires_at_ms)
     message.number = number
     return message
 
 
-def split_records(data: bytes) -> Iterator[tuple[Kind, bytes]]:
-    """Yield the records of joined batches; damage is a `FileFormatError`."""
+def split_records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield where each record of a batch begins, its kind (which may be unknown) and its body.
+
+    Raises FileFormatError at a record that is longer than what is there.
+    """
     position = 0
     while position < len(data):
         if position + HEADER.size > len(data):
             raise FileFormatError("a record cut short", where=f"byte {position}")
         kind, size = HEADER.unpack_from(data, position)
         start = position + HEADER.size
-        if start + size > len(data) or kind not in Kind._value2member_map_:
+        if start + size > len(data):
             raise FileFormatError(f"record kind {kind} of {size} bytes", where=f"byte {position}")
-        yield Kind(kind), data[start : start + size]
+        yield position, kind, data[start : start + size]
         position = start + size
 
 

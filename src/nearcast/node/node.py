@@ -39,6 +39,7 @@ from nearcast.node.routes import Router
 from nearcast.node.selections import Selections
 from nearcast.node.selective import Award
 from nearcast.node.session import Session, Subscription
+from nearcast.node.set_aside import SetAside, will_aside
 from nearcast.node.settings import HELD_NOTE, NodeSettings, RetainedSettings
 from nearcast.node.spaces import SpaceSettings, SpaceTable
 from nearcast.node.state import Network, NodeState
@@ -335,14 +336,18 @@ class Node:
         """Return what has to be stored before the outboxes are written."""
         return b"" if self.state.journal is None else self.state.journal.take()
 
-    def restore(self, batches: Iterable[bytes], now_ms: int) -> None:
-        """Bring back what an earlier node with a journal stored; this node must be new."""
+    def restore(self, batches: Iterable[bytes], now_ms: int) -> list[SetAside]:
+        """Bring back what an earlier node with a journal stored; this node must be new.
+
+        Returns the records that could not be applied, in order; all others are.
+        """
         state = self.state
         state.now_ms = now_ms
         replay = Replay(state)
         for batch in batches:
             replay.apply(batch)
         connected = {one.number for one in replay.finish()}
+        state.aside += replay.aside
         if state.selections is not None:
             place_all_retained(state, state.selections)
             for one in state.selections.by_number.values():
@@ -354,11 +359,26 @@ class Node:
         if state.network is not None:
             state.network.restored()
         for session in list(state.sessions.values()):
-            self._lifecycle.restore(session, was_connected=session.number in connected)
+            self._restore_session(session, was_connected=session.number in connected)
         if any(key.startswith(HELD_NOTE) for key in state.notes):
             from nearcast.node.holding import queue_held
 
             queue_held(state, self._delivery)
+        aside, state.aside = state.aside, []
+        state.counters.journal_records_set_aside += len(aside)
+        return aside
+
+    def _restore_session(self, session: Session, *, was_connected: bool) -> None:
+        """Set the clocks of a session; a will that cannot be published is set aside."""
+        will = session.will
+        try:
+            self._lifecycle.restore(session, was_connected=was_connected)
+        except Exception as problem:
+            if will is None:
+                raise
+            self.state.aside.append(will_aside(session, will, problem))
+            session.will = None
+            self._lifecycle.restore(session, was_connected=was_connected)
 
     def snapshot(self) -> Iterator[bytes]:
         """Yield all that must survive, as records for a fresh journal file."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from struct import error as struct_error
 
 from nearcast.model import read_subscription, split_prefixes
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.model.requests import SELECTING, decoded
-from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.topics import split_shared
 from nearcast.node import journal as records
 from nearcast.node.journal import Journal, Kind
 from nearcast.node.message import Message
 from nearcast.node.session import RETAINED, Session, Subscription, WillMessage
+from nearcast.node.set_aside import SetAside, describe, kind_name, reason_of
 from nearcast.node.state import NodeState
+
+_PORTION_BYTES = 1 << 24  # of a snapshot, so that a batch's size fits its field whatever is held
 
 
 class Replay:
     """Applies records in order to an empty `NodeState`.
 
     Contract: the records are those of one journal, from its beginning or its last snapshot.
-    A record about a session that is not there is passed over: its session ended in the batch
-    before. Complexity: O(records), but O(queue) for a queued message that was dropped.
+    A record about a session that has ended is passed over. A record that cannot be applied
+    is set aside (`aside`) and the others are applied: `apply` never raises. Complexity: O(records),
+    but O(queue) for a queued message that was dropped.
     """
 
     def __init__(self, state: NodeState) -> None:
@@ -30,6 +32,9 @@ class Replay:
         self._sessions: dict[int, Session] = {}
         self._messages: dict[int, Message] = {}
         self._was_connected: set[int] = set()
+        self._over: set[int] = set()  # sessions that have ended
+        self._batch = 0
+        self.aside: list[SetAside] = []
         self.next_message = 1
         self._steps: dict[Kind, Callable[[bytes], None]] = {
             Kind.MESSAGE: self._message,
@@ -49,20 +54,50 @@ class Replay:
             Kind.WILL: self._will,
             Kind.NO_WILL: self._no_will,
             Kind.NOTE: self._note,
+            Kind.LONG_NOTE: self._long_note,
             Kind.SELECTED: self._selected,
             Kind.POSITION: self._position,
             Kind.CAME: self._came,
         }
 
     def apply(self, data: bytes) -> None:
-        """Apply joined records; what makes no sense is a `FileFormatError`."""
-        for kind, body in records.split_records(data):
-            try:
-                self._steps[kind](body)
-            except (KeyError, ValueError, struct_error, MqttProtocolError) as problem:
-                raise FileFormatError(
-                    f"a record that makes no sense ({problem!r})", where=f"journal, {kind.name}"
-                ) from None
+        """Apply the records of a batch; set aside those that cannot be applied."""
+        self._batch += 1
+        done = 0
+        try:
+            for position, kind, body in records.split_records(data):
+                self._apply_one(position, kind, body)
+                done = position + records.HEADER.size + len(body)
+        except FileFormatError as problem:
+            rest = data[done:]
+            about = f"the rest of the batch, {len(rest)} bytes"
+            reason = reason_of(problem)
+            self.aside.append(SetAside(self._batch, done, "?", about, reason, rest))
+
+    def _apply_one(self, position: int, kind: int, body: bytes) -> None:
+        try:
+            if kind not in Kind._value2member_map_:
+                raise FileFormatError(f"record kind {kind}", expected="one of this version")
+            self._steps[Kind(kind)](body)
+        except Exception as problem:  # noqa: BLE001 - whatever one record does, the others count
+            about = self.describe(kind, body)
+            record = records.HEADER.pack(kind, len(body)) + body
+            reason = reason_of(problem)
+            self.aside.append(
+                SetAside(self._batch, position, kind_name(kind), about, reason, record)
+            )
+
+    def describe(self, kind: int, body: bytes) -> str:
+        """Return what a record is about, by the names that are known so far."""
+        return describe(kind, body, self._client, self._topic)
+
+    def _client(self, number: int) -> str:
+        session = self._sessions.get(number)
+        return f"session {number}" if session is None else f"client {session.client_id!r}"
+
+    def _topic(self, number: int) -> str:
+        message = self._messages.get(number)
+        return str(number) if message is None else f"{number} ({message.topic_text()!r})"
 
     def finish(self) -> list[Session]:
         """Put the memory in order; return the sessions that were connected when it stopped."""
@@ -89,9 +124,23 @@ class Replay:
                 if one.selection is not None and self._state.selections is None:
                     raise MisuseError(one.text, expected="a declared space")
                 self._state.add_subscription(one)
-            except MisuseError:
+            except Exception as problem:  # noqa: BLE001 - the others come back all the same
                 del one.session.subscriptions[one.text]
                 self._state.counters.subscriptions_lost += 1
+                self.aside.append(_lost_subscription(one, problem))
+
+    def _told(self, number: int) -> Session | None:
+        """Return a session by number, None if it has ended; one never told of is an error."""
+        session = self._sessions.get(number)
+        if session is None and number not in self._over:
+            raise FileFormatError(f"session {number}", expected="one that an earlier record tells")
+        return session
+
+    def _message_of(self, number: int) -> Message:
+        message = self._messages.get(number)
+        if message is None:
+            raise FileFormatError(f"message {number}", expected="one that an earlier record tells")
+        return message
 
     # --- deliveries -----------------------------------------------------------------------
 
@@ -102,24 +151,30 @@ class Replay:
 
     def _sent(self, body: bytes) -> None:
         number, qos = records.SENT.unpack_from(body)
-        session = self._sessions.get(number)
+        session = self._told(number)
         if session is None:
             return
+        missing: list[int] = []
         pairs = records.SENT_ONE.iter_unpack(body[records.SENT.size :])
         for message_number, packet_id in pairs:
-            message = self._messages[message_number]
+            message = self._messages.get(message_number)
+            if message is None:
+                missing.append(message_number)
+                continue
             if session.queue and session.queue[0][0] is message:
                 session.queue.popleft()
             session.in_flight[packet_id] = message
             session.last_packet_id = packet_id
             if qos == 2:
                 session.exact.add(packet_id)
+        for message_number in missing:
+            self._message_of(message_number)  # raises, once the others are applied
 
     def _queued(self, body: bytes) -> None:
         number, message_number, qos = records.QUEUED.unpack(body)
-        session = self._sessions.get(number)
+        session = self._told(number)
         if session is not None:
-            session.queue.append((self._messages[message_number], qos))
+            session.queue.append((self._message_of(message_number), qos))
 
     def _unqueued(self, body: bytes) -> None:
         number, message_number, _ = records.QUEUED.unpack(body)
@@ -143,7 +198,8 @@ class Replay:
             session.released.pop(packet_id, None)
 
     def _recorded(self, body: bytes) -> None:
-        session, packet_id = self._packet(body)
+        number, packet_id = records.PACKET.unpack(body)
+        session = self._told(number)
         if session is not None:
             session.in_flight.pop(packet_id, None)
             session.exact.discard(packet_id)
@@ -151,7 +207,8 @@ class Replay:
             session.last_packet_id = max(session.last_packet_id, packet_id)
 
     def _incoming(self, body: bytes) -> None:
-        session, packet_id = self._packet(body)
+        number, packet_id = records.PACKET.unpack(body)
+        session = self._told(number)
         if session is not None:
             session.incoming.add(packet_id)
 
@@ -175,11 +232,12 @@ class Replay:
     def _ended(self, body: bytes) -> None:
         number = int.from_bytes(body, "little")
         self._sessions.pop(number, None)
+        self._over.add(number)
         self._was_connected.discard(number)
 
     def _subscribed(self, body: bytes) -> None:
         number, options, identifier = records.SUBSCRIBED.unpack_from(body)
-        session = self._sessions.get(number)
+        session = self._told(number)
         if session is None:
             return
         text = body[records.SUBSCRIBED.size :].decode()
@@ -197,7 +255,7 @@ class Replay:
 
     def _selected(self, body: bytes) -> None:
         number, options, identifier, age, weight, label_size = records.SELECTED.unpack_from(body)
-        session = self._sessions.get(number)
+        session = self._told(number)
         if session is None:
             return
         start = records.SELECTED.size + label_size
@@ -225,7 +283,7 @@ class Replay:
 
     def _position(self, body: bytes) -> None:
         number, lon, lat = records.POSITION.unpack(body)
-        session = self._sessions.get(number)
+        session = self._told(number)
         if session is not None:
             session.position = (lon, lat)
 
@@ -236,7 +294,7 @@ class Replay:
 
     def _will(self, body: bytes) -> None:
         number, delay_s, expiry_s, will_at_ms = records.WILL.unpack_from(body)
-        session = self._sessions.get(number)
+        session = self._told(number)
         if session is not None:
             message = records.decode_message(body, records.WILL.size)
             session.will = WillMessage(message, delay_s, expiry_s)
@@ -244,7 +302,7 @@ class Replay:
 
     def _came(self, body: bytes) -> None:
         number, came_ms = records.CAME.unpack(body)
-        session = self._sessions.get(number)
+        session = self._told(number)
         if session is not None:
             session.came_ms = came_ms
 
@@ -256,8 +314,16 @@ class Replay:
 
     def _note(self, body: bytes) -> None:
         until_ms, size = records.NOTE.unpack_from(body)
-        at = records.NOTE.size
-        self._state.set_note(body[at : at + size], body[at + size :], until_ms)
+        self._take_note(until_ms, body[records.NOTE.size :], size)
+
+    def _long_note(self, body: bytes) -> None:
+        until_ms, size = records.LONG_NOTE.unpack_from(body)
+        self._take_note(until_ms, body[records.LONG_NOTE.size :], size)
+
+    def _take_note(self, until_ms: int, content: bytes, size: int) -> None:
+        if size > len(content):
+            raise FileFormatError(f"a key of {size} bytes", expected=f"at most {len(content)}")
+        self._state.set_note(content[:size], content[size:], until_ms)
 
     # --- retained -------------------------------------------------------------------------
 
@@ -270,14 +336,28 @@ class Replay:
         self._state.retained.forget(body[2:].decode())
 
 
-def snapshot(state: NodeState, journal: Journal) -> Iterator[bytes]:
-    """Yield the fewest records that tell all that must survive; `journal` gives the numbers.
+def _lost_subscription(one: Subscription, problem: Exception) -> SetAside:
+    journal = Journal(keeps_ages=True)
+    journal.subscribed(one)
+    about = f"client {one.session.client_id!r}, filter {one.text!r}"
+    return SetAside(0, 0, Kind.SELECTED.name, about, reason_of(problem), journal.take())
 
-    Complexity: O(what is held); one session at a time.
+
+def snapshot(state: NodeState, live: Journal) -> Iterator[bytes]:
+    """Yield the fewest records that tell all that must survive, in portions.
+
+    The records are made apart from those of `live`, the node's journal: where the snapshot is
+    given up half-way, nothing of it may be told as news. Complexity: O(what is held).
     """
+    journal = Journal(keeps_ages=live.keeps_ages)
+    size = 0
     for message in state.retained.all():
         if not message.head.topic.startswith(b"$SYS/", 2):
             journal.retained(message)
+            size += message.size
+            if size >= _PORTION_BYTES:
+                size = 0
+                yield journal.take()
     for key, (until_ms, value) in state.notes.items():
         if until_ms > state.now_ms:
             journal.note(key, value, until_ms)
@@ -285,8 +365,19 @@ def snapshot(state: NodeState, journal: Journal) -> Iterator[bytes]:
     told: set[int] = set()
     for session in state.sessions.values():
         if session.is_durable or session.will is not None:
+            _name_messages(session, live)
             tell_session(session, journal, told)
             yield journal.take()
+
+
+def _name_messages(session: Session, live: Journal) -> None:
+    """See to it that all messages of a session have numbers that the node's journal knows."""
+    if session.is_durable:
+        for message in session.in_flight.values():
+            live.named(message)
+        for message, mark in session.queue:
+            if mark & 3 and not mark & RETAINED:
+                live.named(message)
 
 
 def tell_session(session: Session, journal: Journal, told: set[int]) -> None:

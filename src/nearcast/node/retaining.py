@@ -6,6 +6,7 @@ from nearcast.model import Event, MisuseError
 from nearcast.node.message import Message
 from nearcast.node.publish_properties import reread_properties
 from nearcast.node.selections import Selections
+from nearcast.node.set_aside import retained_aside
 from nearcast.node.state import NodeState
 
 
@@ -49,9 +50,12 @@ def forget_retained(state: NodeState, topic: str) -> None:
 def place_all_retained(state: NodeState, selections: Selections) -> None:
     """Find the places of all retained messages again, after a restart."""
     for message in state.retained.all():
-        event = event_of(state, selections, message)
-        if event is not None:
-            selections.crossing.put(event.topic, event, message)
+        try:
+            event = event_of(state, selections, message)
+            if event is not None:
+                selections.crossing.put(event.topic, event, message)
+        except Exception as problem:  # noqa: BLE001 - one message must not keep all others away
+            state.aside.append(retained_aside(message, problem))
 
 
 def event_of(state: NodeState, selections: Selections, message: Message) -> Event | None:

@@ -17,6 +17,7 @@ from nearcast.node.message import Message
 from nearcast.node.retained import RetainedStore
 from nearcast.node.routes import Route, Router
 from nearcast.node.session import Session, Subscription
+from nearcast.node.set_aside import SetAside, note_aside
 from nearcast.node.settings import NodeSettings
 from nearcast.node.timers import Timers
 
@@ -126,6 +127,7 @@ class NodeState:
     network: Network | None = None
     holding: Holding | None = None
     notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+    aside: list[SetAside] = field(default_factory=list)  # what could not be restored
 
     def set_note(self, key: bytes, value: bytes, until_ms: int) -> None:
         """Keep something for the network over a restart, until an instant; 0 forgets it."""
@@ -135,6 +137,11 @@ class NodeState:
             self.notes[key] = (until_ms, value)
         if self.journal is not None:
             self.journal.note(key, value, until_ms)
+
+    def set_note_aside(self, key: bytes, problem: Exception) -> None:
+        """Forget a note from before a restart that cannot be read, and say so."""
+        until_ms, value = self.notes.pop(key)
+        self.aside.append(note_aside(key, value, until_ms, problem))
 
     def add_subscription(self, one: Subscription, old: Subscription | None = None) -> None:
         """Let a subscription take effect, in place of one of the same identity.

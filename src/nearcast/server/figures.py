@@ -77,6 +77,9 @@ _TOTALS = (
     ("retained_released", "Retained messages held back and then sent"),
     ("retained_replaced", "Retained messages held back and never sent: a live one served"),
     ("tables_learned", "Tables for retained messages that the broker learned on its own"),
+    ("journal_records_set_aside", "Records of the journal that could not be applied at the start"),
+    ("journal_damages", "Damaged places found in the journal at the start"),
+    ("journal_compactions_failed", "Compactions of the journal that failed and are tried again"),
     ("near_without_position", "Subscriptions near a client whose place is unknown"),
 )
 

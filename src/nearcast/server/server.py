@@ -33,6 +33,7 @@ from nearcast.server.learning import learn_tables
 from nearcast.server.listening import Door, take_port, tls_context
 from nearcast.server.policies import FILE_NAME, PolicyFile
 from nearcast.server.reloading import log_share, merged
+from nearcast.server.restoring import restore_node
 from nearcast.server.storage import JournalFile
 from nearcast.server.tcp import MqttProtocol
 from nearcast.server.turns import Turns
@@ -174,10 +175,8 @@ class Server:
             return
         directory = Path(self.configuration.node.data) / "journal"
         self._journal = JournalFile(directory, syncs=mode == "power")
-        self.node.restore(self._journal.batches(), self.clock.now_ms())
+        restore_node(self.node, self._journal, self.clock.now_ms())
         log.info("%d sessions came back from %s", len(self.node.state.sessions), directory)
-        self.node.take_journal()  # the snapshot tells all of it
-        self._journal.compact(self.node.snapshot())
 
     def _load_policies(self) -> None:
         """Let a policy file that has changed decide from now on."""

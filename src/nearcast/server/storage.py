@@ -1,29 +1,41 @@
 """The journal on disk: one append-only file, replaced by a snapshot when it has grown.
 
-A file is a magic line and batches: length, CRC-32, records. A batch is written in one call before
-the answers of its turn leave, so that a killed process loses no batch that anybody has heard of.
-A batch cut short at the end of the file is what such a kill leaves: it is dropped. Damage
-anywhere else is an error, because then something that was acknowledged is lost.
+A batch is written in one call before the answers of its turn leave, so that a killed process loses
+no batch that anybody has heard of. A batch cut short at the end of the file is what such a kill
+leaves: it is dropped. Anything else that cannot be read is damage: it is told, the rest is used,
+and the damaged file is kept. `journal_format` knows the bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
-import zlib
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from struct import Struct
 
-from nearcast.model.errors import EnvironmentProblem, FileFormatError
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.node.set_aside import SetAside
+from nearcast.server.journal_format import (
+    Batch,
+    Damage,
+    batch_header,
+    file_header,
+    new_mark,
+    read_journal,
+)
 
-MAGIC = b"nearcast journal 1\n"
-_BATCH = Struct("<II")
 _SMALLEST_COMPACTION_BYTES = 64 << 20
+_SPARES = 2  # a compaction has two files open beside the one it replaces
 
 
 class JournalFile:
     """The journal of one data directory, which it locks.
+
+    After `batches` has come to its end, `damages` has what could not be read. A `compact` that
+    raises has changed nothing: the file before it is still in use, and no draft is left.
 
     Complexity: `append` one write; `compact` O(what survives), and the loop waits for it.
     """
@@ -32,11 +44,17 @@ class JournalFile:
         self.directory = directory
         self.syncs = syncs
         self.size = 0
+        self.damages: list[Damage] = []
+        self.path: Path | None = None  # of the file that was read, or is written
+        self._places: list[Batch] = []  # of what was read, without their records
         self._snapshot_size = 0
+        self._number = 1
+        self._mark = b""
         self._descriptor = -1
-        self._path: Path | None = None
-        directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._spares: list[int] = []
+        with _full_disk_told(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -46,45 +64,106 @@ class JournalFile:
                 where=str(directory),
                 todo="Stop that one, or name another directory with --data.",
             ) from None
+        self._take_spares()
+
+    # --- reading ----------------------------------------------------------------------------
 
     def batches(self) -> Iterator[bytes]:
-        """Yield the batches of the newest file, the oldest first."""
-        newest = max(self._files(), default=None)
-        if newest is None:
+        """Yield the batches of the newest file that can be read, the oldest first."""
+        self.path = newest_journal(self.directory)
+        if self.path is None:
             return
-        data = newest.read_bytes()
-        if not data.startswith(MAGIC):
-            raise FileFormatError(
-                repr(data[:20]), where=str(newest), expected=repr(MAGIC), todo="Move it away."
-            )
-        yield from read_batches(data, len(MAGIC), str(newest))
+        for one in read_journal(self.path.read_bytes(), str(self.path)):
+            if isinstance(one, Damage):
+                self.damages.append(one)
+            else:
+                self._places.append(Batch(one.number, one.position, b""))
+                yield one.records
+
+    def place_of(self, one: SetAside) -> str:
+        """Return where a record that was set aside stood."""
+        if not one.batch:
+            return str(self.path)
+        batch = self._places[one.batch - 1]
+        return f"{self.path}, batch {batch.number}, byte {batch.position + one.offset:,}"
+
+    def keep_damaged(self) -> Path | None:
+        """Keep the file that was read if something in it is damaged; return the kept one's path.
+
+        A last batch that a crash has cut short is no damage.
+        """
+        if self.path is None or all(one.is_tail for one in self.damages):
+            return None
+        kept = _free_name(self.path.with_suffix(".damaged"))
+        with _full_disk_told(self.directory):
+            os.link(self.path, kept)
+        return kept
+
+    def write_aside(self, aside: Iterable[SetAside]) -> Path:
+        """Write records that could not be applied to a file beside the journal; return its path."""
+        assert self.path is not None
+        path = _free_name(self.path.with_suffix(".set-aside"))
+        lines = [json.dumps(self._as_fields(one), ensure_ascii=False) + "\n" for one in aside]
+        with _full_disk_told(self.directory):
+            try:
+                _write_new(path, "".join(lines).encode(errors="replace"), syncs=self.syncs)
+            except OSError:
+                path.unlink(missing_ok=True)
+                raise
+        return path
+
+    def _as_fields(self, one: SetAside) -> dict[str, str]:
+        return {
+            "place": self.place_of(one),
+            "kind": one.kind,
+            "about": one.about,
+            "reason": one.reason,
+            "record": b64encode(one.record).decode(),
+        }
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def begin(self, snapshot: Iterable[bytes]) -> None:
+        """Begin to write, with what survives; a full disk is an `EnvironmentProblem`."""
+        with _full_disk_told(self.directory):
+            self.compact(snapshot)
 
     def compact(self, snapshot: Iterable[bytes]) -> None:
         """Begin a new file with what survives, and remove the older ones."""
-        older = sorted(self._files())
-        number = int(older[-1].stem.split("-")[1]) + 1 if older else 1
-        path = self.directory / f"journal-{number:08d}.log"
-        draft = path.with_suffix(".new")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        size = _write_all(descriptor, MAGIC)
-        for records in snapshot:
-            if records:
-                size += _write_all(descriptor, _framed(records))
-        if self.syncs:
-            os.fsync(descriptor)
-        draft.rename(path)
-        if self.syncs:
-            _sync_directory(self.directory)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._path = descriptor, path
-        self.size = self._snapshot_size = size
-        for one in older:
-            one.unlink()
+        self._give_spares()
+        try:
+            older = journal_files(self.directory)
+            number = int(older[-1].stem.split("-")[1]) + 1 if older else 1
+            path = self.directory / f"journal-{number:08d}.log"
+            draft = path.with_suffix(".new")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                mark = new_mark()
+                last, size = _write_snapshot(descriptor, mark, snapshot)
+                if self.syncs:
+                    os.fsync(descriptor)
+                draft.rename(path)
+            except BaseException:
+                os.close(descriptor)
+                draft.unlink(missing_ok=True)
+                raise
+            before, self._descriptor, self.path = self._descriptor, descriptor, path
+            self._mark, self._number = mark, last + 1
+            self.size = self._snapshot_size = size
+            if self.syncs:
+                _sync_directory(self.directory)
+            if before >= 0:
+                os.close(before)
+            for one in older:
+                one.unlink()
+        finally:
+            self._take_spares()
 
     def append(self, records: bytes) -> None:
         """Write one batch; it survives the process from here on."""
-        self.size += _write_all(self._descriptor, _framed(records))
+        header = batch_header(self._mark, self._number, records)
+        self.size += _write_all(self._descriptor, header + records)
+        self._number += 1
 
     def sync(self) -> None:
         """Wait until everything appended survives a loss of power."""
@@ -102,35 +181,74 @@ class JournalFile:
                 self.sync()
             os.close(self._descriptor)
             self._descriptor = -1
+        self._give_spares()
         os.close(self._lock)
 
-    def _files(self) -> list[Path]:
-        return list(self.directory.glob("journal-????????.log"))
+    def _take_spares(self) -> None:
+        """Hold descriptors for the next compaction: clients may take all others meanwhile."""
+        with contextlib.suppress(OSError):
+            while len(self._spares) < _SPARES:
+                self._spares.append(os.open(os.devnull, os.O_RDONLY))
+
+    def _give_spares(self) -> None:
+        while self._spares:
+            os.close(self._spares.pop())
 
 
-def read_batches(data: bytes, position: int, where: str) -> Iterator[bytes]:
-    """Yield the whole batches of a journal's bytes; stop at a last one that was cut short."""
-    end = len(data)
-    while position + _BATCH.size <= end:
-        size, checksum = _BATCH.unpack_from(data, position)
-        start = position + _BATCH.size
-        if start + size > end:
-            return
-        records = data[start : start + size]
-        if zlib.crc32(records) != checksum:
-            if start + size == end:
-                return
-            raise FileFormatError(
-                "a damaged batch",
-                where=f"{where}, byte {position}",
-                todo="Restore the file from a copy, or move it away and lose what it held.",
-            )
-        yield records
-        position = start + size
+def journal_files(directory: Path) -> list[Path]:
+    """Return the journal files of a directory, the oldest first."""
+    return sorted(directory.glob("journal-????????.log"))
 
 
-def _framed(records: bytes) -> bytes:
-    return _BATCH.pack(len(records), zlib.crc32(records)) + records
+def newest_journal(directory: Path) -> Path | None:
+    """Return the file that counts; older ones are left by a crash before they were removed."""
+    return max(journal_files(directory), default=None)
+
+
+def _write_snapshot(descriptor: int, mark: bytes, snapshot: Iterable[bytes]) -> tuple[int, int]:
+    """Write a whole file; return the number of its last batch and its size."""
+    size = _write_all(descriptor, file_header(mark, 0))
+    number = 0
+    for records in snapshot:
+        if records:
+            number += 1
+            size += _write_all(descriptor, batch_header(mark, number, records) + records)
+    header = file_header(mark, size)
+    if os.pwrite(descriptor, header, 0) != len(header):
+        raise OSError(5, "the header was not written whole")
+    return number, size
+
+
+def _write_new(path: Path, data: bytes, *, syncs: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        _write_all(descriptor, data)
+        if syncs:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free_name(path: Path) -> Path:
+    """Return the path, with a number behind it if it is taken."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+@contextlib.contextmanager
+def _full_disk_told(directory: Path) -> Iterator[None]:
+    """Turn what the disk refuses into an answer."""
+    try:
+        yield
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"the journal cannot be written ({problem.strerror or problem})",
+            where=str(directory),
+            todo="Free some space, or allow the broker to write there; the journal is as it was.",
+        ) from None
 
 
 def _write_all(descriptor: int, data: bytes) -> int:

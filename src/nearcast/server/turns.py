@@ -22,6 +22,7 @@ _MOST_READS = 256  # thousands may talk at once: those who came first need not w
 _CROWD_READS = 8
 _CROWD_BYTES = 1 << 16
 _CROWD_DELAYS = 8
+_COMPACTION_PAUSE_MS = 30_000  # after one that failed
 
 PasswordCheck = Callable[[Connect], Verdict]
 
@@ -69,6 +70,7 @@ class Turns:
         self._alarm_ms = 0
         self._held: list[tuple[Connection, list[bytes]]] = []
         self._sync: asyncio.Future[None] | None = None
+        self._compacts_at_ms = 0
         self._checks: set[asyncio.Task[None]] = set()
         self._is_over = False  # nothing is stored any more, so nothing may be said either
 
@@ -145,8 +147,29 @@ class Turns:
         records = self.node.take_journal()
         if records:
             journal.append(records)
-            if journal.wants_compaction and self._sync is None:
-                journal.compact(self.node.snapshot())
+            if (
+                journal.wants_compaction
+                and self._sync is None  # which would wait for a file that is closed
+                and self.now_ms >= self._compacts_at_ms
+            ):
+                self._compact(journal)
+
+    def _compact(self, journal: JournalFile) -> None:
+        """Replace the journal's file by a snapshot; where that fails, try again later."""
+        try:
+            journal.compact(self.node.snapshot())
+        except Exception as problem:  # noqa: BLE001 - all is in the old file, which goes on
+            self._counters.journal_compactions_failed += 1
+            self._compacts_at_ms = self.now_ms + _COMPACTION_PAUSE_MS
+            log.error(
+                "the journal could not be compacted (%s: %s); %s goes on with %d bytes, and "
+                "compaction is tried again in %d s",
+                type(problem).__name__,
+                problem,
+                journal.path,
+                journal.size,
+                _COMPACTION_PAUSE_MS // 1000,
+            )
 
     def _fail(self, problem: BaseException) -> None:
         """Stop: what cannot be stored must not be acknowledged."""

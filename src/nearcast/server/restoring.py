@@ -1,0 +1,68 @@
+"""A node's memory back from its journal: what cannot be read or applied is told, and kept."""
+
+from __future__ import annotations
+
+import logging
+
+from nearcast.node import Node
+from nearcast.node.set_aside import SetAside
+from nearcast.server.journal_format import Damage
+from nearcast.server.storage import JournalFile
+
+log = logging.getLogger("nearcast.server")
+
+_MOST_LINES = 20  # of the log, about records; the file has all of them
+
+
+def restore_node(node: Node, journal: JournalFile, now_ms: int) -> None:
+    """Bring a new node's memory back, and begin the journal's next file with it.
+
+    Damage and single records never make it fail; a disk that cannot be written to, and a file
+    that is no journal do.
+    """
+    aside = node.restore(journal.batches(), now_ms)
+    _tell_damages(node, journal)
+    if aside:
+        _set_aside(journal, aside)
+    node.take_journal()  # the snapshot tells all of it
+    journal.begin(node.snapshot())
+
+
+def _tell_damages(node: Node, journal: JournalFile) -> None:
+    """Log what could not be read, and keep the damaged file."""
+    damages = [one for one in journal.damages if not one.is_tail]
+    node.counters.journal_damages += len(damages)
+    for one in journal.damages:
+        level = logging.WARNING if one.is_tail else logging.ERROR
+        log.log(level, "%s", damage_text(one, str(journal.path)))
+    kept = journal.keep_damaged()
+    if kept is not None:
+        log.error(
+            "the journal was damaged in %d places: what could be read is served, the damaged file "
+            "is kept as %s; `nearcast journal check %s` says what it holds",
+            len(damages),
+            kept,
+            kept,
+        )
+
+
+def damage_text(one: Damage, where: str) -> str:
+    """Return what is wrong with a place of a file, in one line."""
+    size = f"{one.end - one.position:,} bytes dropped" if one.end > one.position else "nothing here"
+    if one.is_tail:
+        return f"{where}, byte {one.position:,}: {one.reason}, as a crash leaves it; {size}"
+    lost = "an unknown number of" if one.lost is None else str(one.lost)
+    return f"{where}, byte {one.position:,}: {one.reason}; {size}, {lost} batches lost"
+
+
+def _set_aside(journal: JournalFile, aside: list[SetAside]) -> None:
+    path = journal.write_aside(aside)
+    for one in aside[:_MOST_LINES]:
+        log.error(
+            "a record was set aside: %s: %s of %s: %s",
+            journal.place_of(one),
+            one.kind,
+            one.about,
+            one.reason,
+        )
+    log.error("%d records of the journal were set aside in %s", len(aside), path)
