@@ -149,5 +149,5 @@ def test_an_interruption_that_is_held_back_comes_afterwards():
 def test_a_door_without_a_network_is_said_to_be_of_no_use(capsys: pytest.CaptureFixture[str]):
     configuration = Configuration(network=NetworkSection(direct="127.0.0.1:7400"))
     server: Any = SimpleNamespace(ports=[], network=None, configuration=configuration)
-    _announce(server)
+    _announce(None, server)
     assert "direct is of no use without join" in capsys.readouterr().out

@@ -16,6 +16,7 @@ from nearcast.mqtt import (
     PacketReader,
     PacketType,
     Pingreq,
+    Properties,
     ProtocolVersion,
     Publish,
     PublishAnswer,
@@ -67,16 +68,19 @@ def test_publications_are_unsettled_until_their_last_answer() -> None:
     assert set(conversation.unsettled) == {2}
     hear(conversation, PublishAnswer(PUBCOMP, 2))
     assert not conversation.unsettled
-    assert not conversation.refused
 
 
-def test_refused_publications_are_remembered() -> None:
+def test_answers_to_publications_are_told_with_their_reason_strings() -> None:
     conversation = begun()
-    for qos in (1, 2):
+    told: list[tuple[int, str]] = []
+    conversation.answered = lambda _, reason, text: told.append((reason, text))
+    for qos in (1, 2, 2):
         conversation.publish(Publish("a", b"x", qos))
-    hear(conversation, PublishAnswer(PUBACK, 1, 0x97), PublishAnswer(PUBREC, 2, 0x87))
+    why = Properties(reason_string="not yours")
+    hear(conversation, PublishAnswer(PUBACK, 1, 0x97), PublishAnswer(PUBREC, 2, 0x87, why))
+    hear(conversation, PublishAnswer(PUBREC, 3, 0), PublishAnswer(PUBCOMP, 3))
 
-    assert [reason for _, reason in conversation.refused] == [0x97, 0x87]
+    assert told == [(0x97, ""), (0x87, "not yours"), (0, "")]
     assert not conversation.unsettled
 
 

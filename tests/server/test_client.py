@@ -99,7 +99,7 @@ def test_nobody_there_is_named() -> None:
 
 
 def test_figures_of_a_broker(all_doors: Any) -> None:
-    figures = broker_figures(Target(port=all_doors.port), 0.1)
+    figures = broker_figures(Target(port=all_doors.port))
 
     assert figures["version"].startswith("nearcast")
     assert "clients/connected" in figures

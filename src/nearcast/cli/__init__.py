@@ -7,6 +7,7 @@ Read `terminal.py` for how everything is printed and which exit codes there are.
 from __future__ import annotations
 
 import sys
+import traceback
 
 import typer
 
@@ -24,36 +25,41 @@ from nearcast.cli import (
     reproduce,
     serve,
 )
-from nearcast.cli.terminal import exit_code, report_error
+from nearcast.cli.terminal import exit_code, report_error, report_fields
 from nearcast.model.errors import NearcastError
 
+USAGE = 2
+BUG = 6
 INTERRUPTED = 130
 
 app = typer.Typer(
     name="nearcast",
     help="Publish/subscribe for things that move.",
-    epilog="Begin with: nearcast init, then nearcast config check, then nearcast demo",
+    epilog="Begin with: nearcast serve; then, in two other terminals, "
+    "nearcast sub -t 'shops/#' and nearcast pub -t shops/1 -m hello",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(serve.serve)
-app.command()(network.up)
-app.command()(network.nodes)
-app.command()(clients.pub)
-app.command()(clients.sub)
-app.command()(clients.status)
-app.command()(explain.explain)
-app.command()(serve.passwd)
-app.command()(config.init)
-app.add_typer(config.app, name="config")
-app.command()(demo.demo)
-app.add_typer(bench.app, name="bench")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(plan.app, name="plan")
-app.add_typer(policy.app, name="policy")
-app.command()(reproduce.reproduce)
+_RUN, _USE = "Run a broker", "Use a broker"
+_LEARN, _MEASURE = "Learn from its log", "See and measure it"
+app.command(rich_help_panel=_RUN)(serve.serve)
+app.command(rich_help_panel=_RUN)(config.init)
+app.add_typer(config.app, name="config", rich_help_panel=_RUN)
+app.command(rich_help_panel=_RUN)(serve.passwd)
+app.command(rich_help_panel=_RUN)(network.up)
+app.command(rich_help_panel=_RUN)(network.nodes)
+app.command(rich_help_panel=_USE)(clients.sub)
+app.command(rich_help_panel=_USE)(clients.pub)
+app.command(rich_help_panel=_USE)(clients.status)
+app.command(rich_help_panel=_USE)(explain.explain)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=_LEARN)
+app.add_typer(plan.app, name="plan", rich_help_panel=_LEARN)
+app.add_typer(policy.app, name="policy", rich_help_panel=_LEARN)
+app.command(rich_help_panel=_MEASURE)(demo.demo)
+app.add_typer(bench.app, name="bench", rich_help_panel=_MEASURE)
+app.command(rich_help_panel=_MEASURE)(reproduce.reproduce)
 
 
 def _version(*, wanted: bool) -> None:
@@ -77,21 +83,41 @@ def root(
 
 
 def main() -> None:
-    """Run the command line; our own errors become one line and an exit code."""
+    """Run the command line; an error becomes one line, or one JSON object, and an exit code."""
+    as_json = "--json" in sys.argv
     try:
-        app()
+        sys.exit(app(standalone_mode=not as_json) or 0)
     except NearcastError as error:
-        report_error(error, as_json="--json" in sys.argv)
+        report_error(error, as_json=as_json)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader (head, less) has gone: that is no error
         sys.stderr.close()
         sys.exit(0)
-    except Exception as error:
-        if not _follows_interrupt(error):
-            raise
-        sys.exit(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a script wants JSON and a code
+        if _follows_interrupt(error):
+            sys.exit(INTERRUPTED)
+        sys.exit(_report_other(error, as_json=as_json))
+
+
+def _report_other(error: Exception, *, as_json: bool) -> int:
+    """Print an error that is none of ours; return the exit code.
+
+    With --json Typer leaves its usage errors to us. They have no public class in common; all of
+    them, and nothing else, know how to format their message and which exit code they want.
+    """
+    usage = getattr(error, "format_message", None)
+    if as_json and usage is not None:
+        report_fields({"error": "UsageError", "message": usage()})
+        return USAGE
+    told = {"error": type(error).__name__, "message": str(error) or "a bug of Nearcast"}
+    if as_json:
+        report_fields(told | {"traceback": "".join(traceback.format_exception(error))})
+    else:
+        traceback.print_exception(error)
+        typer.echo("This is a bug of Nearcast. Please report it with the lines above.", err=True)
+    return BUG
 
 
 def _follows_interrupt(error: BaseException | None) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.sparking import started_spark
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
@@ -53,12 +54,11 @@ def audit(
     from nearcast.pipeline.audit_selections import Selecting
     from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
 
     selecting = None if config is None else Selecting(tuple(load(config, os.environ).space))
     allowance = Allowance(_milliseconds(skew, "--skew"), _milliseconds(settle, "--settle"))
     find_segments(input)  # what is no log is said before Spark takes its time to start
-    spark = spark_session(master)
+    spark = started_spark(master, as_json=json)
     with told_plainly(output), spark_progress(spark, "audit"):
         done = job.audit(spark, input, output, selecting=selecting, allowance=allowance)
     if json:

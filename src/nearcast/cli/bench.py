@@ -16,95 +16,98 @@ from typing import Annotated, Any
 
 import typer
 
-from nearcast.cli.terminal import console
+from nearcast.cli.terminal import JSON, console, print_json
 
 app = typer.Typer(help="Measure ours and peers side by side.", no_args_is_help=True)
 
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, for everyday use.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the figures to FILE.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Also write the figures as JSON.")
+]
 
 _PACKAGES = ("numpy", "numba", "shapely", "rtree", "superintervals", "intervaltree", "pyspark")
 
 
 @app.command()
-def match(*, quick: Quick = False, json: JsonFile = None) -> None:
+def match(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure indexes and matcher: exact and ranked matching at up to ten million subscriptions.
 
-    Example: nearcast bench match --quick --json match.json
+    Example: nearcast bench match --quick --out match.json
     """
-    _run("match", ("intervals", "boxes", "matcher"), json, quick=quick)
+    _run("match", ("intervals", "boxes", "matcher"), out, quick=quick, as_json=json)
 
 
 @app.command()
-def order(*, quick: Quick = False, json: JsonFile = None) -> None:
+def order(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure Δ-causal delivery beside three other algorithms: bytes, computation, memory.
 
     Example: nearcast bench order --quick
     """
-    _run("order", ("ordering",), json, quick=quick)
+    _run("order", ("ordering",), out, quick=quick, as_json=json)
 
 
 @app.command()
-def broker(*, quick: Quick = False, json: JsonFile = None) -> None:
+def broker(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure the broker beside Mosquitto, per second of broker CPU.
 
     Example: nearcast bench broker --quick
     """
-    _run("broker", ("broker",), json, quick=quick)
+    _run("broker", ("broker",), out, quick=quick, as_json=json)
 
 
 @app.command()
-def selective(*, quick: Quick = False, json: JsonFile = None) -> None:
+def selective(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure `$where` and `$near`: beside plain topics, and beside geohash topics on Mosquitto.
 
     Example: nearcast bench selective --quick
     """
-    _run("selective", ("selective",), json, quick=quick)
+    _run("selective", ("selective",), out, quick=quick, as_json=json)
 
 
 @app.command()
-def retained(*, quick: Quick = False, json: JsonFile = None) -> None:
+def retained(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure retained policies: decisions, estimators, learning, share of the gain.
 
     Example: nearcast bench retained --quick
     """
-    _run("retained", ("retained",), json, quick=quick)
+    _run("retained", ("retained",), out, quick=quick, as_json=json)
 
 
 @app.command()
-def plan(*, quick: Quick = False, json: JsonFile = None) -> None:
+def plan(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure the Q+R plan: building, finding leaves, deciding on handovers.
 
     Example: nearcast bench plan --quick
     """
-    _run("plan", ("locality",), json, quick=quick)
+    _run("plan", ("locality",), out, quick=quick, as_json=json)
 
 
 @app.command()
-def overlay(*, quick: Quick = False, json: JsonFile = None) -> None:
+def overlay(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure the content overlay: joining, routing, hops.
 
     Example: nearcast bench overlay --quick
     """
-    _run("overlay", ("overlay",), json, quick=quick)
+    _run("overlay", ("overlay",), out, quick=quick, as_json=json)
 
 
 @app.command()
-def network(*, quick: Quick = False, json: JsonFile = None) -> None:
+def network(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
     """Measure several nodes over NATS: the cost of crossing, what crosses, latency, causal order.
 
     Causal order is measured over a cluster of NATS servers in network namespaces (needs root).
 
     Example: nearcast bench network --quick
     """
-    _run("network", ("network", "causal_cluster"), json, quick=quick)
+    _run("network", ("network", "causal_cluster"), out, quick=quick, as_json=json)
 
 
 @app.command()
 def pipeline(
     *,
     quick: Quick = False,
-    json: JsonFile = None,
+    out: Out = None,
+    json: bool = JSON,
     positions: Annotated[
         str | None, typer.Option(help="A file of real positions for 'regions'.")
     ] = None,
@@ -113,14 +116,15 @@ def pipeline(
 
     Example: nearcast bench pipeline --quick
     """
-    _run("pipeline", ("pipeline",), json, quick=quick, positions=positions)
+    _run("pipeline", ("pipeline",), out, quick=quick, as_json=json, positions=positions)
 
 
 @app.command()
 def learning(
     *,
     quick: Quick = False,
-    json: JsonFile = None,
+    out: Out = None,
+    json: bool = JSON,
     positions: Annotated[
         str | None, typer.Option(help="A file of real positions for 'run'.")
     ] = None,
@@ -129,29 +133,45 @@ def learning(
 
     Example: nearcast bench learning --quick
     """
-    _run("learning", ("learning",), json, quick=quick, positions=positions)
+    _run("learning", ("learning",), out, quick=quick, as_json=json, positions=positions)
 
 
 def _run(
-    name: str, modules: tuple[str, ...], path: Path | None, *, quick: bool, **more: object
+    name: str,
+    modules: tuple[str, ...],
+    path: Path | None,
+    *,
+    quick: bool,
+    as_json: bool,
+    **more: object,
 ) -> None:
     """Run benchmark modules one after the other, print their rows and keep them."""
+    loaded = {module: _module(module) for module in modules}
     rows: list[dict[str, Any]] = []
-    typer.echo("; ".join(f"{what} {value}" for what, value in machine().items()))
-    for module in modules:
-        result = _module(module).run(quick=quick, **more)
+    _say("; ".join(f"{what} {value}" for what, value in machine().items()), as_json=as_json)
+    for module, benchmark in loaded.items():
+        result = benchmark.run(quick=quick, **more)
         if "skipped" in result:
-            typer.echo(f"{module} is skipped: {result['skipped']}")
-        print_rows(module, result["rows"])
+            _say(f"{module} is skipped: {result['skipped']}", as_json=as_json)
+        if not as_json:
+            print_rows(module, result["rows"])
         rows += [{"benchmark": module, **row} for row in result["rows"]]
     losses = [row["name"] for row in rows if row.get("holds") is False]
-    typer.echo(f"Where we lose or miss a target: {'; '.join(losses) or 'nowhere in this run'}")
+    lost = "; ".join(losses) or "nowhere in this run"
+    _say(f"Where we lose or miss a target: {lost}", as_json=as_json)
+    figures = {"bench": name, "quick": quick, "machine": machine(), "rows": rows}
     if path is not None:
         import json
 
-        figures = {"bench": name, "quick": quick, "machine": machine(), "rows": rows}
         path.write_text(json.dumps(figures, indent=2, default=str), encoding="utf-8")
-        typer.echo(f"Wrote {path}")
+        _say(f"Wrote {path}", as_json=as_json)
+    if as_json:
+        print_json(figures)
+
+
+def _say(text: str, *, as_json: bool) -> None:
+    """Print a line for people, beside the figures where these go to a machine."""
+    typer.echo(text, err=as_json)
 
 
 def _module(name: str) -> Any:

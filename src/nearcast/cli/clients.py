@@ -9,52 +9,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.terminal import JSON, print_json
+from nearcast.cli.connecting import (
+    CaFile,
+    Certificate,
+    ClientId,
+    Host,
+    Key,
+    Password,
+    Port,
+    SessionTime,
+    User,
+    Version,
+    target_of,
+)
+from nearcast.cli.terminal import JSON, print_json, report_fields
+from nearcast.cli.tracks import Positions, TrackFile
 
 if TYPE_CHECKING:
     from nearcast.mqtt import Properties as PacketProperties
     from nearcast.mqtt import Publish
-    from nearcast.server import Target
+    from nearcast.server import Client
 
-Host = Annotated[str, typer.Option("--host", "-h", help="The broker's address.")]
-Port = Annotated[int, typer.Option("--port", "-p", help="The broker's port.")]
-ClientId = Annotated[str, typer.Option("--id", "-i", help="The client identifier.")]
-User = Annotated[str | None, typer.Option("--user", "-u", help="The user's name.")]
-Password = Annotated[str | None, typer.Option("--password", "-P", help="The password.")]
 Qos = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")]
-Version = Annotated[str, typer.Option("--version", "-V", help="MQTT version: 5 or 3.1.1.")]
-CaFile = Annotated[Path | None, typer.Option("--cafile", help="Use TLS; trust this authority.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 Topics = Annotated[
     list[str], typer.Option("--topic", "-t", help="A topic filter; may be repeated.")
 ]
-
-
-def _target(
-    host: str,
-    port: int,
-    client_id: str,
-    user: str | None,
-    password: str | None,
-    version: str,
-    ca_file: Path | None,
-) -> Target:
-    from nearcast.model.errors import MisuseError
-    from nearcast.mqtt import ProtocolVersion
-    from nearcast.server import Target
-
-    versions = {"5": ProtocolVersion.V5, "3.1.1": ProtocolVersion.V311}
-    if version not in versions:
-        raise MisuseError(repr(version), where="--version", expected="5 or 3.1.1")
-    return Target(
-        host=host,
-        port=port,
-        version=versions[version],
-        client_id=client_id,
-        user_name=user,
-        password=None if password is None else password.encode(),
-        ca_file=ca_file,
-    )
 
 
 Properties = Annotated[
@@ -78,6 +58,8 @@ def pub(
     ] = False,
     retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for newcomers.")] = False,
     properties: Properties = None,
+    position: Positions = None,
+    track: TrackFile = None,
     qos: Qos = 0,
     host: Host = "127.0.0.1",
     port: Port = 1883,
@@ -86,24 +68,48 @@ def pub(
     password: Password = None,
     version: Version = "5",
     ca_file: CaFile = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    session: SessionTime = "",
+    json: bool = JSON,
 ) -> None:
     """Publish a message, a file, or each line of standard input.
 
-    Example: nearcast pub -t shops/bakery -m '{"price": 3}' -q 1
+    What the broker says about a message (at QoS 1 and 2) is printed to standard error.
 
-    Example: nearcast pub -t shops/bakery -m fresh -D '$lifetime=250ms' -D '$top=3'
+    Example: nearcast pub -t shops/bakery -m '{"price": 3, "lon": 2.35, "lat": 48.85}' -q 1
+
+    Example: nearcast pub -t shops/bakery -m '{"price": 3}' -D '$lifetime=250ms' -D '$top=3'
     """
+    from nearcast.cli.tracks import position_messages, read_track
     from nearcast.mqtt import Publish
     from nearcast.server import Client
 
     payloads = _payloads(message, file, null=null, lines=lines)
     extra = _user_properties(properties, version)
-    target = _target(host, port, client_id, user, password, version, ca_file)
+    places = [each for _, each in position_messages(read_track(position, track))]
+    target = target_of(
+        host,
+        port,
+        client_id,
+        user,
+        password,
+        version=version,
+        ca_file=ca_file,
+        certificate=certificate,
+        key=key,
+        session=session,
+    )
     with Client(target) as client:
-        client.publish(
+        client.publish(places)
+        count = client.publish(
             Publish(topic, payload, qos=qos, retain=retain, properties=extra)
             for payload in payloads
         )
+    if json:
+        print_json({"published": count, "notes": client.notes})
+    else:
+        _tell(client.notes)
 
 
 def _payloads(
@@ -138,11 +144,12 @@ def _user_properties(texts: list[str] | None, version: str) -> PacketProperties:
             expected="MQTT 5",
             todo="Leave --version away, or write prefixes such as $where/… before the topic.",
         )
-    pairs = tuple(_pair(text) for text in texts or [])
+    pairs = tuple(pair_of(text) for text in texts or [])
     return Properties(user_properties=pairs) if pairs else Properties()
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair_of(text: str) -> tuple[str, str]:
+    """Return the user property that NAME=VALUE states."""
     from nearcast.model.errors import MisuseError
 
     name, equals, value = text.partition("=")
@@ -168,6 +175,8 @@ def sub(
         bool, typer.Option("--live", "-R", help="Leave out what was retained before.")
     ] = False,
     properties: Properties = None,
+    position: Positions = None,
+    track: TrackFile = None,
     qos: Qos = 0,
     host: Host = "127.0.0.1",
     port: Port = 1883,
@@ -176,23 +185,47 @@ def sub(
     password: Password = None,
     version: Version = "5",
     ca_file: CaFile = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    session: SessionTime = "",
     json: bool = JSON,
 ) -> None:
     """Print messages as they come, until Ctrl-C.
 
+    When the broker has taken the subscription, a line on standard error says so, and what the
+    broker has to say about it.
+
     Example: nearcast sub -t 'shops/#' -v
 
-    Example: nearcast sub -t 'shops/#' -D '$where=price < 100' -D '$near=500m'
+    Example: nearcast sub -t 'shops/#' -D '$where=price < 100' -D '$near=500m' --position 2.35,48.85
+
+    Example: nearcast sub -t 'shops/#' -q 1 --id bob --session 1h
     """
+    from nearcast.cli.tracks import position_messages, read_track
     from nearcast.mqtt import FilterRequest
     from nearcast.server import Client
 
+    extra = _user_properties(properties, version)
+    places = position_messages(read_track(position, track))
+    target = target_of(
+        host,
+        port,
+        client_id,
+        user,
+        password,
+        version=version,
+        ca_file=ca_file,
+        certificate=certificate,
+        key=key,
+        session=session,
+    )
     seen = 0
-    target = _target(host, port, client_id, user, password, version, ca_file)
     with Client(target) as client:
-        requests = (FilterRequest(each, qos) for each in topic)
-        client.subscribe(*requests, properties=_user_properties(properties, version))
-        for message in client.messages(wait):
+        client.publish(each for after_s, each in places if not after_s)
+        granted = client.subscribe(*(FilterRequest(each, qos) for each in topic), properties=extra)
+        _tell_subscribed(client, dict(zip(topic, granted, strict=True)), as_json=json)
+        later = [one for one in places if one[0]]
+        for message in client.messages(wait, later):
             if live and message.retain:
                 continue
             _show(message, verbose=verbose, as_json=json)
@@ -201,6 +234,23 @@ def sub(
                 return
     if count is not None:
         raise typer.Exit(1)  # fewer came than were asked for
+
+
+def _tell_subscribed(client: Client, granted: dict[str, int], *, as_json: bool) -> None:
+    """Say on standard error that the subscription is in force, and what the broker said."""
+    connack = client.conversation.connack
+    resumed = connack is not None and connack.session_present
+    if as_json:
+        report_fields({"subscribed": granted, "resumed": resumed, "notes": client.notes})
+        return
+    told = ", ".join(f"{topic} at QoS {qos}" for topic, qos in granted.items())
+    typer.echo(f"Subscribed to {told}" + ("; the session goes on" if resumed else ""), err=True)
+    _tell(client.notes)
+
+
+def _tell(notes: list[str]) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _show(message: Publish, *, verbose: bool, as_json: bool) -> None:
@@ -230,6 +280,8 @@ def status(
     user: User = None,
     password: Password = None,
     ca_file: CaFile = None,
+    certificate: Certificate = None,
+    key: Key = None,
     json: bool = JSON,
 ) -> None:
     """Show a running broker's figures: clients, messages, what was dropped ($SYS).
@@ -238,7 +290,11 @@ def status(
     """
     from nearcast.server import broker_figures
 
-    figures = broker_figures(_target(host, port, client_id, user, password, "5", ca_file))
+    figures = broker_figures(
+        target_of(
+            host, port, client_id, user, password, ca_file=ca_file, certificate=certificate, key=key
+        )
+    )
     if json:
         print_json(figures)
         return

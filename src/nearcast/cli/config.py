@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from nearcast.cli.serve import DEFAULT
 from nearcast.cli.terminal import JSON, as_fields, print_json
 
 app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 
-DEFAULT = Path("nearcast.toml")
 ConfigFile = Annotated[Path, typer.Argument(help="The configuration file.", show_default=True)]
 
 
@@ -20,6 +20,7 @@ def init(
     path: ConfigFile = DEFAULT,
     *,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    json: bool = JSON,
 ) -> None:
     """Write a commented example configuration.
 
@@ -35,7 +36,11 @@ def init(
         path.write_text(EXAMPLE, encoding="utf-8")
     except OSError as error:
         raise EnvironmentProblem(f"cannot write ({error.strerror})", where=str(path)) from None
-    typer.echo(f"Wrote {path}. Next: nearcast config check {path}")
+    if json:
+        print_json({"file": str(path)})
+        return
+    serve = "nearcast serve" if path == DEFAULT else f"nearcast serve --config {path}"
+    typer.echo(f"Wrote {path}. Change what you like, then: nearcast config check {path}; {serve}")
 
 
 @app.command()

@@ -32,7 +32,9 @@ def demo(
 
     from nearcast.demo.page import write_page
     from nearcast.demo.story import tell
+    from nearcast.pipeline.session import check_spark
 
+    check_spark()  # it is needed at the end only, a minute from now
     if (out / "nearcast.toml").exists():
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)

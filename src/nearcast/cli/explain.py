@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.clients import CaFile, ClientId, Host, Password, Port, User, _pair, _target
+from nearcast.cli.clients import pair_of
+from nearcast.cli.connecting import (
+    CaFile,
+    Certificate,
+    ClientId,
+    Host,
+    Key,
+    Password,
+    Port,
+    User,
+    target_of,
+)
 from nearcast.cli.terminal import JSON, print_json, told_of_files
 
 if TYPE_CHECKING:
@@ -48,6 +59,8 @@ def explain(
     user: User = None,
     password: Password = None,
     ca_file: CaFile = None,
+    certificate: Certificate = None,
+    key: Key = None,
     json: bool = JSON,
 ) -> None:
     """Say step by step why a client gets, or does not get, a message.
@@ -68,10 +81,12 @@ def explain(
         raise MisuseError("no topic", expected="--topic, or --log with --event")
     else:
         question: dict[str, Any] = {"client": client, "topic": topic, "payload": message}
-        question |= {"properties": [list(_pair(each)) for each in properties or []], "qos": qos}
+        question |= {"properties": [list(pair_of(each)) for each in properties or []], "qos": qos}
         if publisher is not None:
             question["publisher"] = publisher
-        target = _target(host, port, client_id, user, password, "5", ca_file)
+        target = target_of(
+            host, port, client_id, user, password, ca_file=ca_file, certificate=certificate, key=key
+        )
         found = _from_broker(target, question)
     if json:
         print_json(found)

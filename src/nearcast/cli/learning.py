@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nearcast.cli.sparking import started_spark
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
@@ -89,15 +90,17 @@ def plan(
     """
     from nearcast.pipeline import plans
     from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.inputs import check_table
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
     from nearcast.pipeline.tables import read_table
 
     rules = _plan_rules(leaves, capacity, brokers, depth, bounds)
     path = plan_file or Path(output) / plans.PLAN_FILE
     last = plans.last_plan(path)
     table = regions or f"{input.rstrip('/').rpartition('/')[0] or '.'}/regions"
-    spark = spark_session(master)
+    for root in (input, table):
+        check_table(root)
+    spark = started_spark(master, as_json=json)
     with told_plainly(output), spark_progress(spark, "plan"):
         slow = plans.regions_of(read_table(spark, table))
         found = plans.lay_out(read_table(spark, input), slow, rules, last)
@@ -128,15 +131,16 @@ def histogram(
     """
     from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.histograms import count_events, load_histogram, save_histogram
+    from nearcast.pipeline.inputs import check_there
     from nearcast.pipeline.nightly import histogram_summary
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
     from nearcast.pipeline.sources import read_all
 
     declared = _declared(_load(config or Path("nearcast.toml")), space)
     path = Path(output) / f"histogram-{space}.json"
     last = load_histogram(path) if path.exists() else None
-    spark = spark_session(master)
+    check_there(input)
+    spark = started_spark(master, as_json=json)
     with told_plainly(output), spark_progress(spark, "histogram"):
         found = count_events(read_all(spark, input), declared)
     save_histogram(found, path)
@@ -159,10 +163,10 @@ def train(
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
-    """Learn from an event log when retained messages are worth sending.
+    r"""Learn from an event log when retained messages are worth sending.
 
-    For topics under a [[retained]] block with mode "learned": rates out of the log, an exact table
-    for each, like rates solved once. Writes the table OUTPUT/topic_policies and the policy file.
+    For topics under a \[\[retained]] block with mode "learned": rates out of the log, an exact
+    table for each, like rates solved once. Writes the table OUTPUT/topic_policies and the policy file.
 
     Example: nearcast pipeline train --input data/eventlog --output nightly
     --policies data/policies.json
@@ -171,14 +175,13 @@ def train(
     from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.log_checks import check_logs
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
 
     settings = _settings(_load(config or Path("nearcast.toml")))
     path = policies or Path(output) / training.POLICY_FILE
     last = training.last_policies(path)
     check_logs(input)
     rules = training.TrainingRules(most_topics=most_topics, refit=refit)
-    spark = spark_session(master)
+    spark = started_spark(master, as_json=json)
     with told_plainly(input[0]), spark_progress(spark, "train"):
         done = training.train(spark, input, output, settings, rules, last)
         training.save_trained(done, path)
@@ -216,8 +219,8 @@ def run(
     """
     from nearcast.pipeline import nightly
     from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.inputs import check_positions
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
     from nearcast.pipeline.training import TrainingRules
 
     configuration = _load(config)
@@ -230,7 +233,8 @@ def run(
         policy_file=policies,
     )
     before = nightly.last_report(output)
-    spark = spark_session(master)
+    check_positions(input)
+    spark = started_spark(master, as_json=json)
     tell = _silent if json else lambda step: _print_step(step, before.get(step.name))
     with told_plainly(output), spark_progress(spark, "run"):
         steps = nightly.run(spark, input, output, rules, audit=_audit(configuration), tell=tell)

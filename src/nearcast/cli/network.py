@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.serve import ConfigFile, NoConfig, found_config
 from nearcast.cli.terminal import JSON, console, print_json, told_by_option
 from nearcast.model.errors import MisuseError
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _LAST_PORT = 65_535
 _WIDE = 100
 _NOT_YET = re.compile(r"^Network \S+ \(not yet: (.*)\)$", re.MULTILINE)
-Config = Annotated[Path | None, typer.Option(help="The configuration file.")]
 
 
 def up(
@@ -36,15 +36,19 @@ def up(
     port: Annotated[
         int, typer.Option(min=1, max=_LAST_PORT, help="The first node's port; the others follow.")
     ] = 1883,
-    config: Config = None,
+    config: ConfigFile = None,
+    no_config: NoConfig = False,
     nats: Annotated[
         str | None, typer.Option(help="A NATS that runs already; without it one is started.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Keep state and logs here; without it nothing is kept.")
     ] = None,
+    json: bool = JSON,
 ) -> None:
     """Start a small network on this machine: NATS and some nodes. Ctrl-C ends all of them.
+
+    Like 'serve', the nodes read ./nearcast.toml if that is there.
 
     Example: nearcast up --nodes 4
     """
@@ -55,6 +59,7 @@ def up(
         from nearcast.config import load
         from nearcast.server.processes import Fleet
 
+    config = found_config(config, no_config=no_config)
     load(config, os.environ)  # what is wrong with it is told before anything is started
     with contextlib.ExitStack() as stack:
         stack.enter_context(_interrupted_by(signal.SIGTERM))
@@ -66,7 +71,10 @@ def up(
         for number in range(nodes):
             fleet.start_node(f"node-{number + 1}", port + number, address, config)
         fleet.wait_until_ready()
-        _print_fleet(fleet, address, keeps=data is not None)
+        if json:
+            _print_fleet_json(fleet, address)
+        else:
+            _print_fleet(fleet, address, config, keeps=data is not None)
         _tell_of_islands(fleet)
         _watch_over(fleet)
 
@@ -98,7 +106,13 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
         signal.raise_signal(number)
 
 
-def _print_fleet(fleet: Fleet, address: str, *, keeps: bool) -> None:
+def _print_fleet_json(fleet: Fleet, address: str) -> None:
+    nodes = [{"node": one.name, "port": one.port, "process": one.pid} for one in fleet.nodes]
+    print_json({"ready": True, "nats": address, "nodes": nodes})
+    sys.stdout.flush()
+
+
+def _print_fleet(fleet: Fleet, address: str, config: Path | None, *, keeps: bool) -> None:
     from rich.table import Table
 
     table = Table(title=f"NATS at {address}", title_justify="left")
@@ -108,6 +122,7 @@ def _print_fleet(fleet: Fleet, address: str, *, keeps: bool) -> None:
         where = str(child.log) if keeps else ""
         table.add_row(child.name, f"mqtt://127.0.0.1:{child.port}", str(child.pid), where)
     console().print(table)
+    typer.echo(f"Configuration: {config or 'none, the defaults hold'}")
     typer.echo(f"See it with: nearcast nodes --join {address}")
     typer.echo("Ready. Stop with Ctrl-C.")
     sys.stdout.flush()
@@ -139,7 +154,8 @@ def nodes(
     *,
     join: Annotated[str | None, typer.Option(help="The address of NATS.")] = None,
     network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
-    config: Config = None,
+    config: ConfigFile = None,
+    no_config: NoConfig = False,
     leave: Annotated[
         str | None, typer.Option(metavar="NODE", help="Let a node hand over, leave and end.")
     ] = None,
@@ -170,20 +186,21 @@ def nodes(
     given = [name for name, value in wishes.items() if value is not None]
     if len(given) > 1:
         raise MisuseError(" and ".join(given), where="nodes", expected="one of them at a time")
-    section = _section(config, join, network)
+    section = _section(found_config(config, no_config=no_config), join, network)
     if leave is not None:
         asyncio.run(ask_to_leave(section, leave))
-        typer.echo(f"{leave} is leaving.")
+        _say(f"{leave} is leaving.", {"leaving": leave}, as_json=json)
         return
     if forget is not None:
         asyncio.run(forget_node(section, forget))
-        typer.echo(f"The network keeps nothing for {forget} any more.")
+        told = f"The network keeps nothing for {forget} any more."
+        _say(told, {"forgotten": forget}, as_json=json)
         return
     if plan is not None:
-        _share(section, plan)
+        _share(section, plan, as_json=json)
         return
     if policies is not None:
-        _share_policies(section, policies)
+        _share_policies(section, policies, as_json=json)
         return
     members = asyncio.run(look(section))
     if json:
@@ -196,7 +213,14 @@ def nodes(
         raise typer.Exit(1)
 
 
-def _share(section: NetworkSection, path: Path) -> None:
+def _say(text: str, fields: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        print_json(fields)
+    else:
+        typer.echo(text)
+
+
+def _share(section: NetworkSection, path: Path, *, as_json: bool) -> None:
     import asyncio
 
     from nearcast.cli.terminal import told_of_files
@@ -206,10 +230,11 @@ def _share(section: NetworkSection, path: Path) -> None:
     with told_of_files():
         plan = load_plan(path)
     named = asyncio.run(share_plan(section, plan))
-    typer.echo(f"Plan {named.version} is shared with {', '.join(named.nodes)}.")
+    told = f"Plan {named.version} is shared with {', '.join(named.nodes)}."
+    _say(told, {"plan": named.version, "nodes": list(named.nodes)}, as_json=as_json)
 
 
-def _share_policies(section: NetworkSection, path: Path) -> None:
+def _share_policies(section: NetworkSection, path: Path, *, as_json: bool) -> None:
     import asyncio
 
     from nearcast.cli.terminal import told_of_files
@@ -219,7 +244,7 @@ def _share_policies(section: NetworkSection, path: Path) -> None:
     with told_of_files():
         text = policies_to_text(read_policies(path))
     version = asyncio.run(share_policies(section, text))
-    typer.echo(f"Policies {version} are shared.")
+    _say(f"Policies {version} are shared.", {"policies": version}, as_json=as_json)
 
 
 def _section(config: Path | None, join: str | None, network: str | None) -> NetworkSection:

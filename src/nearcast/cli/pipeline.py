@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearcast.cli import auditing, learning
-from nearcast.cli.terminal import JSON, print_json
+from nearcast.cli.sparking import started_spark
+from nearcast.cli.terminal import JSON, print_json, report_fields
 
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
@@ -52,8 +53,8 @@ def ingest(
     from nearcast.pipeline.event_logs import is_event_log
     from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.ingest_events import ingest_events
+    from nearcast.pipeline.inputs import check_source
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
     from nearcast.pipeline.sources import read_events, read_source
 
     section = _section(config, space) if space else None
@@ -66,7 +67,9 @@ def ingest(
     declared = section.to_space() if section else None
     names = _mapping(columns, _event_columns(declared) if declared else job.COLUMNS)
     cleaning = job.Cleaning(max_speed, gap, timezone)
-    spark = spark_session(master)
+    renamed = {want: source for want, source in names.items() if want != source}
+    check_source(input, renamed if declared else names)
+    spark = started_spark(master, as_json=json)
     with told_plainly(output), spark_progress(spark, "ingest"):
         if declared:
             events = read_events(spark, input, declared, names)
@@ -109,13 +112,14 @@ def regions(
     from nearcast.locality.slow_regions import RegionRules
     from nearcast.pipeline import regions as job
     from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.inputs import check_table
     from nearcast.pipeline.pictures import draw_regions
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
     from nearcast.pipeline.tables import read_table
 
     rules = RegionRules(slow, slow_share, density, min_cells)
-    spark = spark_session(master)
+    check_table(input)
+    spark = started_spark(master, as_json=json)
     with told_plainly(output), spark_progress(spark, "regions"):
         found = job.find_regions(read_table(spark, input), output, cell, rules)
         job.write_geojson(found, Path(output) / "regions.geojson")
@@ -159,15 +163,17 @@ def match(
     """
     from nearcast.matching.ranking import checked_rank
     from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.inputs import check_there
     from nearcast.pipeline.match import Question
     from nearcast.pipeline.matching_job import match_tables
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
     from nearcast.pipeline.sources import read_all
 
     declared = _space(config, space)
     question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
-    spark = spark_session(master)
+    for path in (input, subscriptions):
+        check_there(path)
+    spark = started_spark(master, as_json=json)
     with told_plainly(output), spark_progress(spark, "match"):
         events, wishes = read_all(spark, input), read_all(spark, subscriptions)
         done = match_tables(events, wishes, declared, question, output)
@@ -206,10 +212,12 @@ def stream(
         bool, typer.Option("--once", help="Stop when all that is there is done.")
     ] = False,
     master: Master = "local[*]",
+    json: bool = JSON,
 ) -> None:
     """Match events as they appear in files or are published, against subscriptions as they change.
 
     Killed at any moment and started again, it goes on where it was: nothing lost, nothing doubled.
+    It says when it listens; what is published after that line is matched.
 
     Example: nearcast pipeline stream --space shops --input events --subscriptions changes
     --output found --checkpoint state
@@ -220,23 +228,29 @@ def stream(
     from nearcast.matching.ranking import checked_rank
     from nearcast.model.errors import EnvironmentProblem
     from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.inputs import check_there
     from nearcast.pipeline.match import Question
-    from nearcast.pipeline.session import spark_session
-    from nearcast.pipeline.stream import Stream, start, unfinished_batch
+    from nearcast.pipeline.stream import Stream, check_event_files, start, unfinished_batch
 
     declared = _space(config, space)
     question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
     live = _live(config, space, input, source, deliver)
     paths = (Path(input or source), Path(subscriptions), Path(output), checkpoint)
     asked = Stream(*paths, declared, question, files_a_batch)
-    spark = spark_session(master)
+    if live is None:
+        check_event_files(asked)
+    check_there(subscriptions)
+    spark = started_spark(master, as_json=json)
     with told_plainly(output):
         if live is None:
-            start(spark, asked, once=once).awaitTermination()
+            query = start(spark, asked, once=once)
+            _tell_listening(f"new files in {input}", as_json=json)
+            query.awaitTermination()
         else:
             from nearcast.pipeline.live import start_live
 
             with start_live(spark, asked, live, once=once) as running:
+                _tell_listening(live.source.place, as_json=json)
                 running.wait()
     if (batch := unfinished_batch(checkpoint)) is not None:
         raise EnvironmentProblem(
@@ -244,7 +258,18 @@ def stream(
             where=str(checkpoint),
             todo="Start it again: it goes on with that batch",
         )
-    typer.echo(f"Done: deliveries in {output}/deliveries")
+    if json:
+        print_json({"output": output})
+    else:
+        typer.echo(f"Done: deliveries in {output}/deliveries")
+
+
+def _tell_listening(place: str, *, as_json: bool) -> None:
+    """Say that nothing published from now on is missed."""
+    if as_json:
+        report_fields({"listening": place})
+    else:
+        typer.echo(f"Listening to {place}. What is published from now on is matched.", err=True)
 
 
 def _live(config: Path, space: str, folder: str, source: str, deliver: str) -> Live | None:

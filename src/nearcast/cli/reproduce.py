@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.sparking import need, started_spark
 from nearcast.cli.terminal import JSON, console, print_json
 
 if TYPE_CHECKING:
@@ -24,23 +25,23 @@ def reproduce(
     master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     json: bool = JSON,
 ) -> None:
-    """Run the experiments of papers 0 to 4 again, and say which claims hold.
+    r"""Run the experiments of papers 0 to 4 again, and say which claims hold.
 
     Writes OUT/report.html (one page that needs nothing else), claims.json, rows.json and figures/.
-    Needs Java, 'nearcast[spark]' and 'nearcast[research]'. Without --quick it takes hours. A claim
-    that does not hold is a result, not an error: the exit code is 0.
+    Needs Java, 'nearcast\[spark]' and 'nearcast\[research]'. Without --quick it takes hours. A
+    claim that does not hold is a result, not an error: the exit code is 0.
 
     Example: nearcast reproduce --quick --out reproduction
     """
     from nearcast.pipeline.failures import told_plainly
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.session import spark_session
     from nearcast.reproduction import reproduce as run
     from nearcast.reproduction.reproduce import REPORT, check
 
     papers = paper or []
+    need("matplotlib", extra="research")
     check(out, papers)
-    spark = spark_session(master, name="nearcast-reproduce")
+    spark = started_spark(master, as_json=json, name="nearcast-reproduce")
     with told_plainly(str(out)), spark_progress(spark, "reproduce"):
         outcome = run(spark, out, papers=papers, quick=quick)
     if json:

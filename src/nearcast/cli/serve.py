@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from nearcast.cli.terminal import JSON, print_json, told_by_option
 
 if TYPE_CHECKING:
     from nearcast.config import Configuration
@@ -23,11 +26,29 @@ _OPTIONS = {
 }
 
 
+DEFAULT = Path("nearcast.toml")
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(help="The configuration file; without it, ./nearcast.toml if that is there."),
+]
+NoConfig = Annotated[bool, typer.Option("--no-config", help="Read no configuration file.")]
+
+
+def found_config(path: Path | None, *, no_config: bool) -> Path | None:
+    """Return the configuration file to read: the one given, else ./nearcast.toml if it exists."""
+    from nearcast.model.errors import MisuseError
+
+    if no_config:
+        if path is not None:
+            raise MisuseError("--config and --no-config", expected="one of them")
+        return None
+    return path if path is not None else DEFAULT if DEFAULT.exists() else None
+
+
 def serve(
     *,
-    config: Annotated[
-        Path | None, typer.Option(help="The configuration file; without it, none is read.")
-    ] = None,
+    config: ConfigFile = None,
+    no_config: NoConfig = False,
     host: Annotated[str | None, typer.Option(help="The first listener's address.")] = None,
     port: Annotated[int | None, typer.Option(help="The first listener's port.")] = None,
     data: Annotated[
@@ -39,13 +60,17 @@ def serve(
     ] = None,
     name: Annotated[str | None, typer.Option(help="This node's name among others.")] = None,
     network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
+    json: bool = JSON,
 ) -> None:
     """Run a broker until it is told to stop.
 
-    Without a configuration it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its
-    state in ./nearcast-data. `nearcast init` writes a configuration to begin with. SIGTERM or
+    It reads ./nearcast.toml if that is there, and says so; `nearcast init` writes one to begin
+    with. Without one it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its
+    state in ./nearcast-data. SIGTERM or
     Ctrl-C ends it in order; SIGHUP reads the configuration and the users again, and the log says
     which changes need a restart.
+
+    Example: nearcast serve
 
     Example: nearcast serve --config nearcast.toml --port 1884
 
@@ -55,18 +80,19 @@ def serve(
     from nearcast.server import set_up_logging
 
     options = dict(zip(_OPTIONS, (host, port, data, name, join, network), strict=True))
+    path = found_config(config, no_config=no_config)
 
     def read() -> Configuration:
-        return _configuration(config, options)
+        return _configuration(path, options)
 
     configuration = read()
     set_up_logging(configuration.log.format, configuration.log.level)
-    run(configuration, on_ready=_announce, reread=read)
+    announce = _announce_json if json else _announce
+    run(configuration, on_ready=partial(announce, path), reread=read)
 
 
 def _configuration(path: Path | None, options: Mapping[str, object]) -> Configuration:
     """Return the configuration, options above environment above file."""
-    from nearcast.cli.terminal import told_by_option
     from nearcast.config import load
 
     given = {name: str(value) for name, value in options.items() if value is not None}
@@ -74,7 +100,10 @@ def _configuration(path: Path | None, options: Mapping[str, object]) -> Configur
         return load(path, {**os.environ, **given})
 
 
-def _announce(server: Server) -> None:
+def _announce(path: Path | None, server: Server) -> None:
+    typer.echo(
+        "No configuration file: the defaults hold" if path is None else f"Configuration: {path}"
+    )
     for kind, host, port in server.ports:
         typer.echo(f"Listening on {kind} {host}:{port}")
     node = server.configuration.node
@@ -89,16 +118,35 @@ def _announce(server: Server) -> None:
     typer.echo("Ready. Stop with Ctrl-C.")
 
 
+def _announce_json(path: Path | None, server: Server) -> None:
+    configuration, network = server.configuration, server.network
+    print_json(
+        {
+            "ready": True,
+            "configuration": None if path is None else str(path),
+            "listening": [
+                {"kind": kind, "host": host, "port": port} for kind, host, port in server.ports
+            ],
+            "node": configuration.node.name,
+            "data": str(configuration.node.data.resolve()),
+            "durability": configuration.durability.mode,
+            "network": None if network is None else configuration.network.name,
+            "problem": None if network is None else network.problem or None,
+        }
+    )
+
+
 def passwd(
     users: Annotated[Path, typer.Argument(help="The password file.")],
     name: Annotated[str, typer.Argument(help="The user.")],
     *,
     delete: Annotated[bool, typer.Option("--delete", help="Remove the user.")] = False,
+    json: bool = JSON,
 ) -> None:
-    """Add a user to a password file, change a password, or remove a user.
+    r"""Add a user to a password file, change a password, or remove a user.
 
     The file is made if it is missing. The password is asked for on a terminal, else read from
-    standard input. Let the configuration name the file: [auth] users = "users.txt".
+    standard input. Let the configuration name the file: \[auth] users = "users.txt".
 
     Example: nearcast passwd users.txt alice
 
@@ -112,7 +160,7 @@ def passwd(
 
     if delete:
         set_password(users, name, None)
-        typer.echo(f"{name} is no longer in {users}")
+        _tell_user(users, name, f"{name} is no longer in {users}", is_there=False, as_json=json)
         return
     if sys.stdin.isatty():
         password = getpass("Password: ")
@@ -123,4 +171,12 @@ def passwd(
     if not password:
         raise MisuseError("an empty password", expected="one character or more")
     set_password(users, name, password.encode())
-    typer.echo(f"{name} is in {users}. A running broker reads it again on SIGHUP")
+    told = f"{name} is in {users}. A running broker reads it again on SIGHUP"
+    _tell_user(users, name, told, is_there=True, as_json=json)
+
+
+def _tell_user(users: Path, name: str, text: str, *, is_there: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"file": str(users), "user": name, "is_there": is_there})
+    else:
+        typer.echo(text)

@@ -8,6 +8,7 @@
 | 3    | the other end of a connection did something wrong |
 | 4    | a file is damaged or of another version |
 | 5    | the machine lacks something: Java, a free port, disk space |
+| 6    | a bug of Nearcast |
 | 130  | interrupted |
 """
 
@@ -46,21 +47,30 @@ def exit_code(error: NearcastError) -> int:
 
 
 def as_fields(error: NearcastError) -> dict[str, object]:
-    """Return an error as machines want it."""
+    """Return an error as machines want it: kind, message, and its parts by name.
+
+    Typer hangs objects of its own on an exception that passes through it; their names begin with _.
+    """
+    parts = {key: value for key, value in vars(error).items() if not key.startswith("_")}
     return {
         "error": type(error).__name__,
         "message": str(error),
-        **{key: value for key, value in vars(error).items() if value not in {"", None}},
+        **{key: value for key, value in parts.items() if value not in ("", None)},
     }
 
 
 def report_error(error: NearcastError, *, as_json: bool) -> None:
     """Print an error to standard error."""
     if as_json:
-        typer.echo(json.dumps(as_fields(error)), err=True)
+        report_fields(as_fields(error))
     else:
         typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         typer.echo(str(error), err=True)
+
+
+def report_fields(fields: Mapping[str, object]) -> None:
+    """Print one line of JSON to standard error."""
+    typer.echo(json.dumps(fields, ensure_ascii=False, default=str), err=True)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from nearcast.model.errors import LimitError
@@ -30,7 +31,9 @@ class Conversation:
 
     Contract: the runtime sends `take()` after every call and feeds `receive` with what arrives.
     Each message is given out once, at QoS 2 when it first comes. `unsettled` maps packet
-    identifiers to publications that the broker has yet to answer for good.
+    identifiers to publications that the broker has yet to answer for good. `answered` is called
+    with each publication of QoS 1 or 2 that the broker has answered, the reason code and the
+    reason string.
 
     `earlier` is the conversation on a connection that was lost: its session goes on if the broker
     still has it.
@@ -44,7 +47,7 @@ class Conversation:
         self.connack: Connack | None = None
         self.is_closed = False
         self.unsettled: dict[int, Publish] = {}
-        self.refused: list[tuple[Publish, int]] = []
+        self.answered: Callable[[Publish, int, str], None] = lambda *_: None
         self._reader = PacketReader(connect.version)
         self._outbox: list[bytes] = []
         self._incoming: set[int] = set()
@@ -157,11 +160,13 @@ class Conversation:
         if packet.kind is _PUBREL:
             self._incoming.discard(packet.packet_id)
             self._send(PublishAnswer(_PUBCOMP, packet.packet_id))
-        elif packet.kind is _PUBREC and packet.reason < 0x80:
+            return
+        message = self.unsettled.get(packet.packet_id)
+        if packet.kind is _PUBREC and packet.reason < 0x80:
             self._recorded[packet.packet_id] = None
             self._send(PublishAnswer(_PUBREL, packet.packet_id))
         else:
             self._recorded.pop(packet.packet_id, None)
-            message = self.unsettled.pop(packet.packet_id, None)
-            if message is not None and packet.reason >= 0x80:
-                self.refused.append((message, packet.reason))
+            self.unsettled.pop(packet.packet_id, None)
+        if message is not None and packet.kind is not _PUBCOMP:
+            self.answered(message, packet.reason, packet.properties.reason_string or "")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -37,13 +38,8 @@ def spark_session(
     Spark itself takes minutes and a page of stack traces to say so.
     """
     check_master(master)
-    check_java()
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise EnvironmentProblem(
-            "PySpark is not installed", todo="pip install 'nearcast[spark]'"
-        ) from None
+    check_spark()
+    from pyspark.sql import SparkSession
 
     _choose_python(master)
     builder = SparkSession.builder.master(master).appName(name)
@@ -99,6 +95,16 @@ def _is_on_this_machine(master: str) -> bool:
 def _half_of_memory_gb() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(8, total // 2**31))
+
+
+def check_spark() -> None:
+    """Raise unless PySpark and a Java that it can use are installed; starts neither."""
+    for package in ("PySpark", "pandas"):
+        if find_spec(package.lower()) is None:
+            raise EnvironmentProblem(
+                f"{package} is not installed", todo="pip install 'nearcast[spark]'"
+            )
+    check_java()
 
 
 def check_java() -> None:

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import VersionedTable
-from nearcast.model import MisuseError, Space
+from nearcast.model import Space
 from nearcast.pipeline.event_logs import is_event_log, node_numbers, read_log
 from nearcast.pipeline.failures import told_plainly
 from nearcast.pipeline.ingest_events import events_of_log
+from nearcast.pipeline.inputs import check_columns
 from nearcast.pipeline.tables import read_table, spark_schema
 
 if TYPE_CHECKING:
@@ -109,15 +110,8 @@ def _plain_schema(path: str) -> StructType | None:
 def _renamed(frame: DataFrame, path: str, columns: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
+    check_columns(path, frame.columns, columns)
     there = {name.lower(): name for name in frame.columns}
-    missing = [source for source in columns.values() if source.lower() not in there]
-    if missing:
-        raise MisuseError(
-            f"no column '{missing[0]}'",
-            where=path,
-            expected=f"one of its columns: {', '.join(frame.columns)}",
-            todo=f"Say which is which: --columns {','.join(f'{c}=NAME' for c in columns)}",
-        )
     return frame.select([F.col(f"`{there[s.lower()]}`").alias(want) for want, s in columns.items()])
 
 

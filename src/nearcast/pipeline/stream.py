@@ -70,7 +70,7 @@ def start(
     # Else Spark starts a job to look at the files of every batch that has more than 32 of them.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", stream.files_a_batch)
     frame = (
-        spark.readStream.schema(_event_schema(spark, folder))
+        spark.readStream.schema(spark.read.parquet(str(check_event_files(stream)[0])).schema)
         .option("maxFilesPerTrigger", stream.files_a_batch)
         .option("pathGlobFilter", "*.parquet")  # a log's segments are drafts under other names
         .parquet(str(folder))
@@ -105,7 +105,9 @@ def _event_folder(events: Path) -> Path:
     return events / "events" if is_event_log(str(events)) else events
 
 
-def _event_schema(spark: SparkSession, events: Path):  # type: ignore[no-untyped-def]
+def check_event_files(stream: Stream) -> list[Path]:
+    """Return the event files that are there, or raise MisuseError if there is none yet."""
+    events = _event_folder(stream.events)
     files = sorted(events.glob("*.parquet"))
     if not files:
         raise MisuseError(
@@ -113,7 +115,7 @@ def _event_schema(spark: SparkSession, events: Path):  # type: ignore[no-untyped
             where=str(events),
             expected="one Parquet file at least, which shows the columns",
         )
-    return spark.read.parquet(str(files[0])).schema
+    return files
 
 
 def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:

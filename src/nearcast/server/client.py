@@ -7,6 +7,7 @@ import select
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from nearcast.mqtt import (
 )
 
 _MOST_UNSETTLED = 1_000
+_REFUSED = 0x80
 _RETURN_CODES = {
     1: "the broker does not speak this version of MQTT",
     2: "the client identifier was rejected",
@@ -42,7 +44,7 @@ _RETURN_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the broker is and how to introduce oneself; a CA file means TLS."""
+    """Where the broker is and how to introduce oneself; a CA file or a certificate means TLS."""
 
     host: str = "127.0.0.1"
     port: int = 1883
@@ -77,12 +79,18 @@ class Target:
 
 
 class Client:
-    """A connection to a broker; a context manager that says goodbye at its end."""
+    """A connection to a broker; a context manager that says goodbye at its end.
+
+    `notes` has what the broker said about what it accepted, in reason strings, each text once.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self._socket = _open(target)
         self.conversation = Conversation(target.connect_packet())
+        self.conversation.answered = self._note_answer
+        self.notes: list[str] = []
+        self._refused: list[tuple[Publish, str]] = []
         self._packets: list[Packet] = []
         self._heard_s = self._sent_s = time.monotonic()
         self._flush()
@@ -100,6 +108,19 @@ class Client:
                 why = connack.properties.reason_string or _words(connack.reason)
             self._socket.close()
             raise PeerProtocolError(f"the broker refused the connection: {why}")
+        self._note(connack.properties.reason_string)
+
+    def _note(self, text: str | None) -> None:
+        if text and text not in self.notes:
+            self.notes.append(text)
+
+    def _note_answer(self, message: Publish, reason: int, text: str) -> None:
+        if reason >= _REFUSED:
+            self._refused.append((message, text or _words(reason)))
+        elif text:
+            self._note(text)
+        elif reason == ReasonCode.NO_MATCHING_SUBSCRIBERS:
+            self._note(f"no client is subscribed to {message.topic}")
 
     def __enter__(self) -> Self:
         return self
@@ -129,20 +150,23 @@ class Client:
             if len(self.conversation.unsettled) >= _MOST_UNSETTLED:
                 self._settle(_MOST_UNSETTLED // 2)
         self._settle(0)
-        if self.conversation.refused:
-            message, reason = self.conversation.refused[0]
-            raise PeerProtocolError(
-                f"the broker refused {len(self.conversation.refused)} of {count} messages,"
-                f" the first to {message.topic}: {_words(reason)}"
-            )
+        if self._refused:
+            refused, self._refused = self._refused, []
+            message, why = refused[0]
+            first = f"the message to {message.topic}"
+            if count > 1:
+                first = f"{len(refused)} of {count} messages, the first to {message.topic}"
+            raise PeerProtocolError(f"the broker refused {first}: {why}")
         return count
 
     def _settle(self, remaining: int) -> None:
         while len(self.conversation.unsettled) > remaining:
             self._read(time.monotonic() + self.target.timeout_s)
 
-    def subscribe(self, *requests: FilterRequest, properties: Properties = NO_PROPERTIES) -> None:
-        """Subscribe; a filter that the broker refuses is an error."""
+    def subscribe(
+        self, *requests: FilterRequest, properties: Properties = NO_PROPERTIES
+    ) -> tuple[int, ...]:
+        """Subscribe; return the QoS of each. A filter that the broker refuses is an error."""
         wanted = self.conversation.subscribe(*requests, properties=properties)
         self._flush()
         deadline = time.monotonic() + self.target.timeout_s
@@ -151,7 +175,8 @@ class Client:
                 if isinstance(packet, Suback) and packet.packet_id == wanted:
                     self._packets.remove(packet)
                     _check_granted(requests, packet)
-                    return
+                    self._note(packet.properties.reason_string)
+                    return packet.reasons
             self._read(deadline)
 
     def wait_for_answer(self) -> None:
@@ -163,21 +188,33 @@ class Client:
         while not any(isinstance(one, Pingresp) for one in self._packets):
             self._read(deadline)
 
-    def messages(self, timeout_s: float | None = None) -> Iterator[Publish]:
-        """Yield messages as they come; end after so many seconds in all, or never."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    def messages(
+        self, timeout_s: float | None = None, schedule: Iterable[tuple[float, Publish]] = ()
+    ) -> Iterator[Publish]:
+        """Yield messages as they come; end after so many seconds in all, or never.
+
+        `schedule` has what to publish meanwhile: seconds from now, ascending, and the message.
+        """
+        started = time.monotonic()
+        deadline = None if timeout_s is None else started + timeout_s
+        upcoming = deque((started + after_s, message) for after_s, message in schedule)
         while True:
+            while upcoming and upcoming[0][0] <= time.monotonic():
+                self.conversation.publish(upcoming.popleft()[1])
+                self._flush()
+            if self._refused:
+                message, why = self._refused[0]
+                raise PeerProtocolError(f"the broker refused the message to {message.topic}: {why}")
             packets, self._packets = self._packets, []
             for packet in packets:
                 if isinstance(packet, Publish):
                     yield packet
                 elif isinstance(packet, Disconnect):
-                    raise PeerProtocolError(
-                        f"the broker closed the connection: {_words(packet.reason)}"
-                    )
+                    raise _closed_by(packet)
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            self._wait(deadline)
+            due = [one for one in (deadline, upcoming[0][0] if upcoming else None) if one]
+            self._wait(min(due, default=None))
 
     def _wait(self, deadline: float | None) -> None:
         """Read once, or ping when it is time; return at the deadline."""
@@ -210,7 +247,8 @@ class Client:
         except OSError as problem:
             raise EnvironmentProblem(f"the connection broke ({problem})") from None
         if not data:
-            raise PeerProtocolError("the broker closed the connection")
+            told = [one for one in self._packets if isinstance(one, Disconnect)]
+            raise _closed_by(told[0] if told else None)
         self._packets += self.conversation.receive(data)
         self._flush()
 
@@ -221,33 +259,64 @@ class Client:
             self._sent_s = time.monotonic()
 
 
-def broker_figures(target: Target, wait_s: float = 1.0) -> dict[str, str]:
-    """Return what `$SYS/broker` of a broker says, by topic; waits a moment for stragglers."""
+def broker_figures(target: Target) -> dict[str, str]:
+    """Return what `$SYS/broker` of a broker says, by topic."""
     with Client(target) as client:
         client.subscribe(FilterRequest("$SYS/broker/#"))
-        client.wait_for_answer()  # however long that takes: by then all that is retained is here
+        client.wait_for_answer()  # by then all that is retained is here
         return {
             message.topic.removeprefix("$SYS/broker/"): message.payload.decode(errors="replace")
-            for message in client.messages(wait_s)
+            for message in client.messages(0)
         }
+
+
+def _closed_by(packet: Disconnect | None) -> PeerProtocolError:
+    """Return the error for a connection that the broker closed, with what it said about it."""
+    if packet is None:
+        return PeerProtocolError("the broker closed the connection")
+    why = packet.properties.reason_string or _words(packet.reason)
+    return PeerProtocolError(f"the broker closed the connection: {why}")
 
 
 def _open(target: Target) -> socket.socket:
     try:
         plain = socket.create_connection((target.host, target.port), timeout=target.timeout_s)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if target.ca_file is None:
+        if target.ca_file is None and target.certificate is None:
             return plain
-        context = ssl.create_default_context(cafile=str(target.ca_file))
-        if target.certificate is not None:
-            context.load_cert_chain(target.certificate, target.key)
-        return context.wrap_socket(plain, server_hostname=target.host)
+        return _tls_context(target).wrap_socket(plain, server_hostname=target.host)
     except OSError as problem:
         raise EnvironmentProblem(
             f"no connection ({problem})",
             where=f"{target.host}:{target.port}",
             todo="Is the broker running there? Try: nearcast serve",
         ) from None
+
+
+def _tls_context(target: Target) -> ssl.SSLContext:
+    """Return the context for TLS; raise what is wrong with its files before the handshake."""
+    context = ssl.create_default_context(cafile=_checked_file(target.ca_file))
+    if target.certificate is not None:
+        files = _checked_file(target.certificate), _checked_file(target.key)
+        try:
+            context.load_cert_chain(str(files[0]), files[1])
+        except ssl.SSLError as problem:
+            raise EnvironmentProblem(
+                f"certificate and key cannot be used ({problem.reason or problem})",
+                where=", ".join(one for one in files if one),
+            ) from None
+    return context
+
+
+def _checked_file(path: Path | None) -> str | None:
+    """Return the path as text; raise EnvironmentProblem if the file cannot be read."""
+    if path is None:
+        return None
+    try:
+        path.read_bytes()
+    except OSError as problem:
+        raise EnvironmentProblem(str(problem.strerror), where=str(path)) from None
+    return str(path)
 
 
 def _check_granted(requests: tuple[FilterRequest, ...], answer: Suback) -> None:

@@ -151,7 +151,7 @@ class Fleet:
         options = ["--name", name, "--port", str(port)]
         options += ["--join", address] if address is not None else []
         options += ["--data", str(self._directory / name)]
-        options += ["--config", str(config)] if config is not None else []
+        options += ["--config", str(config)] if config is not None else ["--no-config"]
         command = [sys.executable, "-c", f"{prelude}\n{_COMMAND}", "serve", *options]
         child = Child(name, port, command, self._directory / f"{name}.log")
         self.nodes.append(child)

@@ -1,0 +1,90 @@
+"""The options that say which broker a command connects to, and as whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from nearcast.server import Target
+
+Host = Annotated[str, typer.Option("--host", "-H", help="The broker's address.")]
+Port = Annotated[int, typer.Option("--port", "-p", help="The broker's port.")]
+ClientId = Annotated[str, typer.Option("--id", "-i", help="The client identifier.")]
+User = Annotated[str | None, typer.Option("--user", "-u", help="The user's name.")]
+Password = Annotated[str | None, typer.Option("--password", "-P", help="The password.")]
+Version = Annotated[str, typer.Option("--version", "-V", help="MQTT version: 5 or 3.1.1.")]
+CaFile = Annotated[Path | None, typer.Option("--cafile", help="Use TLS; trust this authority.")]
+Certificate = Annotated[
+    Path | None, typer.Option("--cert", help="Use TLS; show the broker this certificate.")
+]
+Key = Annotated[
+    Path | None, typer.Option("--key", help="The certificate's key, if it is in another file.")
+]
+SessionTime = Annotated[
+    str,
+    typer.Option(
+        "--session",
+        metavar="TIME",
+        help="Let the broker keep the session for so long (1h), and go on with it; needs --id.",
+    ),
+]
+
+
+def target_of(
+    host: str,
+    port: int,
+    client_id: str,
+    user: str | None,
+    password: str | None,
+    *,
+    version: str = "5",
+    ca_file: Path | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    session: str = "",
+) -> Target:
+    """Return where to connect and as whom, or raise MisuseError."""
+    from nearcast.model.errors import MisuseError
+    from nearcast.mqtt import ProtocolVersion
+    from nearcast.server import Target
+
+    versions = {"5": ProtocolVersion.V5, "3.1.1": ProtocolVersion.V311}
+    if version not in versions:
+        raise MisuseError(repr(version), where="--version", expected="5 or 3.1.1")
+    if key is not None and certificate is None:
+        raise MisuseError("--key without --cert", expected="both")
+    return Target(
+        host=host,
+        port=port,
+        version=versions[version],
+        client_id=client_id,
+        user_name=user,
+        password=None if password is None else password.encode(),
+        clean_start=not session,
+        session_expiry_s=_session_seconds(session, client_id),
+        ca_file=ca_file,
+        certificate=certificate,
+        key=key,
+    )
+
+
+def _session_seconds(session: str, client_id: str) -> int:
+    from nearcast.model import parse_duration
+    from nearcast.model.errors import MisuseError
+
+    if not session:
+        return 0
+    if not client_id:
+        raise MisuseError(
+            "--session without --id",
+            expected="both",
+            todo="A session is found again by the client identifier.",
+        )
+    try:
+        return max(1, round(parse_duration(session)))
+    except MisuseError as problem:
+        problem.where = "--session"
+        raise
