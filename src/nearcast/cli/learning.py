@@ -166,7 +166,8 @@ def train(
     r"""Learn from an event log when retained messages are worth sending.
 
     For topics under a \[\[retained]] block with mode "learned": rates out of the log, an exact
-    table for each, like rates solved once. Writes the table OUTPUT/topic_policies and the policy file.
+    table for each, like rates solved once. Writes the table OUTPUT/topic_policies and the policy
+    file.
 
     Example: nearcast pipeline train --input data/eventlog --output nightly
     --policies data/policies.json
