@@ -52,6 +52,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "four": st.integers(0, 2**32 - 1),
     "variable": st.integers(0, 268_435_455),
     "string": topics,
+    "reason": texts,
     "binary": blobs,
     "pair": st.tuples(texts, texts),
 }

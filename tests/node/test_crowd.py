@@ -390,7 +390,7 @@ class Crowd:
         if version < 5:
             expiry_s = 0 if clean else self.world.settings.session_expiry_s
         old = self.model.people.get(name)
-        if old is None or clean:
+        if old is None or clean or not old.expiry_s:  # without expiry it ends when taken over
             self.forget_loose(name)
             self.model.people[name] = Person(version, expiry_s)
         else:

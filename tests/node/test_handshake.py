@@ -358,3 +358,71 @@ def test_reason_strings_are_kept_from_those_who_do_not_want_them(world: Any) -> 
         client.send_bytes(bytes.fromhex("c00100"))
         (answer,) = client.take()
         assert (answer.properties.reason_string is not None) == bool(wants)
+
+
+@both
+def test_a_session_without_expiry_ends_when_it_is_taken_over(
+    world: Any, version: ProtocolVersion
+) -> None:
+    first = world.welcome("ann", version)  # a clean session, or one with session expiry 0
+    first.subscribe("a", 1)
+    again = world.client("ann", version, clean_start=False)
+
+    assert first.is_closed
+    assert again.packets[0].session_present is False
+    again.take()
+    world.welcome("bob").publish("a", b"for nobody")
+    assert again.payloads() == []
+
+
+@pytest.mark.parametrize("most", range(1, 20))
+def test_a_client_that_takes_less_than_a_connack_gets_nothing_larger_and_changes_nothing(
+    world: Any, most: int
+) -> None:
+    lasting = {"session_expiry_interval": 60}
+    first = world.welcome("ann", props=lasting)
+    first.subscribe("a")
+    again = world.client("ann", clean_start=False, props={**lasting, "maximum_packet_size": most})
+
+    answers = again.take()
+    assert len(again.all_bytes) <= most
+    assert all(isinstance(one, Connack) for one in answers)  # [MQTT-3.14.0-1]
+    if answers and answers[0].reason == 0:
+        assert most >= 13
+        assert first.is_closed
+    else:
+        assert again.is_closed
+        assert [one.reason for one in answers] == [ReasonCode.PACKET_TOO_LARGE] * (most >= 5)
+        assert not first.is_closed
+
+
+def test_an_answer_larger_than_the_client_takes_is_not_sent(world: Any) -> None:
+    ann = world.welcome("ann", props={"maximum_packet_size": 20})
+    ann.send(Subscribe(1, tuple(FilterRequest(f"a/{n}") for n in range(30))))
+    ann.send(Pingreq())
+
+    assert ann.take() == [Pingresp()]
+    assert world.node.counters.dropped_too_large == 1
+
+
+@pytest.mark.parametrize("name", ["hjmw", "mqtt", "MQTTX", "", "M"])
+@both
+def test_another_protocol_is_closed_without_a_word(
+    world: Any, name: str, version: ProtocolVersion
+) -> None:
+    raw = encode_packet(Connect("ann", version), version)
+    body = len(name).to_bytes(2, "big") + name.encode() + raw[8:]
+    fresh = type(world.client("x"))(world, version)
+    fresh.send_bytes(bytes((0x10, len(body))) + body)
+
+    assert fresh.is_closed
+    assert fresh.all_bytes == b""
+
+
+def test_mqtt_3_1_hears_that_its_version_is_not_spoken(world: Any) -> None:
+    old = type(world.client("x"))(world, V311)
+    body = b"\0\6MQIsdp\3\2\0\x3c\0\3ann"
+    old.send_bytes(bytes((0x10, len(body))) + body)
+
+    assert old.take() == [Connack(False, 1)]
+    assert old.is_closed

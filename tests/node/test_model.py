@@ -69,7 +69,7 @@ class Model:
 
     def connect(self, name: str, version: int, clean: bool, expiry_s: int) -> bool:
         old = self.sessions.get(name)
-        if old is None or clean:
+        if old is None or clean or not old.expiry_s:  # without expiry it ends when taken over
             self.sessions[name] = ModelSession(version, expiry_s)
             return False
         old.version, old.expiry_s, old.is_connected = version, expiry_s, True

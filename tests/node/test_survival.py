@@ -148,20 +148,6 @@ def test_a_snapshot_tells_what_the_whole_journal_tells(make_world: Any) -> None:
     assert len(short) < sum(map(len, world.stored))
 
 
-def test_a_session_that_becomes_lasting_by_takeover_is_told_in_full(make_world: Any) -> None:
-    world = make_world(with_journal=True)
-    first = world.welcome("r", answers=False, props={"receive_maximum": 1})
-    first.subscribe("a", 1)
-    sender = world.welcome("s")
-    for number in range(3):
-        sender.publish("a", b"%d" % number, 1)
-    second = returned(world, "r", answers=False)
-    second.take()
-    world.crash_and_restart()
-
-    assert returned(world, "r").payloads() == [b"0", b"1", b"2"]
-
-
 def test_the_brokers_own_topics_are_not_stored(make_world: Any) -> None:
     world = make_world(with_journal=True)
     world.node.publish("$SYS/x", b"5", now_ms=world.now_ms, retain=True)

@@ -96,7 +96,7 @@ def test_a_takeover_executes_a_will_without_delay_only(world: Any) -> None:
     heir = listener(world)
     world.welcome("c", will=Will("w", b"at once"))
     world.client("c", clean_start=False)
-    world.welcome("d", will=delayed(5))
+    world.welcome("d", will=delayed(5), props={"session_expiry_interval": 60})
     world.client("d", clean_start=False)
     world.wait(100_000)
 

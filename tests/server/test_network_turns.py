@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearcast.config import NetworkSection
-from nearcast.node import Connection
+from nearcast.node import Connection, Node
 from nearcast.server.network import Network
 
 NOW_MS = 5_000
@@ -45,6 +45,7 @@ class Mesh:
         self.advanced: list[int] = []
         self.begun_anew: list[str] = []
         self.neighbours = self
+        self.node = Node()
         self.left_ms: list[int] = []
 
     def leave(self, now_ms: int) -> None:
@@ -128,16 +129,18 @@ async def test_what_is_due_is_done_at_the_alarm_and_not_before():
     one._alarm.cancel()
 
 
-async def test_a_frame_that_fails_is_told_of_and_its_link_begins_anew(
-    caplog: pytest.LogCaptureFixture,
-):
+async def test_a_frame_that_fails_is_told_of_once_and_its_link_begins_anew():
     mesh = Mesh()
     one = network(mesh, Still())
+    told: list[str] = []
+    mesh.node.state.failures.listener = lambda _fingerprint, doing, _problem: told.append(doing)
 
     one._received("b", b"")
+    one._received("b", b"")
 
-    assert mesh.begun_anew == ["b"]
-    assert "a frame from node b was not taken; the link begins anew" in caplog.text
+    assert mesh.begun_anew == ["b", "b"]
+    assert told == ["taking a frame of node b"]
+    assert mesh.node.state.failures.count == 2
 
 
 @pytest.mark.parametrize("leaves", [False, True])

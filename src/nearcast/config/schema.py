@@ -21,6 +21,7 @@ from pydantic import (
 
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import Attribute, Space, parse_duration
+from nearcast.model.requests import LONGEST_LIFETIME_S
 
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|MB|GB)?")
 _UNITS = {
@@ -62,6 +63,9 @@ def _bytes(value: object) -> object:
         raise ValueError(msg)
     return int(match[1]) * _UNITS[match[2] or "B"]
 
+
+LARGEST_PACKET = 268_000_000
+"""MQTT ends at 268,435,455 bytes; the rest is for what a broker adds to a message."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
@@ -135,10 +139,15 @@ class AuthSection(Section):
 
 
 class LimitsSection(Section):
-    """What one client, and all together, may cost."""
+    """What one client, and all together, may cost.
+
+    `keep_alive`: the longest that MQTT 5 clients get; they are told. 3.1.1 clients cannot be told:
+    with `max_keep_alive`, those that want a longer one, or none, are refused. `message_size_limit`:
+    the largest payload. `printable_topics`: topics with control characters are refused.
+    """
 
     connections: int = Field(10_000, ge=1)
-    packet: Bytes = 1 << 20
+    packet: Annotated[Bytes, Field(le=LARGEST_PACKET)] = 1 << 20
     inflight: int = Field(65_535, ge=1, le=65_535)
     topic_levels: int = Field(128, ge=1)
     queue: Bytes = 16 << 20
@@ -146,6 +155,11 @@ class LimitsSection(Section):
     session_expiry: Seconds = 7 * 86_400.0
     connect_timeout: Seconds = 10.0
     keep_alive: Seconds = 3_600.0
+    max_keep_alive: Seconds | None = None
+    message_size_limit: Bytes | None = None
+    maximum_qos: int = Field(2, ge=0, le=2)
+    retain_available: bool = True
+    printable_topics: bool = False
 
 
 class DurabilitySection(Section):
@@ -325,7 +339,7 @@ class SpaceSection(Section):
     required: list[str] = []
     top: int | None = Field(None, ge=1)
     rank: Literal["narrowest", "nearest", "centre", "weight"] = "narrowest"
-    lifetime: Seconds | None = None
+    lifetime: Annotated[Seconds, Field(le=LONGEST_LIFETIME_S)] | None = None
     order: Literal["causal"] | None = None
     retained: Literal["now"] | None = None
     offline: Literal["counts", "skipped"] = "counts"

@@ -34,6 +34,8 @@ SUBSCRIBING: Final = (*SELECTING, "$explain", "$label", "$weight")
 INSTRUCTING: Final = ("$top", "$rank", "$lifetime", "$order", "$area")
 PUBLISHING: Final = (*INSTRUCTING, "$reply", "$deliver")
 
+LONGEST_LIFETIME_S: Final = 0xFFFF_FFFF
+"""What MQTT's message expiry interval can say: 136 years."""
 _LONGEST_LABEL = 256
 
 Pair = tuple[str, str]
@@ -82,18 +84,17 @@ def split_prefixes(text: str, names: Iterable[str]) -> tuple[tuple[Pair, ...], s
     """
     known = frozenset(names)
     found: list[Pair] = []
-    rest = text
-    while rest[:1] == "$":
-        name, slash, behind = rest.partition("/")
-        if name not in known:
-            break
-        value, more, rest = behind.partition("/")
-        if not (slash and more and rest):
+    levels = text.split("/") if text[:1] == "$" else [text]
+    at = 0
+    while levels[at] in known:
+        name = levels[at]
+        if len(levels) < at + 3 or (len(levels) == at + 3 and not levels[-1]):
             raise MisuseError(
                 shown(text), where=name, expected=f"{name}/<value>/<what it is in front of>"
             )
-        found.append((name, value))
-    return tuple(found), rest
+        found.append((name, levels[at + 1]))
+        at += 2
+    return tuple(found), "/".join(levels[at:])
 
 
 def decoded(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
@@ -193,6 +194,8 @@ def _milliseconds(text: str) -> int:
     lifetime_s = parse_duration(text)
     if lifetime_s <= 0:
         raise OutOfRangeError(shown(text), expected="a duration above 0")
+    if lifetime_s > LONGEST_LIFETIME_S:
+        raise OutOfRangeError(shown(text), expected=f"at most {LONGEST_LIFETIME_S}s")
     return math.ceil(round(lifetime_s * 1000, 6))
 
 

@@ -29,7 +29,13 @@ from nearcast.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from nearcast.mqtt.properties import NO_PROPERTIES, PacketType, Properties, read_properties
+from nearcast.mqtt.properties import (
+    NO_PROPERTIES,
+    UNLIMITED,
+    PacketType,
+    Properties,
+    read_properties,
+)
 from nearcast.mqtt.reasons import ReasonCode
 from nearcast.mqtt.topics import check_topic_name
 
@@ -109,6 +115,8 @@ def _decode_connect(body: bytes, _: ProtocolVersion) -> Connect:
 def _read_version(body: bytes) -> tuple[ProtocolVersion, int]:
     name, position = wire.read_binary(body, 0, len(body))
     level, position = wire.read_byte(body, position, len(body))
+    if name not in (b"MQTT", b"MQIsdp"):  # [MQTT-3.1.4-1]: close, without a CONNACK
+        raise MalformedPacketError(f"protocol {name[:16]!r}", where="CONNECT", expected="MQTT")
     if name != b"MQTT" or level not in (4, 5):
         raise MqttProtocolError(
             f"protocol {name[:16]!r} level {level}",
@@ -159,7 +167,11 @@ def _decode_publish(first: int, body: bytes, version: ProtocolVersion) -> Publis
     packet_id = 0
     if qos:
         packet_id, position = _packet_id(body, position, "PUBLISH")
-    properties, position = _properties(body, position, PacketType.PUBLISH, version)
+    properties = NO_PROPERTIES
+    if version >= V5:  # a broker may have added to those of the publisher
+        properties, position = read_properties(
+            body, position, len(body), PacketType.PUBLISH, UNLIMITED
+        )
     if topic or properties.topic_alias is None:
         check_topic_name(topic)
     _check_response_topic(properties)

@@ -81,6 +81,11 @@ class Properties:
 
 NO_PROPERTIES = Properties()
 
+MOST_USER_PROPERTIES = 1_000
+"""How many user properties one packet of a client may carry."""
+UNLIMITED = 1 << 62
+_LONGEST_REASON = 1_000  # characters: at most 4,000 bytes, so it always fits its length field
+
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 Writer = Callable[[Any], bytes]
 
@@ -101,6 +106,15 @@ def _write_pair(value: tuple[str, str]) -> bytes:
     return wire.encode_string(value[0]) + wire.encode_string(value[1])
 
 
+def _write_reason(value: str) -> bytes:
+    """Return words for people: cut, and without what is no Unicode text.
+
+    They quote what a client sent, so nothing in them may make an answer fail.
+    """
+    text = value if len(value) <= _LONGEST_REASON else value[: _LONGEST_REASON - 1] + "…"
+    return wire.encode_binary(text.encode(errors="backslashreplace").replace(b"\0", b"\\0"))
+
+
 _KINDS: dict[str, tuple[Reader, Writer]] = {
     "byte": (wire.read_byte, _write_byte),
     "two": (wire.read_two_bytes, _write_two),
@@ -109,6 +123,7 @@ _KINDS: dict[str, tuple[Reader, Writer]] = {
     "string": (wire.read_string, wire.encode_string),
     "binary": (wire.read_binary, wire.encode_binary),
     "pair": (wire.read_pair, _write_pair),
+    "reason": (wire.read_string, _write_reason),
 }
 
 _P = PacketType
@@ -154,7 +169,7 @@ _TABLE: tuple[tuple[int, str, str, frozenset[PacketType], range | None], ...] = 
     (
         0x1F,
         "reason_string",
-        "string",
+        "reason",
         frozenset({_P.CONNACK, *_ACKS, _P.DISCONNECT, _P.AUTH}),
         None,
     ),
@@ -182,12 +197,16 @@ assert [f.name for f in fields(Properties)] == [row[1] for row in _TABLE]
 
 
 def read_properties(
-    data: bytes, position: int, stop: int, packet: PacketType
+    data: bytes,
+    position: int,
+    stop: int,
+    packet: PacketType,
+    most: int = MOST_USER_PROPERTIES,
 ) -> tuple[Properties, int]:
     """Return the properties at `position` of a packet of that type, and the position behind.
 
-    Unknown identifiers, properties of other packets, repetitions and values outside their
-    range are refused. O(bytes read).
+    Unknown identifiers, properties of other packets, repetitions, values outside their range and
+    more than `most` user properties are refused. O(bytes read).
     """
     length, position = wire.read_variable_integer(data, position, stop)
     behind = position + length
@@ -198,6 +217,15 @@ def read_properties(
     found: dict[str, Any] = {}
     while position < behind:
         position = _read_one(data, position, behind, packet, found)
+        if len(found.get("user_properties", ())) > most:
+            raise MqttProtocolError(
+                f"more than {most} user properties",
+                reason=ReasonCode.QUOTA_EXCEEDED,
+                where=packet.name,
+                expected=f"at most {most}",
+            )
+    for name in found.keys() & _REPEATABLE:
+        found[name] = tuple(found[name])  # grown as a list: a tuple would be copied each time
     return Properties(**found), behind
 
 
@@ -219,7 +247,7 @@ def _read_one(
             expected=f"{allowed.start} … {allowed.stop - 1}",
         )
     if name in _REPEATABLE and not (packet is _P.SUBSCRIBE and name == "subscription_identifiers"):
-        found[name] = (*found.get(name, ()), value)
+        found.setdefault(name, []).append(value)
         return position
     if name in found:
         raise MqttProtocolError(f"{name} twice", where=packet.name, expected="once at most")

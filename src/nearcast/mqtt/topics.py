@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from nearcast.model.wording import shown
 from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.reasons import ReasonCode
 
@@ -16,23 +18,35 @@ class SharedFilter:
     topic_filter: str
 
 
-def check_topic_name(name: str, *, max_levels: int = 0) -> None:
+# Control characters and non-characters, which section 1.5.4 lets a receiver refuse.
+_UNPRINTABLE = re.compile(
+    "[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
+
+
+def check_topic_name(name: str, *, max_levels: int = 0, printable: bool = False) -> None:
     """Refuse what cannot be published to: nothing at all, wildcards, too deep a path.
+
+    With `printable`, control characters as well.
 
     >>> check_topic_name("shops/5th/bakery")
     """
     if not name or "+" in name or "#" in name:
         raise MqttProtocolError(
-            repr(name),
+            shown(name),
             reason=ReasonCode.TOPIC_NAME_INVALID,
             where="topic name",
             expected="at least one character, no + and no #",
         )
     _check_depth(name, max_levels, ReasonCode.TOPIC_NAME_INVALID)
+    if printable:
+        _check_printable(name, ReasonCode.TOPIC_NAME_INVALID)
 
 
-def check_topic_filter(text: str, *, max_levels: int = 0) -> None:
-    """Refuse a filter that breaks section 4.7.1.
+def check_topic_filter(text: str, *, max_levels: int = 0, printable: bool = False) -> None:
+    """Refuse a filter that breaks section 4.7.1; with `printable`, control characters as well.
 
     >>> check_topic_filter("shops/+/bakery/#")
     """
@@ -45,6 +59,8 @@ def check_topic_filter(text: str, *, max_levels: int = 0) -> None:
         if "+" in level and level != "+":
             raise _bad_filter(text, "+ as a level of its own")
     _check_depth(text, max_levels, ReasonCode.TOPIC_FILTER_INVALID)
+    if printable:
+        _check_printable(text, ReasonCode.TOPIC_FILTER_INVALID)
 
 
 def split_shared(text: str) -> SharedFilter:
@@ -68,7 +84,7 @@ def has_wildcard(topic_filter: str) -> bool:
 
 def _bad_filter(text: str, expected: str) -> MqttProtocolError:
     return MqttProtocolError(
-        repr(text),
+        shown(text),
         reason=ReasonCode.TOPIC_FILTER_INVALID,
         where="topic filter",
         expected=expected,
@@ -82,4 +98,15 @@ def _check_depth(text: str, max_levels: int, reason: ReasonCode) -> None:
             reason=reason,
             where="topic",
             expected=f"at most {max_levels}",
+        )
+
+
+def _check_printable(text: str, reason: ReasonCode) -> None:
+    found = _UNPRINTABLE.search(text)
+    if found is not None:
+        raise MqttProtocolError(
+            f"U+{ord(found[0]):04X} at character {found.start()}",
+            reason=reason,
+            where="topic",
+            expected="no control characters",
         )

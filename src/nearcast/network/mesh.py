@@ -267,6 +267,11 @@ class Mesh:
         except PeerProtocolError as problem:
             peer.problem = str(problem)
             self.counts.refused += 1
+        except Exception as error:
+            failures = self.node.state.failures
+            if not failures.is_known(error):
+                raise  # the link begins anew: it may come in order then
+            failures.take(f"taking what node {peer.name} says", error)
 
     def came_up(self, peer: Peer, greeting: bytes) -> None:
         """Begin to work with a node whose link is up, if its terms are ours."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from nearcast.model import Event, MisuseError
+from nearcast.model.wording import shown
+from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.properties import Properties, encode_property_content
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.choosing import Candidate, Choosing
@@ -78,8 +80,14 @@ def checked_response_topic(state: NodeState, session: Session | None, topic: str
     )
     if not allowed:
         raise MisuseError(
-            repr(topic), where="response topic", expected="one that you may publish to, without $"
+            shown(topic), where="response topic", expected="one that you may publish to, without $"
         )
+    try:
+        state.router.checked(encode_string(topic))
+    except MqttProtocolError as problem:
+        raise MisuseError(
+            problem.found, where="response topic", expected=problem.expected
+        ) from None
     return topic
 
 
@@ -92,7 +100,9 @@ def reply_to(
     properties: PublishProperties,
 ) -> None:
     """Publish an answer to plain subscribers of a topic."""
-    payload = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    # JSON may hold a lone surrogate, UTF-8 may not: it stays as JSON writes it.
+    payload = text.encode(errors="backslashreplace")
     content = encode_property_content(
         Properties(
             payload_format_indicator=1,

@@ -24,7 +24,7 @@ class Counters:
     dropped_slow: int = 0  # QoS 0 for a client whose outbox is full
     dropped_quota: int = 0  # QoS 1/2 over a session's or the node's quota
     dropped_expired: int = 0  # the message's own lifetime was over
-    dropped_too_large: int = 0  # above the receiver's maximum packet size
+    dropped_too_large: int = 0  # above the receiver's maximum packet size, or our own for messages
     dropped_forbidden: int = 0  # the publisher may not
     dropped_ended: int = 0  # held for a session that ended
     dropped_no_member: int = 0  # for a share group that has no member left

@@ -120,36 +120,47 @@ class Delivery:
 
     def _send_lossy(self, session: Session, messages: list[Message]) -> None:
         """Send at QoS 0 to one session, with whatever its connection wants."""
-        link = session.link
-        if link is None:
-            return
-        now_ms, version = self._state.now_ms, session.version
-        if messages[0].expires_at_ms and (link.is_paused or session.queue):
-            self._enqueue_all(session, messages, 0)  # it may be too late once the client reads
-            return
-        if link.is_plain:
-            chunk = b"".join([one.wire(version, 0, 0, now_ms=now_ms) for one in messages])
-            self.append_to_all([session], chunk, len(messages))
-            return
-        first = self._offset
-        for self._offset, message in enumerate(messages, first):
-            packet = self._fitted(link, message, 0, 0, duplicate=False)
-            if packet is not None:
-                self.append_to_all([session], packet, 1)
-            else:
-                noting.note_missed(self._state, session, self._offset, noting.TOO_LARGE)
-        self._offset = first
+        try:
+            link = session.link
+            if link is None:
+                return
+            now_ms, version = self._state.now_ms, session.version
+            if messages[0].expires_at_ms and (link.is_paused or session.queue):
+                self._enqueue_all(session, messages, 0)  # it may be too late once the client reads
+                return
+            if link.is_plain:
+                chunk = b"".join([one.wire(version, 0, 0, now_ms=now_ms) for one in messages])
+                self.append_to_all([session], chunk, len(messages))
+                return
+            first = self._offset
+            for self._offset, message in enumerate(messages, first):
+                packet = self._fitted(link, message, 0, 0, duplicate=False)
+                if packet is not None:
+                    self.append_to_all([session], packet, 1)
+                else:
+                    noting.note_missed(self._state, session, self._offset, noting.TOO_LARGE)
+            self._offset = first
+        except Exception as error:  # noqa: BLE001 - of one receiver: the others get theirs
+            self._state.failures.take("delivering at QoS 0", error)
 
     def _fitted(
         self, link: Connection, message: Message, qos: int, packet_id: int, *, duplicate: bool
     ) -> bytes | None:
-        """Return the packet for one connection: aliased if it wants that, None if too large."""
+        """Return the packet for one connection: aliased if it wants that, None if too large.
+
+        None as well for a message that cannot be written, which may have been stored long ago:
+        those behind it are still delivered.
+        """
         state = self._state
-        packet = message.wire(
-            link.version, qos, packet_id, now_ms=state.now_ms, duplicate=duplicate
-        )
-        if link.aliases_out is not None:
-            packet = link.with_alias(message.head.topic, packet, qos)
+        try:
+            packet = message.wire(
+                link.version, qos, packet_id, now_ms=state.now_ms, duplicate=duplicate
+            )
+            if link.aliases_out is not None:
+                packet = link.with_alias(message.head.topic, packet, qos)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            state.failures.take("writing a message", error)
+            return None
         if link.max_packet_bytes and len(packet) > link.max_packet_bytes:
             state.counters.dropped_too_large += 1
             return None
@@ -255,21 +266,24 @@ class Delivery:
 
     def hand_over(self, session: Session, messages: list[Message], qos: int) -> None:
         """Send what the window allows and queue the rest, within the quotas."""
-        link = session.link
-        if (
-            link is not None
-            and link.is_plain
-            and not link.is_paused
-            and not session.queue
-            and not messages[0].expires_at_ms
-            and session.room >= len(messages)
-            and self._has_room(session, messages[0].size * len(messages))
-        ):
-            self._send_run(session, link, messages, qos)
-            return
-        self._enqueue_all(session, messages, qos)
-        if link is not None:
-            self.pump(session)
+        try:
+            link = session.link
+            if (
+                link is not None
+                and link.is_plain
+                and not link.is_paused
+                and not session.queue
+                and not messages[0].expires_at_ms
+                and session.room >= len(messages)
+                and self._has_room(session, messages[0].size * len(messages))
+            ):
+                self._send_run(session, link, messages, qos)
+                return
+            self._enqueue_all(session, messages, qos)
+            if link is not None:
+                self.pump(session)
+        except Exception as error:  # noqa: BLE001 - of one receiver: the others get theirs
+            self._state.failures.take("delivering at QoS 1 or 2", error)
 
     def _enqueue_all(self, session: Session, messages: list[Message], qos: int) -> None:
         log = self._state.log

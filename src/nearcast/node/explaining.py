@@ -50,7 +50,9 @@ class Explaining:
         if self._state.access.has_rules() or session.user_name is not None:
             return True  # the rules have been asked
         link = session.link
-        host = "" if link is None else link.peer.rpartition(":")[0].strip("[]")
+        if link is None:  # a will: nobody knows any longer where its client was
+            return False
+        host = link.peer.rpartition(":")[0].strip("[]")
         return host in ("", "::1", "localhost") or host.startswith(("127.", "::ffff:127."))
 
 
@@ -62,6 +64,7 @@ def question_of(payload: bytes) -> Question:
     for name in ("client", "topic"):
         if not isinstance(asked.get(name), str):
             raise MisuseError(shown(asked.get(name)), where=name, expected=f"text, as in {_FORM}")
+        encoded(asked[name], name)
     publisher, qos = asked.get("publisher"), asked.get("qos", 0)
     if publisher is not None and not isinstance(publisher, str):
         raise MisuseError(shown(publisher), where="publisher", expected="a client identifier")
@@ -79,7 +82,17 @@ def question_of(payload: bytes) -> Question:
 
 def _payload(value: object) -> bytes:
     """Return a payload given as text, or as the JSON that it is."""
-    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+    if not isinstance(value, str):
+        return json.dumps(value).encode()
+    return encoded(value, "payload")
+
+
+def encoded(text: str, where: str) -> bytes:
+    """Return text in UTF-8; a lone surrogate, which JSON can write, has no such form."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise MisuseError(shown(text), where=where, expected="text without surrogates") from None
 
 
 def _pairs(value: object) -> Pairs:

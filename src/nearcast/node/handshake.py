@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from nearcast.model import MisuseError
+from nearcast.model.wording import shown
 from nearcast.mqtt import (
     Connack,
     Connect,
@@ -22,7 +28,8 @@ from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Head, Message
 from nearcast.node.positions import Positions
 from nearcast.node.publish_properties import split_properties
-from nearcast.node.replay import tell_session
+from nearcast.node.routes import Service
+from nearcast.node.selective import Selective
 from nearcast.node.session import PEER_PREFIX, Session, WillMessage
 from nearcast.node.state import NodeState
 from nearcast.node.values import position_problem
@@ -30,13 +37,27 @@ from nearcast.node.values import position_problem
 NEVER = 0xFFFF_FFFF  # a session expiry interval that stands for no expiry
 
 
+class Terms(NamedTuple):
+    """What a client gets of what it asks for in CONNECT."""
+
+    window: int
+    expiry_s: int
+    keep_alive_s: int
+
+
 class Handshake:
     """Turns a CONNECT into a session in use, or refuses it."""
 
     def __init__(
-        self, state: NodeState, delivery: Delivery, lifecycle: Lifecycle, positions: Positions
+        self,
+        state: NodeState,
+        delivery: Delivery,
+        lifecycle: Lifecycle,
+        positions: Positions,
+        selective: Selective,
     ) -> None:
         self._state = state
+        self._selective = selective
         self._positions = positions
         self._delivery = delivery
         self._lifecycle = lifecycle
@@ -95,7 +116,7 @@ class Handshake:
         """End a session here for good: its client begins anew at another node."""
         session = self._state.sessions.get(client_id)
         if session is not None and session.link is not None:
-            self._take_over(session.link, ends=True)
+            self._take_over(session.link)
             session = self._state.sessions.get(client_id)
         if session is not None:
             self._lifecycle.end(session)
@@ -112,8 +133,9 @@ class Handshake:
         is_old = connect.version < ProtocolVersion.V5
         if not connect.client_id and is_old and not connect.clean_start:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        if connect.will is not None and connect.will.topic.startswith("$SYS"):
-            return ReasonCode.TOPIC_NAME_INVALID
+        longest_s = state.settings.max_keep_alive_s
+        if is_old and longest_s and not 0 < connect.keep_alive_s <= longest_s:
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID  # as Mosquitto says it
         if connect.client_id.startswith(PEER_PREFIX):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         known = state.sessions.get(connect.client_id)
@@ -130,7 +152,8 @@ class Handshake:
             packet = encode_packet(Connack(False, reason, Properties(reason_string=text or None)))
             if not connection.tells_problems or not connection.fits(packet):
                 packet = encode_packet(Connack(False, reason))
-            state.send(connection, packet)
+            if connection.fits(packet):  # [MQTT-3.1.2-24]
+                state.send(connection, packet)
         elif reason in CONNACK_RETURN_CODES:
             state.send(connection, bytes((0x20, 2, 0, CONNACK_RETURN_CODES[reason])))
         state.close(connection)
@@ -140,35 +163,41 @@ class Handshake:
     def _welcome(self, connection: Connection, connect: Connect) -> None:
         state = self._state
         client_id = connect.client_id or f"nearcast-{state.rng.getrandbits(80):020x}"
+        terms = self._terms(connect)
+        will = None if connect.will is None else self._will(connect.will)
+        pairs = connect.properties.user_properties
+        takes_position = bool(pairs) and state.settings.position_on_connect
+        complaint = position_problem(pairs) if takes_position else ""
+        # Whatever may be refused is refused by now: nothing has changed yet.
+        connack = self._connack(connection, client_id, connect, terms, complaint)
         old = state.sessions.get(client_id)
         if old is not None and old.link is not None:
-            self._take_over(old.link, ends=connect.clean_start)
+            self._take_over(old.link)
             old = state.sessions.get(client_id)
         if old is not None and connect.clean_start:
             self._lifecycle.end(old)
             old = None
         session = old or self._new_session(client_id)
-        self._attach(connection, session, connect)
-        self._set_terms(connection, session, connect)
+        self._attach(connection, session, connect, will)
+        self._set_terms(connection, session, terms)
         self._journal_session(session, is_new=old is None)
         state.counters.connects += 1
-        pairs = connect.properties.user_properties
-        takes_position = bool(pairs) and state.settings.position_on_connect
-        complaint = position_problem(pairs) if takes_position else ""
-        present = old is not None
-        state.send(connection, self._connack(connection, session, connect, present, complaint))
+        state.send(connection, connack(old is not None))
         if old is not None:
             self._delivery.resume(session)
         if takes_position:
             self._positions.take_pairs(session, pairs)
 
-    def _take_over(self, link: Connection, *, ends: bool) -> None:
-        """Close the older connection of a client that has come again (3.1.4-3)."""
+    def _take_over(self, link: Connection) -> None:
+        """Close the older connection of a client that has come again [MQTT-3.1.4-3].
+
+        A session without expiry ends with it, as with any other end of a connection.
+        """
         if link.version >= 5:
             packet = Disconnect(ReasonCode.SESSION_TAKEN_OVER)
             self._state.send(link, encode_packet(packet))
         self._state.close(link)
-        self._lifecycle.detach(link, with_will=True, is_takeover=not ends)
+        self._lifecycle.detach(link, with_will=True)
 
     def _new_session(self, client_id: str) -> Session:
         state = self._state
@@ -177,7 +206,13 @@ class Handshake:
         state.sessions[client_id] = session
         return session
 
-    def _attach(self, connection: Connection, session: Session, connect: Connect) -> None:
+    def _attach(
+        self,
+        connection: Connection,
+        session: Session,
+        connect: Connect,
+        will: WillMessage | None,
+    ) -> None:
         properties = connect.properties
         connection.session = session
         connection.alias_limit = properties.topic_alias_maximum or 0
@@ -190,7 +225,7 @@ class Handshake:
         session.user_name = self._identity(connection, connect)
         session.ends_at_ms = 0
         session.will_at_ms = 0
-        session.will = None if connect.will is None else self._will(connect.will)
+        session.will = will
         self._state.connected += 1
         if self._state.network is not None:
             self._state.network.there(session)
@@ -203,41 +238,60 @@ class Handshake:
             return connection.voucher.user_name
         return self._state.access.identity(connect, connection)
 
-    def _set_terms(self, connection: Connection, session: Session, connect: Connect) -> None:
+    def _terms(self, connect: Connect) -> Terms:
+        """Return what this client gets of what it asks for."""
         settings, properties = self._state.settings, connect.properties
-        session.window = min(properties.receive_maximum or 65_535, settings.max_inflight)
-        wanted = properties.session_expiry_interval or 0
+        wanted_s, keep_alive_s = properties.session_expiry_interval or 0, connect.keep_alive_s
         if connect.version < ProtocolVersion.V5:
-            wanted = 0 if connect.clean_start else NEVER
-        session.expiry_s = min(wanted, settings.session_expiry_s)
-        keep_alive_s = connect.keep_alive_s
-        if connect.version >= ProtocolVersion.V5:
-            keep_alive_s = self._agreed_keep_alive(keep_alive_s)
-        connection.keep_alive_ms = keep_alive_s * 1500
-        if keep_alive_s:
+            wanted_s = 0 if connect.clean_start else NEVER
+        else:
+            longest_s = settings.keep_alive_s
+            is_allowed = 0 < keep_alive_s <= longest_s or not longest_s
+            keep_alive_s = keep_alive_s if is_allowed else longest_s
+        return Terms(
+            window=min(properties.receive_maximum or 65_535, settings.max_inflight),
+            expiry_s=min(wanted_s, settings.session_expiry_s),
+            keep_alive_s=keep_alive_s,
+        )
+
+    def _set_terms(self, connection: Connection, session: Session, terms: Terms) -> None:
+        session.window = terms.window
+        session.expiry_s = terms.expiry_s
+        connection.keep_alive_ms = terms.keep_alive_s * 1500
+        if terms.keep_alive_s:
             self._lifecycle.watch(connection)
 
-    def _agreed_keep_alive(self, wanted_s: int) -> int:
-        most_s = self._state.settings.keep_alive_s
-        return wanted_s if 0 < wanted_s <= most_s or not most_s else most_s
-
     def _will(self, will: Will) -> WillMessage:
+        """Return the will; refuse what would be refused as a PUBLISH."""
+        settings, state = self._state.settings, self._state
+        if will.qos > settings.maximum_qos:
+            raise _bad_will(f"QoS {will.qos}", ReasonCode.QOS_NOT_SUPPORTED)
+        if will.retain and not settings.retain_available:
+            raise _bad_will("RETAIN", ReasonCode.RETAIN_NOT_SUPPORTED)
+        if settings.max_message_bytes and len(will.payload) > settings.max_message_bytes:
+            raise _bad_will(f"{len(will.payload)} bytes", ReasonCode.PACKET_TOO_LARGE)
         properties = split_properties(will.properties)
         raw = encode_string(will.topic)
+        route = state.router.find(raw)
+        if route.is_forbidden or route.service in (Service.POSITION, Service.EXPLAIN):
+            raise _bad_will(shown(will.topic), ReasonCode.TOPIC_NAME_INVALID)
         head = Head(raw, len(will.payload), will.qos, properties.forward, will.retain)
+        message = Message(head, will.payload)
+        if route.is_odd:
+            try:
+                self._selective.check(route, message, properties)
+            except MisuseError as problem:
+                raise _bad_will(str(problem), ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) from None
         delay_s = will.properties.will_delay_interval or 0
         expiry_s = -1 if properties.expiry_s is None else properties.expiry_s
-        return WillMessage(Message(head, will.payload), delay_s, expiry_s)
+        return WillMessage(message, delay_s, expiry_s)
 
     def _journal_session(self, session: Session, *, is_new: bool) -> None:
         journal = self._state.journal
         was_durable, session.is_durable = session.is_durable, session.expiry_s > 0
         if journal is None:
             return
-        if session.is_durable and not was_durable and not is_new:
-            journal.ended(session.number)  # what was told of it before may no longer be true
-            tell_session(session, journal, set())
-        elif session.is_durable or session.will is not None or was_durable:
+        if session.is_durable or session.will is not None or was_durable:
             journal.session(session)
             if session.will is not None:
                 journal.will(session, session.will)
@@ -247,32 +301,35 @@ class Handshake:
     def _connack(
         self,
         connection: Connection,
-        session: Session,
+        client_id: str,
         connect: Connect,
-        is_present: bool,
+        terms: Terms,
         complaint: str,
-    ) -> bytes:
+    ) -> Callable[[bool], bytes]:
+        """Return what makes the CONNACK, given whether a session is there; refuse if none fits."""
         if connect.version < ProtocolVersion.V5:
-            return bytes((0x20, 2, is_present, 0))
+            return lambda is_present: bytes((0x20, 2, is_present, 0))
         settings = self._state.settings
-        keep_alive_s = connection.keep_alive_ms // 1500
         wanted_expiry_s = connect.properties.session_expiry_interval or 0
         properties = Properties(
-            session_expiry_interval=(
-                session.expiry_s if session.expiry_s != wanted_expiry_s else None
+            session_expiry_interval=terms.expiry_s if terms.expiry_s != wanted_expiry_s else None,
+            assigned_client_identifier=None if connect.client_id else client_id,
+            server_keep_alive=(
+                terms.keep_alive_s if terms.keep_alive_s != connect.keep_alive_s else None
             ),
-            assigned_client_identifier=None if connect.client_id else session.client_id,
-            server_keep_alive=keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
             receive_maximum=(
                 settings.receive_maximum if settings.receive_maximum < 65_535 else None
             ),
             topic_alias_maximum=settings.topic_alias_maximum or None,
             maximum_packet_size=settings.max_packet_bytes,
+            maximum_qos=settings.maximum_qos if settings.maximum_qos < 2 else None,
+            retain_available=None if settings.retain_available else 0,
             reason_string=complaint if complaint and connection.tells_problems else None,
         )
-        packet = encode_packet(Connack(is_present, 0, properties))
-        if complaint and not connection.fits(packet):
-            return self._connack(connection, session, connect, is_present, "")
+        packet = encode_packet(Connack(False, 0, properties))
+        if not connection.fits(packet) and complaint:
+            properties = replace(properties, reason_string=None)
+            packet = encode_packet(Connack(False, 0, properties))
         if not connection.fits(packet):
             raise MqttProtocolError(
                 f"maximum packet size {connection.max_packet_bytes}",
@@ -280,4 +337,8 @@ class Handshake:
                 where="CONNECT",
                 expected=f"at least {len(packet)}",
             )
-        return packet
+        return lambda is_present: encode_packet(Connack(is_present, 0, properties))
+
+
+def _bad_will(found: str, reason: ReasonCode) -> MqttProtocolError:
+    return MqttProtocolError(found, reason=reason, where="will")

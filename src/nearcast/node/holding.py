@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nearcast.index.topic_filters import filters_overlap, topic_matches
 from nearcast.node.delivery import Delivery
@@ -24,7 +24,6 @@ from nearcast.node.noting import aside
 from nearcast.node.routes import Arrivals, Route, Router
 from nearcast.node.session import Session, Subscription
 from nearcast.node.settings import HELD_NOTE, RetainedSettings
-from nearcast.node.spaces import SpaceTable
 from nearcast.node.state import NodeState
 from nearcast.retained import (
     SEND_NOW,
@@ -84,8 +83,8 @@ class HoldingArrivals(Arrivals):
 class HoldingRouter(Router):
     """Routes, those of held topics hidden from runs."""
 
-    def __init__(self, *, max_levels: int, cache_topics: int, spaces: SpaceTable) -> None:
-        super().__init__(max_levels=max_levels, cache_topics=cache_topics, spaces=spaces)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.held: set[str] = set()
         self.arrivals: HoldingArrivals = HoldingArrivals(self)
 

@@ -57,6 +57,8 @@ class Intake:
         self._properties = PropertyReader()
         self._receive_maximum = state.settings.receive_maximum
         self._alias_maximum = state.settings.topic_alias_maximum
+        self._most_bytes = state.settings.max_message_bytes or 1 << 62
+        self._expected = f"expected a payload of at most {self._most_bytes}"
 
     # --- QoS 0, no flags ------------------------------------------------------------------
 
@@ -150,7 +152,7 @@ class Intake:
         They must travel as they are: nobody of another version, no rules, no event log.
         """
         count, end, routes = 0, len(data), self._routes
-        if connection.permits is not None or self._state.log is not None:
+        if connection.permits is not None or self._state.log is not None or self._most_bytes < 130:
             return position, 0
         has_properties = connection.version >= 5
         while end - position >= 5 and data[position] == 0x30:
@@ -379,7 +381,10 @@ class Intake:
         qos = message.head.qos
         outcome = Outcome(0)
         is_repeated = qos == 2 and packet_id in session.incoming
-        if not is_repeated:
+        if message.head.payload_size > self._most_bytes:
+            self._state.counters.dropped_too_large += 1
+            outcome = Outcome(_QUOTA, f"found {message.head.payload_size} bytes; {self._expected}")
+        elif not is_repeated:
             if not (route.is_odd or self._is_permitted(connection, route, message.head.topic)):
                 self._state.counters.dropped_forbidden += 1
                 outcome = Outcome(_FORBIDDEN)

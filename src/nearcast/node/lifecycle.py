@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nearcast.mqtt import Disconnect, ReasonCode, encode_packet
+from nearcast.mqtt import Disconnect, MqttProtocolError, ReasonCode, encode_packet
 from nearcast.mqtt.packets import ProtocolVersion
 from nearcast.mqtt.properties import NO_PROPERTIES, Properties
 from nearcast.node.connection import Connection
@@ -60,11 +60,12 @@ class Lifecycle:
             packet = encode_packet(Disconnect(reason, properties))
             if not connection.fits(packet):
                 packet = encode_packet(Disconnect(reason))
-            self._state.send(connection, packet)
+            if connection.fits(packet):
+                self._state.send(connection, packet)
         self._state.close(connection)
         self.detach(connection, with_will=True)
 
-    def detach(self, connection: Connection, *, with_will: bool, is_takeover: bool = False) -> None:
+    def detach(self, connection: Connection, *, with_will: bool) -> None:
         """Part a connection from its session; the session lives on for its expiry."""
         session = connection.session
         connection.is_open = False
@@ -77,17 +78,14 @@ class Lifecycle:
         if self._state.log is not None:
             self._state.log.present(session.client_id, self._state.now_ms, is_there=False)
         if self._state.holding is not None:
-            is_kept = bool(session.expiry_s) or is_takeover
-            self._state.holding.disconnected(session, is_kept=is_kept)
+            self._state.holding.disconnected(session, is_kept=bool(session.expiry_s))
         will = session.will
         if not with_will:
             will = session.will = None
-        if not session.expiry_s and not is_takeover:
+        if not session.expiry_s:
             self.end(session)
             return
-        delay_s = 0
-        if will is not None:
-            delay_s = will.delay_s if is_takeover else min(will.delay_s, session.expiry_s)
+        delay_s = 0 if will is None else min(will.delay_s, session.expiry_s)
         self._leave(session, will, delay_s)
 
     def _leave(self, session: Session, will: WillMessage | None, delay_s: int) -> None:
@@ -134,7 +132,12 @@ class Lifecycle:
             message.expires_at_ms = self._state.now_ms + max(1, will.expiry_s * 1000)
         if self._state.journal is not None:
             self._state.journal.no_will(session.number)
-        self.publish_will(session, message, retain)
+        try:
+            self.publish_will(session, message, retain)
+        except MqttProtocolError:  # stored under other settings, as for the depth of topics
+            self._state.counters.dropped_invalid += 1
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self._state.failures.take("publishing a will", error)
 
     def end(self, session: Session) -> None:
         """End a session: its will is due at the latest now, then nothing of it remains."""

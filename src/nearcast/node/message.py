@@ -85,7 +85,7 @@ class Message:
         """Return the PUBLISH packet for one receiver, with what is left of its lifetime."""
         head = self.head
         if self.expires_at_ms and version >= 5:
-            left_s = max(1, -(-(self.expires_at_ms - now_ms) // 1000))
+            left_s = min(max(1, -(-(self.expires_at_ms - now_ms) // 1000)), 0xFFFF_FFFF)
             expiry = b"\x02" + left_s.to_bytes(4, "big")
             head = Head(
                 head.topic, head.payload_size, head.qos, expiry + head.properties, head.retain

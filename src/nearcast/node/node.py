@@ -59,7 +59,9 @@ class Node:
         - after every call the server takes the outboxes of `take_grown()`, in that order, and
           writes them once `take_journal()` is safe;
         - it calls `wake(now_ms)` at `wake_at()`, and `drained` when a paused client reads again;
-        - nothing that a client sends raises: it is answered, or its connection closes.
+        - nothing that a client sends raises: it is answered, or its connection closes;
+        - an exception that nobody foresaw goes to `state.failures`, which raises it unless somebody
+          listens there; then it closes the connection that caused it and no other.
 
     Complexity: `receive` O(bytes + deliveries); see the parts for more.
     """
@@ -95,7 +97,9 @@ class Node:
         self._intake = Intake(self.state, self._delivery, self._answers, self._positions)
         self._lifecycle = Lifecycle(self.state, self._delivery)
         self._lifecycle.publish_will = self._publish_will
-        self._handshake = Handshake(self.state, self._delivery, self._lifecycle, self._positions)
+        self._handshake = Handshake(
+            self.state, self._delivery, self._lifecycle, self._positions, self._intake.selective
+        )
         self._subscribing = Subscribing(self.state, self._delivery)
         self._limit = settings.max_packet_bytes
         self.peering = Peering(self.state, self._delivery, self._lifecycle)
@@ -119,9 +123,23 @@ class Node:
         """Return who takes a packet with a given first byte; what is missing is malformed."""
         table: dict[int, Handler] = dict.fromkeys(range(0x30, 0x40), intake.publish_one)
         table |= {0x30: intake.lossy_run, 0x32: intake.sure_run, 0x34: intake.sure_run}
+        if intake is self._intake:
+            self._limit_publications(table)
         table |= dict.fromkeys((0x40, 0x50, 0x62, 0x70), self._answers.take)
         table[0xC0] = self._take_ping
         return table
+
+    def _limit_publications(self, table: dict[int, Handler]) -> None:
+        """Let what the settings rule out be answered: a quality, RETAIN, large payloads."""
+        settings = self.state.settings
+        largest, take_one = settings.max_message_bytes, self._intake.publish_one
+        for first in range(0x30, 0x40):
+            if not settings.retain_available and first & 1:
+                table[first] = _refuses_retain
+            elif settings.maximum_qos < first >> 1 & 3 < 3:
+                table[first] = _refuses_qos
+            elif largest and table[first] is not take_one:  # runs are of one size
+                table[first] = _by_size(largest, table[first], take_one)
 
     def join(self, network: Network) -> None:
         """Become part of a network; before anything is restored, and before any client comes."""
@@ -222,11 +240,31 @@ class Node:
         except MqttProtocolError as error:
             self._refuse(connection, error)
             return
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self._fail(connection, "taking packets of a client", error)
+            return
         if consumed:  # whole packets count as a sign of life, dribbled bytes do not
             connection.last_seen_ms = now_ms
         if consumed < len(data) and not connection.is_closing:
             connection.pending = [data[consumed:]]
             connection.pending_bytes = len(data) - consumed
+
+    def _fail(self, connection: Connection, doing: str, error: Exception) -> None:
+        """Answer an exception that nobody foresaw: only this connection ends."""
+        state = self.state
+        state.failures.take(doing, error)
+        connection.pending = []
+        reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        try:
+            if connection.is_peer or connection.is_closing:
+                state.close(connection)
+            elif connection.session is None:
+                self._handshake.refuse(connection, reason)
+            else:
+                self._lifecycle.disconnect(connection, reason, "an internal error; it is logged")
+        except Exception as further:  # noqa: BLE001 - a mistake of ours
+            state.failures.take("answering an internal error", further)
+            state.close(connection)
 
     def lost(self, connection: Connection, now_ms: int) -> None:
         """Note that the connection is gone, for whatever reason."""
@@ -234,10 +272,13 @@ class Node:
         self.state.connections.discard(connection)
         connection.is_closing = True
         connection.pending = []
-        if connection.relay is not None:
-            connection.relay.close()
-            connection.relay = None
-        self._lifecycle.detach(connection, with_will=True)
+        try:
+            if connection.relay is not None:
+                connection.relay.close()
+                connection.relay = None
+            self._lifecycle.detach(connection, with_will=True)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self.state.failures.take("parting from a client", error)
 
     def authenticated(self, connection: Connection, verdict: Verdict, now_ms: int) -> None:
         """Bring the answer to a question of `take_questions()`."""
@@ -252,6 +293,9 @@ class Node:
             welcome()
         except MqttProtocolError as error:
             self._refuse(connection, error)
+            return
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self._fail(connection, "welcoming a client", error)
             return
         pending, connection.pending = connection.pending, []
         connection.wanted_bytes = 2
@@ -284,6 +328,8 @@ class Node:
             self._handshake.admit(connection, connect)
         except MqttProtocolError as error:
             self._refuse(connection, error)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self._fail(connection, "welcoming a client of another node", error)
 
     def give_up(self, client_id: str, now_ms: int) -> None:
         """End a session for good: its client begins anew at another node."""
@@ -295,7 +341,10 @@ class Node:
         self.state.now_ms = now_ms
         session = connection.session
         if session is not None and session.queue and session.link is connection:
-            self._delivery.pump(session)
+            try:
+                self._delivery.pump(session)
+            except Exception as error:  # noqa: BLE001 - a mistake of ours
+                self._fail(connection, "sending what was queued", error)
 
     def publish(self, topic: str, payload: bytes, *, now_ms: int, retain: bool = False) -> None:
         """Publish as the node itself, at QoS 0."""
@@ -309,7 +358,10 @@ class Node:
     ) -> None:
         """Close a connection from our side."""
         self.state.now_ms = now_ms
-        self._lifecycle.disconnect(connection, reason, text)
+        try:
+            self._lifecycle.disconnect(connection, reason, text)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self._fail(connection, "disconnecting a client", error)
 
     def wake_at(self) -> int | None:
         """Return when `wake` is to be called, or None."""
@@ -318,7 +370,13 @@ class Node:
     def wake(self, now_ms: int) -> None:
         """Do what is due: keep-alive, wills, expiry."""
         self.state.now_ms = now_ms
-        self.state.timers.run_due(now_ms)
+        is_done = False
+        while not is_done:
+            try:
+                self.state.timers.run_due(now_ms)
+                is_done = True
+            except Exception as error:  # noqa: BLE001 - that timer has had its turn; the others are still due
+                self.state.failures.take("running a timer", error)
 
     def take_grown(self) -> list[Connection]:
         """Return the connections with something to write or to close, each once."""
@@ -413,12 +471,36 @@ class Node:
                     return position
                 self._take_other(connection, first, data[body:stop])
                 position = stop
+            elif connection.is_peer:
+                position = self._take_of_peer(handler, connection, data, position, body, stop)
             else:
                 position = handler(connection, data, position, body, stop)
             if connection.is_closing:
                 return end
         connection.wanted_bytes = 2
         return position
+
+    def _take_of_peer(
+        self,
+        handler: Handler,
+        connection: Connection,
+        data: bytes,
+        position: int,
+        body: int,
+        stop: int,
+    ) -> int:
+        """Take a packet of another node; pass over one that fails, which would come for ever."""
+        try:
+            return handler(connection, data, position, body, stop)
+        except MqttProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self.state.failures.take("taking a packet of another node", error)
+            qos = data[position] >> 1 & 3 if data[position] >> 4 == 3 else 0
+            if qos:
+                at = body + 2 + (data[body] << 8 | data[body + 1])
+                self._answers.answer_all(connection, 0x30 + 0x10 * qos, [data[at : at + 2]], 0)
+            return stop
 
     def _take_ping(
         self, connection: Connection, _data: bytes, _position: int, body: int, stop: int
@@ -491,10 +573,35 @@ class Node:
         self._intake.publish(route, message, session, retain=retain)
 
 
-def _make_router(settings: NodeSettings, table: SpaceTable, *, holds: bool) -> Router:
-    levels, topics = settings.max_topic_levels, settings.route_cache_topics
-    if not holds:
-        return Router(max_levels=levels, cache_topics=topics, spaces=table)
-    from nearcast.node.holding import HoldingRouter
+def _by_size(largest: int, take_run: Handler, take_one: Handler) -> Handler:
+    """Return what takes packets in runs only where no payload can be too large."""
 
-    return HoldingRouter(max_levels=levels, cache_topics=topics, spaces=table)
+    def take(connection: Connection, data: bytes, position: int, body: int, stop: int) -> int:
+        handler = take_one if stop - position > largest else take_run
+        return handler(connection, data, position, body, stop)
+
+    return take
+
+
+def _refuses_retain(*_packet: object) -> int:
+    raise MqttProtocolError("RETAIN", reason=ReasonCode.RETAIN_NOT_SUPPORTED, where="PUBLISH")
+
+
+def _refuses_qos(_link: Connection, data: bytes, position: int, _body: int, _stop: int) -> int:
+    raise MqttProtocolError(
+        f"QoS {data[position] >> 1 & 3}", reason=ReasonCode.QOS_NOT_SUPPORTED, where="PUBLISH"
+    )
+
+
+def _make_router(settings: NodeSettings, table: SpaceTable, *, holds: bool) -> Router:
+    kind = Router
+    if holds:
+        from nearcast.node.holding import HoldingRouter
+
+        kind = HoldingRouter
+    return kind(
+        max_levels=settings.max_topic_levels,
+        cache_topics=settings.route_cache_topics,
+        spaces=table,
+        printable=settings.printable_topics,
+    )

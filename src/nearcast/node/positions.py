@@ -5,7 +5,7 @@ from __future__ import annotations
 from nearcast.model import MisuseError, encode_level
 from nearcast.model.quantities import number_text
 from nearcast.mqtt import ReasonCode
-from nearcast.mqtt.wire import encode_string
+from nearcast.mqtt.wire import MAX_LENGTH, encode_string
 from nearcast.node.answers import Outcome
 from nearcast.node.crossing import Kept
 from nearcast.node.delivery import Delivery
@@ -89,7 +89,12 @@ class Positions:
 
     def _show(self, session: Session, position: Position) -> None:
         """Publish a position, to those who may subscribe to it."""
-        topic = encode_string(f"{POSITION_TOPIC}/{encode_level(session.client_id)}")
+        text = f"{POSITION_TOPIC}/{encode_level(session.client_id)}"
+        if (
+            len(text.encode()) > MAX_LENGTH
+        ):  # percent signs triple a name: nobody can ask for that one
+            return
+        topic = encode_string(text)
         route = self._state.router.find(topic)
         if not route.is_empty:
             lon, lat = map(number_text, position)

@@ -8,7 +8,9 @@ from nearcast.model import PublishRequest, read_publication
 from nearcast.model.requests import PUBLISHING
 from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.properties import (
+    MOST_USER_PROPERTIES,
     NO_PROPERTIES,
+    UNLIMITED,
     PacketType,
     Properties,
     encode_property_content,
@@ -126,7 +128,7 @@ def reread_properties(content: bytes) -> PublishProperties:
     if not content:
         return PublishProperties()
     data = encode_variable_integer(len(content)) + content
-    return split_properties(read_properties(data, 0, len(data), PacketType.PUBLISH)[0])
+    return split_properties(read_properties(data, 0, len(data), PacketType.PUBLISH, UNLIMITED)[0])
 
 
 class PropertyReader:
@@ -138,6 +140,7 @@ class PropertyReader:
     def __init__(self, *, from_node: bool = False) -> None:
         self._known: dict[bytes, PublishProperties] = {}
         self._from_node = from_node
+        self._most = UNLIMITED if from_node else MOST_USER_PROPERTIES
 
     def read(self, data: bytes, position: int, stop: int) -> tuple[PublishProperties, int]:
         """Return the properties that start at `position`, and the position behind them."""
@@ -147,7 +150,7 @@ class PropertyReader:
             known = self._known.get(raw)
             if known is not None and position + 1 + length <= stop:
                 return known, position + 1 + length
-        properties, behind = read_properties(data, position, stop, PacketType.PUBLISH)
+        properties, behind = read_properties(data, position, stop, PacketType.PUBLISH, self._most)
         split = split_properties(properties, from_node=self._from_node)
         if behind - position <= _LARGEST_KEPT:
             if len(self._known) >= _MOST_KEPT:

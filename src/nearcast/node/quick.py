@@ -50,6 +50,7 @@ class Quick:
             and state.network is None
             and state.selections is not None
             and not state.selections.explaining
+            and not state.settings.max_message_bytes
         )
 
     def run(

@@ -180,7 +180,12 @@ class Router:
     """
 
     def __init__(
-        self, *, max_levels: int, cache_topics: int, spaces: SpaceTable | None = None
+        self,
+        *,
+        max_levels: int,
+        cache_topics: int,
+        spaces: SpaceTable | None = None,
+        printable: bool = False,
     ) -> None:
         self.spaces = spaces or SpaceTable(())
         self.routes: dict[bytes, Route] = {}
@@ -190,6 +195,7 @@ class Router:
         self.shared_count = 0
         self._tree: TopicTree[tuple[str, str], Subscription | ShareGroup] = TopicTree(cache_size=0)
         self._max_levels = max_levels
+        self._printable = printable
         self._cache_topics = cache_topics
 
     def find(self, topic: bytes) -> Route:
@@ -205,7 +211,7 @@ class Router:
     def checked(self, topic: bytes) -> str:
         """Return a topic given with its two length bytes as text; refuse a bad name."""
         text = decode_text(topic[2:])
-        check_topic_name(text, max_levels=self._max_levels)
+        check_topic_name(text, max_levels=self._max_levels, printable=self._printable)
         return text
 
     def subscribers(self, topic: str) -> list[Subscription]:

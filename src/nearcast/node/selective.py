@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nearcast.model import Event, MisuseError, PublishRequest, read_publication
+from nearcast.model.wording import shown
 from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.answers import Outcome
-from nearcast.node.asking import Asking
+from nearcast.node.asking import Asking, checked_response_topic
 from nearcast.node.choosing import (
     Candidate,
     Choosing,
@@ -217,18 +218,7 @@ class Selective:
         *,
         retain: bool,
     ) -> Outcome:
-        if route.service is Service.PREFIXED:
-            route, message, request = self._unwrapped(route, message, properties)
-        else:
-            request = properties.request
-            message = bare_message(message, properties)
-        settings = route.space
-        if settings is None:
-            raise MisuseError(
-                f"the topic {message.topic_text()!r}",
-                expected="a topic of a declared space, behind such a prefix",
-                todo="Declare a [[space]] for it, or publish without the prefix.",
-            )
+        route, message, request, settings = self._instructed(route, message, properties)
         self._limit_lifetime(message, request.lifetime_ms or settings.lifetime_ms)
         event, complaint = self._event(settings, message, properties, request)
         top, rank = request.top or settings.top, request.rank or settings.rank
@@ -260,6 +250,29 @@ class Selective:
         reached = self._spread(session, route, message, event, request, retain, version)
         reason = 0 if reached or goes_further else _EMPTY
         return Outcome(_QUOTA if message.was_refused else reason, complaint)
+
+    def check(self, route: Route, message: Message, properties: PublishProperties) -> None:
+        """Raise MisuseError for what makes no sense whoever publishes it; for wills."""
+        request = self._instructed(route, message, properties)[2]
+        if request.reply is not None:
+            checked_response_topic(self._state, None, properties.response_topic)
+
+    def _instructed(
+        self, route: Route, message: Message, properties: PublishProperties
+    ) -> tuple[Route, Message, PublishRequest, SpaceSettings]:
+        """Return route and message without instructions, what these ask for, and the space."""
+        if route.service is Service.PREFIXED:
+            route, message, request = self._unwrapped(route, message, properties)
+        else:
+            request = properties.request
+            message = bare_message(message, properties)
+        if route.space is None:
+            raise MisuseError(
+                f"the topic {shown(message.topic_text())}",
+                expected="a topic of a declared space, behind such a prefix",
+                todo="Declare a [[space]] for it, or publish without the prefix.",
+            )
+        return route, message, request, route.space
 
     def _tell_others(
         self,
@@ -303,7 +316,8 @@ class Selective:
         found = self._state.router.find(route.bare)
         if found.is_forbidden or found.service is not Service.NONE:
             raise MisuseError(
-                f"the topic {route.bare[2:].decode()!r}", expected="a topic of a declared space"
+                f"the topic {shown(route.bare[2:].decode())}",
+                expected="a topic of a declared space",
             )
         return found, Message(bare, message.payload, message.expires_at_ms), request
 

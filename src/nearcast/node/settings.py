@@ -41,6 +41,11 @@ class NodeSettings:
     session_expiry_s: int = 7 * 86_400
     connect_timeout_ms: int = 10_000
     keep_alive_s: int = 3_600
+    max_keep_alive_s: int = 0  # of 3.1.1 clients, which cannot be told a shorter one; 0: any
+    max_message_bytes: int = 0  # of a payload; 0: what fits into a packet
+    maximum_qos: int = 2
+    retain_available: bool = True
+    printable_topics: bool = False  # control characters in topics and filters are refused
     topic_alias_maximum: int = 64
     outbox_window_bytes: int = 1 << 18
     route_cache_topics: int = 100_000

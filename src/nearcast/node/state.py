@@ -12,6 +12,7 @@ from nearcast.mqtt import Connect
 from nearcast.node.access import Access
 from nearcast.node.connection import Connection
 from nearcast.node.counters import Counters
+from nearcast.node.failures import Failures
 from nearcast.node.journal import Journal
 from nearcast.node.message import Message
 from nearcast.node.retained import RetainedStore
@@ -110,6 +111,7 @@ class NodeState:
     journal: Journal | None
     router: Router
     counters: Counters = field(default_factory=Counters)
+    failures: Failures = field(default_factory=Failures)
     retained: RetainedStore = field(default_factory=RetainedStore)
     timers: Timers = field(default_factory=Timers)
     sessions: dict[str, Session] = field(default_factory=dict)

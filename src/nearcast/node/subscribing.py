@@ -9,6 +9,7 @@ from functools import partial
 
 from nearcast.model import MisuseError, SubscribeRequest, read_subscription, split_prefixes
 from nearcast.model.requests import SELECTING, Pair, decoded
+from nearcast.model.wording import shown
 from nearcast.mqtt import (
     FilterRequest,
     MqttProtocolError,
@@ -53,7 +54,8 @@ class Subscribing:
         patient: list[Callable[[], None]] = []  # those who may have to wait
         for written in packet.requests:
             try:
-                request, now = self._without_wish(written, packet.properties)
+                allowed = replace(written, qos=min(written.qos, self._state.settings.maximum_qos))
+                request, now = self._without_wish(allowed, packet.properties)
                 subscription, is_new = self._add(session, request, packet.properties)
             except MqttProtocolError as error:
                 complaint = complaint or str(error)
@@ -72,16 +74,28 @@ class Subscribing:
             elif subscription.inside is not None and self._state.selections is not None:
                 self._state.selections.crossing.entered(subscription)  # it has had those
         self._answer(connection, Suback(packet.packet_id, tuple(codes)), complaint)
-        for subscription in newcomers:
-            if subscription.selection is None:
-                self._send_retained(session, connection, subscription)
-            else:
-                self._send_selected(session, subscription)
-        for send_or_hold in patient:
-            send_or_hold()
+        self._serve(connection, newcomers, patient)
         if self._state.network is not None:
             for subscription in (*newcomers, *waiting):
                 self._state.network.newcomer(subscription)
+
+    def _serve(
+        self,
+        connection: Connection,
+        newcomers: list[Subscription],
+        patient: list[Callable[[], None]],
+    ) -> None:
+        """Send what is retained to new subscriptions."""
+        try:
+            for one in newcomers:
+                if one.selection is None:
+                    self._send_retained(one.session, connection, one)
+                else:
+                    self._send_selected(one.session, one)
+            for send_or_hold in patient:
+                send_or_hold()
+        except Exception as error:  # noqa: BLE001 - of a message that somebody else has retained
+            self._state.failures.take("sending retained messages", error)
 
     def bring(self, one: Subscription, message: Message, version: int) -> None:
         """Send what was retained elsewhere before it was known there that somebody wants it.
@@ -125,7 +139,10 @@ class Subscribing:
     ) -> tuple[Subscription, bool]:
         state = self._state
         shared, prefixes, bare = self._split(request.topic_filter)
-        check_topic_filter(bare, max_levels=state.settings.max_topic_levels)
+        settings = state.settings
+        check_topic_filter(
+            bare, max_levels=settings.max_topic_levels, printable=settings.printable_topics
+        )
         self._check_allowed(session, request.topic_filter, bare)
         asked = self._asked(bare, prefixes, properties.user_properties)
         text = request.topic_filter
@@ -175,7 +192,7 @@ class Subscribing:
             not state.access.may_subscribe(session.user_name, session.client_id, bare)
         ):
             raise MqttProtocolError(
-                repr(text),
+                shown(text),
                 reason=ReasonCode.NOT_AUTHORIZED,
                 where="topic filter",
                 expected="one that the rules allow"
@@ -195,7 +212,7 @@ class Subscribing:
         with _as_refusal():
             if not meets:
                 raise MisuseError(
-                    f"the filter {bare!r}",
+                    f"the filter {shown(bare)}",
                     where=prefixes[0][0],
                     expected="one that meets the topics of a declared space",
                     todo="Declare a [[space]] for these topics, or subscribe without it.",
@@ -282,6 +299,9 @@ class Subscribing:
             told = replace(answer, properties=Properties(reason_string=complaint))
             longer = encode_packet(told, version)
             packet = longer if connection.fits(longer) else packet
+        if not connection.fits(packet):  # [MQTT-3.1.2-25]: as if it were sent
+            self._state.counters.dropped_too_large += 1
+            return
         network = self._state.network
         if network is None or isinstance(answer, Unsuback):
             self._state.send(connection, packet)

@@ -90,6 +90,12 @@ def prometheus_text(node: Node, *, uptime_s: float) -> str:
     lines: list[str] = []
     for name, help_text in _TOTALS:
         lines += _metric(f"{name}_total", "counter", help_text, getattr(node.counters, name))
+    lines += _metric(
+        "internal_errors_total",
+        "counter",
+        "Exceptions that the broker did not foresee; the log has each kind once",
+        state.failures.count,
+    )
     lines += [
         "# HELP nearcast_dropped_total Deliveries that did not happen, by reason",
         "# TYPE nearcast_dropped_total counter",

@@ -406,8 +406,8 @@ class Network:
         try:
             self._turns.now_ms = self._turns.clock.now_ms()
             self.mesh.receive(sender, data, self._turns.now_ms)
-        except Exception:  # a mistake of ours: what the frame held must come again
-            log.exception("a frame from node %s was not taken; the link begins anew", sender)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours: what the frame held must come again
+            self.mesh.node.state.failures.take(f"taking a frame of node {sender}", error)
             self.mesh.neighbours.begin_anew(sender, "a frame was not taken")
 
     def settle(self) -> None:

@@ -65,7 +65,12 @@ def node_settings(limits: LimitsSection, position: PositionSection | None = None
         total_queue_bytes=limits.total_queue,
         session_expiry_s=int(limits.session_expiry),
         connect_timeout_ms=int(limits.connect_timeout * 1000),
-        keep_alive_s=min(65_535, int(limits.keep_alive)),
+        keep_alive_s=min(65_535, int(min(limits.keep_alive, limits.max_keep_alive or 65_535))),
+        max_keep_alive_s=min(65_535, int(limits.max_keep_alive or 0)),
+        max_message_bytes=limits.message_size_limit or 0,
+        maximum_qos=limits.maximum_qos,
+        retain_available=limits.retain_available,
+        printable_topics=limits.printable_topics,
         position_on_connect=position.connect,
         position_on_publish=position.publish,
     )
@@ -130,6 +135,7 @@ class Server:
             spaces=[space_settings(section) for section in configuration.space],
             retained=[retained_settings(section) for section in configuration.retained],
         )
+        self.node.state.failures.listener = _log_failure
         self._policies: PolicyFile | None = None
         if self.node.state.holding is not None:
             self._policies = PolicyFile(Path(configuration.node.data) / FILE_NAME)
@@ -381,6 +387,15 @@ class Server:
     def _clients(self) -> list[Connection]:
         """Return the connections of clients; those of other nodes end with the network."""
         return [one for one in self.node.state.connections if not one.is_peer]
+
+
+def _log_failure(fingerprint: str, doing: str, problem: BaseException) -> None:
+    log.error(
+        "internal error %s while %s; the broker goes on, please report it",
+        fingerprint,
+        doing,
+        exc_info=problem,
+    )
 
 
 def make_access(configuration: Configuration) -> ConfiguredAccess:

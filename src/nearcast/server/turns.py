@@ -122,7 +122,7 @@ class Turns:
         if self._is_over:
             return
         if self.on_taken is not None:
-            self.on_taken()
+            self._call("settling a turn with other nodes", self.on_taken)
         try:
             self._store()
         except OSError as problem:
@@ -132,13 +132,23 @@ class Turns:
             self._hold_output()
         else:
             for connection in self.node.take_grown():
-                self._write(connection)
+                try:
+                    self._write(connection)
+                except Exception as error:  # noqa: BLE001 - the others are written to all the same
+                    self.node.state.failures.take("writing to a client", error)
         if self.on_written is not None and self._sync is None:
-            self.on_written()
+            self._call("sending to other nodes", self.on_written)
         self._ask()
         self._set_alarm()
         if self._on_end is not None:
-            self._on_end()
+            self._call("ending a turn", self._on_end)
+
+    def _call(self, doing: str, action: Callable[[], None]) -> None:
+        """Do a part of a turn; if it fails, the parts behind it are done all the same."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self.node.state.failures.take(doing, error)
 
     def _store(self) -> None:
         journal = self._journal

@@ -1,0 +1,51 @@
+"""Exceptions that nobody foresaw: counted, told once for each place, kept from other clients."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from hashlib import blake2s
+from pathlib import PurePath
+
+Listener = Callable[[str, str, BaseException], None]
+"""Gets a fingerprint, what was being done, and the exception; once for each fingerprint."""
+
+_MOST_KINDS = 1_000  # fingerprints that are remembered
+
+
+class Failures:
+    """What went wrong inside the node although every input is checked: a mistake of ours.
+
+    Without a listener an exception is raised as it is: a test or a simulation should end with it.
+    With one, the node goes on; whoever caused the exception is disconnected.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.by_fingerprint: dict[str, int] = {}
+        self.listener: Listener | None = None
+
+    def is_known(self, problem: BaseException) -> bool:
+        """Return whether the same exception came from the same place before."""
+        return fingerprint(problem) in self.by_fingerprint
+
+    def take(self, doing: str, problem: Exception) -> None:
+        """Count an exception, and tell the listener of its first of a kind; call while handling."""
+        if self.listener is None:
+            raise problem
+        self.count += 1
+        name = fingerprint(problem)
+        if name not in self.by_fingerprint and len(self.by_fingerprint) >= _MOST_KINDS:
+            return
+        self.by_fingerprint[name] = self.by_fingerprint.get(name, 0) + 1
+        if self.by_fingerprint[name] == 1:
+            self.listener(name, doing, problem)
+
+
+def fingerprint(problem: BaseException) -> str:
+    """Return eight digits that are the same for the same exception from the same place."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    ours = [one for one in frames if "nearcast" in one.filename]
+    place = [f"{PurePath(one.filename).name}:{one.lineno}" for one in ours[-1:] + frames[-1:]]
+    text = "\n".join((type(problem).__name__, *place))
+    return blake2s(text.encode(), digest_size=4).hexdigest()
