@@ -72,14 +72,19 @@ def test_a_will_that_newer_settings_forbid_does_not_keep_the_broker_from_startin
     make_world: Any,
 ) -> None:
     world = make_world(with_journal=True)
-    world.welcome("deep", will=Will("a/b/c/d", b"gone"), props={"session_expiry_interval": 60})
+    lasting = {"session_expiry_interval": 60}
+    world.welcome("deep", will=Will("a/b/c/d", b"gone"), props=lasting)
+    delayed = Properties(will_delay_interval=5)
+    world.welcome("late", will=Will("a/b/c", b"gone", properties=delayed), props=lasting)
     world.welcome("flat", will=Will("flat", b"gone", retain=True))
     world.settings = replace(world.settings, max_topic_levels=2)
     world.crash_and_restart()
 
-    assert world.node.counters.dropped_invalid == 1
+    assert len(world.set_aside) == 1
     assert world.node.state.retained.get("flat").payload == b"gone"
-    assert list(world.node.state.sessions) == ["deep"]
+    assert list(world.node.state.sessions) == ["deep", "late"]
+    world.wait(5_000)
+    assert world.node.counters.dropped_invalid == 1
 
 
 def test_a_will_asks_no_question_about_others(shops: Any) -> None:

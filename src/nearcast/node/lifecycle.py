@@ -26,6 +26,7 @@ class Lifecycle:
         self._state = state
         self._delivery = delivery
         self.publish_will: Publisher = lambda _session, _message, _retain: None
+        self.is_restoring = False  # a will that cannot be published raises then
 
     # --- connections ----------------------------------------------------------------------
 
@@ -134,10 +135,13 @@ class Lifecycle:
             self._state.journal.no_will(session.number)
         try:
             self.publish_will(session, message, retain)
-        except MqttProtocolError:  # stored under other settings, as for the depth of topics
-            self._state.counters.dropped_invalid += 1
-        except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self._state.failures.take("publishing a will", error)
+        except Exception as error:
+            if self.is_restoring:
+                raise  # the will is set aside, with its record
+            if isinstance(error, MqttProtocolError):  # stored under settings of before
+                self._state.counters.dropped_invalid += 1
+            else:
+                self._state.failures.take("publishing a will", error)
 
     def end(self, session: Session) -> None:
         """End a session: its will is due at the latest now, then nothing of it remains."""

@@ -416,8 +416,10 @@ class Node:
             state.journal = Journal(replay.next_message, keeps_ages=keeps_ages)
         if state.network is not None:
             state.network.restored()
+        self._lifecycle.is_restoring = True
         for session in list(state.sessions.values()):
             self._restore_session(session, was_connected=session.number in connected)
+        self._lifecycle.is_restoring = False
         if any(key.startswith(HELD_NOTE) for key in state.notes):
             from nearcast.node.holding import queue_held
 
