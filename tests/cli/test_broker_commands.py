@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nearcast.mqtt import FilterRequest
+from nearcast.server import Client, Target
+
 pytestmark = pytest.mark.server
 
 NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
@@ -75,6 +78,14 @@ def test_status_shows_the_figures(port: str):
     figures = json.loads(nearcast("status", "-p", port, "--json").stdout)
     assert figures["version"].startswith("nearcast")
     assert int(figures["clients/total"]) >= 0
+
+
+def test_status_counts_at_once(port: str):
+    with Client(Target(port=int(port))) as client:
+        client.subscribe(FilterRequest("shops/#"))
+        figures = json.loads(nearcast("status", "-p", port, "--json").stdout)
+    assert int(figures["clients/connected"]) == 2
+    assert int(figures["subscriptions/count"]) >= 1
 
 
 def test_too_few_messages_are_an_answer_of_no(port: str):

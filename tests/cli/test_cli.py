@@ -101,6 +101,21 @@ def test_check_names_file_line_and_key(tmp_path: Path):
     assert "Did you mean 'connections'?" in run.stdout
 
 
+def test_check_looks_at_the_files_that_are_named(tmp_path: Path):
+    (tmp_path / "users.txt").write_text("alice:secret\n")
+    (tmp_path / "bad.toml").write_text(
+        '[auth]\nusers = "users.txt"\n'
+        '[[listener]]\nkind = "tls"\ncertificate = "no.pem"\nkey = "no.key"\n'
+        '[network]\njoin = "nats://127.0.0.1:4222"\ncredentials = "no.creds"\n'
+    )
+    run = nearcast("config", "check", "bad.toml", cwd=tmp_path)
+    assert run.returncode == 1
+    assert "auth.users: users.txt: found line 1; expected name:scrypt$" in run.stdout
+    assert "listener[0].certificate: no.pem: No such file or directory" in run.stdout
+    assert "network.credentials: no.creds: No such file or directory" in run.stdout
+    assert "4 problem(s) in bad.toml." in run.stdout
+
+
 def test_check_takes_the_environment_into_account(tmp_path: Path):
     nearcast("init", cwd=tmp_path)
     run = nearcast("config", "check", cwd=tmp_path, NEARCAST_LIMITS__CONNECTIONS="no")

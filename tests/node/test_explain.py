@@ -39,6 +39,29 @@ def world(make_world: Any) -> Any:
     return world
 
 
+def because(world: Any, client: str, payload: bytes) -> str:
+    return str(explain(world.node.state, Question(client, "s/a", payload))["because"])
+
+
+def test_a_missing_value_is_named(world: Any) -> None:
+    told = because(world, "ann", b'{"prise": 3, "lon": 8.5, "lat": 47.5}')
+    assert told == "conditions: price < 5 is not true of the event: it has no value for price"
+    question = Question("ann", "s/a", b'{"prise": 3, "lon": 8.5, "lat": 47.5}')
+    steps: Any = explain(world.node.state, question)["steps"]
+    values = next(one["detail"] for one in steps if one["step"] == "values")
+    assert "no value for price, which fits no condition" in values
+    assert "Did you mean price?" in values
+    told = because(world, "ann", b'{"price": 3, "lat": 47.5}')
+    assert told.startswith("values: no place in space s: payload: found no lon among price, lat;")
+
+
+def test_a_place_that_looks_swapped_is_named(world: Any) -> None:
+    bob = next(one for one in world.node.state.sessions.values() if one.client_id == "bob")
+    world.node.state.selections.move(bob, (8.5, 47.5))
+    told = because(world, "bob", b'{"lon": 47.5, "lat": 8.5}')
+    assert told.endswith("m away); with its longitude and latitude swapped it would be")
+
+
 CASES = [
     (Question("ann", "s/a", EVENT), True, "queue"),
     (Question("nobody", "s/a", EVENT), False, "client"),

@@ -39,6 +39,7 @@ SHOPS = Space(
     missing="none",
 )
 BREAD = {"price": 3, "kind": "food", "lon": 8.5, "lat": 47.5}
+HERE_TOO = {"lon": 8.5, "lat": 47.5}
 HERE, NEARBY, FAR = (8.5, 47.5), (8.501, 47.501), (9.5, 48.5)
 
 
@@ -269,6 +270,74 @@ class OnlyShops(OpenAccess):
 
     def may_subscribe(self, _user_name: str | None, _client_id: str, topic_filter: str) -> bool:
         return topic_filter.startswith(("shops", "to"))
+
+    def refusal(self, _user: str | None, _client: str, _filter: str, *, subscribes: bool) -> str:
+        return f"no rule for {'subscribing' if subscribes else 'publishing'}"
+
+
+def test_a_refusal_tells_why(make_world: Any) -> None:
+    shops = Shops(make_world, access=OnlyShops())
+    answer = shops.subscribe(shops.client("ann"), "secret/#")
+    assert answer.reasons == (0x87,)
+    assert answer.properties.reason_string == "'secret/#' is refused: no rule for subscribing"
+    for topic in ("secret", "$nearcast/explain"):
+        denied = shops.publish(topic=topic)
+        assert denied is not None
+        assert denied.reason == 0x87
+        assert denied.properties.reason_string == f"{topic!r} is refused: no rule for publishing"
+    own = shops.publish(topic="$SYS/broker/x")
+    assert own is not None
+    assert "such topics are the broker's own" in (own.properties.reason_string or "")
+
+
+def test_selections_on_topics_of_no_space_are_said_to_be_ignored(shops: Shops) -> None:
+    ann = shops.client("ann")
+    answer = shops.subscribe(ann, "taxis/#", near="500m", where="price < 5")
+    assert answer.reasons == (0,)
+    assert answer.properties.reason_string == (
+        "$near, $where: ignored, so every message comes, because 'taxis/#' meets the topics of no "
+        "[[space]]; declared: shops (shops/#)"
+    )
+    assert shops.subscribe(ann, "taxis/#", colour="red").properties.reason_string is None
+    assert shops.subscribe(ann, "shops/#", where="price < 5").properties.reason_string is None
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"prize": 3, **HERE_TOO}, "payload: found no price, kind, but prize, lon, lat; expected"),
+        ({"prize": 3, **HERE_TOO}, "fields of space shops: price, kind, lon, lat. Did you mean p"),
+        ({"price": 3, "shop": "Bakery", **HERE_TOO}, None),
+        ({"kind": "food", **HERE_TOO}, None),
+        ({"price": 3, "long": 8.5, "lat": 47.5}, "payload: found no lon among price, long, lat; "),
+        ({"price": 3, "long": 8.5, "lat": 47.5}, "requires it. Is long meant?"),
+        ({"lon": 37.8, "lat": -122.4}, "payload: lat: found -122.4; expected a number from -90 "),
+        ({"lon": 37.8, "lat": -122.4}, "Are lon (longitude) and lat (latitude) swapped?"),
+        ({"price": 300, **HERE_TOO}, "payload: price: found 300; expected a number"),
+    ],
+)
+def test_a_payload_with_a_likely_mistake_is_answered(
+    shops: Shops, values: dict[str, Any], told: str | None
+) -> None:
+    answer = shops.publish(values)
+    assert answer is not None
+    found = answer.properties.reason_string
+    assert found is None if told is None else told in (found or "")
+
+
+def test_bounds_of_a_space_tell_swapped_coordinates(make_world: Any) -> None:
+    zurich = Space(
+        name="zurich",
+        topic_filter="z/#",
+        attributes=(Attribute.number("x", 8, 9), Attribute.number("y", 47, 48)),
+        longitude="x",
+        latitude="y",
+    )
+    world = make_world(spaces=[SpaceSettings(space=zurich)])
+    client = world.welcome("ann")
+    client.publish("z/1", b'{"x": 47.4, "y": 8.5}', 1)
+    (answer,) = client.take()
+    assert "Are x (longitude) and y (latitude) swapped?" in answer.properties.reason_string
 
 
 def test_the_rules_are_asked_about_the_bare_topic_before_anything_is_read(make_world: Any) -> None:

@@ -143,6 +143,46 @@ def test_a_filter_that_reaches_into_the_forbidden_is_refused() -> None:
     assert access.may_subscribe("ann", "c", "open/#")
 
 
+def test_a_client_may_say_where_it_is_unless_a_rule_forbids_it() -> None:
+    access = ConfiguredAccess(AuthSection(rules=RULES), USERS, [])
+    assert access.may_publish("bob", "c", "$position")
+    assert access.may_publish(None, "c", "$position")
+    assert not access.may_subscribe("ann", "c", "$position/bob")
+
+    mute = [RuleSection(user="bob", topic="$position", allow=False), *RULES]
+    access = ConfiguredAccess(AuthSection(rules=mute), USERS, [])
+    assert not access.may_publish("bob", "c", "$position")
+    assert access.may_publish("ann", "c", "$position")
+
+
+def test_who_may_do_everything_by_name_may_look_at_the_broker_itself() -> None:
+    access = ConfiguredAccess(AuthSection(rules=RULES), USERS, [])
+    assert access.may_subscribe("ann", "c", "$SYS/#")
+    assert access.may_publish("ann", "c", "$nearcast/explain")
+    assert not access.may_subscribe("bob", "c", "$SYS/#")
+    assert not access.may_publish("bob", "c", "$nearcast/explain")
+
+    for_all = ConfiguredAccess(AuthSection(rules=[RuleSection(topic="#")]), USERS, [])
+    assert not for_all.may_subscribe("bob", "c", "$SYS/#")
+    named = [RuleSection(user="ann", topic="$SYS/#", allow=False), *RULES]
+    assert not ConfiguredAccess(AuthSection(rules=named), USERS, []).may_subscribe(
+        "ann", "c", "$SYS/broker/uptime"
+    )
+
+
+def test_a_refusal_says_which_rule_or_the_lack_of_one_decided() -> None:
+    access = ConfiguredAccess(AuthSection(rules=RULES), USERS, [])
+    told = access.refusal("ann", "c", "secret/a", subscribes=False)
+    assert told == 'rule 1 of [[auth.rules]] (topic "secret/#") forbids it'
+    told = access.refusal("bob", "c", "else", subscribes=True)
+    assert told == "none of the 5 rules of [[auth.rules]] allows user bob to subscribe to it"
+    one = ConfiguredAccess(AuthSection(rules=RULES[:1]), USERS, [])
+    assert one.refusal(None, "c", "$SYS/#", subscribes=True) == (
+        "the only rule of [[auth.rules]] does not allow a client without a user name to subscribe "
+        'to it; a rule that names the user and has topic "#" does'
+    )
+
+
 def test_without_rules_everything_is_allowed() -> None:
     access = ConfiguredAccess(AuthSection(), {}, [])
 

@@ -47,23 +47,29 @@ def init(
 def check(path: ConfigFile = DEFAULT, *, json: bool = JSON) -> None:
     """Say whether a configuration is right, and what is wrong with which key and line.
 
-    Environment variables (NEARCAST_SECTION__KEY) are taken into account.
+    Files that it names (users, certificates, keys) are looked at, from this directory. Environment
+    variables (NEARCAST_SECTION__KEY) are taken into account.
 
     Example: nearcast config check fleet.toml
     """
     from nearcast.config import read_file
 
     reading = read_file(path, os.environ)
+    problems = list(reading.problems)
+    if reading.configuration is not None:
+        from nearcast.server.file_checks import file_problems
+
+        problems = file_problems(reading.configuration)
     if json:
-        problems = [as_fields(problem) for problem in reading.problems]
-        print_json({"file": str(path), "ok": not problems, "problems": problems})
-    elif reading.configuration is not None:
+        told = [as_fields(problem) for problem in problems]
+        print_json({"file": str(path), "ok": not told, "problems": told})
+    elif reading.configuration is not None and not problems:
         spaces, listeners = reading.configuration.space, reading.configuration.listener
         doors = ", ".join(f"{door.kind} {door.host}:{door.port}" for door in listeners)
         typer.echo(f"{path} is right: listening on {doors}; {len(spaces)} space(s).")
     else:
-        for problem in reading.problems:
+        for problem in problems:
             typer.echo(str(problem))
-        typer.echo(f"{len(reading.problems)} problem(s) in {path}.")
-    if reading.problems:
+        typer.echo(f"{len(problems)} problem(s) in {path}.")
+    if problems:
         raise typer.Exit(1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearcast.client.pairs import Pairs, paho_properties
-from nearcast.model.errors import OutOfRangeError
-from nearcast.model.quantities import as_number, number_text
+from nearcast.model.quantities import number_text
+from nearcast.model.sphere import checked_place
 
 if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
@@ -50,16 +50,7 @@ def position_properties(lon: float, lat: float, base: Properties | None = None) 
 
 
 def _checked(lon: float, lat: float) -> tuple[str, str]:
-    texts = []
-    for name, value, end in (("longitude", lon, 180), ("latitude", lat, 90)):
-        number = as_number(value, "position")
-        if not -end <= number <= end:
-            swapped = "Longitude comes first, then latitude: are the two swapped?"
-            raise OutOfRangeError(
-                f"{name} {number_text(number)}",
-                where="position",
-                expected=f"degrees from {-end} to {end}",
-                todo=swapped if end == 90 and abs(number) <= 180 else "",
-            )
-        texts.append(number_text(round(number, DECIMALS) + 0.0))
-    return texts[0], texts[1]
+    east, north = (
+        number_text(round(one, DECIMALS) + 0.0) for one in checked_place(lon, lat, "position")
+    )
+    return east, north

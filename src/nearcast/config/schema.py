@@ -120,6 +120,9 @@ class ListenerSection(Section):
 class RuleSection(Section):
     """What someone may do: the first rule that fits decides; without rules everything is allowed.
 
+    With rules, what none of them decides is refused, but for a publication to `$position`. A rule
+    that allows a named user `#` covers `$SYS/#` and `$nearcast/#` as well.
+
     In `topic`, `%u` stands for the user's name and `%c` for the client identifier.
     """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
+from nearcast.model.wording import shown
 from nearcast.mqtt import Connect
 from nearcast.node.connection import Connection
 
@@ -41,6 +42,11 @@ class Access(Protocol):
     def may_subscribe(self, user_name: str | None, client_id: str, topic_filter: str) -> bool:
         """Say whether this client may subscribe to a filter (share prefix and group removed)."""
 
+    def refusal(
+        self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
+    ) -> str:
+        """Return in words what decided against a topic or filter that was refused."""
+
 
 class OpenAccess:
     """Everybody may do everything."""
@@ -64,3 +70,23 @@ class OpenAccess:
     def may_subscribe(self, _user_name: str | None, _client_id: str, _topic_filter: str) -> bool:
         """Everybody may."""
         return True
+
+    def refusal(
+        self, _user_name: str | None, _client_id: str, _topic_filter: str, *, subscribes: bool
+    ) -> str:
+        """Nothing is refused."""
+        del subscribes
+        return ""
+
+
+class _Named(Protocol):
+    """A session, as far as the rules know it."""
+
+    user_name: str | None
+    client_id: str
+
+
+def refusal_text(access: Access, session: _Named, topic_filter: str, *, subscribes: bool) -> str:
+    """Return what a client is told about a topic or filter that the rules refuse."""
+    why = access.refusal(session.user_name, session.client_id, topic_filter, subscribes=subscribes)
+    return f"{shown(topic_filter)} is refused: {why}"

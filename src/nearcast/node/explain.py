@@ -25,6 +25,7 @@ from nearcast.model import (
     where_text,
 )
 from nearcast.model import Subscription as Selection
+from nearcast.model.expression import names_in
 from nearcast.model.requests import INSTRUCTING, decoded
 from nearcast.mqtt.errors import MqttProtocolError
 from nearcast.mqtt.topics import check_topic_name
@@ -147,15 +148,18 @@ class _Inquiry:
             known = self._state.sessions.get(publisher)
             name = None if known is None else known.user_name
             if not access.may_publish(name, publisher, self._topic):
-                return Step("rules", False, f"{publisher} may not publish to {self._topic!r}")
-        client = self._client
+                why = access.refusal(name, publisher, self._topic, subscribes=False)
+                detail = f"{publisher} may not publish to {self._topic!r}: {why}"
+                return Step("rules", False, detail)
+        client, asked = self._client, self._fitting[0].topic_filter
         self._fitting = [
             one
             for one in self._fitting
             if access.may_subscribe(client.user_name, client.client_id, one.topic_filter)
         ]
         if not self._fitting:
-            return Step("rules", False, "the client may no longer subscribe to it")
+            why = access.refusal(client.user_name, client.client_id, asked, subscribes=True)
+            return Step("rules", False, f"the client may no longer subscribe to {asked!r}: {why}")
         return Step("rules", True, "allowed")
 
     # --- spaces ---------------------------------------------------------------------------
@@ -172,7 +176,23 @@ class _Inquiry:
             is_fatal = all(one.selection is not None for one in self._fitting)
             detail = f"no place in space {settings.space.name}: {problem}"
             return Step("values", not is_fatal, detail)
-        return Step("values", True, f"an event of space {settings.space.name}")
+        return Step(
+            "values", True, f"an event of space {settings.space.name}{self._lacks(settings)}"
+        )
+
+    def _lacks(self, settings: SpaceSettings) -> str:
+        """Return which values the event does not have, and which fields came instead."""
+        event, selections = self._event, self._state.selections
+        assert event is not None
+        assert selections is not None
+        names = _missing_names(event)
+        if not names:
+            return ""
+        reader = selections.readers[settings.space.name]
+        hint = reader.missing_text(event, self._question.payload, self._question.pairs)
+        told = f"; no value for {', '.join(names)}, which fits "
+        told += "every condition" if settings.space.missing == "all" else "no condition"
+        return told + (f" ({hint})" if hint else "")
 
     def _look_at_selections(self) -> Iterator[Step]:
         """Look at each subscription; one that wants the event is enough."""
@@ -214,10 +234,13 @@ class _Inquiry:
             return Step("position", False, "nobody knows where the client is")
         if selection.covers(event, position):
             return None
-        away = ""
+        detail = f"the event is not within {selection.near_m:.0f} m"
         if event.position is not None:
-            away = f" ({distance_m(*position, *event.position):.0f} m away)"
-        return Step("position", False, f"the event is not within {selection.near_m:.0f} m{away}")
+            lon, lat = event.position
+            detail += f" ({distance_m(*position, lon, lat):.0f} m away)"
+            if abs(lon) <= 90 and distance_m(*position, lat, lon) <= selection.near_m:
+                detail += "; with its longitude and latitude swapped it would be"
+        return Step("position", False, detail)
 
     def _look_at_rank(self, settings: SpaceSettings) -> Iterator[Step]:
         top = self._request.top or settings.top
@@ -279,11 +302,21 @@ class _Inquiry:
         return Step("queue", True, f"it goes out at QoS {qos}")
 
 
+def _missing_names(event: Event) -> list[str]:
+    """Return the attributes that an event has no value for."""
+    pairs = zip(event.space.attributes, event.values, strict=True)
+    return [attribute.name for attribute, value in pairs if value is None]
+
+
 def _condition_trouble(selection: Selection, event: Event) -> Step | None:
     """Return which of the fixed conditions the event does not meet, or None."""
     bare = replace(selection, where=None, area=None, near_m=None)
     if selection.where is not None and not replace(bare, where=selection.where).covers(event):
         detail = f"{where_text(selection.where)} is not true of the event"
+        asked = names_in(selection.where)
+        lacking = [name for name in _missing_names(event) if name in asked]
+        if lacking:
+            detail += f": it has no value for {', '.join(lacking)}"
         return Step("conditions", False, detail)
     if selection.area is not None and not replace(bare, area=selection.area).covers(event):
         return Step("conditions", False, f"the event is not in {selection.area}")

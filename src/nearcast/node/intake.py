@@ -8,10 +8,12 @@ Both accept and refuse what `nearcast.mqtt.decode` does.
 
 from __future__ import annotations
 
+from nearcast.model.wording import shown
 from nearcast.mqtt import MqttProtocolError, ReasonCode
 from nearcast.mqtt.errors import MalformedPacketError
 from nearcast.mqtt.properties import check_topic_alias
 from nearcast.mqtt.wire import TWO_BYTES
+from nearcast.node.access import refusal_text
 from nearcast.node.answers import Answers, Outcome, read_packet_id, zero_identifier
 from nearcast.node.connection import AS_IT_IS, Connection
 from nearcast.node.delivery import Delivery
@@ -387,7 +389,7 @@ class Intake:
         elif not is_repeated:
             if not (route.is_odd or self._is_permitted(connection, route, message.head.topic)):
                 self._state.counters.dropped_forbidden += 1
-                outcome = Outcome(_FORBIDDEN)
+                outcome = Outcome(_FORBIDDEN, self._refusal(session, route, message) if qos else "")
             else:
                 if qos == 2:
                     self._remember_incoming(connection, session, [packet_id])
@@ -444,6 +446,13 @@ class Intake:
             return Outcome(_EMPTY)
         self._delivery.spread(route, [message], publisher, retain=retain)
         return Outcome(_QUOTA if message.was_refused else 0)
+
+    def _refusal(self, session: Session, route: Route, message: Message) -> str:
+        """Return why a publication was not permitted."""
+        topic = message.topic_text()
+        if route.is_forbidden:
+            return f"{shown(topic)} is refused: such topics are the broker's own"
+        return refusal_text(self._state.access, session, topic, subscribes=False)
 
     def _is_permitted(self, connection: Connection, route: Route, topic: bytes) -> bool:
         if route.is_forbidden:

@@ -14,6 +14,7 @@ from nearcast.model import Event, MisuseError, PublishRequest, read_publication
 from nearcast.model.wording import shown
 from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.wire import encode_string
+from nearcast.node.access import refusal_text
 from nearcast.node.answers import Outcome
 from nearcast.node.asking import Asking, checked_response_topic
 from nearcast.node.choosing import (
@@ -74,7 +75,7 @@ class Selective:
             topic = route.bare
         if not self._may_publish(session, topic):
             self._state.counters.dropped_forbidden += 1
-            return Outcome(_FORBIDDEN)
+            return Outcome(_FORBIDDEN, self._refusal(session, topic))
         try:
             if route.service is Service.POSITION:
                 return self._positions.take(
@@ -206,6 +207,10 @@ class Selective:
                     permits.clear()
                 permits[topic] = known
         return known
+
+    def _refusal(self, session: Session | None, topic: bytes) -> str:
+        assert session is not None
+        return refusal_text(self._state.access, session, topic[2:].decode(), subscribes=False)
 
     # --- a message of a space -------------------------------------------------------------
 
@@ -339,7 +344,10 @@ class Selective:
         reader = selections.readers[settings.space.name]
         topic = message.topic_text()
         try:
-            return reader.read(topic, message.payload, properties.user, request.area), ""
+            event = reader.read(topic, message.payload, properties.user, request.area)
+            if message.head.qos and None in event.values:
+                return event, reader.missing_text(event, message.payload, properties.user)
+            return event, ""
         except MisuseError as problem:
             if message.payload or request.area is not None:  # else it forgets a retained message
                 self._state.counters.unplaced += 1

@@ -129,6 +129,7 @@ class NodeState:
     network: Network | None = None
     holding: Holding | None = None
     notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+    refresh_figures: Callable[[], None] = lambda: None  # called before `$SYS` is subscribed to
     aside: list[SetAside] = field(default_factory=list)  # what could not be restored
 
     def set_note(self, key: bytes, value: bytes, until_ms: int) -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from nearcast.model import MisuseError, SubscribeRequest, read_subscription, split_prefixes
-from nearcast.model.requests import SELECTING, Pair, decoded
-from nearcast.model.wording import shown
+from nearcast.model.requests import SELECTING, SUBSCRIBING, Pair, decoded
+from nearcast.model.wording import listed, shown
 from nearcast.mqtt import (
     FilterRequest,
     MqttProtocolError,
@@ -24,6 +24,7 @@ from nearcast.mqtt import (
     encode_packet,
     split_shared,
 )
+from nearcast.node.access import refusal_text
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Message
@@ -31,9 +32,11 @@ from nearcast.node.noting import aside
 from nearcast.node.retaining import forget_retained
 from nearcast.node.routes import POSITION_TOPIC
 from nearcast.node.session import Session, Subscription
+from nearcast.node.spaces import SpaceSettings
 from nearcast.node.state import NodeState
 
 _NOW = ("$retained", "now")
+_OF_SPACES = frozenset(SUBSCRIBING) - {"$retained"}
 
 
 class Subscribing:
@@ -47,6 +50,7 @@ class Subscribing:
         """Take each filter on its own; answer, then send what is retained."""
         session = connection.session
         assert session is not None
+        self._refresh_figures(packet)
         codes: list[int] = []
         complaint = ""
         newcomers: list[Subscription] = []
@@ -62,7 +66,7 @@ class Subscribing:
                 codes.append(error.reason if connection.version >= 5 else 0x80)
                 continue
             codes.append(request.qos)
-            complaint = complaint or self._warning(subscription)
+            complaint = complaint or self._warning(subscription, packet.properties.user_properties)
             if self._may_wait(subscription):
                 patient.append(
                     partial(self._send_or_hold, subscription, request.retain_handling, is_new, now)
@@ -96,6 +100,11 @@ class Subscribing:
                 send_or_hold()
         except Exception as error:  # noqa: BLE001 - of a message that somebody else has retained
             self._state.failures.take("sending retained messages", error)
+
+    def _refresh_figures(self, packet: Subscribe) -> None:
+        """Let `$SYS` be of now for a client that subscribes to it."""
+        if any("$SYS/" in one.topic_filter for one in packet.requests):
+            self._state.refresh_figures()
 
     def bring(self, one: Subscription, message: Message, version: int) -> None:
         """Send what was retained elsewhere before it was known there that somebody wants it.
@@ -188,17 +197,13 @@ class Subscribing:
         """Ask the rules about the bare filter; positions are private."""
         state = self._state
         is_position = bare.partition("/")[0] == POSITION_TOPIC
-        if (is_position and not state.router.spaces.shows_positions) or (
-            not state.access.may_subscribe(session.user_name, session.client_id, bare)
-        ):
-            raise MqttProtocolError(
-                shown(text),
-                reason=ReasonCode.NOT_AUTHORIZED,
-                where="topic filter",
-                expected="one that the rules allow"
-                if not is_position
-                else "another one: positions are private",
-            )
+        if is_position and not state.router.spaces.shows_positions:
+            why = f"{shown(text)} is refused: positions are private"
+            todo = 'positions = "public" in a [[space]] shows them.'
+            raise MqttProtocolError(why, reason=ReasonCode.NOT_AUTHORIZED, todo=todo)
+        if not state.access.may_subscribe(session.user_name, session.client_id, bare):
+            why = refusal_text(state.access, session, bare, subscribes=True)
+            raise MqttProtocolError(why, reason=ReasonCode.NOT_AUTHORIZED)
 
     def _asked(
         self, bare: str, prefixes: tuple[Pair, ...], pairs: tuple[Pair, ...]
@@ -233,7 +238,11 @@ class Subscribing:
                 no_local=one.no_local,
             )
 
-    def _warning(self, one: Subscription) -> str:
+    def _warning(self, one: Subscription, pairs: tuple[Pair, ...]) -> str:
+        """Return what the client should know about a subscription that was taken."""
+        ignored = [name for name, _ in pairs if name in _OF_SPACES]
+        if ignored and not self._state.router.spaces.meets(one.topic_filter):
+            return self._no_space(one, ignored)
         if one.inside is None or one.session.position is not None:
             return ""
         self._state.counters.near_without_position += 1
@@ -241,6 +250,17 @@ class Subscribing:
             "$near: your position is not known, so nothing is near you yet; "
             'publish {"lon": …, "lat": …} to $position'
         )
+
+    def _no_space(self, one: Subscription, ignored: list[str]) -> str:
+        """Return that selections were ignored: no space has topics that the filter meets."""
+        spaces = [f"{each.space.name} ({each.space.topic_filter})" for each in self._spaces()]
+        return (
+            f"{', '.join(ignored)}: ignored, so every message comes, because {shown(one.topic_filter)} "
+            f"meets the topics of no [[space]]; declared: {listed(spaces) or 'none'}"
+        )
+
+    def _spaces(self) -> tuple[SpaceSettings, ...]:
+        return self._state.router.spaces.all
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         """Remove filters; answer for each whether it was there.

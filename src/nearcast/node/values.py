@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from nearcast.model import MISSING, Attribute, Event, MisuseError, Shape
+from nearcast.model import MISSING, Attribute, Event, MisuseError, OutOfRangeError, Shape
 from nearcast.model.sphere import checked_place
-from nearcast.model.wording import shown
+from nearcast.model.wording import did_you_mean, listed, shown
 from nearcast.node.spaces import SpaceSettings
 
 Pairs = tuple[tuple[str, str], ...]
@@ -103,11 +103,59 @@ class EventReader:
                 values.append(value)
             elif value is None:
                 if required:
-                    raise self._missing(attribute)
+                    raise self._missing(attribute, found)
                 values.append(None)
             else:
-                values.append(attribute.encode(value, self._source))
+                try:
+                    values.append(attribute.encode(value, self._source))
+                except OutOfRangeError as problem:
+                    problem.todo = self._swap_hint(attribute, raw)
+                    raise
         return Event(topic, self._space, tuple(values))
+
+    def missing_text(self, event: Event, payload: bytes, pairs: Pairs) -> str:
+        """Return which fields came and which are known, if a field looks like a misspelt one.
+
+        That is: a value is missing, and a field of a similar name came, or none that is known.
+        """
+        missing = [
+            one.name
+            for one, value in zip(self._space.attributes, event.values, strict=True)
+            if value is None
+        ]
+        if not missing or event.area is not None:
+            return ""
+        came = [name for name in self._fields(payload, pairs) if not name.startswith("$")]
+        strange = [name for name in came if name not in self._names]
+        hints = (did_you_mean(name, missing) for name in strange)
+        hint = next((text for text in hints if text), "")
+        if not strange or not (hint or len(strange) == len(came)):
+            return ""
+        problem = MisuseError(
+            f"no {listed(missing)}, but {listed(came)}",
+            where=self._source,
+            expected=f"fields of space {self._space.name}: {listed(self._known())}",
+            todo=hint,
+        )
+        return str(problem)
+
+    def _known(self) -> list[str]:
+        return [".".join(path) for path in self._paths]
+
+    def _swap_hint(self, attribute: Attribute, raw: list[object]) -> str:
+        """Return a question where longitude and latitude, the other way round, would fit."""
+        places = self._space.coordinates
+        if places is None:
+            return ""
+        lon, lat = (self._space.attributes[place] for place in places)
+        if attribute not in (lon, lat):
+            return ""
+        try:
+            lat.encode(raw[places[0]])
+            lon.encode(raw[places[1]])
+        except MisuseError:
+            return ""
+        return f"Are {lon.name} (longitude) and {lat.name} (latitude) swapped?"
 
     def _fields(self, payload: bytes, pairs: Pairs) -> dict[str, object]:
         if not self._from_json:
@@ -127,12 +175,15 @@ class EventReader:
         }
         return Event.of(self._space, topic, named, area)
 
-    def _missing(self, attribute: Attribute) -> MisuseError:
+    def _missing(self, attribute: Attribute, found: dict[str, object]) -> MisuseError:
         path = ".".join(self._paths[self._space.place_of(attribute.name)])
+        came = [name for name in found if not name.startswith("$")]
+        strange = [name for name in came if name not in self._names]
         return MisuseError(
-            f"no {path}",
+            f"no {path}" + (f" among {listed(came)}" if came else ""),
             where=self._source,
             expected=f"a value ({attribute.range_text}), as space {self._space.name} requires it",
+            todo=next((f"Is {name} meant?" for name in strange if did_you_mean(name, [path])), ""),
         )
 
 

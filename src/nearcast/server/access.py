@@ -15,7 +15,9 @@ from nearcast.index.topic_filters import filter_covers, filters_overlap
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.mqtt import Connect
 from nearcast.node import Connection, Verdict
+from nearcast.node.routes import POSITION_TOPIC
 
+_OPERATORS_TOPICS = ("$SYS", "$nearcast")
 _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1  # 16 MiB and some 50 ms a check
 
 
@@ -93,6 +95,11 @@ class Rule:
             section.allow,
         )
 
+    @property
+    def is_operators(self) -> bool:
+        """Whether the rule lets a named user do everything: it then covers $SYS and explain too."""
+        return self.allows and self.topic == "#" and self.user != "*"
+
     def concerns(self, user: str | None, client: str) -> bool:
         """Tell whether the rule is about this client."""
         return self.user in ("*", user or "") and self.client in ("*", client)
@@ -112,7 +119,12 @@ class Rule:
 
 
 class ConfiguredAccess:
-    """Who may do what, as `[auth]` says."""
+    """Who may do what, as `[auth]` says.
+
+    Where rules exist, what none of them decides is refused. Two defaults: every client may publish
+    to `$position`, which is its own; and a rule on `#`, which in MQTT is about no topic that
+    begins with $, covers `$SYS/#` and `$nearcast/#` where it names a user.
+    """
 
     def __init__(
         self, auth: AuthSection, users: dict[str, str], loopback_listeners: Iterable[str]
@@ -159,26 +171,57 @@ class ConfiguredAccess:
         return bool(self._rules)
 
     def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
-        """Ask the first rule that fits the topic; with rules, silence means no."""
+        """Ask the first rule that fits the topic; with rules, what none decides is refused."""
         return self._decide(user_name, client_id, topic, subscribes=False)
 
     def may_subscribe(self, user_name: str | None, client_id: str, topic_filter: str) -> bool:
         """Ask the first rule that covers the filter; one that forbids a part of it forbids it."""
         return self._decide(user_name, client_id, topic_filter, subscribes=True)
 
+    def refusal(
+        self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
+    ) -> str:
+        """Return which rule, or that the lack of one, decided against a topic or filter."""
+        _, number = self._decision(user_name, client_id, topic_filter, subscribes=subscribes)
+        if number is not None:
+            rule = self._rules[number]
+            return f'rule {number + 1} of [[auth.rules]] (topic "{rule.topic}") forbids it'
+        who = "a client without a user name" if user_name is None else f"user {user_name}"
+        verb = "subscribe" if subscribes else "publish"
+        count = len(self._rules)
+        rules = "the only rule of" if count == 1 else f"none of the {count} rules of"
+        verdict = f"does not allow {who} to" if count == 1 else f"allows {who} to"
+        told = f"{rules} [[auth.rules]] {verdict} {verb} to it"
+        if _is_operators(topic_filter):
+            told += '; a rule that names the user and has topic "#" does'
+        return told
+
     def _decide(
         self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
     ) -> bool:
         if not self._rules:
             return True
-        for rule in self._rules:
+        return self._decision(user_name, client_id, topic_filter, subscribes=subscribes)[0]
+
+    def _decision(
+        self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
+    ) -> tuple[bool, int | None]:
+        """Return whether it is allowed, and the number of the rule that decided, if one did."""
+        for number, rule in enumerate(self._rules):
             if not (rule.subscribes if subscribes else rule.publishes):
                 continue
             pattern = rule.pattern(user_name, client_id)
             if pattern is None or not rule.concerns(user_name, client_id):
                 continue
             if filter_covers(pattern, topic_filter):
-                return rule.allows
+                return rule.allows, number
             if not rule.allows and filters_overlap(pattern, topic_filter):
-                return False
-        return False
+                return False, number
+            if rule.is_operators and _is_operators(topic_filter):
+                return True, number
+        return not subscribes and topic_filter == POSITION_TOPIC, None
+
+
+def _is_operators(topic_filter: str) -> bool:
+    """Tell whether a topic is about the broker itself: figures, and what becomes of messages."""
+    return topic_filter.partition("/")[0] in _OPERATORS_TOPICS

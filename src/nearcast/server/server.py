@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nearcast.server")
 
 SYS_INTERVAL_S = 10.0
+_FIGURES_AGE_S = 1.0
 
 
 def node_settings(limits: LimitsSection, position: PositionSection | None = None) -> NodeSettings:
@@ -124,6 +125,7 @@ class Server:
         self.network: Network | None = None
         self._leaves = configuration.network.leave
         self._sys_alarm: asyncio.TimerHandle | None = None
+        self._figures_s = 0.0
         self._learner: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
@@ -154,6 +156,7 @@ class Server:
         for kind, host, port in self.ports:
             log.info("listening for %s on %s:%d", kind, host, port)
         self._publish_figures()
+        self.node.state.refresh_figures = self._refresh_figures
         if any(section.learn for section in self.configuration.retained):
             self._learner = asyncio.create_task(learn_tables(self.node, self.clock.now_ms))
 
@@ -300,15 +303,24 @@ class Server:
 
     def _publish_figures(self) -> None:
         self._load_policies()
-        uptime_s = int(time.monotonic() - self._started_s)
-        for topic, value in sys_topics(self.node, uptime_s=uptime_s):
-            self.node.publish(
-                f"$SYS/broker/{topic}", value.encode(), now_ms=self.clock.now_ms(), retain=True
-            )
+        self._tell_figures()
         assert self._turns is not None
         self._turns.schedule()
         loop = asyncio.get_running_loop()
         self._sys_alarm = loop.call_later(SYS_INTERVAL_S, self._publish_figures)
+
+    def _refresh_figures(self) -> None:
+        """Let who subscribes to `$SYS` find figures of now; once a second, for it costs time."""
+        if time.monotonic() - self._figures_s >= _FIGURES_AGE_S:
+            self._tell_figures()
+
+    def _tell_figures(self) -> None:
+        self._figures_s = time.monotonic()
+        uptime_s = int(self._figures_s - self._started_s)
+        for topic, value in sys_topics(self.node, uptime_s=uptime_s):
+            self.node.publish(
+                f"$SYS/broker/{topic}", value.encode(), now_ms=self.clock.now_ms(), retain=True
+            )
 
     def reload(self, configuration: Configuration) -> tuple[list[str], list[str]]:
         """Take over what can change while running; return these keys, and those that wait.

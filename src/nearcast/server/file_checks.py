@@ -1,0 +1,59 @@
+"""Whether the files that a configuration names can be used, before a server needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from nearcast.config import Configuration
+from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
+from nearcast.server.listening import tls_context
+from nearcast.server.nats_connection import tls_context as nats_context
+from nearcast.server.server import make_access
+
+
+def file_problems(configuration: Configuration) -> list[ConfigurationError]:
+    """Return what is wrong with users, certificates, keys and other files that are named.
+
+    The very code looks at them that a server starts with. Paths count from the directory that this
+    process runs in, as they do for `nearcast serve`.
+    """
+    problems = []
+    for key, look in _looks(configuration):
+        try:
+            look()
+        except NearcastError as problem:
+            problems.append(
+                ConfigurationError(
+                    problem.found,
+                    where=f"{key}: {problem.where}" if problem.where else key,
+                    expected=problem.expected,
+                    todo=problem.todo,
+                )
+            )
+    return problems
+
+
+def _looks(configuration: Configuration) -> Iterator[tuple[str, Callable[[], object]]]:
+    if configuration.auth.users is not None:
+        yield "auth.users", partial(make_access, configuration)
+    for number, section in enumerate(configuration.listener):
+        files = {name: getattr(section, name) for name in ("certificate", "key", "client_ca")}
+        for name, path in files.items():
+            if path is not None:
+                yield f"listener[{number}].{name}", partial(_check_there, path)
+        if all(path is None or path.exists() for path in files.values()) and section.certificate:
+            yield f"listener[{number}]", partial(tls_context, section)
+    network = configuration.network
+    if network.is_encrypted:
+        yield "network", partial(nats_context, network)
+    for name in ("credentials", "histograms"):
+        path = getattr(network, name)
+        if path is not None:
+            yield f"network.{name}", partial(_check_there, path)
+
+
+def _check_there(path: Path) -> None:
+    if not path.exists():
+        raise EnvironmentProblem("No such file or directory", where=str(path))
