@@ -254,9 +254,10 @@ class Subscribing:
     def _no_space(self, one: Subscription, ignored: list[str]) -> str:
         """Return that selections were ignored: no space has topics that the filter meets."""
         spaces = [f"{each.space.name} ({each.space.topic_filter})" for each in self._spaces()]
+        text = shown(one.topic_filter)
         return (
-            f"{', '.join(ignored)}: ignored, so every message comes, because {shown(one.topic_filter)} "
-            f"meets the topics of no [[space]]; declared: {listed(spaces) or 'none'}"
+            f"{', '.join(ignored)}: ignored, so every message comes, because {text} meets the topics "
+            f"of no [[space]]; declared: {listed(spaces) or 'none'}"
         )
 
     def _spaces(self) -> tuple[SpaceSettings, ...]:
