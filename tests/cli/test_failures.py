@@ -142,7 +142,6 @@ def test_parts_of_an_error_have_names(
 
 
 SPARK_JOBS = {
-    "demo": "",
     "pipeline ingest": "--input rows.csv --output out",
     "pipeline match": "--input rows.csv --subscriptions rows.csv --output out --space shops",
     "reproduce": "--quick --out papers",
@@ -159,7 +158,6 @@ def test_without_spark_the_first_thing_said_is_what_to_install(
     told = capsys.readouterr()
     assert told.err == "error: PySpark is not installed. pip install 'nearcast[spark]'\n"
     assert told.out == ""
-    assert not Path("demo").exists()
 
 
 def test_a_column_that_is_missing_is_said_before_spark_is_started(

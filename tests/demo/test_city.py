@@ -1,6 +1,18 @@
 """The demonstration's city: the same from the same seed, half of it three times as fast."""
 
-from nearcast.demo.city import DRIVE_M_S, EAST, NORTH, SOUTH, WALK_M_S, WEST, City, Place
+from nearcast.demo.city import (
+    DRIVE_M_S,
+    EAST,
+    NORTH,
+    SOUTH,
+    WALK_M_S,
+    WEST,
+    City,
+    News,
+    Place,
+    draw_map,
+    quarter,
+)
 from nearcast.model.sphere import distance_m
 
 MARGIN = 0.003
@@ -45,3 +57,17 @@ def test_stops_are_where_people_pass():
     found = {city.stop_near(place) for place in places(city)}
     assert len(found) > 6
     assert found <= set(range(12))
+
+
+def test_quarters_are_named_like_the_nodes():
+    middle = ((WEST + EAST) / 2, (SOUTH + NORTH) / 2)
+    ends = [(middle[0], NORTH), (EAST, middle[1]), (middle[0], SOUTH), (WEST, middle[1])]
+    assert [quarter(place) for place in ends] == [0, 1, 2, 3]
+
+
+def test_the_map_shows_who_is_where_with_north_above():
+    city = City(2)
+    walker, car = city.movers
+    walker.place, car.place = (WEST, NORTH), (EAST, SOUTH)
+    rows = draw_map(city, [News("city/news", (WEST, SOUTH), 1.0)], width=8, height=3).split("\n")
+    assert rows == ["  ·", "  ", "  *      o"]

@@ -3,49 +3,80 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli import app
-from nearcast.demo.page import rows
-from nearcast.demo.story import Chapter, Story
+from nearcast.demo.needs import Needs
 
-CHAPTERS = ("before", "after")
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]
+INSTALL_SPARK = "PySpark is not installed. pip install 'nearcast[spark]'"
+pytestmark = pytest.mark.server
 
 
-@pytest.mark.timeout(1200)
+def run_demo(out: Path, *options: str) -> Any:
+    command = ["demo", "--people", "24", "--seconds", "4", "--out", str(out), *options]
+    run = CliRunner().invoke(app, command)
+    assert run.exit_code == 0, run.output
+    return json.loads(run.stdout) if "--json" in options else run.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.java
 def test_a_small_city_lives_learns_and_lives_on(tmp_path: Path):
     out = tmp_path / "demo"
-    run = CliRunner().invoke(
-        app, ["demo", "--people", "24", "--seconds", "6", "--out", str(out), "--json"]
-    )
-    assert run.exit_code == 0, run.output
-    story = json.loads(run.stdout)
-    assert story["before"]["events"] > 50
-    assert story["before"]["deliveries"] > story["before"]["events"]
-    assert [step["name"] for step in story["steps"]] == [
-        "ingest",
-        "regions",
-        "plan",
-        "histogram",
-        "train",
-        "audit",
-    ]
+    story = run_demo(out, "--json")
+    chapters = [story[name] for name in ("no_plan", "learned", "quadrants")]
+    assert chapters[0]["events"] == 8 * (12 + 12)  # steps, and what happens in each
+    assert [one["events"] for one in chapters] == 3 * [chapters[0]["events"]]
+    assert all(one["near"] > 0 and one["messages"] > 0 for one in chapters)
+    assert story["flooded"] == 2 * 3 * chapters[0]["events"]
+    names = [step["name"] for step in story["steps"]]
+    assert names == ["ingest", "regions", "plan", "histogram", "train", "audit"]
+    assert "skipped" in story["steps"][-1]["summary"]  # all chapters are audited at the end
     assert story["audit"]["clean"]
     assert story["leaves"] > 4
+    assert story["missing"] == []
     page = (out / "demo.html").read_text()
     assert "<svg" in page
     assert "nothing lost, doubled or late" in page
     assert not re.search(r'(src|href)="(?!#|data:)', page)  # nothing from elsewhere
-    if not story["missing"]:
-        assert story["nodes"] == 4
-        before, after = (story[name]["messages"] / story[name]["events"] for name in CHAPTERS)
-        assert after < before
 
 
-def test_figures_are_compared_for_each_event():
-    story = Story(before=Chapter(events=100, messages=50), after=Chapter(events=200, messages=50))
-    (change,) = [row[3] for row in rows(story) if row[0] == "messages between nodes"]
-    assert change == "-50 %"
+def test_without_spark_it_shows_what_it_does_and_says_first_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nearcast.pipeline.session.find_spec", lambda _: None)
+    said = run_demo(tmp_path / "demo")
+    lines = said.splitlines()
+    assert lines[0] == f"Learning will be left out: {INSTALL_SPARK}"
+    assert "   Ana    63 m away: gets it" in lines
+    assert "   Ben   647 m away: does not get it" in lines
+    assert "courier5 (33 m), courier3 (205 m), courier7 (235 m)" in said
+    assert "This is wrong" not in said
+    assert f"Left out: learning: {INSTALL_SPARK}" in lines
+
+
+def test_the_city_lives_on_while_what_learning_needs_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = tmp_path / "arriving"
+    log.write_text("Installing PySpark ....")
+
+    def missing(_: Needs) -> str:
+        assert not log.exists()  # nobody asks before the installation has ended
+        return INSTALL_SPARK
+
+    def progress(_: Needs) -> str:
+        text = log.read_text()
+        log.unlink()
+        return text
+
+    monkeypatch.setattr(Needs, "missing", missing)
+    monkeypatch.setattr(Needs, "progress", progress)
+    said = run_demo(tmp_path / "demo", "--wait-for", str(log))
+    assert "Learning will be left out" not in said
+    assert "the city lives on meanwhile" in said
+    assert "   Installing PySpark ....\n" in said
+    assert "3. Learning is left out: PySpark is not installed." in said

@@ -207,6 +207,7 @@ def run(
     policies: PolicyFile = None,
     refit: Refit = "auto",
     most_topics: MostTopics = 10_000,
+    audit: Annotated[bool, typer.Option(help="Look for faults in the logs too.")] = True,
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -238,7 +239,8 @@ def run(
     spark = started_spark(master, as_json=json)
     tell = _silent if json else lambda step: _print_step(step, before.get(step.name))
     with told_plainly(output), spark_progress(spark, "run"):
-        steps = nightly.run(spark, input, output, rules, audit=_audit(configuration), tell=tell)
+        checks = _audit(configuration) if audit else None
+        steps = nightly.run(spark, input, output, rules, audit=checks, tell=tell)
     if json:
         shown = [nightly.as_fields(step) for step in steps]
         changed = {

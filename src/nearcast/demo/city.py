@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -92,6 +92,26 @@ class City:
         column = int(4 * (place[0] - WEST) / (EAST - WEST))
         row = int(3 * (place[1] - SOUTH) / (NORTH - SOUTH))
         return min(max(column, 0), 3) + 4 * min(max(row, 0), 2)
+
+
+def quarter(place: Place) -> int:
+    """Return which quarter of the city a place is in: north 0, east 1, south 2, west 3."""
+    x = (place[0] - (WEST + EAST) / 2) / (EAST - WEST)
+    y = (place[1] - (SOUTH + NORTH) / 2) / (NORTH - SOUTH)
+    if abs(y) >= abs(x):
+        return 0 if y >= 0 else 2
+    return 1 if x > 0 else 3
+
+
+def draw_map(city: City, news: Sequence[News], width: int = 64, height: int = 16) -> str:
+    """Return the city as text: walkers are dots, cars are o, and what just happened is *."""
+    rows = [[" "] * width for _ in range(height)]
+    marks = [(one.place, "o" if one.drives else "·") for one in city.movers]
+    for place, mark in [*marks, *((one.place, "*") for one in news)]:
+        x = int((place[0] - WEST) / (EAST - WEST) * width)
+        y = int((NORTH - place[1]) / (NORTH - SOUTH) * height)
+        rows[min(max(y, 0), height - 1)][min(max(x, 0), width - 1)] = mark
+    return "\n".join("  " + "".join(row).rstrip() for row in rows)
 
 
 def _towards(place: Place, goal: Place, way_m: float) -> Place:

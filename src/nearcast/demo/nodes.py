@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from nearcast.config import NetworkSection
 from nearcast.demo.city import EAST, NORTH, SOUTH, WEST
@@ -16,6 +18,11 @@ from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained import Policies, write_policies
 from nearcast.server.processes import Fleet, free_port
 
+if TYPE_CHECKING:
+    from nearcast.locality import Plan
+    from nearcast.server.nats_members import Member
+
+_PLAN_S = 60.0
 NAMES = ("north", "east", "south", "west")
 CONFIG = f"""\
 [log]
@@ -97,33 +104,35 @@ class Brokers:
             self.write_policies(child.name, policies)
             os.kill(child.pid, signal.SIGHUP)
 
-    async def share(self, plan: Path) -> int:
-        """Let the running network follow a plan; return how many leaves it has."""
-        from nearcast.locality import load_plan
+    async def share(self, plan: Plan) -> None:
+        """Let the running network follow a plan, and wait until all nodes do."""
         from nearcast.server.nats_admin import share_plan
 
-        found = load_plan(plan)
-        if self._address is not None:
-            await share_plan(NetworkSection(join=[self._address]), found)
-        return len(found.leaves)
+        if self._address is None:
+            return
+        await share_plan(NetworkSection(join=[self._address]), plan)
+        until_s = time.monotonic() + _PLAN_S
+        while min(one.plan for one in await self._members()) < plan.version:
+            if time.monotonic() > until_s:
+                raise EnvironmentProblem(
+                    f"the nodes do not use the plan after {_PLAN_S:g} s",
+                    todo=f"See the logs in {self.directory}.",
+                )
+            await asyncio.sleep(0.5)
 
     async def figures(self) -> dict[str, int]:
-        """Return what the nodes have told each other so far."""
-        from nearcast.server.nats_admin import look
-
-        if self._address is None:
-            return {"handovers": 0, "messages": 0, "bytes": 0}
-        members = await look(NetworkSection(join=[self._address]))
+        """Return what the nodes have told each other so far; they say so once a second."""
+        await asyncio.sleep(1.5 if self._address is not None else 0)
+        members = await self._members()
         return {
             "handovers": sum(one.handovers for one in members),
             "messages": sum(one.messages_sent for one in members),
             "bytes": sum(one.bytes_sent for one in members),
         }
 
-    async def plan_in_use(self) -> int:
-        """Return the oldest plan that some node still uses."""
+    async def _members(self) -> list[Member]:
         from nearcast.server.nats_admin import look
 
         if self._address is None:
-            return 0
-        return min(one.plan for one in await look(NetworkSection(join=[self._address])))
+            return []
+        return await look(NetworkSection(join=[self._address]))

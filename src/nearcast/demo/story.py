@@ -1,113 +1,212 @@
-"""What happens in the demonstration: a city lives, its log is learned from, it lives on."""
+"""What happens in the demonstration: what it does, a city, what it learns, what that changed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from nearcast.demo.city import City
+from nearcast.demo.city import City, News
 from nearcast.demo.inhabitants import Inhabitants
+from nearcast.demo.needs import Needs
 from nearcast.demo.nodes import Brokers
+from nearcast.demo.opening import TOP, WITHIN_M, Reached, try_near, try_nearest
 from nearcast.model.errors import EnvironmentProblem
 
 LEAVES = 40
-_PLAN_S = 20.0
+# A short job runs much code once: Java's second compiler costs it more than it saves.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 Say = Callable[[str], None]
+Show = Callable[[City, Sequence[News]], None]
 
 
 @dataclass
 class Chapter:
-    """What a stretch of the city's life came to."""
+    """What a stretch of the city's life came to; the figures of nodes are None with one node."""
 
     seconds: float = 0.0
     events: int = 0
-    deliveries: int = 0
-    copies: int = 0
-    handovers: int = 0
-    messages: int = 0
-    bytes: int = 0
+    news: int = 0  # of the events, those with a place
+    near: int = 0  # deliveries of these
+    copies: int = 0  # retained messages sent to newcomers
+    wait_s: float = 0.0  # until a newcomer had its first message, the median
+    handovers: int | None = None
+    messages: int | None = None
+    bytes: int | None = None
 
 
 @dataclass
 class Story:
-    """The whole of it."""
+    """The whole of it; what was left out has its reason in `missing`."""
 
     nodes: int = 0
     people: int = 0
-    missing: str = ""
-    before: Chapter = field(default_factory=Chapter)
-    after: Chapter = field(default_factory=Chapter)
-    steps: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    near: Reached | None = None
+    nearest: Reached | None = None
+    no_plan: Chapter = field(default_factory=Chapter)
+    learned: Chapter | None = None
+    quadrants: Chapter | None = None
     leaves: int = 0
-    audit: dict[str, Any] = field(default_factory=dict)
+    leaves_quadrants: int = 0  # as compared: about as many
+    leaves_needed: int = 0  # of quadrants alone, with as many people in each as in the plan
+    regions: int = 0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    audit: dict[str, Any] | None = None
     page: str = ""
+
+    @property
+    def flooded(self) -> int:
+        """Messages between nodes if each event went to every node, and was answered for."""
+        return 2 * (self.nodes - 1) * self.no_plan.events
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for machines."""
-        return asdict(self)
+        return {**asdict(self), "flooded": self.flooded}
 
 
-async def tell(directory: Path, people: int, seconds: float, say: Say) -> Story:
+async def tell(
+    directory: Path, people: int, seconds: float, needs: Needs, say: Say, show: Show
+) -> Story:
     """Live through it; everything is written below `directory`, nothing runs on afterwards."""
     story = Story(people=people)
     with Brokers(directory) as brokers:
-        story.nodes, story.missing = len(brokers.names), brokers.missing
+        story.nodes = len(brokers.names)
         if brokers.missing:
-            say(f"One node only, and so no plan to follow: {brokers.missing}")
-        say(f"{story.nodes} node(s) serve; {people} people connect, half of them in cars ...")
-        inhabitants = Inhabitants(City(people), brokers.ports)
+            story.missing.append(f"several nodes: {brokers.missing}")
+            say(f"One node only: {brokers.missing}")
+        await _open(story, brokers, say)
+        inhabitants = Inhabitants(people, brokers.ports)
+        say(f"\n2. A city on {_nodes(story.nodes)}: {people} people, half of them in cars")
         await inhabitants.come()
-        say(f"The city lives for {seconds:g} s, and the nodes write down what happens ...")
-        story.before = await _live(inhabitants, brokers, seconds)
-        say("Spark reads the log (nearcast pipeline run) while the city waits at its stops ...")
-        nightly = directory / "nightly"
-        run = _pipeline(brokers, "run", nightly, "--brokers", str(story.nodes))
-        story.steps = (await inhabitants.wait_for(run))["steps"]
-        story.leaves = await brokers.share(nightly / "plan.json")
-        brokers.load(nightly / "policies.json")
-        await _wait_for_plan(brokers)
-        say(f"A plan of {story.leaves} leaves and new policies are in force; the city lives on ...")
-        story.after = await _live(inhabitants, brokers, seconds)
+        say(f"   They move for {seconds:g} s; what happens is for whoever is within 150 m.")
+        story.no_plan = await _live(inhabitants, brokers, seconds, show)
+        _tell_of_near(story, say)
+        if await _can_learn(needs, inhabitants, say, show):
+            await _learn(story, inhabitants, brokers, seconds, say, show)
+        else:
+            story.missing.append(f"learning: {needs.missing()}")
         await inhabitants.go()
-    say("Was anything lost, doubled or late? (nearcast pipeline audit) ...")
-    story.audit = await _pipeline(brokers, "audit", directory / "audit")
+    if story.learned is not None:
+        say("\nWas anything lost, doubled or late? (nearcast pipeline audit) ...")
+        story.audit = await _pipeline(brokers, "audit", directory / "audit")
     return story
 
 
-async def _live(inhabitants: Inhabitants, brokers: Brokers, seconds: float) -> Chapter:
-    tally, before = inhabitants.tally, await brokers.figures()
-    deliveries, copies = tally.deliveries, tally.copies
-    begun_s = time.perf_counter()
-    events = await inhabitants.live(seconds)
-    await asyncio.sleep(1.5)  # nodes tell their figures once a second
-    after = await brokers.figures()
-    return Chapter(
-        seconds=round(time.perf_counter() - begun_s, 1),
-        events=events,
-        deliveries=tally.deliveries - deliveries,
-        copies=tally.copies - copies,
-        **{name: after[name] - before[name] for name in before},
+def _nodes(count: int) -> str:
+    return "one node" if count == 1 else f"{count} nodes"
+
+
+async def _open(story: Story, brokers: Brokers, say: Say) -> None:
+    """Show what the product does."""
+    say(f"1. A message reaches who is near ({_nodes(story.nodes)}; any MQTT client will do)")
+    near = story.near = await try_near(brokers.ports)
+    say(f"   Ana and Ben subscribe to $near/{WITHIN_M}m/city/#. A bakery publishes city/bread.")
+    for name, away_m in near.away_m.items():
+        verb = "gets it" if name in near.reached else "does not get it"
+        say(f"   {name.capitalize():4}{away_m:5,} m away: {verb}")
+    nearest = story.nearest = await try_nearest(brokers.ports)
+    say(f"   An order with $top={TOP}, $rank=nearest, for {len(nearest.away_m)} couriers, reaches")
+    ranked = sorted(nearest.reached, key=nearest.away_m.__getitem__)
+    away = ", ".join(f"{name} ({nearest.away_m[name]} m)" for name in ranked)
+    say(f"   {away}")
+    for one in (near, nearest):
+        if not one.is_right:
+            say(f"   This is wrong: it should have reached {', '.join(one.expected)}.")
+
+
+def _tell_of_near(story: Story, say: Say) -> None:
+    chapter = story.no_plan
+    everyone = chapter.news * story.people
+    say(
+        f"   {chapter.news:,} things happened; {chapter.near:,} messages told those who were near."
+        f"\n   A plain topic would have brought {everyone:,}."
     )
 
 
-async def _wait_for_plan(brokers: Brokers) -> None:
-    """Wait until all nodes use the plan that was shared."""
-    until_s = time.monotonic() + _PLAN_S
-    while len(brokers.names) > 1 and not await brokers.plan_in_use():
-        if time.monotonic() > until_s:
-            raise EnvironmentProblem(
-                f"the nodes do not use the plan after {_PLAN_S:g} s",
-                todo=f"See the logs in {brokers.directory}.",
-            )
-        await asyncio.sleep(0.5)
+async def _can_learn(needs: Needs, inhabitants: Inhabitants, say: Say, show: Show) -> bool:
+    """Wait for what is being installed, while the city lives on; tell whether all is there."""
+    if needs.is_arriving():
+        say("\n   PySpark and Java are still being installed; the city lives on meanwhile ...")
+    while needs.is_arriving():
+        await inhabitants.live(5, show)
+        say(f"   {needs.progress()}")
+    missing = needs.missing()
+    if missing:
+        say(f"\n3. Learning is left out: {missing}")
+    return not missing
+
+
+async def _learn(
+    story: Story,
+    inhabitants: Inhabitants,
+    brokers: Brokers,
+    seconds: float,
+    say: Say,
+    show: Show,
+) -> None:
+    """Let Spark read the log, and the same city live again under what came of it."""
+    from nearcast.demo.quadrants import quadrants_like
+    from nearcast.locality import load_plan
+
+    say("\n3. It learns: Spark reads the nodes' logs (nearcast pipeline run) ...")
+    nightly = brokers.directory / "nightly"
+    run = _pipeline(brokers, "run", nightly, "--brokers", str(story.nodes), "--no-audit")
+    begun_s = time.monotonic()
+    story.steps = (await inhabitants.wait_for(run))["steps"]
+    found = next(step["summary"] for step in story.steps if step["name"] == "plan")
+    story.leaves, story.regions = found["leaves"], found["regions"]
+    story.leaves_needed = found["leaves_q_only"]
+    say(
+        f"   A plan of {story.leaves} leaves over {story.regions} slow regions, and policies for "
+        f"retained messages, after {time.monotonic() - begun_s:.0f} s"
+    )
+    learned = load_plan(nightly / "plan.json")
+    plain = quadrants_like(learned, inhabitants.tracks.values(), learned.version + 1)
+    story.leaves_quadrants = len(plain.leaves)
+    brokers.load(nightly / "policies.json")
+    await brokers.share(learned)
+    say(f"\n4. The same {seconds:g} s again, under the learned plan and policies")
+    story.learned = await _live(inhabitants, brokers, seconds, show)
+    if story.nodes > 1:
+        await brokers.share(plain)
+        say("   And once more under a plan of quadrants alone, to compare")
+        story.quadrants = await _live(inhabitants, brokers, seconds, show)
+
+
+async def _live(inhabitants: Inhabitants, brokers: Brokers, seconds: float, show: Show) -> Chapter:
+    """Let the same city live from its beginning; return what it came to."""
+    await inhabitants.begin()
+    before = await brokers.figures()
+    begun_s = time.perf_counter()
+    news: list[int] = []
+
+    def counted(city: City, happened: Sequence[News]) -> None:
+        news.append(len(happened))
+        show(city, happened)
+
+    events = await inhabitants.live(seconds, counted)
+    took_s = round(time.perf_counter() - begun_s, 1)
+    after, tally = await brokers.figures(), inhabitants.tally
+    told = {name: after[name] - before[name] for name in before} if len(brokers.names) > 1 else {}
+    return Chapter(
+        seconds=took_s,
+        events=events,
+        news=sum(news),
+        near=tally.got["city"],
+        copies=tally.copies,
+        wait_s=round(median(tally.waits_s), 2) if tally.waits_s else 0.0,
+        **told,
+    )
 
 
 async def _pipeline(brokers: Brokers, job: str, output: Path, *options: str) -> dict[str, Any]:
@@ -116,13 +215,20 @@ async def _pipeline(brokers: Brokers, job: str, output: Path, *options: str) -> 
     leaves = ["--leaves", str(LEAVES)] if job == "run" else []
     command = [sys.executable, "-c", "from nearcast.cli import main; main()", "pipeline", job]
     command += [*inputs, "--output", str(output), "--config", str(brokers.config), "--json"]
-    done = await asyncio.to_thread(
-        subprocess.run, [*command, *options, *leaves], capture_output=True, text=True, check=False
-    )
+    process = await asyncio.create_subprocess_exec(
+        *command, *options, *leaves,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={"SPARK_SUBMIT_OPTS": _JAVA, **os.environ},
+    )  # fmt: skip
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        stdout, stderr = await process.communicate()
+    except asyncio.CancelledError:  # Ctrl-C
+        process.terminate()
+        raise
+    try:
+        found: dict[str, Any] = json.loads(stdout)
     except ValueError:
-        words = (done.stderr or done.stdout).strip().splitlines()
+        words = (stderr or stdout).decode(errors="replace").strip().splitlines()
         raise EnvironmentProblem(
             f"pipeline {job} did not end well: {words[-1] if words else 'no word'}"
         ) from None
