@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nearcast.model.errors import EnvironmentProblem
 
+
 class Needs:
     """Says what is missing; `arriving` is the log of an installation, there as long as it runs."""
 
