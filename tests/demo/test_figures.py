@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from nearcast.demo.city import City
+from nearcast.demo.city import City, Place
 from nearcast.demo.needs import Needs
 from nearcast.demo.page import tables, verdicts
 from nearcast.demo.quadrants import quadrants_like
@@ -64,7 +64,8 @@ def test_without_learning_there_is_nothing_to_compare():
 
 
 def test_quadrants_to_compare_with_are_about_as_many_on_as_many_brokers():
-    city, tracks = City(60), {}
+    city = City(60)
+    tracks: dict[str, list[Place]] = {}
     for _ in range(40):
         city.step(0.5)
         for one in city.movers:
