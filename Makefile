@@ -72,6 +72,7 @@ soak: setup
 	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -m spark --timeout=0
 	$(BIN)/python fuzz/where.py 1800
 	$(BIN)/python fuzz/mqtt.py --seconds 3600 --live
+	$(BIN)/python fuzz/valid.py --seconds 3600
 
 bench: setup
 	$(BIN)/nearcast bench match

@@ -11,16 +11,11 @@ two healthy clients must go on talking. The broker process: the same, and it mus
 from __future__ import annotations
 
 import argparse
-import contextlib
 import random
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
+from live import Live, living
 from nearcast.mqtt import (
     Connect,
     FilterRequest,
@@ -157,87 +152,6 @@ class Neighbours:
         answer = PublishAnswer(PacketType.PUBACK, messages[0].packet_id)
         self.node.receive(self.listener, encode_packet(answer), self.now_ms)
         self.flush()
-
-
-_SERVE = """
-import sys
-from nearcast.config import Configuration, ListenerSection, LogSection, NodeSection
-from nearcast.server import serve
-serve(
-    Configuration(
-        node=NodeSection(data=sys.argv[1]),
-        listener=[ListenerSection(port=0)],
-        log=LogSection(events="full"),
-    ),
-    on_ready=lambda server: print(server.ports[0][2], flush=True),
-)
-"""
-
-
-class Live:
-    """A broker process with two healthy clients on sockets; offenders come and go."""
-
-    def __init__(self, directory: str) -> None:
-        self._log = (Path(directory) / "log").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, directory], stdout=subprocess.PIPE, stderr=self._log
-        )
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
-        self.listener, self.speaker = self.connected("listener"), self.connected("speaker")
-        self.listener.sendall(encode_packet(Subscribe(1, (FilterRequest("healthy", 1),))))
-        assert self.listener.recv(100)[0] == 0x90
-        self.count = 0
-        self.slowest_s = 0.0
-
-    def connected(self, name: str) -> socket.socket:
-        link = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        link.sendall(encode_packet(Connect(name)))
-        assert link.recv(100)[0] == 0x20
-        return link
-
-    def offend(self, data: bytes, cut: int) -> None:
-        """Let a newcomer say something damaged, in two portions, and vanish."""
-        link = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        with link, contextlib.suppress(ConnectionError):  # closing on it is a fair answer
-            link.sendall(data[:cut])
-            link.sendall(data[cut:])
-
-    def check(self) -> None:
-        """Assert that the healthy ones still understand each other."""
-        self.count += 1
-        payload = b"%d" % self.count
-        started = time.monotonic()
-        self.speaker.sendall(encode_packet(Publish("healthy", payload, 1, packet_id=1)))
-        (message,) = PacketReader().feed(self.listener.recv(1_000))
-        assert isinstance(message, Publish)
-        assert message.payload == payload
-        assert self.speaker.recv(100) == b"\x40\x02\x00\x01"
-        self.slowest_s = max(self.slowest_s, time.monotonic() - started)
-        answer = PublishAnswer(PacketType.PUBACK, message.packet_id)
-        self.listener.sendall(encode_packet(answer))
-
-    def close(self) -> str:
-        """End the broker; return what it complained of."""
-        assert self.process.poll() is None, "the broker has ended"
-        self.process.terminate()
-        self.process.wait()
-        self._log.seek(0)
-        lines = self._log.read().splitlines()
-        return "\n".join(one for one in lines if "Traceback" in one or "ERROR" in one)
-
-
-@contextlib.contextmanager
-def living() -> Iterator[Live]:
-    with tempfile.TemporaryDirectory(prefix="nearcast-fuzz-") as directory:
-        live = Live(directory)
-        try:
-            yield live
-            complaints = live.close()
-            assert not complaints, complaints
-        finally:
-            live.process.kill()
-            live.process.wait()
 
 
 def run(seconds: float, seed: int, live: Live | None = None) -> int:

@@ -1,0 +1,260 @@
+"""A broker process with two bystanders, for fuzzers: whatever others send, both must be served.
+
+One bystander is durable and subscribes to everything (`#`); the other one publishes to it, and
+both ping. They must never be disconnected, and what is published must arrive, also over restarts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nearcast.mqtt import (
+    Connect,
+    Conversation,
+    Disconnect,
+    FilterRequest,
+    Packet,
+    Pingresp,
+    Properties,
+    Publish,
+    Suback,
+)
+
+WAIT_S = 60.0
+
+_SERVE = """
+import json, sys
+from nearcast.config import Configuration
+from nearcast.server import serve
+serve(
+    Configuration.model_validate_json(sys.argv[1]),
+    on_ready=lambda server: print(json.dumps([port for _, _, port in server.ports]), flush=True),
+)
+"""
+_ATTRIBUTES = {
+    "price": {"low": 0, "high": 1000},
+    "kind": {"categories": ["food", "tools"]},
+    "lon": {"low": -180, "high": 180},
+    "lat": {"low": -90, "high": 90},
+}
+SPACES = [
+    {
+        "name": "shops",
+        "topics": "shops/#",
+        "longitude": "lon",
+        "latitude": "lat",
+        "positions": "public",
+        "attributes": _ATTRIBUTES,
+    },
+    {
+        "name": "cars",
+        "topics": "cars/+",
+        "values": "properties",
+        "missing": "all",
+        "top": 3,
+        "attributes": {"price": {"low": -1e300, "high": 1e300}},
+    },
+]
+
+
+class Bystander:
+    """A client on a socket that does nothing special and must be served."""
+
+    def __init__(self, port: int, name: str, *, lasting: bool) -> None:
+        expiry = Properties(session_expiry_interval=3_600 if lasting else 0)
+        connect = Connect(name, clean_start=not lasting, keep_alive_s=0, properties=expiry)
+        self.name = name
+        self.conversation = Conversation(connect)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+        self._packets: list[Packet] = []
+        self._flush()
+        while self.conversation.connack is None:
+            self._read()
+        assert not self.conversation.connack.reason, f"{name} was refused"
+
+    def _flush(self) -> None:
+        data = self.conversation.take()
+        if data:
+            self._socket.sendall(data)
+
+    def _read(self) -> None:
+        data = self._socket.recv(1 << 20)
+        assert data, f"the bystander {self.name} was closed"
+        for packet in self.conversation.receive(data):
+            assert not isinstance(packet, Disconnect), f"{self.name} was disconnected: {packet}"
+            self._packets.append(packet)
+        self._flush()
+
+    def wait_for(self, is_it: Callable[[Packet], bool]) -> Packet:
+        """Read until such a packet has come."""
+        while True:
+            packets, self._packets = self._packets, []
+            for place, packet in enumerate(packets):
+                if is_it(packet):
+                    self._packets = packets[place + 1 :] + self._packets
+                    return packet
+            self._read()
+
+    def subscribe(self, text: str, qos: int) -> None:
+        self.conversation.subscribe(FilterRequest(text, qos))
+        self._flush()
+        self.wait_for(lambda packet: isinstance(packet, Suback))
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish at QoS 1 and wait for the answer."""
+        self.conversation.publish(Publish(topic, payload, 1))
+        self._flush()
+        while self.conversation.unsettled:
+            self._read()
+
+    def ping(self) -> float:
+        """Return how long a PINGREQ takes, in seconds."""
+        started = time.monotonic()
+        self.conversation.ping()
+        self._flush()
+        self.wait_for(lambda packet: isinstance(packet, Pingresp))
+        return time.monotonic() - started
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Live:
+    """The broker process and its bystanders; offenders come and go."""
+
+    def __init__(self, directory: str, **sections: Any) -> None:
+        self._log = (Path(directory) / "log").open("w+")
+        self._sections = {
+            "node": {"data": directory},
+            "listener": [{"port": 0}],
+            "log": {"events": "full", "metrics_port": 0},
+            "space": SPACES,
+            **sections,
+        }
+        self.count = 0
+        self.restarts = 0
+        self.pings_s: list[float] = []
+        self.slowest_s = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, json.dumps(self._sections)],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the broker does not start:\n{self._told()}"
+        self.port, self._metrics = json.loads(line)
+        self.listener = Bystander(self.port, "bystander/listener", lasting=True)
+        self.speaker = Bystander(self.port, "bystander/speaker", lasting=False)
+        if not self.restarts:
+            self.listener.subscribe("#", 1)
+
+    def offend(self, data: bytes, cut: int) -> None:
+        """Let a newcomer say something damaged, in two portions, and vanish."""
+        link = socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
+        with link, contextlib.suppress(ConnectionError):  # closing on it is a fair answer
+            link.sendall(data[:cut])
+            link.sendall(data[cut:])
+
+    def ping(self) -> None:
+        """Let both bystanders ping, and note how long that takes."""
+        self.pings_s += [self.speaker.ping(), self.listener.ping()]
+
+    def check(self) -> None:
+        """Assert that the bystanders still understand each other."""
+        self.count += 1
+        payload = b"%d" % self.count
+        started = time.monotonic()
+        self.speaker.publish("healthy", payload)
+        self._await(payload)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - started)
+
+    def _await(self, payload: bytes) -> None:
+        self.listener.wait_for(
+            lambda packet: (
+                isinstance(packet, Publish)
+                and packet.topic == "healthy"
+                and packet.payload == payload
+            )
+        )
+
+    def restart(self, how: signal.Signals) -> None:
+        """End the broker and start it again; what was published meanwhile must have survived."""
+        self.assert_clean()
+        self.listener.close()
+        self.count += 1
+        payload = b"%d" % self.count
+        self.speaker.publish("healthy", payload)
+        self.speaker.close()
+        self.process.send_signal(how)
+        code = self.process.wait(WAIT_S)
+        assert code in (0, -signal.SIGKILL), f"exit code {code} after {how.name}:\n{self._told()}"
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.restarts += 1
+        self._start()
+        session = self.listener.conversation.connack
+        assert session is not None
+        assert session.session_present, "the durable bystander has lost its session"
+        self._await(payload)
+
+    def assert_clean(self) -> None:
+        """Assert that the broker runs, and that nothing happened that nobody foresaw."""
+        assert self.process.poll() is None, f"the broker has ended:\n{self._told()}"
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics") as page:
+            text = page.read().decode()
+        (line,) = [one for one in text.splitlines() if one.startswith("nearcast_internal_errors")]
+        assert line.endswith(" 0"), f"{line}\n{self._told()}"
+
+    def _told(self) -> str:
+        self._log.flush()
+        return Path(self._log.name).read_text()[-20_000:]
+
+    def close(self) -> None:
+        """End the broker; it must have complained of nothing."""
+        self.assert_clean()
+        self.process.terminate()
+        assert self.process.wait(WAIT_S) == 0, self._told()
+        lines = Path(self._log.name).read_text().splitlines()
+        complaints = [one for one in lines if "Traceback" in one or "ERROR" in one]
+        assert not complaints, self._told()
+
+    def release(self) -> None:
+        """Kill what still runs, and close all files and sockets."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._log.close()
+        self.listener.close()
+        self.speaker.close()
+
+    @property
+    def ping_p99_s(self) -> float:
+        """Below this were 99 of 100 pings."""
+        return sorted(self.pings_s)[len(self.pings_s) * 99 // 100]
+
+
+@contextlib.contextmanager
+def living(**sections: Any) -> Iterator[Live]:
+    with tempfile.TemporaryDirectory(prefix="nearcast-fuzz-") as directory:
+        live = Live(directory, **sections)
+        try:
+            yield live
+            live.close()
+        finally:
+            live.release()

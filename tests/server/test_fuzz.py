@@ -1,0 +1,34 @@
+"""A sample of the fuzzers that run against a broker process (`make soak` runs them for an hour)."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).parents[2] / "fuzz"
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(autouse=True)
+def _fuzz_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(FUZZ), *sys.path])
+
+
+@pytest.mark.timeout(300)
+def test_valid_packets_with_extreme_values_harm_no_bystander_and_no_restart() -> None:
+    told = runpy.run_path(str(FUZZ / "valid.py"))["run"](60.0, 1, 2, offenders=20)
+
+    assert told.startswith("2 seeds of 20 offenders")
+
+
+@pytest.mark.timeout(300)
+def test_damaged_packets_harm_no_bystander() -> None:
+    fuzz = runpy.run_path(str(FUZZ / "mqtt.py"))
+    with fuzz["living"]() as live:
+        rounds = fuzz["run"](2.0, 1, live)
+
+    assert rounds > 100
+    assert live.count >= 1
