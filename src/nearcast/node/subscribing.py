@@ -256,8 +256,8 @@ class Subscribing:
         spaces = [f"{each.space.name} ({each.space.topic_filter})" for each in self._spaces()]
         text = shown(one.topic_filter)
         return (
-            f"{', '.join(ignored)}: ignored, so every message comes, because {text} meets the topics "
-            f"of no [[space]]; declared: {listed(spaces) or 'none'}"
+            f"{', '.join(ignored)}: ignored, so every message comes, because {text} meets the "
+            f"topics of no [[space]]; declared: {listed(spaces) or 'none'}"
         )
 
     def _spaces(self) -> tuple[SpaceSettings, ...]:
