@@ -73,6 +73,7 @@ soak: setup
 	$(BIN)/python fuzz/where.py 1800
 	$(BIN)/python fuzz/mqtt.py --seconds 3600 --live
 	$(BIN)/python fuzz/valid.py --seconds 3600
+	$(BIN)/python fuzz/journal.py --damages 1000
 
 bench: setup
 	$(BIN)/nearcast bench match

@@ -9,6 +9,7 @@ import pytest
 
 from nearcast.model.errors import FileFormatError
 from nearcast.mqtt import (
+    Connack,
     PacketType,
     Properties,
     ProtocolVersion,
@@ -21,6 +22,7 @@ from nearcast.mqtt.wire import encode_string
 from nearcast.node import Node
 from nearcast.node.journal import HEADER, Journal, Kind, split_records
 from nearcast.node.message import Head, Message
+from nearcast.node.replay import Replay
 from nearcast.node.session import WillMessage
 
 LASTING = {"session_expiry_interval": 3600}
@@ -112,40 +114,156 @@ def test_retained_messages_come_back_and_forgotten_ones_do_not(make_world: Any) 
     assert found == {"a": b"1", "c": b"4"}
 
 
-def test_a_snapshot_tells_what_the_whole_journal_tells(make_world: Any) -> None:
-    world = make_world(with_journal=True)
-    receiver = world.welcome("r", answers=False, props={**LASTING, "receive_maximum": 2})
-    receiver.subscribe("a", 2, identifier=4, no_local=True)
-    receiver.subscribe("$share/g/b", 1)
-    sender = world.welcome("s", props=LASTING, answers=False, will=Will("w", b"x", 1))
-    for number in range(6):
-        sender.publish("a", b"%d" % number, 2, retain=number == 3)
-    receiver.send(PublishAnswer(PacketType.PUBREC, 1))
-    short = b"".join(world.node.snapshot())
-    nodes = [Node(with_journal=True), Node(with_journal=True)]
-    nodes[0].restore(world.stored, world.now_ms)
-    nodes[1].restore([short], world.now_ms)
-
-    def essence(node: Node) -> object:
-        return [
-            (
-                session.client_id,
-                session.expiry_s,
-                [(p, m.payload, p in session.exact) for p, m in session.in_flight.items()],
-                list(session.released),
-                sorted(session.incoming),
-                [(m.payload, qos) for m, qos in session.queue],
-                {
-                    text: (one.qos, one.identifier, one.no_local, one.group)
-                    for text, one in session.subscriptions.items()
+def picture(node: Node) -> dict[str, Any]:
+    """Return everything of a node that must survive."""
+    state = node.state
+    return {
+        "sessions": {
+            one.client_id: {
+                "number": one.number,
+                "version": one.version,
+                "user": one.user_name,
+                "expiry": one.expiry_s,
+                "durable": one.is_durable,
+                "came": one.came_ms,
+                "position": one.position,
+                "will": None
+                if one.will is None
+                else (
+                    one.will.message.topic_text(),
+                    one.will.message.payload,
+                    one.will.message.head.qos,
+                    one.will.message.head.retain,
+                    one.will.message.head.properties,
+                    one.will.delay_s,
+                    one.will.expiry_s,
+                ),
+                "in flight": [
+                    (p, m.payload, m.topic_text(), m.expires_at_ms, p in one.exact)
+                    for p, m in one.in_flight.items()
+                ],
+                "released": list(one.released),
+                "incoming": sorted(one.incoming),
+                "queue": [(m.payload, m.topic_text(), m.expires_at_ms, q) for m, q in one.queue],
+                "subscriptions": {
+                    text: (s.qos, s.identifier, s.no_local, s.retain_as_published, s.group)
+                    for text, s in one.subscriptions.items()
                 },
-                session.held_bytes,
-            )
-            for session in sorted(node.state.sessions.values(), key=lambda one: one.client_id)
-        ] + [sorted(one.payload for one in node.state.retained.all()), node.state.held_bytes]
+                "held": one.held_bytes,
+            }
+            for one in sorted(state.sessions.values(), key=lambda one: one.client_id)
+            if one.is_durable or one.will is not None
+        },
+        "retained": sorted(
+            (m.topic_text(), m.payload, m.head.qos, m.head.properties, m.expires_at_ms)
+            for m in state.retained.all()
+            if not m.topic_text().startswith("$SYS/")
+        ),
+        "notes": dict(state.notes),
+        "held": state.held_bytes,
+    }
 
-    assert essence(nodes[0]) == essence(nodes[1])
+
+def replayed(batches: list[bytes]) -> dict[str, Any]:
+    """Return the picture that records alone make, before any clock is set."""
+    node = Node(with_journal=True)
+    node.state.now_ms = 1
+    replay = Replay(node.state)
+    for batch in batches:
+        replay.apply(batch)
+    replay.finish()
+    assert replay.aside == []
+    return picture(node)
+
+
+def test_journal_and_snapshot_tell_everything_that_must_survive(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    receiver = world.welcome(
+        "r", answers=False, user_name="ann", props={**LASTING, "receive_maximum": 2}
+    )
+    receiver.subscribe("a", 2, identifier=4, no_local=True, retain_as_published=True)
+    receiver.subscribe("$share/g/b", 1)
+    receiver.publish("$position", b'{"lon": 13.4, "lat": 52.5}', 1)
+    world.now_ms += 7
+    mourned = Properties(will_delay_interval=9, message_expiry_interval=60, content_type="x")
+    will = Will("w", b"x", 1, retain=True, properties=mourned)
+    sender = world.welcome("s", props=LASTING, answers=False, will=will)
+    world.welcome("brief", V311, will=Will("w", b"of one that does not last", 2))
+    mortal = Properties(message_expiry_interval=50, response_topic="answers")
+    for number in range(6):
+        sender.publish("a", b"%d" % number, 2, retain=number == 3, properties=mortal)
+    receiver.send(PublishAnswer(PacketType.PUBREC, 1))
+    world.node.state.set_note(b"key", b"value", world.now_ms + 1_000)
+    world.node.state.set_note(b"gone", b"value", world.now_ms + 1_000)
+    world.node.state.set_note(b"gone", b"", 0)
+    world.settle()
+    there = picture(world.node)
+    short = b"".join(world.node.snapshot())
+
+    ours = there["sessions"]["r"]
+    assert set(there["sessions"]) == {"r", "s", "brief"}
+    assert ours["position"] == (13.4, 52.5)
+    assert ours["came"] == 1_000_000
+    assert all(ours[key] for key in ("in flight", "released", "queue", "subscriptions", "held"))
+    assert all(there[key] for key in ("retained", "notes", "held"))
+    assert there["sessions"]["s"]["incoming"]
+    assert replayed(world.stored) == there
+    assert replayed([short]) == there
     assert len(short) < sum(map(len, world.stored))
+
+
+def test_a_message_that_expired_in_a_queue_does_not_come_between_journal_and_queue(
+    make_world: Any,
+) -> None:
+    """A record of it missing, what was sent behind it would be queued still after a crash."""
+    world = make_world(with_journal=True)
+    world.welcome("r", props=LASTING).subscribe("a", 1)
+    world.clients[-1].lose()
+    sender = world.welcome("s")
+    sender.publish("a", b"short", 1, properties=Properties(message_expiry_interval=1))
+    sender.publish("a", b"lasting", 1)
+    world.now_ms += 2_000
+    assert returned(world, "r").payloads() == [b"lasting"]
+    world.crash_and_restart()
+
+    assert returned(world, "r").payloads() == []
+
+
+def test_an_exchange_that_is_complete_is_not_taken_up_again_after_a_crash(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    receiver = world.welcome("r", props=LASTING)
+    receiver.subscribe("a", 2)
+    world.welcome("s").publish("a", b"x", 2)
+    assert receiver.payloads() == [b"x"]
+    world.crash_and_restart()
+    again = returned(world, "r", answers=False)
+
+    assert [type(one) for one in again.take()] == [Connack]
+    assert not world.node.state.sessions["r"].released
+
+
+def test_the_will_of_a_session_that_does_not_last_is_in_the_snapshot(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    world.welcome("heir", props=LASTING).subscribe("w", 1)
+    world.welcome("c", V311, will=Will("w", b"gone", 1))
+    world.stored = list(world.node.snapshot())
+    world.crash_and_restart()
+
+    assert returned(world, "heir").payloads() == [b"gone"]
+
+
+def test_a_message_for_many_counts_once_in_the_quota_after_a_crash_too(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    for number in range(5):
+        world.welcome(f"r{number}", answers=False, props=LASTING).subscribe("a", 1)
+    world.clients[0].lose()
+    world.welcome("s").publish("a", bytes(1_000), 1)
+    held = world.node.state.held_bytes
+    for stored in (world.stored, list(world.node.snapshot())):
+        world.stored = list(stored)
+        world.crash_and_restart()
+        assert world.node.state.held_bytes == held
+        assert world.node.state.sessions["r4"].held_bytes == held
 
 
 def test_the_brokers_own_topics_are_not_stored(make_world: Any) -> None:

@@ -193,6 +193,23 @@ def test_a_file_that_ends_before_its_snapshot_does_is_damaged(lost: int) -> None
     assert not any(one.is_tail for one in damages)
 
 
+def test_a_snapshot_that_ends_between_two_batches_is_damaged_too() -> None:
+    raw, starts = whole_file([b"first", b"second"], snapshot=2)
+    found, (damage,) = read(raw[: starts[1]])
+
+    assert found == [b"first"]
+    assert damage.reason == f"the snapshot ends at byte {starts[2]}"
+    assert not damage.is_tail
+
+
+def test_an_empty_batch_is_refused_even_with_a_checksum_that_fits() -> None:
+    raw, _ = whole_file([b"", b"second"])
+    found, (damage,) = read(raw)
+
+    assert found == [b"second"]
+    assert damage.lost == 1
+
+
 def test_what_a_client_sends_is_never_read_as_a_batch_behind_damage() -> None:
     forged = batch_header(b"12345678", 2, b"forged") + b"forged"
     raw, starts = whole_file([b"..." + forged + b"...", b"second"])

@@ -18,6 +18,7 @@ from nearcast.cli import (
     config,
     demo,
     explain,
+    journal,
     network,
     pipeline,
     plan,
@@ -48,6 +49,7 @@ app.command(rich_help_panel=_RUN)(serve.serve)
 app.command(rich_help_panel=_RUN)(config.init)
 app.add_typer(config.app, name="config", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(serve.passwd)
+app.add_typer(journal.app, name="journal", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(network.up)
 app.command(rich_help_panel=_RUN)(network.nodes)
 app.command(rich_help_panel=_USE)(clients.sub)

@@ -12,9 +12,16 @@ from nearcast.node import journal as records
 from nearcast.node.journal import Journal, Kind
 from nearcast.node.message import Message
 from nearcast.node.session import RETAINED, Session, Subscription, WillMessage
-from nearcast.node.set_aside import SetAside, describe, kind_name, reason_of
+from nearcast.node.set_aside import (
+    PartlyAppliedError,
+    SetAside,
+    describe,
+    kind_name,
+    reason_of,
+)
 from nearcast.node.state import NodeState
 
+_TOLD = "one that an earlier record tells"
 _PORTION_BYTES = 1 << 24  # of a snapshot, so that a batch's size fits its field whatever is held
 
 
@@ -82,10 +89,9 @@ class Replay:
         except Exception as problem:  # noqa: BLE001 - whatever one record does, the others count
             about = self.describe(kind, body)
             record = records.HEADER.pack(kind, len(body)) + body
-            reason = reason_of(problem)
-            self.aside.append(
-                SetAside(self._batch, position, kind_name(kind), about, reason, record)
-            )
+            reason, name = reason_of(problem), kind_name(kind)
+            kept = problem.kept if isinstance(problem, PartlyAppliedError) else b""
+            self.aside.append(SetAside(self._batch, position, name, about, reason, record, kept))
 
     def describe(self, kind: int, body: bytes) -> str:
         """Return what a record is about, by the names that are known so far."""
@@ -98,6 +104,11 @@ class Replay:
     def _topic(self, number: int) -> str:
         message = self._messages.get(number)
         return str(number) if message is None else f"{number} ({message.topic_text()!r})"
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions that the records tell of so far."""
+        return list(self._sessions.values())
 
     def finish(self) -> list[Session]:
         """Put the memory in order; return the sessions that were connected when it stopped."""
@@ -133,13 +144,13 @@ class Replay:
         """Return a session by number, None if it has ended; one never told of is an error."""
         session = self._sessions.get(number)
         if session is None and number not in self._over:
-            raise FileFormatError(f"session {number}", expected="one that an earlier record tells")
+            raise FileFormatError(f"session {number}", expected=_TOLD)
         return session
 
     def _message_of(self, number: int) -> Message:
         message = self._messages.get(number)
         if message is None:
-            raise FileFormatError(f"message {number}", expected="one that an earlier record tells")
+            raise FileFormatError(f"message {number}", expected=_TOLD)
         return message
 
     # --- deliveries -----------------------------------------------------------------------
@@ -167,8 +178,19 @@ class Replay:
             session.last_packet_id = packet_id
             if qos == 2:
                 session.exact.add(packet_id)
-        for message_number in missing:
-            self._message_of(message_number)  # raises, once the others are applied
+        if missing:
+            numbers = ", ".join(map(str, missing))
+            raise PartlyAppliedError(f"message {numbers}", expected=_TOLD, kept=self._known(body))
+
+    def _known(self, body: bytes) -> bytes:
+        """Return the record of what was sent, with the messages that are known; b"" for none."""
+        number, qos = records.SENT.unpack_from(body)
+        pairs = list(records.SENT_ONE.iter_unpack(body[records.SENT.size :]))
+        known = [(self._messages[one], at) for one, at in pairs if one in self._messages]
+        journal = Journal()
+        if known:
+            journal.sent(number, [one for one, _ in known], [at for _, at in known], qos)
+        return journal.take()
 
     def _queued(self, body: bytes) -> None:
         number, message_number, qos = records.QUEUED.unpack(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nearcast.model.errors import FileFormatError
 from nearcast.node import journal as records
 from nearcast.node.journal import Journal, Kind
 from nearcast.node.message import Message
@@ -37,7 +38,7 @@ class SetAside:
 
     `batch` counts from 1 in the order replayed, and `offset` is where the record begins in its
     batch; batch 0: the record was applied, and what it made failed once all others were.
-    `about` names the client, the topic or the filter.
+    `about` names the client, topic or filter; `kept` is what was applied of it, as a record.
     """
 
     batch: int
@@ -46,6 +47,15 @@ class SetAside:
     about: str
     reason: str
     record: bytes
+    kept: bytes = b""
+
+
+class PartlyAppliedError(FileFormatError):
+    """A record of which some could be applied: `kept`, as a record."""
+
+    def __init__(self, found: str, *, expected: str, kept: bytes) -> None:
+        self.kept = kept
+        super().__init__(found, expected=expected)
 
 
 def kind_name(kind: int) -> str:

@@ -94,6 +94,24 @@ def read_journal(data: bytes, where: str) -> Iterator[Batch | Damage]:
     return _read(data, mark, snapshot_end, problem)
 
 
+def format_of(data: bytes) -> int:
+    """Return the format of a file that `read_journal` reads."""
+    return 1 if data.startswith(OLD_MAGIC) else 2
+
+
+def record_starts(data: bytes, damage: Damage) -> list[int]:
+    """Return where records may begin within damaged bytes: behind what was a batch's header."""
+    if format_of(data) == 1:
+        return [damage.position + _OLD_BATCH.size]
+    mark = _read_file_header(data)[0] or b""
+    starts = [damage.position + BATCH_HEADER_BYTES]
+    at = data.find(mark, damage.position + 1, damage.end)
+    while at >= 0:
+        starts.append(at + BATCH_HEADER_BYTES)
+        at = data.find(mark, at + 1, damage.end)
+    return starts
+
+
 def _read_file_header(data: bytes) -> tuple[bytes | None, int, str]:
     """Return mark, end of the snapshot (0: unknown), and what is wrong with the header."""
     fixed = data[: FILE_HEADER_BYTES - _CHECKSUM.size]
