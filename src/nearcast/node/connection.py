@@ -61,6 +61,7 @@ class Connection:
         "last_seen_ms",
         "last_way",
         "listener",
+        "loss",
         "max_packet_bytes",
         "outbox",
         "outbox_bytes",
@@ -81,6 +82,7 @@ class Connection:
     def __init__(self, peer: str = "", listener: str = "") -> None:
         self.peer = peer
         self.listener = listener
+        self.loss = ""  # why the server lost the connection, for the log
         self.certificate_name: str | None = None
         self.transport: object = None
         self.outbox: list[bytes] = []

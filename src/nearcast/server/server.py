@@ -286,11 +286,10 @@ class Server:
         """Yield what makes the protocols of a connection, for each door."""
         turns = self._turns
         assert turns is not None
-        largest = self.configuration.limits.packet
         for number, section in enumerate(self.configuration.listener):
             name = str(number)
             if section.kind in ("ws", "wss"):
-                yield partial(WebSocketProtocol, turns, name, section.path, largest)
+                yield partial(WebSocketProtocol, turns, name, section.path)
             else:
                 yield partial(MqttProtocol, turns, name)
         pages = {"/metrics": self._metrics, "/healthz": lambda: ("text/plain", "ok\n")}

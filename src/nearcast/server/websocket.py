@@ -1,24 +1,48 @@
 """MQTT inside WebSocket frames (MQTT 5, section 6; RFC 6455), the server's side.
 
-Written here rather than taken from a library: MQTT needs binary frames, a subprotocol and three
-control frames; the broker writes whole outboxes as one frame and must not start a task, a timer
-or a queue per connection.
+The framing is our own because a library's costs more CPU than the broker has for a message; see
+`docs/decisions/broker-websocket-framing-is-strict-and-our-own.md`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import binascii
 import hashlib
 
 from nearcast.model.errors import PeerProtocolError
 from nearcast.server.tcp import MqttProtocol
+from nearcast.server.websocket_frames import (
+    BINARY,
+    CLOSE,
+    NORMAL,
+    PONG,
+    FrameDecoder,
+    encode_frame,
+)
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _LARGEST_REQUEST = 8_192
-_LARGEST_FRAME = 4 << 20  # a frame may hold many packets
-_BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
-_DONE = (1000).to_bytes(2, "big")  # the reason is in MQTT's DISCONNECT
+_HEAD_END = b"\r\n\r\n"
+_ONCE = ("host", "sec-websocket-key", "sec-websocket-version")
+
+
+class RefusedRequest(PeerProtocolError):
+    """An opening request that is answered with an HTTP status instead of a WebSocket."""
+
+    status = "400 Bad Request"
+
+
+class RefusedPath(RefusedRequest):
+    """A request for something that is not here."""
+
+    status = "404 Not Found"
+
+
+class RefusedVersion(RefusedRequest):
+    """A request for another version of WebSocket, or for none (RFC 6455, 4.2.2)."""
+
+    status = "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13"
 
 
 def accept_key(key: str) -> str:
@@ -35,161 +59,145 @@ def answer_request(request: bytes, path: str) -> bytes:
     """Return the answer that opens the WebSocket; refuse a request that does not ask for MQTT."""
     lines = request.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
-    headers = {}
-    for line in lines[1:]:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    if len(words) != 3 or words[0] != "GET" or words[1].partition("?")[0] != path:
-        raise PeerProtocolError(lines[0][:80], where="WebSocket", expected=f"GET {path}")
-    upgrade = headers.get("upgrade", "").lower() == "websocket"
-    if not upgrade or headers.get("sec-websocket-version") != "13":
-        raise PeerProtocolError("no upgrade to WebSocket 13", where="WebSocket")
-    offered = [one.strip() for one in headers.get("sec-websocket-protocol", "").split(",")]
+    if len(words) != 3 or words[0] != "GET" or words[2] != "HTTP/1.1":
+        raise RefusedRequest(repr(lines[0][:80]), where="WebSocket", expected="GET and HTTP/1.1")
+    if words[1].partition("?")[0] != path:
+        raise RefusedPath(repr(words[1][:80]), where="WebSocket", expected=path)
+    headers = _headers(lines[1:])
+    if "websocket" not in _listed(headers, "upgrade"):
+        raise RefusedVersion("no 'Upgrade: websocket'", where="WebSocket")
+    if "upgrade" not in _listed(headers, "connection"):
+        raise RefusedRequest("no 'Connection: Upgrade'", where="WebSocket")
+    if "host" not in headers:
+        raise RefusedRequest("no 'Host'", where="WebSocket")
+    if headers.get("sec-websocket-version") != "13":
+        raise RefusedVersion("another version", where="WebSocket", expected="13")
     key = headers.get("sec-websocket-key", "")
-    if "mqtt" not in offered or not key:
-        raise PeerProtocolError("no subprotocol mqtt", where="WebSocket")
+    if not _is_key(key):
+        raise RefusedRequest("Sec-WebSocket-Key", where="WebSocket", expected="16 bytes in base64")
+    offered = headers.get("sec-websocket-protocol", "")
+    if "mqtt" not in [one.strip() for one in offered.split(",")]:  # [MQTT-6.0.0-3]
+        raise RefusedRequest(
+            f"subprotocols {offered[:80]!r}", where="WebSocket", expected="mqtt among them"
+        )
     return (
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Accept: {accept_key(key)}\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
     ).encode()
 
 
-def unmask(payload: bytes, mask: bytes) -> bytes:
-    """Return the payload that was masked; O(n) in one sweep.
-
-    >>> unmask(unmask(b"hello", b"abcd"), b"abcd")
-    b'hello'
-    """
-    size = len(payload)
-    pad = mask * (size // 4 + 1)
-    mixed = int.from_bytes(payload, "little") ^ int.from_bytes(pad[:size], "little")
-    return mixed.to_bytes(size, "little")
-
-
-def encode_frame(opcode: int, payload: bytes) -> bytes:
-    """Return one unmasked, final frame."""
-    size = len(payload)
-    first = bytes((0x80 | opcode,))
-    if size < 126:
-        return first + bytes((size,)) + payload
-    if size < 65_536:
-        return first + b"\x7e" + size.to_bytes(2, "big") + payload
-    return first + b"\x7f" + size.to_bytes(8, "big") + payload
+def _headers(lines: list[str]) -> dict[str, str]:
+    """Return the headers by name in lower case; those that stand twice as one list."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name = name.lower()
+        if not colon or not name or name != name.strip() or (name in headers and name in _ONCE):
+            raise RefusedRequest(repr(line[:80]), where="WebSocket", expected="a header, once")
+        value = value.strip()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
-class FrameReader:
-    """Frames out of bytes that arrive in any portions."""
+def _listed(headers: dict[str, str], name: str) -> list[str]:
+    return [one.strip().lower() for one in headers.get(name, "").split(",")]
 
-    def __init__(self, largest: int) -> None:
-        self._buffer = b""
-        self._largest = largest
 
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Return (opcode, payload) of the frames that are whole now."""
-        self._buffer = self._buffer + data if self._buffer else data
-        frames: list[tuple[int, bytes]] = []
-        position = 0
-        while (frame := self._frame_at(position)) is not None:
-            opcode, payload, position = frame
-            frames.append((opcode, payload))
-        self._buffer = self._buffer[position:]
-        return frames
-
-    def _frame_at(self, position: int) -> tuple[int, bytes, int] | None:
-        data = self._buffer
-        if len(data) - position < 6:
-            return None
-        opcode, size, at = data[position] & 0x0F, data[position + 1], position + 2
-        if data[position] & 0x70 or not size & 0x80:
-            raise PeerProtocolError("an unmasked or extended frame", where="WebSocket")
-        size &= 0x7F
-        width = {126: 2, 127: 8}.get(size, 0)
-        if width:
-            if len(data) < at + width:
-                return None
-            size = int.from_bytes(data[at : at + width], "big")
-            at += width
-        if size > self._largest or (opcode >= 8 and size > 125):
-            raise PeerProtocolError(f"a frame of {size} bytes", where="WebSocket")
-        stop = at + 4 + size
-        if len(data) < stop:
-            return None
-        return opcode, unmask(data[at + 4 : stop], data[at : at + 4]), stop
+def _is_key(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == 16
+    except (binascii.Error, ValueError):
+        return False
 
 
 class WebSocketProtocol(MqttProtocol):
     """A connection whose bytes travel in frames."""
 
-    __slots__ = ("_is_open", "_path", "_reader", "_request")
+    __slots__ = ("_decoder", "_path", "_request")
 
-    def __init__(self, turns: object, listener: str, path: str, largest: int) -> None:
+    def __init__(self, turns: object, listener: str, path: str) -> None:
         super().__init__(turns, listener)  # type: ignore[arg-type]
         self._path = path
-        self._is_open = False
-        self._request = b""
-        self._reader = FrameReader(max(largest, _LARGEST_FRAME) + 16)
+        self._decoder: FrameDecoder | None = None  # once the WebSocket is open
+        self._request = bytearray()
         self.data_received = self._take_read  # type: ignore[method-assign]
 
     def _take_read(self, data: bytes) -> None:
-        """Take in the request, then frames."""
-        try:
-            if not self._is_open:
-                data = self._take_request(data)
-            if self._is_open and data:
-                self._take_frames(data)
-        except PeerProtocolError:
-            self._abandon()
+        decoder = self._decoder
+        if decoder is not None:
+            self._take_frames(decoder, data)
+        elif self._last_moment is None:
+            self._take_request(data)
 
-    def _take_request(self, data: bytes) -> bytes:
-        self._request += data
-        head, found, rest = self._request.partition(b"\r\n\r\n")
-        if not found:
-            if len(self._request) > _LARGEST_REQUEST:
-                raise PeerProtocolError("an endless request", where="WebSocket")
-            return b""
-        assert self._transport is not None
-        self._request = b""
+    def _take_request(self, data: bytes) -> None:
+        """Take the opening request, and frames that came with it."""
+        request = self._request
+        searched = max(0, len(request) - len(_HEAD_END) + 1)
+        request += data
+        at = request.find(_HEAD_END, searched)
+        if at < 0 and len(request) <= _LARGEST_REQUEST:
+            return
+        self._request = bytearray()
         try:
-            answer = answer_request(head, self._path)
-        except PeerProtocolError:
-            self._transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-            raise
-        self._transport.write(answer)
-        self._is_open = True
-        return rest
+            if not 0 <= at <= _LARGEST_REQUEST:
+                raise RefusedRequest("an endless request", where="WebSocket")  # noqa: TRY301
+            answer = answer_request(bytes(request[:at]), self._path)
+        except RefusedRequest as problem:
+            self._write_raw(f"HTTP/1.1 {problem.status}\r\nContent-Length: 0\r\n\r\n".encode())
+            self._give_up(str(problem))
+            return
+        self._write_raw(answer)
+        self._decoder = decoder = FrameDecoder()
+        rest = bytes(request[at + len(_HEAD_END) :])
+        if rest:
+            self._take_frames(decoder, rest)
 
-    def _take_frames(self, data: bytes) -> None:
-        stream: list[bytes] = []
-        for opcode, payload in self._reader.feed(data):
-            if opcode in (0, _BINARY):
-                stream.append(payload)
-            elif opcode == _PING:
-                self._send(_PONG, payload)
-            elif opcode == _CLOSE:
-                self._send(_CLOSE, payload[:2])
-                self._abandon()
-                break
-            elif opcode != _PONG:
-                raise PeerProtocolError(f"frame type {opcode}", where="WebSocket")
+    def _take_frames(self, decoder: FrameDecoder, data: bytes) -> None:
+        if decoder.closing:
+            return
+        stream = decoder.feed(data)
         if stream:
-            self._turns.read(self._connection, b"".join(stream))
+            whole = stream[0] if len(stream) == 1 else b"".join(stream)
+            self._turns.read(self._connection, whole)
+        if decoder.pong is not None:
+            self._answer_ping(decoder)
+        if decoder.closing:
+            self._send(CLOSE, decoder.closing.to_bytes(2, "big"))
+            self._give_up(f"WebSocket closed: {decoder.problem or decoder.closing}")
+
+    def _answer_ping(self, decoder: FrameDecoder) -> None:
+        """Answer the last ping; a client that does not read gets its answer when it does."""
+        if decoder.pong is not None and not self._connection.is_paused:
+            self._send(PONG, decoder.pong)
+            decoder.pong = None
+
+    def resume_writing(self) -> None:
+        """Go on with the client."""
+        super().resume_writing()
+        if self._decoder is not None:
+            self._answer_ping(self._decoder)
 
     def _send(self, opcode: int, payload: bytes) -> None:
+        self._write_raw(encode_frame(opcode, payload))
+
+    def _write_raw(self, data: bytes) -> None:
         transport = self._transport
         if transport is not None and self._last_moment is None and not transport.is_closing():
-            transport.write(encode_frame(opcode, payload))
+            transport.write(data)
 
     def write(self, chunks: list[bytes]) -> None:
         """Send an outbox as one frame."""
-        self._send(_BINARY, b"".join(chunks))
+        self._send(BINARY, b"".join(chunks))
 
     def finish(self) -> None:
-        """Say goodbye as a WebSocket does, then end our side."""
-        if self._is_open:
-            self._send(_CLOSE, _DONE)
+        """Close the WebSocket, then end our side."""
+        if self._decoder is not None and not self._decoder.closing:
+            self._send(CLOSE, NORMAL.to_bytes(2, "big"))  # the reason is in MQTT's DISCONNECT
         super().finish()
 
-    def _abandon(self) -> None:
-        transport = self._transport
-        if transport is not None:
-            asyncio.get_running_loop().call_soon(transport.close)
+    def _give_up(self, reason: str) -> None:
+        """End the connection for MQTT at once, and close when the client has read our answer."""
+        self._connection.loss = reason
+        self._node.lost(self._connection, self._clock.now_ms())
+        self._turns.schedule()
+        super().finish()
