@@ -293,7 +293,8 @@ def test_what_comes_before_the_password_is_checked_waits(make_world: Any) -> Non
 
 
 def test_who_talks_on_and_on_before_the_password_is_checked_is_closed(make_world: Any) -> None:
-    world = make_world(NodeSettings(max_packet_bytes=1000), access=LateAccess())
+    settings = NodeSettings(max_connect_bytes=1000, newcomer_bytes=50)
+    world = make_world(settings, access=LateAccess())
     client = world.client("ann")
     for _ in range(9):
         client.send(Publish("a", b"x" * 100))

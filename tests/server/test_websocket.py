@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.server.websocket import RefusedRequest, answer_request
+from nearcast.server.websocket import RefusedRequestError, answer_request
 from nearcast.server.websocket_frames import FrameDecoder, encode_frame, unmask
 
 REQUEST = (
@@ -73,7 +73,7 @@ def test_a_good_request_is_answered_with_the_subprotocol() -> None:
     ],
 )
 def test_a_request_for_something_else_is_refused(old: str, new: str, status: int) -> None:
-    with pytest.raises(RefusedRequest) as caught:
+    with pytest.raises(RefusedRequestError) as caught:
         answer_request(REQUEST.replace(old, new).encode(), "/mqtt")
 
     assert caught.value.status.startswith(str(status))

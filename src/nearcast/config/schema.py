@@ -151,6 +151,7 @@ class LimitsSection(Section):
 
     connections: int = Field(10_000, ge=1)
     packet: Annotated[Bytes, Field(le=LARGEST_PACKET)] = 1 << 20
+    connect_packet: Annotated[Bytes, Field(le=LARGEST_PACKET)] = 1 << 18
     inflight: int = Field(65_535, ge=1, le=65_535)
     topic_levels: int = Field(128, ge=1)
     queue: Bytes = 16 << 20

@@ -22,6 +22,7 @@ class Verdict(Enum):
     WRONG_PASSWORD = "wrong password"  # noqa: S105 - a verdict, no password
     FORBIDDEN = "forbidden"
     LATER = "later"
+    BUSY = "busy"  # too many passwords of this address wait to be checked
 
 
 class Access(Protocol):

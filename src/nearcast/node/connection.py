@@ -51,8 +51,10 @@ class Connection:
         "aliases_out",
         "certificate_name",
         "connect",
+        "connect_bytes",
         "has_grown",
         "is_closing",
+        "is_late",
         "is_open",
         "is_paused",
         "is_peer",
@@ -69,6 +71,7 @@ class Connection:
         "pending",
         "pending_bytes",
         "permits",
+        "pool_bytes",
         "relay",
         "session",
         "takes_older",
@@ -77,6 +80,7 @@ class Connection:
         "version",
         "voucher",
         "wanted_bytes",
+        "was_refused",
     )
 
     def __init__(self, peer: str = "", listener: str = "") -> None:
@@ -93,12 +97,18 @@ class Connection:
         self.takes_older = False  # one that takes packets of MQTT 3.1.1 behind AS_IT_IS
         self.is_open = True
         self.is_closing = False
+        self.was_refused = False  # its CONNECT
+        self.is_late = False  # it has not logged in in time: nobody waits for its end
         self.session: Session | None = None
         self.relay: Relay | None = None
         self.voucher: Voucher | None = None
         self.connect: Connect | None = None  # while the answer about the password is awaited
+        self.connect_bytes = 0  # the size of that CONNECT
+        self.pool_bytes = 0  # what it holds of `Admission`'s pool
         self.version = 4
-        self.pending: list[bytes] = []  # never empty with a relay: the short ways ask for that
+        self.pending: list[
+            bytes | bytearray
+        ] = []  # never empty with a relay: the short ways ask for that
         self.pending_bytes = 0
         self.wanted_bytes = 2
         self.last_seen_ms = 0

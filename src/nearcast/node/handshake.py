@@ -67,7 +67,7 @@ class Handshake:
         self._take_manner(connection, connect)
         reason = self._objection(connect)
         if reason is not None:
-            self.refuse(connection, reason)
+            self.refuse(connection, reason, connect=connect)
             return
         connection.connect = connect
         verdict = self._state.access.authenticate(connect, connection)
@@ -86,9 +86,12 @@ class Handshake:
         if verdict is Verdict.WELCOME:
             self._welcome(connection, connect)
         elif verdict is Verdict.WRONG_PASSWORD:
-            self.refuse(connection, ReasonCode.BAD_USER_NAME_OR_PASSWORD)
+            self.refuse(connection, ReasonCode.BAD_USER_NAME_OR_PASSWORD, connect=connect)
+        elif verdict is Verdict.BUSY:
+            text = "too many logins from this address; try again later"
+            self.refuse(connection, ReasonCode.CONNECTION_RATE_EXCEEDED, text, connect=connect)
         else:
-            self.refuse(connection, ReasonCode.NOT_AUTHORIZED)
+            self.refuse(connection, ReasonCode.NOT_AUTHORIZED, connect=connect)
 
     def _asks_others(self, connection: Connection, connect: Connect) -> bool:
         """Ask other nodes about a client who is not known here; False if there are none."""
@@ -110,7 +113,7 @@ class Handshake:
         if reason is None:
             self._welcome(connection, connect)
         else:
-            self.refuse(connection, reason)
+            self.refuse(connection, reason, connect=connect)
 
     def give_up(self, client_id: str) -> None:
         """End a session here for good: its client begins anew at another node."""
@@ -144,10 +147,19 @@ class Handshake:
             return ReasonCode.QUOTA_EXCEEDED
         return None
 
-    def refuse(self, connection: Connection, reason: ReasonCode, text: str = "") -> None:
+    def refuse(
+        self,
+        connection: Connection,
+        reason: ReasonCode,
+        text: str = "",
+        *,
+        connect: Connect | None = None,
+    ) -> None:
         """Answer with a failure and close; 3.1.1 has words for five failures only."""
         state = self._state
         state.counters.connects_refused += 1
+        connection.was_refused = True
+        state.observer.refused(connection, connect or connection.connect, reason, text)
         if connection.version >= 5:
             packet = encode_packet(Connack(False, reason, Properties(reason_string=text or None)))
             if not connection.tells_problems or not connection.fits(packet):
@@ -183,6 +195,7 @@ class Handshake:
         self._journal_session(session, is_new=old is None)
         state.counters.connects += 1
         state.send(connection, connack(old is not None))
+        state.observer.connected(connection, session, is_resumed=old is not None)
         if old is not None:
             self._delivery.resume(session)
         if takes_position:
@@ -197,6 +210,8 @@ class Handshake:
             packet = Disconnect(ReasonCode.SESSION_TAKEN_OVER)
             self._state.send(link, encode_packet(packet))
         self._state.close(link)
+        if link.session is not None:
+            self._state.observer.taken_over(link, link.session)
         self._lifecycle.detach(link, with_will=True)
 
     def _new_session(self, client_id: str) -> Session:

@@ -456,6 +456,7 @@ class Intake:
 
     def _is_permitted(self, connection: Connection, route: Route, topic: bytes) -> bool:
         if route.is_forbidden:
+            self._deny(connection, topic)
             return False
         permits = connection.permits
         if permits is None:
@@ -470,7 +471,13 @@ class Intake:
             if len(permits) >= 1_000:
                 permits.clear()
             permits[topic] = known
+            if not known:
+                self._deny(connection, topic)
         return known
+
+    def _deny(self, connection: Connection, topic: bytes) -> None:
+        if connection.session is not None:
+            self._state.observer.publish_denied(connection.session, topic[2:].decode())
 
 
 def _topic_end(data: bytes, body: int, stop: int) -> int:

@@ -44,13 +44,15 @@ class Lifecycle:
         else:
             self.disconnect(connection, ReasonCode.KEEP_ALIVE_TIMEOUT)
 
-    def expect_connect(self, connection: Connection) -> None:
-        """Close a newcomer that has not said CONNECT in time."""
+    def expect_connect(self, connection: Connection, since_ms: int) -> None:
+        """Close a newcomer that has not logged in in time; `since_ms`: when it was accepted."""
         timeout_ms = self._state.settings.connect_timeout_ms
-        self._state.timers.at(self._state.now_ms + timeout_ms, self._check_connected, connection)
+        self._state.timers.at(since_ms + timeout_ms, self._check_connected, connection)
 
     def _check_connected(self, connection: Connection) -> None:
         if connection.is_open and connection.session is None and connection.relay is None:
+            connection.is_late = True
+            connection.loss = "no login in time"
             self._state.close(connection)
 
     def disconnect(self, connection: Connection, reason: ReasonCode, text: str = "") -> None:
@@ -64,6 +66,8 @@ class Lifecycle:
             if connection.fits(packet):
                 self._state.send(connection, packet)
         self._state.close(connection)
+        if connection.session is not None and connection.session.link is connection:
+            self._state.observer.disconnected(connection, connection.session, reason, text)
         self.detach(connection, with_will=True)
 
     def detach(self, connection: Connection, *, with_will: bool) -> None:

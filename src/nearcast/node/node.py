@@ -20,6 +20,7 @@ from nearcast.mqtt import (
 from nearcast.mqtt.framing import long_length, too_large
 from nearcast.mqtt.wire import encode_string
 from nearcast.node.access import Access, OpenAccess, Verdict
+from nearcast.node.admission import Admission, merge_pieces
 from nearcast.node.answers import Answers
 from nearcast.node.choosing import Chosen
 from nearcast.node.connection import Connection, Relay
@@ -102,6 +103,7 @@ class Node:
         )
         self._subscribing = Subscribing(self.state, self._delivery)
         self._limit = settings.max_packet_bytes
+        self.admission = Admission()
         self.peering = Peering(self.state, self._delivery, self._lifecycle)
         self._handlers = self._table(self._intake)
         self._peer_intake = PeerIntake(self.state, self._delivery, self._answers, self._positions)
@@ -199,15 +201,15 @@ class Node:
 
     # --- what the server calls ------------------------------------------------------------
 
-    def open(self, connection: Connection, now_ms: int) -> None:
-        """Take a new connection."""
+    def open(self, connection: Connection, now_ms: int, since_ms: int = 0) -> None:
+        """Take a new connection; `since_ms`: when it was accepted, if that was earlier."""
         self.state.now_ms = connection.last_seen_ms = now_ms
         self.state.connections.add(connection)
         if len(self.state.connections) > self.state.settings.max_open_connections:
             self.state.counters.connects_refused += 1
             self.state.close(connection)
         else:
-            self._lifecycle.expect_connect(connection)
+            self._lifecycle.expect_connect(connection, since_ms or now_ms)
 
     def receive(self, connection: Connection, data: bytes, now_ms: int) -> None:
         """Take bytes that have arrived, in any portions."""
@@ -230,8 +232,9 @@ class Node:
             connection.pending.append(data)
             connection.pending_bytes += len(data)
             if connection.pending_bytes < connection.wanted_bytes:
-                if connection.connect is not None and connection.pending_bytes > self._limit:
-                    state.close(connection)  # it talks on and on before it is welcome
+                merge_pieces(connection)
+                if connection.session is None:
+                    self._hold(connection)
                 return
             data = b"".join(connection.pending)
             connection.pending = []
@@ -245,9 +248,23 @@ class Node:
             return
         if consumed:  # whole packets count as a sign of life, dribbled bytes do not
             connection.last_seen_ms = now_ms
-        if consumed < len(data) and not connection.is_closing:
+        rest = 0 if connection.is_closing else len(data) - consumed
+        if rest:
             connection.pending = [data[consumed:]]
-            connection.pending_bytes = len(data) - consumed
+            connection.pending_bytes = rest
+        if connection.session is None or connection.pool_bytes:
+            connection.pending_bytes = rest
+            self._hold(connection)
+
+    def _hold(self, connection: Connection) -> None:
+        """Account for what a client has sent before it has logged in."""
+        if connection.is_closing or connection.session is not None:
+            self.admission.release(connection)
+            return
+        try:
+            self.admission.hold(connection, self.state.settings)
+        except MqttProtocolError as error:
+            self._refuse(connection, error)
 
     def _fail(self, connection: Connection, doing: str, error: Exception) -> None:
         """Answer an exception that nobody foresaw: only this connection ends."""
@@ -272,6 +289,8 @@ class Node:
         self.state.connections.discard(connection)
         connection.is_closing = True
         connection.pending = []
+        self.admission.release(connection)
+        self._observe_loss(connection)
         try:
             if connection.relay is not None:
                 connection.relay.close()
@@ -279,6 +298,15 @@ class Node:
             self._lifecycle.detach(connection, with_will=True)
         except Exception as error:  # noqa: BLE001 - a mistake of ours
             self.state.failures.take("parting from a client", error)
+
+    def _observe_loss(self, connection: Connection) -> None:
+        session, observer = connection.session, self.state.observer
+        if session is None:
+            is_newcomer = connection.is_open and connection.relay is None
+            if is_newcomer and not connection.was_refused and not connection.is_peer:
+                observer.gave_up(connection, connection.loss or "the client closed it")
+        elif session.link is connection and not connection.is_peer:
+            observer.lost(connection, session, connection.loss)
 
     def authenticated(self, connection: Connection, verdict: Verdict, now_ms: int) -> None:
         """Bring the answer to a question of `take_questions()`."""
@@ -299,6 +327,7 @@ class Node:
             return
         pending, connection.pending = connection.pending, []
         connection.wanted_bytes = 2
+        self.admission.release(connection)
         if pending:
             self.receive(connection, b"".join(pending), now_ms)
 
@@ -316,6 +345,7 @@ class Node:
             return
         connection.connect = None
         pending, connection.pending = connection.pending, [b""]
+        self.admission.release(connection)
         connection.relay = relay
         if pending:
             relay.write(b"".join(pending))
@@ -450,6 +480,8 @@ class Node:
     def _take(self, connection: Connection, data: bytes) -> int:
         """Take all whole packets; return how far that was."""
         position, end, limit = 0, len(data), self._limit
+        if connection.session is None and connection.connect is None:
+            limit = min(limit, self.state.settings.max_connect_bytes)
         handlers = self._peer_handlers if connection.is_peer else self._handlers
         while end - position >= 2:
             first = data[position]
@@ -472,7 +504,7 @@ class Node:
                     connection.wanted_bytes = 1 << 62
                     return position
                 self._take_other(connection, first, data[body:stop])
-                position = stop
+                position, limit = stop, self._limit
             elif connection.is_peer:
                 position = self._take_of_peer(handler, connection, data, position, body, stop)
             else:
@@ -538,6 +570,7 @@ class Node:
             connection.version = 5 if body[6] >= 5 else 4
         packet = decode_packet(first, body)
         assert isinstance(packet, Connect)
+        connection.connect_bytes = len(body)
         self._handshake.begin(connection, packet)
 
     def _take_disconnect(self, connection: Connection, packet: Disconnect) -> None:
@@ -552,6 +585,8 @@ class Node:
             session.expiry_s = min(expiry_s, self.state.settings.session_expiry_s)
         with_will = packet.reason == ReasonCode.DISCONNECT_WITH_WILL
         self.state.close(connection)
+        if session.link is connection:
+            self.state.observer.disconnected(connection, session, packet.reason, "")
         self._lifecycle.detach(connection, with_will=with_will)
 
     def _refuse(self, connection: Connection, error: MqttProtocolError) -> None:

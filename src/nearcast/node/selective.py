@@ -202,6 +202,8 @@ class Selective:
         known = None if permits is None else permits.get(topic)
         if known is None:
             known = access.may_publish(session.user_name, session.client_id, text)
+            if not known:
+                self._state.observer.publish_denied(session, text)
             if permits is not None:
                 if len(permits) >= 1_000:
                     permits.clear()

@@ -33,6 +33,9 @@ class NodeSettings:
     max_connections: int = 10_000
     max_open_connections: int = 21_000  # with those that have not said CONNECT yet
     max_packet_bytes: int = 1 << 20
+    max_connect_bytes: int = 1 << 18  # the largest CONNECT
+    newcomer_bytes: int = 16 << 10  # what a connection may hold before it has logged in
+    newcomers_bytes: int = 16 << 20  # what all these may hold together beyond that
     max_inflight: int = 65_535
     receive_maximum: int = 65_535
     max_topic_levels: int = 128

@@ -198,10 +198,12 @@ class Subscribing:
         state = self._state
         is_position = bare.partition("/")[0] == POSITION_TOPIC
         if is_position and not state.router.spaces.shows_positions:
+            state.observer.subscribe_denied(session, text)
             why = f"{shown(text)} is refused: positions are private"
             todo = 'positions = "public" in a [[space]] shows them.'
             raise MqttProtocolError(why, reason=ReasonCode.NOT_AUTHORIZED, todo=todo)
         if not state.access.may_subscribe(session.user_name, session.client_id, bare):
+            state.observer.subscribe_denied(session, text)
             why = refusal_text(state.access, session, bare, subscribes=True)
             raise MqttProtocolError(why, reason=ReasonCode.NOT_AUTHORIZED)
 

@@ -20,6 +20,7 @@ AT_ONCE = frozenset(
         "limits.queue",
         "limits.total_queue",
         "limits.session_expiry",
+        "limits.connect_packet",
         "limits.connect_timeout",
         "limits.keep_alive",
         "log.level",

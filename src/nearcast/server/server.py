@@ -27,10 +27,16 @@ from nearcast.mqtt import ReasonCode
 from nearcast.node import Connection, Node, NodeSettings, RetainedSettings, SpaceSettings
 from nearcast.node.noting import note_start
 from nearcast.server.access import ConfiguredAccess, read_users
+from nearcast.server.client_log import ClientLog, NodeEntrance
 from nearcast.server.clock import Clock
 from nearcast.server.figures import prometheus_text, sys_topics
 from nearcast.server.learning import learn_tables
-from nearcast.server.listening import Door, take_port, tls_context
+from nearcast.server.listening import (
+    SPARE_DESCRIPTORS,
+    Door,
+    take_port,
+    tls_context,
+)
 from nearcast.server.policies import FILE_NAME, PolicyFile
 from nearcast.server.reloading import log_share, merged
 from nearcast.server.restoring import restore_node
@@ -59,6 +65,7 @@ def node_settings(limits: LimitsSection, position: PositionSection | None = None
         max_connections=limits.connections,
         max_open_connections=limits.connections + 1_000,
         max_packet_bytes=limits.packet,
+        max_connect_bytes=min(limits.connect_packet, limits.packet),
         max_inflight=limits.inflight,
         receive_maximum=limits.inflight,
         max_topic_levels=limits.topic_levels,
@@ -138,6 +145,7 @@ class Server:
             retained=[retained_settings(section) for section in configuration.retained],
         )
         self.node.state.failures.listener = _log_failure
+        self.node.state.observer = ClientLog()
         self._policies: PolicyFile | None = None
         if self.node.state.holding is not None:
             self._policies = PolicyFile(Path(configuration.node.data) / FILE_NAME)
@@ -148,8 +156,7 @@ class Server:
             self._bring_back()
             await self._take_ports()
             await self._join_network()
-            for door, make in zip(self._doors, self._protocols(), strict=True):
-                await door.open(make)
+            await self._open_doors()
         except BaseException:
             await self.stop()
             raise
@@ -282,6 +289,14 @@ class Server:
             self._doors.append(await take_port("http", "127.0.0.1", port))
         self.ports = [(door.kind, door.host, door.port) for door in self._doors]
 
+    async def _open_doors(self) -> None:
+        entrance = NodeEntrance(self.node)
+        for door, make in zip(self._doors, self._protocols(), strict=True):
+            if door.kind == "http":  # the operator may use what clients leave free
+                await door.open(make, spare=SPARE_DESCRIPTORS // 2)
+            else:
+                await door.open(make, entrance)
+
     def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
         """Yield what makes the protocols of a connection, for each door."""
         turns = self._turns
@@ -342,7 +357,7 @@ class Server:
         self._access = access
         self.node.state.access = access
         if self._turns is not None:
-            self._turns.check_password = access.check_password
+            self._turns.checks.check = access.check_password
         for connection in self.node.state.connections:
             if not connection.is_peer:  # rules are for clients: other nodes have asked theirs
                 connection.permits = {} if access.has_rules() else None
@@ -455,13 +470,14 @@ async def run(
 
 
 def allow_descriptors(connections: int) -> None:
-    """Raise the process's own limit of open files as far as the connections need and it may."""
+    """Raise the process's own limit of open files as far as it may, at least to what is needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 1_200
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY:
         return
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    allowed = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         log.warning(
             "the system allows %d open files, %d connections need %d (see ulimit -n)",

@@ -18,6 +18,7 @@ class MqttProtocol(asyncio.Protocol):
     """One connection: bytes go to the node, the node's outbox to the transport."""
 
     __slots__ = (
+        "_accepted_ms",
         "_clock",
         "_connection",
         "_descriptor",
@@ -32,6 +33,7 @@ class MqttProtocol(asyncio.Protocol):
         self._turns = turns
         self._node = turns.node
         self._clock = turns.clock
+        self._accepted_ms = turns.clock.now_ms()  # before TLS: the client has one deadline
         self._connection = connection = Connection("", listener)
         # The node's way in without a call between: in a crowd that is felt.
         self.data_received = partial(turns.read, connection)  # type: ignore[method-assign]
@@ -50,7 +52,7 @@ class MqttProtocol(asyncio.Protocol):
         connection.transport = self
         if transport.get_extra_info("sslcontext") is None:
             self._descriptor = transport.get_extra_info("socket").fileno()
-        self._node.open(connection, self._clock.now_ms())
+        self._node.open(connection, self._clock.now_ms(), self._accepted_ms)
         if connection.is_closing:  # too many are here: nobody waits for this one
             transport.close()
         self._turns.schedule()
@@ -58,8 +60,10 @@ class MqttProtocol(asyncio.Protocol):
     def eof_received(self) -> None:
         """Let the transport close."""
 
-    def connection_lost(self, _exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """Tell the node."""
+        if exc is not None and not self._connection.loss:
+            self._connection.loss = str(exc)
         if self._last_moment is not None:
             self._last_moment.cancel()
         self._node.lost(self._connection, self._clock.now_ms())
@@ -92,6 +96,9 @@ class MqttProtocol(asyncio.Protocol):
         """
         transport = self._transport
         if transport is None or self._last_moment is not None or transport.is_closing():
+            return
+        if self._connection.is_late:
+            transport.abort()
             return
         loop = asyncio.get_running_loop()
         self._last_moment = loop.call_later(CLOSING_S, transport.abort)

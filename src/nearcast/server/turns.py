@@ -14,6 +14,7 @@ from typing import Protocol
 from nearcast.mqtt import Connect
 from nearcast.node import Connection, Node, Verdict
 from nearcast.server.clock import Clock
+from nearcast.server.password_checks import PasswordCheck, PasswordChecks
 from nearcast.server.storage import JournalFile
 
 log = logging.getLogger("nearcast.server")
@@ -23,8 +24,6 @@ _CROWD_READS = 8
 _CROWD_BYTES = 1 << 16
 _CROWD_DELAYS = 8
 _COMPACTION_PAUSE_MS = 30_000  # after one that failed
-
-PasswordCheck = Callable[[Connect], Verdict]
 
 
 class Wire(Protocol):
@@ -57,7 +56,7 @@ class Turns:
         self._receive = node.receive
         self.clock = clock
         self._journal = journal
-        self.check_password = check_password
+        self.checks = PasswordChecks(check_password or _nobody_is_welcome, self._answer)
         self._on_failure = on_failure
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -71,7 +70,6 @@ class Turns:
         self._held: list[tuple[Connection, list[bytes]]] = []
         self._sync: asyncio.Future[None] | None = None
         self._compacts_at_ms = 0
-        self._checks: set[asyncio.Task[None]] = set()
         self._is_over = False  # nothing is stored any more, so nothing may be said either
 
     def schedule(self) -> None:
@@ -278,15 +276,9 @@ class Turns:
 
     def _ask(self) -> None:
         for connection in self.node.take_questions():
-            task = self._loop.create_task(self._check(connection))
-            self._checks.add(task)
-            task.add_done_callback(self._checks.discard)
+            self.checks.ask(connection)
 
-    async def _check(self, connection: Connection) -> None:
-        connect = connection.connect
-        verdict = Verdict.WRONG_PASSWORD
-        if connect is not None and self.check_password is not None:
-            verdict = await asyncio.to_thread(self.check_password, connect)
+    def _answer(self, connection: Connection, verdict: Verdict) -> None:
         self.node.authenticated(connection, verdict, self.clock.now_ms())
         self.schedule()
 
@@ -295,5 +287,8 @@ class Turns:
         self._is_over = True
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in self._checks:
-            task.cancel()
+        self.checks.stop()
+
+
+def _nobody_is_welcome(_connect: Connect) -> Verdict:
+    return Verdict.WRONG_PASSWORD

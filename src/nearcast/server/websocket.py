@@ -27,19 +27,19 @@ _HEAD_END = b"\r\n\r\n"
 _ONCE = ("host", "sec-websocket-key", "sec-websocket-version")
 
 
-class RefusedRequest(PeerProtocolError):
+class RefusedRequestError(PeerProtocolError):
     """An opening request that is answered with an HTTP status instead of a WebSocket."""
 
     status = "400 Bad Request"
 
 
-class RefusedPath(RefusedRequest):
+class RefusedPathError(RefusedRequestError):
     """A request for something that is not here."""
 
     status = "404 Not Found"
 
 
-class RefusedVersion(RefusedRequest):
+class RefusedVersionError(RefusedRequestError):
     """A request for another version of WebSocket, or for none (RFC 6455, 4.2.2)."""
 
     status = "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13"
@@ -60,24 +60,28 @@ def answer_request(request: bytes, path: str) -> bytes:
     lines = request.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[0] != "GET" or words[2] != "HTTP/1.1":
-        raise RefusedRequest(repr(lines[0][:80]), where="WebSocket", expected="GET and HTTP/1.1")
+        raise RefusedRequestError(
+            repr(lines[0][:80]), where="WebSocket", expected="GET and HTTP/1.1"
+        )
     if words[1].partition("?")[0] != path:
-        raise RefusedPath(repr(words[1][:80]), where="WebSocket", expected=path)
+        raise RefusedPathError(repr(words[1][:80]), where="WebSocket", expected=path)
     headers = _headers(lines[1:])
     if "websocket" not in _listed(headers, "upgrade"):
-        raise RefusedVersion("no 'Upgrade: websocket'", where="WebSocket")
+        raise RefusedVersionError("no 'Upgrade: websocket'", where="WebSocket")
     if "upgrade" not in _listed(headers, "connection"):
-        raise RefusedRequest("no 'Connection: Upgrade'", where="WebSocket")
+        raise RefusedRequestError("no 'Connection: Upgrade'", where="WebSocket")
     if "host" not in headers:
-        raise RefusedRequest("no 'Host'", where="WebSocket")
+        raise RefusedRequestError("no 'Host'", where="WebSocket")
     if headers.get("sec-websocket-version") != "13":
-        raise RefusedVersion("another version", where="WebSocket", expected="13")
+        raise RefusedVersionError("another version", where="WebSocket", expected="13")
     key = headers.get("sec-websocket-key", "")
     if not _is_key(key):
-        raise RefusedRequest("Sec-WebSocket-Key", where="WebSocket", expected="16 bytes in base64")
+        raise RefusedRequestError(
+            "Sec-WebSocket-Key", where="WebSocket", expected="16 bytes in base64"
+        )
     offered = headers.get("sec-websocket-protocol", "")
     if "mqtt" not in [one.strip() for one in offered.split(",")]:  # [MQTT-6.0.0-3]
-        raise RefusedRequest(
+        raise RefusedRequestError(
             f"subprotocols {offered[:80]!r}", where="WebSocket", expected="mqtt among them"
         )
     return (
@@ -93,7 +97,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
         name, colon, value = line.partition(":")
         name = name.lower()
         if not colon or not name or name != name.strip() or (name in headers and name in _ONCE):
-            raise RefusedRequest(repr(line[:80]), where="WebSocket", expected="a header, once")
+            raise RefusedRequestError(repr(line[:80]), where="WebSocket", expected="a header, once")
         value = value.strip()
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
@@ -140,9 +144,9 @@ class WebSocketProtocol(MqttProtocol):
         self._request = bytearray()
         try:
             if not 0 <= at <= _LARGEST_REQUEST:
-                raise RefusedRequest("an endless request", where="WebSocket")  # noqa: TRY301
+                raise RefusedRequestError("an endless request", where="WebSocket")
             answer = answer_request(bytes(request[:at]), self._path)
-        except RefusedRequest as problem:
+        except RefusedRequestError as problem:
             self._write_raw(f"HTTP/1.1 {problem.status}\r\nContent-Length: 0\r\n\r\n".encode())
             self._give_up(str(problem))
             return
@@ -153,15 +157,13 @@ class WebSocketProtocol(MqttProtocol):
             self._take_frames(decoder, rest)
 
     def _take_frames(self, decoder: FrameDecoder, data: bytes) -> None:
-        if decoder.closing:
-            return
         stream = decoder.feed(data)
         if stream:
             whole = stream[0] if len(stream) == 1 else b"".join(stream)
             self._turns.read(self._connection, whole)
         if decoder.pong is not None:
             self._answer_ping(decoder)
-        if decoder.closing:
+        if decoder.closing and self._last_moment is None:
             self._send(CLOSE, decoder.closing.to_bytes(2, "big"))
             self._give_up(f"WebSocket closed: {decoder.problem or decoder.closing}")
 

@@ -138,7 +138,7 @@ class FrameDecoder:
             self._take_close(self._control)
 
     def _take_close(self, payload: bytes) -> None:
-        """Answer with the client's own code, or say what is wrong with it (RFC 6455, 5.5.1, 7.4)."""
+        """Take the client's code, or say what is wrong with it (RFC 6455, 5.5.1 and 7.4)."""
         code = int.from_bytes(payload[:2], "big") if payload else NORMAL
         is_known = 1000 <= code <= 1014 and code not in (1004, 1005, 1006)
         if len(payload) == 1 or not (is_known or 3000 <= code <= 4999):

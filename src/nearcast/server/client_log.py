@@ -1,0 +1,216 @@
+"""The log about clients: who came and went and why, and who was refused.
+
+Connects and disconnects are `info`; refusals, denials and clients closed for a fault are `warning`,
+at most a few of a kind at a time; connections that end before a login are `debug`. In JSON each
+line has an `event` and its fields.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nearcast.mqtt import Connect, ReasonCode
+from nearcast.node import Connection, Node, Session
+from nearcast.server.listening import Entrance
+from nearcast.server.logs import RateLimited
+
+log = logging.getLogger("nearcast.clients")
+
+_EXPECTED: frozenset[int] = frozenset(
+    {
+        ReasonCode.SUCCESS,
+        ReasonCode.DISCONNECT_WITH_WILL,
+        ReasonCode.SERVER_SHUTTING_DOWN,
+        ReasonCode.KEEP_ALIVE_TIMEOUT,
+    }
+)
+
+
+class ClientLog:
+    """Writes what a node observes of its clients into the log."""
+
+    def __init__(self) -> None:
+        self._limited = RateLimited(log)
+
+    def connected(self, connection: Connection, session: Session, *, is_resumed: bool) -> None:
+        """Log a client that is welcome."""
+        if not log.isEnabledFor(logging.INFO):
+            return
+        fields = _fields("client_connected", connection, session)
+        version = {3: "3.1", 4: "3.1.1"}.get(connection.version, str(connection.version))
+        keep_alive_s = connection.keep_alive_ms // 1500
+        fields |= {"mqtt": version, "keep_alive": keep_alive_s, "resumed": is_resumed}
+        log.info(
+            "client %s%s connected from %s (MQTT %s, keep-alive %d s%s)",
+            _quoted(session.client_id),
+            _as_user(session),
+            _origin(connection),
+            version,
+            keep_alive_s,
+            ", session resumed" if is_resumed else "",
+            extra={"fields": fields},
+        )
+
+    def refused(
+        self, connection: Connection, connect: Connect | None, reason: ReasonCode, text: str
+    ) -> None:
+        """Log a login that was refused."""
+        client = "" if connect is None else connect.client_id
+        user = None if connect is None else connect.user_name
+        why = text or _words(reason)
+        self._limited.warning(
+            "login refused: client %s%s from %s: %s",
+            _quoted(client),
+            "" if user is None else f" as user {_quoted(user)}",
+            _origin(connection),
+            why,
+            fields={
+                "event": "login_refused",
+                "client": client,
+                "address": connection.peer,
+                "user": user,
+                "reason": why,
+                "code": int(reason),
+            },
+        )
+
+    def gave_up(self, connection: Connection, reason: str) -> None:
+        """Log a connection that ended before its client logged in."""
+        fields = {"event": "no_login", "address": connection.peer, "reason": reason}
+        log.debug(
+            "connection from %s ended before a login: %s",
+            _origin(connection),
+            reason,
+            extra={"fields": fields},
+        )
+
+    def disconnected(
+        self, connection: Connection, session: Session, reason: int, text: str
+    ) -> None:
+        """Log a client that disconnected, or was disconnected; a fault of its own as a warning."""
+        why = text or _words(reason)
+        if reason == ReasonCode.SUCCESS:
+            why = "normal disconnection"
+        fields = _fields("client_disconnected", connection, session)
+        fields |= {"reason": why, "code": int(reason)}
+        if reason in _EXPECTED:
+            self._gone(connection, session, why, fields)
+        else:
+            self._limited.warning(
+                "client %s%s from %s was disconnected: %s",
+                _quoted(session.client_id),
+                _as_user(session),
+                _origin(connection),
+                why,
+                fields=fields,
+            )
+
+    def lost(self, connection: Connection, session: Session, reason: str) -> None:
+        """Log a connection that ended without a DISCONNECT."""
+        why = f"connection lost ({reason})" if reason else "connection lost"
+        fields = _fields("client_disconnected", connection, session) | {"reason": why}
+        self._gone(connection, session, why, fields)
+
+    def _gone(
+        self, connection: Connection, session: Session, why: str, fields: dict[str, object]
+    ) -> None:
+        log.info(
+            "client %s%s from %s disconnected: %s",
+            _quoted(session.client_id),
+            _as_user(session),
+            _origin(connection),
+            why,
+            extra={"fields": fields},
+        )
+
+    def taken_over(self, connection: Connection, session: Session) -> None:
+        """Log that a client has come again, so that its older connection is closed."""
+        fields = _fields("session_taken_over", connection, session)
+        log.info(
+            "client %s%s has connected again: its connection from %s is closed",
+            _quoted(session.client_id),
+            _as_user(session),
+            _origin(connection),
+            extra={"fields": fields},
+        )
+
+    def publish_denied(self, session: Session, topic: str) -> None:
+        """Log a publish that the rules do not allow."""
+        self._denied("publish_denied", "may not publish to", session, topic)
+
+    def subscribe_denied(self, session: Session, topic_filter: str) -> None:
+        """Log a subscription that the rules do not allow."""
+        self._denied("subscribe_denied", "may not subscribe to", session, topic_filter)
+
+    def _denied(self, event: str, what: str, session: Session, topic: str) -> None:
+        self._limited.warning(
+            f"client %s%s {what} %s",
+            _quoted(session.client_id),
+            _as_user(session),
+            _quoted(topic),
+            fields={
+                "event": event,
+                "client": session.client_id,
+                "user": session.user_name,
+                "topic": topic,
+            },
+        )
+
+
+class NodeEntrance(Entrance):
+    """Counts a connection from the moment it is accepted, and logs TLS handshakes that fail."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._node = node
+        self._limited = RateLimited(log)
+
+    def is_full(self) -> bool:
+        """Tell whether connections, with those in their TLS handshake, are as many as may be."""
+        state = self._node.state
+        return len(state.connections) + self.handshakes >= state.settings.max_open_connections
+
+    def timeout_s(self) -> float:
+        """Return how long a TLS handshake may take: as long as all that comes before the login."""
+        return self._node.state.settings.connect_timeout_ms / 1000
+
+    def refused(self) -> None:
+        """Count a connection that was closed at once."""
+        self._node.counters.connects_refused += 1
+
+    def failed(self, address: str, problem: Exception) -> None:
+        """Log a TLS handshake that came to nothing."""
+        reason = getattr(problem, "reason", None) or str(problem) or type(problem).__name__
+        fields: dict[str, object] = {"event": "tls_failed", "address": address, "reason": reason}
+        self._limited.warning("TLS handshake with %s failed: %s", address, reason, fields=fields)
+
+
+def _fields(event: str, connection: Connection, session: Session) -> dict[str, object]:
+    return {
+        "event": event,
+        "client": session.client_id,
+        "address": connection.peer,
+        "user": session.user_name,
+    }
+
+
+def _origin(connection: Connection) -> str:
+    """Return where a client is, as far as that is known."""
+    return connection.peer or "an unknown address"
+
+
+def _as_user(session: Session) -> str:
+    return "" if session.user_name is None else f" (user {_quoted(session.user_name)})"
+
+
+def _quoted(text: str) -> str:
+    """Return a client's text for one line of a log: line ends and control characters escaped."""
+    short = text if len(text) <= 200 else text[:200] + "…"
+    return "'" + "".join(one if one.isprintable() else ascii(one)[1:-1] for one in short) + "'"
+
+
+def _words(reason: int) -> str:
+    try:
+        return ReasonCode(reason).name.lower().replace("_", " ")
+    except ValueError:
+        return f"reason {reason:#04x}"
