@@ -52,7 +52,7 @@ from nearcast.mqtt import (
 from nearcast.node import Node, NodeSettings, Verdict
 from nearcast.server import Server, set_password
 from nearcast.server.clock import Clock
-from nearcast.server.server import allow_descriptors
+from nearcast.server.listening import allow_descriptors
 from nearcast.server.storage import JournalFile
 from nearcast.server.turns import Turns
 

@@ -71,6 +71,20 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
 
 
+def split_address(text: str, example: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT; an IPv6 address stands in brackets.
+
+    >>> split_address("[::1]:9100", "'[::1]:9100'")
+    ('::1', 9100)
+    """
+    host, _, port = text.rpartition(":")
+    is_host = host.startswith("[") == host.endswith("]") == (":" in host) and host
+    if not is_host or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
+        msg = f"'{text}' is no HOST:PORT such as {example}"
+        raise ValueError(msg)
+    return host.strip("[]"), int(port)
+
+
 class Section(BaseModel):
     """One section: unknown keys are mistakes, and nothing is converted silently."""
 
@@ -180,7 +194,20 @@ class LogSection(Section):
     segment: Seconds = 300.0
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"
-    metrics_port: int | None = Field(None, ge=0, le=65_535)
+    metrics_port: int | str | None = None
+
+    @field_validator("metrics_port")
+    @classmethod
+    def _metrics_have_an_address(cls, value: int | str | None) -> int | str | None:
+        if value is not None:
+            text = str(value)
+            split_address(text if ":" in text else f"127.0.0.1:{text}", "'9100' or '0.0.0.0:9100'")
+        return value
+
+    def metrics_address(self) -> tuple[str, int]:
+        """Return host and port of `/metrics`; this machine alone where no host is given."""
+        text = str(self.metrics_port)
+        return split_address(text if ":" in text else f"127.0.0.1:{text}", "HOST:PORT")
 
 
 def _addresses(value: object) -> object:
@@ -231,11 +258,7 @@ class NetworkSection(Section):
     @classmethod
     def _direct_has_a_port(cls, value: str | None) -> str | None:
         if value is not None:
-            host, _, port = value.rpartition(":")
-            is_host = host.startswith("[") == host.endswith("]") == (":" in host) and host
-            if not is_host or not port.isdecimal() or int(port) > 65_535:
-                msg = f"'{value}' is no HOST:PORT such as '10.0.0.7:7400' or '[::1]:7400'"
-                raise ValueError(msg)
+            split_address(value, "'10.0.0.7:7400' or '[::1]:7400'")
         return value
 
     @field_validator("feed")

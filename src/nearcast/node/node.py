@@ -31,6 +31,7 @@ from nearcast.node.intake import Intake
 from nearcast.node.journal import Journal
 from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Head, Message
+from nearcast.node.observing import observe_loss
 from nearcast.node.peer_intake import PeerIntake
 from nearcast.node.peering import Peering
 from nearcast.node.positions import Positions
@@ -290,7 +291,7 @@ class Node:
         connection.is_closing = True
         connection.pending = []
         self.admission.release(connection)
-        self._observe_loss(connection)
+        observe_loss(self.state.observer, connection)
         try:
             if connection.relay is not None:
                 connection.relay.close()
@@ -298,15 +299,6 @@ class Node:
             self._lifecycle.detach(connection, with_will=True)
         except Exception as error:  # noqa: BLE001 - a mistake of ours
             self.state.failures.take("parting from a client", error)
-
-    def _observe_loss(self, connection: Connection) -> None:
-        session, observer = connection.session, self.state.observer
-        if session is None:
-            is_newcomer = connection.is_open and connection.relay is None
-            if is_newcomer and not connection.was_refused and not connection.is_peer:
-                observer.gave_up(connection, connection.loss or "the client closed it")
-        elif session.link is connection and not connection.is_peer:
-            observer.lost(connection, session, connection.loss)
 
     def authenticated(self, connection: Connection, verdict: Verdict, now_ms: int) -> None:
         """Bring the answer to a question of `take_questions()`."""

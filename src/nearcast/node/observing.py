@@ -71,3 +71,15 @@ class NoObserver:
 
     def subscribe_denied(self, session: Session, topic_filter: str) -> None:
         """Do nothing."""
+
+
+def observe_loss(observer: Observer, connection: Connection) -> None:
+    """Tell of a connection that is gone, unless its end was told before."""
+    session = connection.session
+    if connection.is_peer:
+        return
+    if session is not None:
+        if session.link is connection:
+            observer.lost(connection, session, connection.loss)
+    elif connection.is_open and connection.relay is None and not connection.was_refused:
+        observer.gave_up(connection, connection.loss or "the client closed it")

@@ -27,7 +27,8 @@ _PAUSE_S = 0.2
 SPARE_DESCRIPTORS = 64
 """That clients leave free: for the journal, for the network, and half of them for the operator."""
 
-limited = RateLimited(logging.getLogger("nearcast.server"))
+log = logging.getLogger("nearcast.server")
+limited = RateLimited(log)
 
 
 class Entrance:
@@ -164,6 +165,24 @@ def most_descriptors() -> int:
     """Return how many descriptors this process may have."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def allow_descriptors(connections: int) -> None:
+    """Raise the process's own limit of open files as far as it may, at least to what is needed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 1_200
+    if soft == resource.RLIM_INFINITY:
+        return
+    allowed = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "the system allows %d open files, %d connections need %d (see ulimit -n)",
+            allowed,
+            connections,
+            wanted,
+        )
 
 
 async def take_port(kind: str, host: str, port: int, context: ssl.SSLContext | None = None) -> Door:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -34,9 +33,11 @@ from nearcast.server.learning import learn_tables
 from nearcast.server.listening import (
     SPARE_DESCRIPTORS,
     Door,
+    allow_descriptors,
     take_port,
     tls_context,
 )
+from nearcast.server.measuring import LoopDelay, process_lines
 from nearcast.server.policies import FILE_NAME, PolicyFile
 from nearcast.server.reloading import log_share, merged
 from nearcast.server.restoring import restore_node
@@ -133,6 +134,7 @@ class Server:
         self._leaves = configuration.network.leave
         self._sys_alarm: asyncio.TimerHandle | None = None
         self._figures_s = 0.0
+        self._loop_delay = LoopDelay()
         self._learner: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
@@ -164,6 +166,8 @@ class Server:
             log.info("listening for %s on %s:%d", kind, host, port)
         self._publish_figures()
         self.node.state.refresh_figures = self._refresh_figures
+        if self.configuration.log.metrics_port is not None:
+            self._loop_delay.start()
         if any(section.learn for section in self.configuration.retained):
             self._learner = asyncio.create_task(learn_tables(self.node, self.clock.now_ms))
 
@@ -285,8 +289,8 @@ class Server:
             door = await take_port(section.kind, section.host, section.port, context)
             self._doors.append(door)
         if self.configuration.log.metrics_port is not None:
-            port = self.configuration.log.metrics_port
-            self._doors.append(await take_port("http", "127.0.0.1", port))
+            host, port = self.configuration.log.metrics_address()
+            self._doors.append(await take_port("http", host, port))
         self.ports = [(door.kind, door.host, door.port) for door in self._doors]
 
     async def _open_doors(self) -> None:
@@ -313,7 +317,18 @@ class Server:
 
     def _metrics(self) -> tuple[str, str]:
         uptime_s = round(time.monotonic() - self._started_s, 1)
-        return "text/plain; version=0.0.4", prometheus_text(self.node, uptime_s=uptime_s)
+        assert self._turns is not None
+        text = prometheus_text(self.node, uptime_s=uptime_s)
+        latency, delay = self._turns.latency, self._loop_delay.histogram
+        lines = [
+            *latency.lines(
+                "nearcast_delivery_latency_seconds",
+                "From reading a publication to writing its copies, a sample",
+            ),
+            *delay.lines("nearcast_loop_delay_seconds", "How late the event loop runs what is due"),
+            *process_lines(),
+        ]
+        return "text/plain; version=0.0.4", text + "\n".join(lines) + "\n"
 
     def _publish_figures(self) -> None:
         self._load_policies()
@@ -381,6 +396,7 @@ class Server:
             door.close()
         if self._sys_alarm is not None:
             self._sys_alarm.cancel()
+        self._loop_delay.stop()
         if self._learner is not None:
             self._learner.cancel()
         await self._send_clients_away()
@@ -466,24 +482,6 @@ async def run(
             f"the journal cannot be written ({server.failure})",
             where=str(configuration.node.data),
             todo="Free some space; what was acknowledged is on disk.",
-        )
-
-
-def allow_descriptors(connections: int) -> None:
-    """Raise the process's own limit of open files as far as it may, at least to what is needed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + 1_200
-    if soft == resource.RLIM_INFINITY:
-        return
-    allowed = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
-    if allowed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        log.warning(
-            "the system allows %d open files, %d connections need %d (see ulimit -n)",
-            allowed,
-            connections,
-            wanted,
         )
 
 

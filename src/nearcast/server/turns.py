@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from nearcast.mqtt import Connect
 from nearcast.node import Connection, Node, Verdict
 from nearcast.server.clock import Clock
+from nearcast.server.measuring import Histogram
 from nearcast.server.password_checks import PasswordCheck, PasswordChecks
 from nearcast.server.storage import JournalFile
 
@@ -61,6 +63,9 @@ class Turns:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self.now_ms = clock.now_ms()
+        self.latency = Histogram()
+        self._sampled_s = 0.0  # when the turn that is measured began; below 0: turns to leave out
+        self._sent_before = 0
         self._is_scheduled = False
         self._reads = 0
         self._reads_before = self._reads_seen = 0
@@ -82,6 +87,9 @@ class Turns:
     def read(self, connection: Connection, data: bytes) -> None:
         """Take in a read. Where the turn before had one read only, answer this one at once."""
         self.now_ms = self.clock.now_ms()  # a turn may have been held up in its middle
+        if not self._sampled_s:
+            self._sampled_s = perf_counter()
+            self._sent_before = self._counters.publish_sent
         if self._is_scheduled:
             self._receive(connection, data, self.now_ms)
         elif self._reads_before > 1:
@@ -136,6 +144,10 @@ class Turns:
                     self.node.state.failures.take("writing to a client", error)
         if self.on_written is not None and self._sync is None:
             self._call("sending to other nodes", self.on_written)
+        if self._sampled_s < 0:
+            self._sampled_s += 1
+        elif self._sync is None:
+            self._measure()
         self._ask()
         self._set_alarm()
         if self._on_end is not None:
@@ -147,6 +159,15 @@ class Turns:
             action()
         except Exception as error:  # noqa: BLE001 - a mistake of ours
             self.node.state.failures.take(doing, error)
+
+    def _measure(self) -> None:
+        """Count the deliveries of a turn with the time since its first read, one turn in 16."""
+        sent = self._counters.publish_sent - self._sent_before
+        if self._sampled_s and sent:
+            self.latency.add(perf_counter() - self._sampled_s, sent)
+            self._sampled_s = -15.0
+        else:
+            self._sampled_s = 0.0
 
     def _store(self) -> None:
         journal = self._journal
@@ -254,6 +275,8 @@ class Turns:
                 self._go_on(connection)
         if self.on_written is not None:
             self.on_written()
+        if self._sampled_s > 0:
+            self._measure()
         if self._held:
             self._begin_sync()
 
