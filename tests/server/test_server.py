@@ -292,7 +292,8 @@ async def test_wrong_passwords_in_a_loop_keep_nobody_else_waiting(tmp_path: Path
     set_password(tmp_path / "users", "ann", b"pw")
     auth = AuthSection(users=tmp_path / "users")
     may_go_on, impatient = threading.Event(), threading.Event()
-    async with running(configuration(tmp_path, auth=auth)) as server:
+    limits = LimitsSection(connect_timeout=120.0)  # a check may take long on a busy machine
+    async with running(configuration(tmp_path, auth=auth, limits=limits)) as server:
         assert server._turns is not None
         check_password = server._turns.checks.check
 

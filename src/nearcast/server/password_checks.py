@@ -51,8 +51,8 @@ class PasswordChecks:
     def __init__(self, check: PasswordCheck, answer: Callable[[Connection, Verdict], None]) -> None:
         self.check = check
         self._answer = answer
-        self._workers = max(1, min(4, (os.cpu_count() or 2) - 1))
-        self._most_of_one = max(1, self._workers - 1)  # a worker stays free for other addresses
+        self._workers = max(2, min(4, os.cpu_count() or 2))
+        self._most_of_one = self._workers - 1  # a worker stays free for other addresses
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[str, deque[Connection]] = {}  # in the order of their turns
         self._running: Counter[str] = Counter()
