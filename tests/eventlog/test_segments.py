@@ -175,6 +175,16 @@ def test_the_longest_topic_that_mqtt_allows_is_logged(tmp_path: Path) -> None:
     assert event["payload"] == b"xy"
 
 
+def test_a_selection_longer_than_any_filter_is_logged(tmp_path: Path) -> None:
+    """A subscription's text has its conditions written out: more than a filter's 65,535 bytes."""
+    recorder, text = Recorder(), "$where=" + "x" * 200_000 + "/t"
+    recorder.subscription(1, "c" * 65_535, text, 1, is_added=True)
+    finished(tmp_path, recorder)
+
+    (row,) = rows(tmp_path, "subscriptions")
+    assert row["filter"] == text
+
+
 def note(recorder: Recorder, kind: str, count: int) -> int:
     """Note something of a kind; return how many numbers it takes."""
     if kind == "events":

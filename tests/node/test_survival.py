@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from struct import error as StructError  # noqa: N812
 from typing import Any
 
 import pytest
@@ -477,8 +478,15 @@ def test_a_snapshot_that_is_given_up_half_way_tells_nothing_as_news(make_world: 
     sender = world.welcome("s")
     sender.publish("t", b"1", 1)
     sender.publish("t", b"2", 1)
-    portions = world.node.snapshot()
-    next(portions)
-    next(portions)
-    del portions
+    world.node.state.sessions["c"].position = ("no", "place")
+    with pytest.raises(StructError):
+        list(world.node.snapshot())
     assert world.node.take_journal() == b""
+
+
+def test_a_message_whose_record_cannot_be_made_has_no_number_that_others_could_name() -> None:
+    journal = Refusing()
+    message = Message(Head(encode_string("a"), 1, 1), b"x")
+    with pytest.raises(OverflowError):
+        journal.queued(1, message, 1)
+    assert message.number == 0
