@@ -59,7 +59,7 @@ class Run:
             found = self._news.wait_for(
                 lambda: any(line.startswith(start) for line in self.said), LONGEST_S
             )
-        assert found, self.said
+        assert found, "".join(self.said)
 
     def end(self) -> None:
         self.process.terminate()
@@ -81,8 +81,8 @@ def test_what_is_published_after_the_stream_says_that_it_listens_is_delivered(tm
         subprocess.run([*NEARCAST, *pub], cwd=tmp_path, check=True)
         until_s = time.monotonic() + LONGEST_S
         while not list((tmp_path / "found" / "deliveries").glob("*/_SUCCESS")):
-            assert listener.process.poll() is None, listener.said
-            assert time.monotonic() < until_s, listener.said
+            assert listener.process.poll() is None, "".join(listener.said)
+            assert time.monotonic() < until_s, "".join(listener.said)
             time.sleep(0.1)
     finally:
         listener.end()

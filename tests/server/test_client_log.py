@@ -18,6 +18,7 @@ from nearcast.mqtt import (
     Disconnect,
     FilterRequest,
     Packet,
+    Properties,
     ProtocolVersion,
     Publish,
     ReasonCode,
@@ -172,6 +173,18 @@ def test_denied_publishes_and_subscriptions_are_told_and_limited(
     assert lines[0] == "warning  client 'ann' may not publish to 'other'"
     assert lines[1] == "warning  client 'ann' may not subscribe to 'all/#'"
     assert len(lines) == 11, "once per topic, and ten of a kind in ten seconds"
+
+
+def test_a_selection_that_is_ignored_is_told(watch: Callable[..., Watched]) -> None:
+    watched = watch("warning")
+    near = Properties(user_properties=(("$near", "500m"),))
+    watched.send(watched.client("ann"), Subscribe(1, (FilterRequest("taxis/#"),), near))
+    assert watched.take_lines() == [
+        (
+            "warning  client 'ann': $near: ignored, so every message comes, because 'taxis/#' meets "
+            "the topics of no [[space]]; declared: none"
+        )
+    ]
 
 
 def test_json_lines_have_an_event_and_its_fields(watch: Callable[..., Watched]) -> None:

@@ -40,6 +40,9 @@ class Observer(Protocol):
     def subscribe_denied(self, session: Session, topic_filter: str) -> None:
         """Take note that a client may not subscribe to a filter."""
 
+    def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
+        """Take note that a client selects on topics of no space, and what it was told."""
+
 
 class NoObserver:
     """Hears nothing."""
@@ -70,6 +73,9 @@ class NoObserver:
         """Do nothing."""
 
     def subscribe_denied(self, session: Session, topic_filter: str) -> None:
+        """Do nothing."""
+
+    def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
         """Do nothing."""
 
 

@@ -244,7 +244,9 @@ class Subscribing:
         """Return what the client should know about a subscription that was taken."""
         ignored = [name for name, _ in pairs if name in _OF_SPACES]
         if ignored and not self._state.router.spaces.meets(one.topic_filter):
-            return self._no_space(one, ignored)
+            told = self._no_space(one, ignored)
+            self._state.observer.selection_ignored(one.session, one.topic_filter, told)
+            return told
         if one.inside is None or one.session.position is not None:
             return ""
         self._state.counters.near_without_position += 1

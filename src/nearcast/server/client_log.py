@@ -142,6 +142,21 @@ class ClientLog:
         """Log a subscription that the rules do not allow."""
         self._denied("subscribe_denied", "may not subscribe to", session, topic_filter)
 
+    def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
+        """Log a subscription whose selection has no effect."""
+        self._limited.warning(
+            "client %s%s: %s",
+            _quoted(session.client_id),
+            _as_user(session),
+            text,
+            fields={
+                "event": "selection_ignored",
+                "client": session.client_id,
+                "user": session.user_name,
+                "topic": topic_filter,
+            },
+        )
+
     def _denied(self, event: str, what: str, session: Session, topic: str) -> None:
         self._limited.warning(
             f"client %s%s {what} %s",
