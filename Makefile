@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SETUP  := PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
 
-.PHONY: help setup run-setup demo test test-plain test-spark test-java test-quick lint format soak bench forget-kernels clean
+.PHONY: help setup run-setup demo test test-plain test-spark test-java test-quick lint format soak mutants bench forget-kernels clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes (about two minutes)"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make setup       install everything that the others need, and run nothing"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
+	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
 	@echo "make bench       all benchmarks beside their peers"
 	@echo "make forget-kernels  compile all kernels anew"
@@ -66,6 +67,9 @@ test-java:
 
 test-quick: setup
 	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 -m "not spark and not server" -q
+
+mutants: setup
+	$(BIN)/python scripts/mutants.py --each 30 --seed 1
 
 soak: setup
 	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 -m "not spark" --timeout=0

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from nearcast.locality import Counts, Plan, Rect, draw_plan, plan_geojson
+from nearcast.locality.drawing import _draw_brokers
 from nearcast.model.errors import MisuseError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -45,6 +47,20 @@ def test_an_svg_is_the_same_each_time_and_names_brokers(tmp_path: Path) -> None:
     assert text == (tmp_path / "b.svg").read_text()
     assert "Plan 1: 1 R leaves" in text
     assert "3 brokers" in text
+
+
+@pytest.mark.parametrize("has_brokers", [True, False])
+def test_each_leaf_is_labelled_with_its_broker_or_else_its_key(has_brokers: bool) -> None:
+    plan = example()
+    labels = [str(n % 3) for n in range(len(plan.leaves))]
+    if not has_brokers:
+        leaves = [(leaf.key, leaf.rect, leaf.load) for leaf in plan.leaves]
+        plan = plan.remade(leaves, None, None)
+        labels = [leaf.key for leaf in plan.leaves]
+    axes = Figure().subplots()
+    _draw_brokers(axes, plan)
+
+    assert [one.get_text() for one in axes.texts] == labels
 
 
 def test_a_png_is_drawn_even_of_a_plan_without_regions(tmp_path: Path) -> None:

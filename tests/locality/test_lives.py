@@ -138,3 +138,25 @@ def test_whoever_can_be_heard_learns_of_the_life_of_a_node_even_if_it_has_nothin
     pursuit.heard(1, (1, 1), 1)
     pursuit.acknowledged(1, "s", 1)
     assert pursuit.advance(1 + TIMING.probe_ms) == [Outgoing(1, Probe(5, 77))]
+
+
+def test_an_event_past_its_deadline_is_told_to_nobody_who_registers_then() -> None:
+    holder = Holder(0, 1, TIMING)
+    holder.receive(OFFER, now=6)
+    before, at = EVENT.deadline - 1, EVENT.deadline
+
+    assert told(holder.receive(register(1, "a", 1, 10), now=before)) == {(1, "a")}
+    assert told(holder.receive(register(1, "b", 1, 10), now=at)) == set()
+
+
+def test_a_peer_that_was_told_nothing_for_a_while_is_asked_again_once_there_is_something() -> None:
+    pursuit = Pursuit("me", TIMING, probes=True)
+    for now in (0, 10_000):
+        pursuit.tell("peer", "item", 1, "message", now, now + 1_000)
+        pursuit.heard("peer", (1, 1), now + 1)
+        pursuit.acknowledged("peer", "item", 1)
+        asked = pursuit.advance(now + 1 + TIMING.probe_ms)
+        assert [type(one.message) for one in asked] == [Probe]
+        for later in range(now + 600, now + 3_000, 100):  # the item is over: nothing to ask for
+            pursuit.advance(later)
+        assert pursuit.wake_at() is None
