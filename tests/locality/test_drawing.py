@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from nearcast.locality import Counts, Plan, Rect, draw_plan, plan_geojson
-from nearcast.locality.drawing import _draw_brokers
+from nearcast.locality.drawing import _draw_brokers, _draw_leaves
 from nearcast.model.errors import MisuseError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -61,6 +61,16 @@ def test_each_leaf_is_labelled_with_its_broker_or_else_its_key(has_brokers: bool
     _draw_brokers(axes, plan)
 
     assert [one.get_text() for one in axes.texts] == labels
+
+
+def test_leaves_of_both_kinds_are_drawn_with_their_loads() -> None:
+    plan, figure = example(), Figure()
+    axes = figure.subplots()
+    _draw_leaves(axes, figure, plan)
+
+    drawn = [list(one.get_array()) for one in axes.collections]
+    loads = {kind: [leaf.load for leaf in plan.leaves if leaf.kind == kind] for kind in "rq"}
+    assert sorted(drawn) == sorted(loads.values())
 
 
 def test_a_png_is_drawn_even_of_a_plan_without_regions(tmp_path: Path) -> None:

@@ -160,3 +160,14 @@ def test_a_peer_that_was_told_nothing_for_a_while_is_asked_again_once_there_is_s
         for later in range(now + 600, now + 3_000, 100):  # the item is over: nothing to ask for
             pursuit.advance(later)
         assert pursuit.wake_at() is None
+
+
+@pytest.mark.parametrize("early_ms", [1, 0])
+def test_a_registration_is_forgotten_a_horizon_after_its_last_span_has_ended(early_ms: int) -> None:
+    holder = Holder(0, 1, TIMING)
+    holder.receive(Register(1, "a", 1, (Span(("q0",), HERE, 0, 100),)), now=1)
+    now = 100 + TIMING.horizon_ms - early_ms
+    holder.receive(Probe(1), now=now)  # its gateway is there all the time
+    holder.advance(now)
+
+    assert holder.loads() == ({"q0": 1} if early_ms else {})

@@ -222,6 +222,22 @@ def test_a_node_that_had_left_for_good_comes_back_without_those_who_have_gone_el
     assert homes_of(city, "ben") == ["n0"]
 
 
+def test_a_client_that_no_node_needs_to_be_asked_about_any_more_is_forgotten() -> None:
+    city = City()
+    city.crash("n2")
+    city.run(10_000)
+    homes = city.nodes["n0"].mesh._homes
+    stays, goes = city.client("stays", "n0"), city.client("goes", "n0")
+    city.run(100)
+    assert stays.is_connected
+    assert homes._unasked == {"stays": {"n2"}, "goes": {"n2"}}
+    city.at("n0", lambda node, now: node.drop(goes, now))
+    city.restart("n2")
+    city.run(2_000)
+
+    assert homes._unasked == {}
+
+
 def test_a_third_node_that_finds_two_sessions_ends_the_older_one():
     city = City()
     for name in ("n0", "n1"):

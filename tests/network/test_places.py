@@ -284,3 +284,31 @@ def test_only_the_places_of_the_last_while_are_kept_of_a_client_that_moves():
     (places,) = geography._places.values()
     assert 10 <= len(places) <= 12
     assert places[1][0] > city.world.now - horizon_ms - horizon_ms // 10
+
+
+def test_a_plan_that_is_left_for_the_next_one_does_not_come_back_with_a_crash() -> None:
+    city, _, _ = city_with(3, town_plan(["n0", "n1", "n2"], 1, 1))
+    second = town_plan(city.names, 2, 2)
+    for name in city.names:
+        city.at(name, lambda node, now: node.use_plan(second, now))
+    city.run(2_000)
+    assert [city.nodes[name].mesh.plans for name in city.names] == [(2, 0)] * 3
+    for name in city.names:
+        city.crash(name)
+        city.restart(name)
+        assert city.nodes[name].mesh.plans == (2, 0)
+
+
+def test_a_holder_that_is_away_when_a_node_starts_has_another_one_stand_in_for_it_there() -> None:
+    city, reader, writer = city_with(3, held_by(["n0", "n1", "n2"], "n2"))
+    for name in ("n1", "n2"):
+        city.crash(name)
+    city.run(10_000)
+    city.restart("n1")  # it knows n2 from its journal and from the list, and hears nothing of it
+    city.run(3_000)
+    city.admit(writer)
+    city.run(2_000)
+    city.publish(writer, "city/news", HERE)
+    city.run(500)
+
+    assert len(reader.received) == 1
