@@ -30,7 +30,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,6 +46,8 @@ _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _QUICK_S = 60.0  # so long run the tests of this process, by their times under the profile
 _SLOW_S = 120.0  # so long run those that start processes
 _LIMIT_S = 600.0
+_MOST_TESTS = 150
+_NOTHING: Mapping[str, str] = {}
 _LOADED = (
     "pytest",
     "hypothesis.stateful",
@@ -301,7 +303,7 @@ def _profile(tests: str, marker: str) -> dict[str, object]:
             "MUTANTS_ROOT": f"{copy.directory}/src/nearcast/",
             "NEARCAST_HYPOTHESIS": "brief",
         }
-        copy.test(options, _LIMIT_S * 6, extra, directory)
+        copy.test([], options, _LIMIT_S * 6, extra, directory)
         told = plugins / "out" / "reach.jsonl"
         lines = told.read_text().splitlines() if told.exists() else []
         inside = [json.loads(line) for line in lines]
@@ -337,7 +339,7 @@ def tests_for(mutant: Mutant, reach: Reach) -> list[list[str]]:
     left_s = _QUICK_S
     found = {name: seconds for one in keys for seconds, name in reach.quick[one]}
     for name, seconds in sorted(found.items(), key=lambda one: (stem not in one[0], one[1])):
-        if left_s > 0:
+        if left_s > 0 and len(quick) < _MOST_TESTS:
             quick.append(name)
             left_s -= seconds
     slow: list[str] = []
@@ -362,7 +364,25 @@ def _load() -> None:
             importlib.import_module(name)
 
 
-def _test_and_end(directory: Path, paths: list[str], options: list[str]) -> NoReturn:
+class Chosen:
+    """Lets pytest run some tests alone, in a given order; those that are gone are left out."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._order = {name: number for number, name in enumerate(names)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Keep those that were chosen, or whose file was."""
+        places = {id(one): self._place(one.nodeid) for one in items}
+        items[:] = [one for one in items if places[id(one)] is not None]
+        items.sort(key=lambda one: places[id(one)] or 0)
+
+    def _place(self, name: str) -> int | None:
+        return self._order.get(name, self._order.get(name.partition("::")[0]))
+
+
+def _test_and_end(
+    directory: Path, paths: list[str], options: list[str], names: list[str]
+) -> NoReturn:
     """Run tests in a process group of its own, in silence."""
     os.setsid()
     os.chdir(directory)
@@ -375,7 +395,11 @@ def _test_and_end(directory: Path, paths: list[str], options: list[str]) -> NoRe
         import pytest
 
         calm = ["-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main(["-q", *calm, *options]))
+        files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+        files = [one for one in files if Path(one).exists()]
+        code = int(
+            pytest.main(["-q", *calm, *options, *files], plugins=[Chosen(names)] if names else [])
+        )
     os._exit(code)
 
 
@@ -393,7 +417,12 @@ class Copy:
         self._temporary.cleanup()
 
     def test(
-        self, options: list[str], limit_s: float, extra: dict[str, str], path: str = ""
+        self,
+        names: list[str],
+        options: list[str],
+        limit_s: float = _LIMIT_S,
+        extra: Mapping[str, str] = _NOTHING,
+        path: str = "",
     ) -> int | None:
         """Run tests; return pytest's code, None if they took too long.
 
@@ -403,7 +432,7 @@ class Copy:
         if process == 0:
             paths = [str(self.directory / "src"), *([path] if path else [])]
             os.environ.update({"PYTHONPATH": os.pathsep.join(paths), **extra})
-            _test_and_end(self.directory, paths, options)
+            _test_and_end(self.directory, paths, options, names)
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -422,14 +451,12 @@ class Copy:
         _forget_byte_code(path)
         try:
             for batch in batches:
-                names = self.directory.parent / "names"
-                names.write_text("\n".join(batch))
-                code = self.test(["-x", "--timeout=120", f"@{names}"], _LIMIT_S, {})
+                code = self.test(batch, ["-x", "--timeout=120"])
                 if code is None:
                     return "timeout"
                 if code in (1, 2):  # a test failed, or a module could not be imported
                     return "killed"
-                if code != 0:
+                if code not in (0, 5):
                     raise RuntimeError(f"pytest ended with {code} for {batch}")
         finally:
             path.write_bytes(source)

@@ -178,6 +178,16 @@ def _break_off(node: MqttNode, name: str, now: int) -> list[Send]:
     return node.turn(now)
 
 
+def test_a_link_that_begins_anew_greets_in_the_same_turn_and_only_that_node():
+    city = City()
+    mesh = city.nodes["n0"].mesh
+    mesh.take_frames()
+    mesh.neighbours.begin_anew("n1", "test")
+
+    assert [name for name, _ in mesh.take_frames()] == ["n1"]
+    assert mesh.neighbours._grown == {}  # a turn costs only those that have something to say
+
+
 def test_a_node_with_its_data_is_sent_only_what_is_newer_after_a_short_break():
     city = City(nodes=2)
     writer = city.client("w", "n0")

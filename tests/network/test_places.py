@@ -312,3 +312,25 @@ def test_a_holder_that_is_away_when_a_node_starts_has_another_one_stand_in_for_i
     city.run(500)
 
     assert len(reader.received) == 1
+
+
+@pytest.mark.parametrize("wish", ["$near/50000m/city/#", "$area/bbox(0,0,0.2,0.2)/city/#"])
+def test_what_happened_before_a_subscription_does_not_come_after_a_crash_either(wish: str) -> None:
+    city, _, writer = city_with(3, held_by(["n0", "n1", "n2"], "n2"))
+    city.publish(writer, "city/news", HERE, 1)
+    city.run(500)
+    late = city.client("late", "n0")
+    city.publish(late, "$position", HERE, 1)
+    late.subscribe(wish)
+    city.turn(late)
+    city.run(500)
+    city.crash("n0")
+    city.restart("n0")
+    city.run(500)
+    city.admit(late)
+    city.run(5_000)
+    assert late.received == []
+
+    city.publish(writer, "city/news", HERE, 1)
+    city.run(500)
+    assert len(late.received) == 1

@@ -454,6 +454,18 @@ def test_positions_are_private_unless_a_space_says_otherwise(make_world: Any) ->
         assert seen == ([("$position/a%2Fnn", b'{"lon":8.5,"lat":47.5}')] if public else [])
 
 
+def test_a_position_is_shown_on_the_longest_topic_there_may_be(make_world: Any) -> None:
+    shops = Shops(make_world, shows_positions=True)
+    room = 65_535 - len("$position/")
+    spy = shops.client("spy")
+    shops.subscribe(spy, "$position/+")
+    for name in ("a" * room, "a" * (room - 3) + "/", "a" * (room - 2) + "/"):
+        shops.move(shops.client(name), HERE)
+
+    shown = [len(one.topic) for one in spy.publications()]
+    assert shown == [65_535, 65_535]  # the third one would be longer
+
+
 def test_coming_near_a_retained_message_delivers_it_once_until_it_is_left_behind(
     make_world: Any,
 ) -> None:
