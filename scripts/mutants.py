@@ -371,13 +371,14 @@ class Chosen:
         self._order = {name: number for number, name in enumerate(names)}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Keep those that were chosen, or whose file was."""
+        """Keep those that were chosen, with any parameters, or whose file was."""
         places = {id(one): self._place(one.nodeid) for one in items}
         items[:] = [one for one in items if places[id(one)] is not None]
         items.sort(key=lambda one: places[id(one)] or 0)
 
     def _place(self, name: str) -> int | None:
-        return self._order.get(name, self._order.get(name.partition("::")[0]))
+        names = (name, name.partition("[")[0], name.partition("::")[0])
+        return next((self._order[one] for one in names if one in self._order), None)
 
 
 def _test_and_end(

@@ -9,6 +9,7 @@ from nearcast.model.sphere import distance_m
 from nearcast.mqtt import FilterRequest, Properties, Publish
 from nearcast.network.messages import Bid, decode
 from nearcast.node import SpaceSettings
+from nearcast.node.message import Head, Message
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
 from nearcast.simulator.network import Link, uniform
 from nearcast.simulator.town import SPACE
@@ -283,3 +284,15 @@ def test_a_contest_that_is_decided_is_not_held_again_after_a_crash():
                 town.world.perform(home, town.nodes[home].admit(client, town.world.now))
         town.run(10_000)
         assert len(town.who_has(payload)) == 2
+
+
+def test_where_nobody_else_is_to_be_asked_a_contest_is_decided_at_once():
+    town = Couriers(1, 1, 1)
+    mesh = town.nodes["n0"].mesh
+    payload = b'{"lon": 0, "lat": 0}'
+    message = Message(Head(b"\x00\x0acity/order", len(payload), 1), payload)
+    mesh._contests.call(message, (1, "nearest"), "shop", [])
+    assert not mesh._contests.is_open
+
+    town.turn("shop")
+    assert town.who_has(payload) == ["c0"]

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearcast.model import Attribute, Space
-from nearcast.mqtt import FilterRequest, Publish
+from nearcast.mqtt import FilterRequest, Publish, encode_packet
 from nearcast.network.messages import decode_greeting
 from nearcast.network.neighbours import PeerWire
 from nearcast.network.terms import Terms
-from nearcast.node import SpaceSettings
+from nearcast.node import Node, SpaceSettings
 from nearcast.server.figures import prometheus_text, sys_topics
 from nearcast.simulator.city import City
 from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
@@ -186,6 +186,42 @@ def test_a_link_that_begins_anew_greets_in_the_same_turn_and_only_that_node():
 
     assert [name for name, _ in mesh.take_frames()] == ["n1"]
     assert mesh.neighbours._grown == {}  # a turn costs only those that have something to say
+
+
+def test_what_was_subscribed_and_unsubscribed_without_a_link_is_known_once_it_is_up():
+    city = City(nodes=2)
+    reader, writer = city.client("r", "n1", "old"), city.client("w", "n0")
+    city.run(50)
+    for pair in (("n0", "n1"), ("n1", "n0")):
+        city.world.network.cut(*pair)
+    city.run(5_000)
+    reader.subscribe("new")
+    reader.unsubscribe("old")
+    city.turn(reader)
+    city.world.network.heal()
+    city.run(1_000)
+    before = city.nodes["n0"].mesh.counts.bytes_sent
+    city.publish(writer, "old", bytes(10_000))
+    city.publish(writer, "new", b"x")
+    city.run(50)
+
+    assert payloads(reader) == [b"x"]
+    assert city.nodes["n0"].mesh.counts.bytes_sent - before < 10_000
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_exactly_once_deliveries_of_a_node_that_forgot_them_stay_forgotten_after_a_crash(
+    is_new: bool,
+):
+    node = Node(with_journal=True)
+    link = node.peering.attach("b", "first", 1)
+    node.receive(link, encode_packet(Publish("t", b"x", 2, packet_id=7)), 2)
+    node.peering.detach(link, 3)
+    node.peering.attach("b", "second" if is_new else "first", 4)
+    again = Node(with_journal=True)
+    again.restore([node.take_journal()], 5)
+
+    assert list(again.peering.session("b").incoming) == ([] if is_new else [7])
 
 
 def test_a_node_with_its_data_is_sent_only_what_is_newer_after_a_short_break():

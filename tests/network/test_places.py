@@ -334,3 +334,15 @@ def test_what_happened_before_a_subscription_does_not_come_after_a_crash_either(
     city.publish(writer, "city/news", HERE, 1)
     city.run(500)
     assert len(late.received) == 1
+
+
+def test_a_node_wakes_to_let_another_one_stand_in_for_one_that_it_cannot_hear() -> None:
+    city = City(2, spaces=[SpaceSettings(space=SPACE)])
+    geography = city.nodes["n0"].mesh._geography
+    assert geography is not None
+    city.run(2_000)
+    before, now = geography.wake_at(), city.world.now
+    geography.lost("n1", now)
+
+    assert before is None or before > now + 1_000
+    assert geography.wake_at() == now + 1_000

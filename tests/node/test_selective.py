@@ -665,6 +665,20 @@ def test_asking_gives_public_labels_best_first_and_sends_nothing(shops: Shops) -
         assert len(ann.payloads()) == len(cyd.payloads()) == delivered
 
 
+def test_an_answer_says_why_nobody_with_conditions_was_looked_at(shops: Shops) -> None:
+    asker = shops.client("asker")
+    shops.subscribe(asker, "to/asker")
+    asked = Properties(user_properties=(("$reply", "matches"),), response_topic="to/asker")
+    problems = []
+    for payload in (b"no JSON", json.dumps(BREAD).encode()):
+        asker.publish("shops/1", payload, properties=asked)
+        (answer,) = asker.publications()
+        problems.append(json.loads(answer.payload).get("problem", ""))
+
+    assert "payload" in problems[0]
+    assert problems[1] == ""
+
+
 def test_an_answer_goes_only_where_the_asker_may_publish(make_world: Any) -> None:
     shops = Shops(make_world, access=OnlyShops())
     for topic, reason in (("to/publisher", 0), ("to/others", 0x83), ("$SYS/x", 0x83)):

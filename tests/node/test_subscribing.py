@@ -23,6 +23,7 @@ from nearcast.mqtt import (
     Unsuback,
     Unsubscribe,
 )
+from nearcast.mqtt.wire import encode_string
 from nearcast.node import NodeSettings, OpenAccess
 from nearcast.node.message import Head, Message
 from nearcast.node.retained import RetainedStore
@@ -442,3 +443,13 @@ def test_rules_are_asked_before_anything_happens(make_world: Any) -> None:
     assert world.node.counters.dropped_forbidden == 6
     client.publish("free/b", b"x", 0)
     assert client.payloads() == [b"x"]
+
+
+def test_topics_with_the_same_receivers_share_what_is_known_of_them(world: Any) -> None:
+    for name, text in (("ann", "a/+"), ("bob", "b")):
+        world.welcome(name).subscribe(text)
+    find = world.node.state.router.find
+    one, other, third = (find(encode_string(topic)) for topic in ("a/1", "a/2", "b"))
+
+    assert one is other
+    assert one is not third

@@ -55,6 +55,21 @@ def test_queued_in_flight_and_released_messages_come_back(make_world: Any) -> No
     ]
 
 
+def test_an_identifier_that_was_refused_at_exactly_once_is_free_for_others_after_a_crash(
+    make_world: Any,
+) -> None:
+    world = make_world(with_journal=True)
+    receiver = world.welcome("r", answers=False, props=LASTING)
+    receiver.subscribe("a", 2)
+    sender = world.welcome("s")
+    sender.publish("a", b"x", 2)
+    receiver.send(PublishAnswer(PacketType.PUBREC, 1, 0x97))
+    world.crash_and_restart()
+
+    session = world.node.state.sessions["r"]
+    assert (session.in_flight, session.exact, session.released) == ({}, set(), {})
+
+
 def test_an_exactly_once_message_is_not_taken_twice_over_a_crash(make_world: Any) -> None:
     world = make_world(with_journal=True)
     receiver = world.welcome("r", props=LASTING)
