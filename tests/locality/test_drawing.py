@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -68,7 +69,7 @@ def test_leaves_of_both_kinds_are_drawn_with_their_loads() -> None:
     axes = figure.subplots()
     _draw_leaves(axes, figure, plan)
 
-    drawn = [list(one.get_array()) for one in axes.collections]
+    drawn = [list(np.asarray(one.get_array())) for one in axes.collections]
     loads = {kind: [leaf.load for leaf in plan.leaves if leaf.kind == kind] for kind in "rq"}
     assert sorted(drawn) == sorted(loads.values())
 
