@@ -26,6 +26,12 @@ class Wire:
     def write(self, chunks: list[bytes]) -> None:
         self.chunks += chunks
 
+    def pause_reading(self) -> None:
+        """Others are served first: a slice may be over at any time."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
     def finish(self) -> None:
         raise AssertionError
 

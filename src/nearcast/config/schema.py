@@ -161,6 +161,11 @@ class LimitsSection(Section):
     `keep_alive`: the longest that MQTT 5 clients get; they are told. 3.1.1 clients cannot be told:
     with `max_keep_alive`, those that want a longer one, or none, are refused. `message_size_limit`:
     the largest payload. `printable_topics`: topics with control characters are refused.
+
+    What exceeds `sessions`, `subscriptions`, `client_subscriptions`, `client_near`, `filters` (of
+    one SUBSCRIBE), `where` (its conditions as text), `retained` or `retained_bytes` is refused
+    with 0x97, quota exceeded. A client that leaves more than `answers` unread is not read from
+    until it has read them.
     """
 
     connections: int = Field(10_000, ge=1)
@@ -178,6 +183,15 @@ class LimitsSection(Section):
     maximum_qos: int = Field(2, ge=0, le=2)
     retain_available: bool = True
     printable_topics: bool = False
+    sessions: int = Field(100_000, ge=1)
+    subscriptions: int = Field(5_000_000, ge=1)
+    client_subscriptions: int = Field(200_000, ge=1)
+    client_near: int = Field(200, ge=1)
+    filters: int = Field(20_000, ge=1)
+    where: Bytes = 1 << 14
+    retained: int = Field(1_000_000, ge=1)
+    retained_bytes: Bytes = 1 << 30
+    answers: Bytes = 1 << 18
 
 
 class DurabilitySection(Section):

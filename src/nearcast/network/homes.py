@@ -377,6 +377,12 @@ class _WayBack:
         if chunks:
             self._homes.answer(self._key, b"".join(chunks))
 
+    def pause_reading(self) -> None:
+        """Do nothing: links have a flow control of their own."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
     def finish(self) -> None:
         self._homes.finish(self._key, self._connection)
 

@@ -63,6 +63,12 @@ class PeerWire:
             else:
                 self._neighbours.send(self._peer, PACKETS, b"".join(some))
 
+    def pause_reading(self) -> None:
+        """Do nothing: links have a flow control of their own."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
     def finish(self) -> None:
         """Break the link off: the node did not understand what came over it."""
         if self._peer.connection is self._connection:

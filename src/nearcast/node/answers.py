@@ -22,6 +22,8 @@ from nearcast.node.delivery import Delivery
 from nearcast.node.session import Session
 from nearcast.node.state import NodeState
 
+_MOST_RUN = 4_000  # answers taken at once: between runs others may be served
+
 
 class Outcome(NamedTuple):
     """What became of a publication: a reason code, and words for its publisher."""
@@ -90,7 +92,7 @@ class Answers:
             take(self, connection, session, [packet.packet_id], packet.reason)
             return stop
         start = data[position:body]
-        last = len(data) - 4
+        last = min(len(data) - 4, stop + 4 * _MOST_RUN)
         numbers = [read_packet_id(data, body, stop)]
         while stop <= last and data.startswith(start, stop):
             numbers.append(read_packet_id(data, stop + 2, stop + 4))
@@ -108,7 +110,7 @@ class Answers:
         settle = self._delivery.settle
         for number in numbers:
             settle(session, number)
-        if session.queue:
+        if session.has_more:
             self._delivery.pump(session)
 
     def _take_pubrecs(
@@ -148,7 +150,7 @@ class Answers:
         complete = self._delivery.complete
         for number in numbers:
             complete(session, number)
-        if session.queue:
+        if session.has_more:
             self._delivery.pump(session)
 
     def _tell_unknown(

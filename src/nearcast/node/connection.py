@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from nearcast.mqtt import Connect
 from nearcast.node.message import aliased
+from nearcast.node.slices import Work
+from nearcast.node.timers import Timer
 
 if TYPE_CHECKING:
     from nearcast.node.routes import Route
@@ -49,6 +51,7 @@ class Connection:
         "alias_limit",
         "aliases_in",
         "aliases_out",
+        "answer_bytes",
         "certificate_name",
         "connect",
         "connect_bytes",
@@ -59,6 +62,8 @@ class Connection:
         "is_paused",
         "is_peer",
         "is_plain",
+        "is_unread",
+        "is_waiting",
         "keep_alive_ms",
         "last_seen_ms",
         "last_way",
@@ -75,7 +80,9 @@ class Connection:
         "relay",
         "session",
         "takes_older",
+        "task",
         "tells_problems",
+        "timer",
         "transport",
         "version",
         "voucher",
@@ -91,6 +98,7 @@ class Connection:
         self.transport: object = None
         self.outbox: list[bytes] = []
         self.outbox_bytes = 0
+        self.answer_bytes = 0  # of the outbox: answers, which no quota bounds
         self.has_grown = False
         self.is_paused = False
         self.is_peer = False  # another node
@@ -111,6 +119,9 @@ class Connection:
         ] = []  # never empty with a relay: the short ways ask for that
         self.pending_bytes = 0
         self.wanted_bytes = 2
+        self.is_waiting = False  # in the node's backlog; then `pending` is never empty
+        self.is_unread = False  # the server does not read from it for the time being
+        self.task: Work | None = None  # a packet that is taken in slices
         self.last_seen_ms = 0
         # How a read of one QoS 0 packet went: size, head, topic, route, receivers.
         self.last_way: tuple[int, bytes, bytes, Route, list[Session]] | None = None
@@ -121,6 +132,7 @@ class Connection:
         self.aliases_out: dict[bytes, int] | None = None
         self.is_plain = True  # neither a packet limit nor aliases on the way out
         self.tells_problems = True
+        self.timer: Timer | None = None  # time to CONNECT, then the keep-alive
         self.permits: dict[bytes, bool] | None = None  # topics, where rules apply at all
 
     def fits(self, packet: bytes) -> bool:

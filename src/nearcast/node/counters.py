@@ -43,6 +43,10 @@ class Counters:
     journal_records_set_aside: int = 0  # at the start: they could not be applied
     journal_damages: int = 0  # at the start: places of the journal that could not be read
     journal_compactions_failed: int = 0
+    refused_subscriptions: int = 0  # above a limit
+    refused_sessions: int = 0
+    refused_retained: int = 0  # delivered, but not kept
+    unread: int = 0  # how often a client was not read from, because it did not read its answers
 
     @property
     def messages_received(self) -> int:

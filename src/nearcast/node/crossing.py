@@ -92,22 +92,22 @@ class Crossing:
 
     # --- questions ------------------------------------------------------------------------
 
-    def wanted(self, one: Subscription) -> list[Kept]:
-        """Return the retained messages that a selective subscription wants now."""
+    def wanted(self, one: Subscription) -> Iterator[Kept | None]:
+        """Yield the retained messages that a selective subscription wants; None for a step.
+
+        Messages may come and go between steps.
+        """
         selection, position = one.selection, one.session.position
         assert selection is not None
-        found: list[Kept] = []
         for shelf in self._shelves.values():
             if not shelf.boxes or not _can_ask(shelf.settings, one):
                 continue
             boxes = selection.boxes(shelf.settings.space, position)
-            found += [
-                kept
-                for kept in _meeting(shelf, boxes)
-                if topic_matches(one.topic_filter, kept.topic)
-                and selection.covers(kept.event, position)
-            ]
-        return found
+            for kept in _meeting(shelf, boxes):
+                is_wanted = topic_matches(one.topic_filter, kept.topic) and selection.covers(
+                    kept.event, position
+                )
+                yield kept if is_wanted else None
 
     def entered(self, one: Subscription) -> list[Kept]:
         """Note where a `$near` subscription is now; return what it has just come near."""
@@ -170,8 +170,8 @@ def _meeting(shelf: _Shelf, boxes: tuple[Box, ...]) -> Iterator[Kept]:
         found.update(shelf.index.match_box(box.lows, box.highs).tolist())
     seen: set[str] = set()
     for box_id in sorted(found):
-        kept = shelf.boxes[box_id]
-        if kept.topic not in seen:
+        kept = shelf.boxes.get(box_id)
+        if kept is not None and kept.topic not in seen:
             seen.add(kept.topic)
             yield kept
 

@@ -11,10 +11,14 @@ from collections import deque
 from nearcast.mqtt.wire import TWO_BYTES
 from nearcast.node import noting
 from nearcast.node.connection import Connection
-from nearcast.node.message import Message
+from nearcast.node.message import Head, Message
 from nearcast.node.routes import Route
 from nearcast.node.session import RETAINED, Session, Subscription
+from nearcast.node.slices import Work
 from nearcast.node.state import NodeState
+
+_MOST_STEPS = 500  # towards retained messages that are owed, in one go
+_NO_MORE = Message(Head(b"\0\0", 0, 0), b"")
 
 
 class Delivery:
@@ -23,6 +27,7 @@ class Delivery:
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self.take_limits()
+        self._is_copying = False
         self._mark = 0  # of the message at hand, to find who has it already
         self._offset = 0  # of the message at hand within the run that the event log has noted
 
@@ -286,6 +291,8 @@ class Delivery:
             self._state.failures.take("delivering at QoS 1 or 2", error)
 
     def _enqueue_all(self, session: Session, messages: list[Message], qos: int) -> None:
+        if session.is_over:
+            return
         log = self._state.log
         for place, message in enumerate(messages, self._offset):
             mark = noting.mark_of(self._state, place)
@@ -351,7 +358,7 @@ class Delivery:
         if not (self._has_room(session, size) or self._has_room_at_last(session, size)):
             session.dropped += 1
             self._state.counters.dropped_quota += 1
-            message.was_refused = bool(qos)
+            message.was_refused |= bool(qos)
             return False
         journal = self._state.journal
         if journal is not None and session.is_durable and qos:  # before memory changes
@@ -376,7 +383,11 @@ class Delivery:
         return self._has_room(session, size)
 
     def enqueue_retained(self, session: Session, message: Message, qos: int) -> None:
-        """Let a retained message wait for a newcomer; not subject to the quota."""
+        """Let a retained message wait for a newcomer, if there is room."""
+        if not (self._has_room(session, message.size) or not session.held_bytes):
+            session.dropped += 1
+            self._state.counters.dropped_quota += 1
+            return
         self._hold(session, message, message.size)
         session.queue.append((message, qos | RETAINED))
 
@@ -409,6 +420,46 @@ class Delivery:
                 self._discard_queued(session, message, 0 if mark & RETAINED else qos)
             else:
                 self._send_from_queue(session, link, message, qos, mark)
+        if session.copies:
+            self._pump_copies(session, link)
+
+    def _pump_copies(self, session: Session, link: Connection) -> None:
+        """Send retained messages that are owed, a number of steps at a time."""
+        if self._is_copying:
+            return  # a step may let go of copies that were held back, to the same client
+        self._is_copying = True
+        copies, steps = session.copies, 0
+        try:
+            while copies and not link.is_paused and link.outbox_bytes < self._window_bytes:
+                steps += 1
+                if steps > _MOST_STEPS:
+                    self._state.mark_grown(link)
+                    return
+                if not self._copy_next(session, link, next(iter(copies))):
+                    return
+        finally:
+            self._is_copying = False
+
+    def _copy_next(self, session: Session, link: Connection, text: str) -> bool:
+        """Make a step towards what a subscription is owed; False if the client has to answer."""
+        one = session.subscriptions.get(text)
+        if one is not None and one.qos:
+            is_full = session.in_flight and not self._has_room(session, 0)
+            if session.room < 1 or is_full:
+                return False
+        message: Message | None = None
+        with self._state.failures.kept("finding retained messages"):
+            message = None if one is None else next(session.copies[text], _NO_MORE)
+        if one is None or message is _NO_MORE:
+            del session.copies[text]
+        elif message is not None and not self._is_stale(message, RETAINED):
+            if one.identifier:
+                message = message.variant(retain=True, identifiers=(one.identifier,))
+            qos = min(message.head.qos, one.qos)
+            self._hold(session, message, message.size)
+            with self._state.failures.kept("sending a retained message"):
+                self._send_from_queue(session, link, message, qos, qos | RETAINED)
+        return True
 
     def _is_stale(self, message: Message, mark: int) -> bool:
         state = self._state
@@ -500,17 +551,18 @@ class Delivery:
             journal.settled(session.number, packet_id)
         return True
 
-    def drop_all(self, session: Session) -> None:
-        """Let go of everything that a session holds, because it ends."""
-        held = [message for message, _ in session.queue]
-        for _, mark in session.queue:
-            noting.note_drop(self._state, session, mark, noting.ENDED)
-        held += session.in_flight.values()
+    def drop_all(self, session: Session) -> Work:
+        """Let go of everything that a session holds, because it ends. May be interrupted."""
+        session.copies.clear()
         self._state.counters.dropped_ended += len(session.queue)
-        for message in held:
+        while session.queue:
+            message, mark = session.queue.popleft()
+            noting.note_drop(self._state, session, mark, noting.ENDED)
             self._let_go(session, message)
-        session.queue.clear()
-        session.in_flight.clear()
+            yield
+        while session.in_flight:
+            self._let_go(session, session.in_flight.popitem()[1])
+            yield
         session.exact.clear()
         session.released.clear()
         session.incoming.clear()

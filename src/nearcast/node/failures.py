@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2s
 from pathlib import PurePath
 
@@ -40,6 +41,14 @@ class Failures:
         self.by_fingerprint[name] = self.by_fingerprint.get(name, 0) + 1
         if self.by_fingerprint[name] == 1:
             self.listener(name, doing, problem)
+
+    @contextmanager
+    def kept(self, doing: str) -> Iterator[None]:
+        """Take an exception that the block raises, and go on behind it."""
+        try:
+            yield
+        except Exception as problem:  # noqa: BLE001 - a mistake of ours
+            self.take(doing, problem)
 
 
 def fingerprint(problem: BaseException) -> str:

@@ -31,6 +31,7 @@ from nearcast.node.publish_properties import split_properties
 from nearcast.node.routes import Service
 from nearcast.node.selective import Selective
 from nearcast.node.session import PEER_PREFIX, Session, WillMessage
+from nearcast.node.slices import Work
 from nearcast.node.state import NodeState
 from nearcast.node.values import position_problem
 
@@ -130,22 +131,27 @@ class Handshake:
         connection.max_packet_bytes = connect.properties.maximum_packet_size or 0
 
     def _objection(self, connect: Connect) -> ReasonCode | None:
-        state = self._state
         if connect.properties.authentication_method is not None:
             return ReasonCode.BAD_AUTHENTICATION_METHOD
         is_old = connect.version < ProtocolVersion.V5
         if not connect.client_id and is_old and not connect.clean_start:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        longest_s = state.settings.max_keep_alive_s
+        longest_s = self._state.settings.max_keep_alive_s
         if is_old and longest_s and not 0 < connect.keep_alive_s <= longest_s:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID  # as Mosquitto says it
         if connect.client_id.startswith(PEER_PREFIX):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        return ReasonCode.QUOTA_EXCEEDED if self._is_one_too_many(connect) else None
+
+    def _is_one_too_many(self, connect: Connect) -> bool:
+        """Say whether a client would be one more than the limits allow."""
+        state, settings = self._state, self._state.settings
         known = state.sessions.get(connect.client_id)
+        if known is None and len(state.sessions) >= settings.max_sessions:
+            state.counters.refused_sessions += 1
+            return True
         is_takeover = known is not None and known.link is not None
-        if state.connected >= state.settings.max_connections and not is_takeover:
-            return ReasonCode.QUOTA_EXCEEDED
-        return None
+        return state.connected >= settings.max_connections and not is_takeover
 
     def refuse(
         self,
@@ -189,6 +195,10 @@ class Handshake:
         if old is not None and connect.clean_start:
             self._lifecycle.end(old)
             old = None
+        ending = state.ending.get(client_id)
+        if ending is not None:
+            connection.task = self._welcome_after(ending, connection, connect)
+            return
         session = old or self._new_session(client_id)
         self._attach(connection, session, connect, will)
         self._set_terms(connection, session, terms)
@@ -200,6 +210,12 @@ class Handshake:
             self._delivery.resume(session)
         if takes_position:
             self._positions.take_pairs(session, pairs)
+
+    def _welcome_after(self, ending: Work, connection: Connection, connect: Connect) -> Work:
+        """Welcome a client once its earlier session is gone, with all its subscriptions."""
+        for _ in ending:  # not `yield from`: a client that goes away must not close it
+            yield
+        self._welcome(connection, connect)
 
     def _take_over(self, link: Connection) -> None:
         """Close the older connection of a client that has come again [MQTT-3.1.4-3].
@@ -236,17 +252,21 @@ class Handshake:
         connection.permits = {} if self._state.access.has_rules() else None
         session.link = connection
         session.came_ms = self._state.now_ms
-        session.version = connect.version
+        is_alike = session.was_plain and connection.is_plain and session.version == connect.version
+        session.version, session.was_plain = connect.version, connection.is_plain
         session.user_name = self._identity(connection, connect)
         session.ends_at_ms = 0
         session.will_at_ms = 0
+        self._lifecycle.forget_timer(connection)
+        self._lifecycle.recall(session)
         session.will = will
         self._state.connected += 1
         if self._state.network is not None:
             self._state.network.there(session)
         if self._state.log is not None:
             self._state.log.present(session.client_id, self._state.now_ms, is_there=True)
-        self._state.router.forget_session(session)
+        if not is_alike:
+            self._state.router.forget_session(session)
 
     def _identity(self, connection: Connection, connect: Connect) -> str | None:
         if connection.voucher is not None:

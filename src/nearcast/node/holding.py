@@ -25,6 +25,7 @@ from nearcast.node.routes import Arrivals, Route, Router
 from nearcast.node.session import Session, Subscription
 from nearcast.node.settings import HELD_NOTE, RetainedSettings
 from nearcast.node.state import NodeState
+from nearcast.node.timers import Timer
 from nearcast.retained import (
     SEND_NOW,
     Answer,
@@ -143,6 +144,7 @@ class Holding:
         self._known: dict[str, TopicSetting] = {}
         self._concerned: dict[str, bool] = {}
         self._armed_ms: int | None = None
+        self._timer: Timer | None = None
         self.look_up = router.look_up
         self.look_up_arrival = router.arrivals.look_up
         self._core = RetainedDelivery(
@@ -410,11 +412,11 @@ class Holding:
         due_ms = max(due_ms, self._state.now_ms + 1)  # later than now, or it would go on for ever
         if self._armed_ms is None or due_ms < self._armed_ms:
             self._armed_ms = due_ms
-            self._state.timers.at(due_ms, self._wake, due_ms)
+            self._state.timers.cancel(self._timer)
+            self._timer = self._state.timers.at(due_ms, self._wake, due_ms)
 
     def _wake(self, due_ms: int) -> None:
-        if due_ms != self._armed_ms:
-            return  # another one was set for an earlier instant
+        assert due_ms == self._armed_ms
         self._armed_ms = None
         instant_s, wake_s = self._now_s, self._core.wake_at()
         if wake_s is not None and wake_s <= instant_s + _SAME_INSTANT_S:

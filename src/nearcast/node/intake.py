@@ -32,6 +32,7 @@ _NOTHING = PublishProperties()
 _EMPTY = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
 _QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
 _FORBIDDEN = int(ReasonCode.NOT_AUTHORIZED)
+_MOST_RUN = 8_000  # deliveries of one run, about: between runs others may be served
 
 
 class Intake:
@@ -82,7 +83,8 @@ class Intake:
             return self._odd_run(connection, data, position, body, stop, route)
         size = stop - position
         head = data[position:head_end]
-        last = len(data) - size
+        most = _MOST_RUN // (1 + len(route.special) + len(route.shared))
+        last = min(len(data) - size, position + size * most)
         while stop <= last and data.startswith(head, stop):
             stop += size
         count = (stop - position) // size
@@ -220,7 +222,8 @@ class Intake:
             return self.publish_one(connection, data, position, body, stop)
         size, start = stop - position, position
         head = data[position:topic_end]
-        last, at = len(data) - size, payload_at - position
+        most = _MOST_RUN // (1 + len(route.plain) + len(route.special) + len(route.shared))
+        last, at = min(len(data) - size, position + size * most), payload_at - position
         while stop <= last and data.startswith(head, stop):
             if has_properties and data[stop + at]:
                 break
@@ -443,7 +446,7 @@ class Intake:
         if retain:
             retain_message(self._state, message)
         if route.is_empty:
-            return Outcome(_EMPTY)
+            return Outcome(_QUOTA if message.was_refused else _EMPTY)
         self._delivery.spread(route, [message], publisher, retain=retain)
         return Outcome(_QUOTA if message.was_refused else 0)
 

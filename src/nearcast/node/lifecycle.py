@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from nearcast.mqtt import Disconnect, MqttProtocolError, ReasonCode, encode_packet
@@ -11,6 +12,7 @@ from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Message
 from nearcast.node.session import Session, WillMessage
+from nearcast.node.slices import Work
 from nearcast.node.state import NodeState
 
 Publisher = Callable[[Session, Message, bool], None]
@@ -32,9 +34,29 @@ class Lifecycle:
 
     def watch(self, connection: Connection) -> None:
         """Look after the keep-alive of a connection from now on."""
-        self._state.timers.at(
-            connection.last_seen_ms + connection.keep_alive_ms, self._check_alive, connection
+        self._await(
+            connection, connection.last_seen_ms + connection.keep_alive_ms, self._check_alive
         )
+
+    def _await(
+        self, connection: Connection, instant_ms: int, check: Callable[[Connection], None]
+    ) -> None:
+        """Set the one timer that a connection has; an earlier one is cancelled."""
+        timers = self._state.timers
+        timers.cancel(connection.timer)
+        connection.timer = timers.at(instant_ms, check, connection)
+
+    def forget_timer(self, connection: Connection) -> None:
+        """Expect nothing more of a connection: a timer would keep it in memory."""
+        self._state.timers.cancel(connection.timer)
+        connection.timer = None
+
+    def recall(self, session: Session) -> None:
+        """Cancel what was to happen to a session whose client is back, or that has ended."""
+        timers = self._state.timers
+        timers.cancel(session.expiry_timer)
+        timers.cancel(session.will_timer)
+        session.expiry_timer = session.will_timer = None
 
     def _check_alive(self, connection: Connection) -> None:
         if not connection.is_open or connection.is_closing:
@@ -47,7 +69,7 @@ class Lifecycle:
     def expect_connect(self, connection: Connection, since_ms: int) -> None:
         """Close a newcomer that has not logged in in time; `since_ms`: when it was accepted."""
         timeout_ms = self._state.settings.connect_timeout_ms
-        self._state.timers.at(since_ms + timeout_ms, self._check_connected, connection)
+        self._await(connection, since_ms + timeout_ms, self._check_connected)
 
     def _check_connected(self, connection: Connection) -> None:
         if connection.is_open and connection.session is None and connection.relay is None:
@@ -74,6 +96,7 @@ class Lifecycle:
         """Part a connection from its session; the session lives on for its expiry."""
         session = connection.session
         connection.is_open = False
+        self.forget_timer(connection)
         if session is None or session.link is not connection:
             return
         session.link = None
@@ -97,13 +120,13 @@ class Lifecycle:
         state = self._state
         session.ends_at_ms = state.now_ms + session.expiry_s * 1000
         if session.expiry_s:
-            state.timers.at(session.ends_at_ms, self._check_expired, session)
+            self._expect_end(session)
         if will is not None:
             session.will_at_ms = state.now_ms + delay_s * 1000
             if session.will_at_ms <= state.now_ms:
                 self._execute_will(session)
             else:
-                state.timers.at(session.will_at_ms, self._check_will, session)
+                self._expect_will(session)
         journal = state.journal
         if journal is not None and (session.is_durable or session.will is not None):
             journal.session(session)
@@ -113,6 +136,16 @@ class Lifecycle:
                 journal.no_will(session.number)
             else:
                 journal.will(session, session.will)
+
+    def _expect_end(self, session: Session) -> None:
+        timers = self._state.timers
+        timers.cancel(session.expiry_timer)
+        session.expiry_timer = timers.at(session.ends_at_ms, self._check_expired, session)
+
+    def _expect_will(self, session: Session) -> None:
+        timers = self._state.timers
+        timers.cancel(session.will_timer)
+        session.will_timer = timers.at(max(1, session.will_at_ms), self._check_will, session)
 
     # --- sessions -------------------------------------------------------------------------
 
@@ -149,24 +182,37 @@ class Lifecycle:
 
     def end(self, session: Session) -> None:
         """End a session: its will is due at the latest now, then nothing of it remains."""
+        self.recall(session)
         self._execute_will(session)
         state = self._state
         if state.sessions.get(session.client_id) is session:
             del state.sessions[session.client_id]
-        for text, subscription in session.subscriptions.items():
+        if state.journal is not None:
+            state.journal.ended(session.number)
+        session.is_durable, session.is_over = False, True
+        work = self._dissolve(session)
+        if session.is_peer:
+            deque(work, maxlen=0)
+        elif not state.slices.run(work):
+            state.ending[session.client_id] = work
+            state.slices.backlog.append(work)
+
+    def _dissolve(self, session: Session) -> Work:
+        """Remove what a session has; a client of its name is not welcome before that is done."""
+        state = self._state
+        for text, subscription in list(session.subscriptions.items()):
             if state.holding is not None:
                 state.holding.unsubscribed(subscription)
             state.remove_subscription(subscription)
             if state.log is not None:
                 state.log.subscription(state.now_ms, session.client_id, text, 0, is_added=False)
+            yield
         session.subscriptions.clear()
-        self._delivery.drop_all(session)
-        if state.journal is not None:
-            state.journal.ended(session.number)
+        yield from self._delivery.drop_all(session)
+        state.ending.pop(session.client_id, None)
 
     def restore(self, session: Session, *, was_connected: bool) -> None:
         """Set the clocks of a session that came back from the journal."""
-        state = self._state
         if was_connected:
             if not session.expiry_s:
                 self.end(session)
@@ -175,6 +221,6 @@ class Lifecycle:
                 delay_s = 0 if will is None else min(will.delay_s, session.expiry_s)
                 self._leave(session, will, delay_s)
             return
-        state.timers.at(session.ends_at_ms, self._check_expired, session)
+        self._expect_end(session)
         if session.will is not None:
-            state.timers.at(max(1, session.will_at_ms), self._check_will, session)
+            self._expect_will(session)

@@ -43,9 +43,11 @@ from nearcast.node.selective import Award
 from nearcast.node.session import Session, Subscription
 from nearcast.node.set_aside import SetAside, will_aside
 from nearcast.node.settings import HELD_NOTE, NodeSettings, RetainedSettings
+from nearcast.node.slices import never
 from nearcast.node.spaces import SpaceSettings, SpaceTable
 from nearcast.node.state import Network, NodeState
 from nearcast.node.subscribing import Subscribing
+from nearcast.node.waiting import Waiting
 
 if TYPE_CHECKING:
     from nearcast.retained import Policies
@@ -105,6 +107,8 @@ class Node:
         self._subscribing = Subscribing(self.state, self._delivery)
         self._limit = settings.max_packet_bytes
         self.admission = Admission()
+        self.slices = self.state.slices
+        self._waiting = Waiting(self.state, self._take_in, self._refuse, self._fail)
         self.peering = Peering(self.state, self._delivery, self._lifecycle)
         self._handlers = self._table(self._intake)
         self._peer_intake = PeerIntake(self.state, self._delivery, self._answers, self._positions)
@@ -232,6 +236,8 @@ class Node:
                 return
             connection.pending.append(data)
             connection.pending_bytes += len(data)
+            if connection.is_waiting:
+                return
             if connection.pending_bytes < connection.wanted_bytes:
                 merge_pieces(connection)
                 if connection.session is None:
@@ -239,6 +245,10 @@ class Node:
                 return
             data = b"".join(connection.pending)
             connection.pending = []
+        self._take_in(connection, data)
+
+    def _take_in(self, connection: Connection, data: bytes) -> None:
+        """Take what is whole of the bytes; keep the rest."""
         try:
             consumed = self._take(connection, data)
         except MqttProtocolError as error:
@@ -248,9 +258,9 @@ class Node:
             self._fail(connection, "taking packets of a client", error)
             return
         if consumed:  # whole packets count as a sign of life, dribbled bytes do not
-            connection.last_seen_ms = now_ms
+            connection.last_seen_ms = self.state.now_ms
         rest = 0 if connection.is_closing else len(data) - consumed
-        if rest:
+        if rest or (connection.is_waiting and not connection.is_closing):
             connection.pending = [data[consumed:]]
             connection.pending_bytes = rest
         if connection.session is None or connection.pool_bytes:
@@ -284,6 +294,19 @@ class Node:
             state.failures.take("answering an internal error", further)
             state.close(connection)
 
+    def put_off(self, connection: Connection, data: bytes, now_ms: int) -> None:
+        """Take bytes later, when it is the connection's turn in the backlog."""
+        is_idle = connection.relay is None and connection.session is not None
+        if connection.is_waiting or connection.is_closing or not is_idle:
+            self.receive(connection, data, now_ms)
+        else:
+            self._waiting.put_off(connection, data)
+
+    def serve_backlog(self, now_ms: int) -> Connection | None:
+        """Give a slice to whoever has waited longest; return it, if it is a connection."""
+        self.state.now_ms = now_ms
+        return self._waiting.serve()
+
     def lost(self, connection: Connection, now_ms: int) -> None:
         """Note that the connection is gone, for whatever reason."""
         self.state.now_ms = now_ms
@@ -292,6 +315,7 @@ class Node:
         connection.pending = []
         self.admission.release(connection)
         observe_loss(self.state.observer, connection)
+        connection.task = None
         try:
             if connection.relay is not None:
                 connection.relay.close()
@@ -320,7 +344,10 @@ class Node:
         pending, connection.pending = connection.pending, []
         connection.wanted_bytes = 2
         self.admission.release(connection)
-        if pending:
+        if connection.task is not None:
+            connection.pending = [b"", *pending]
+            self._waiting.add(connection)
+        elif pending:
             self.receive(connection, b"".join(pending), now_ms)
 
     # --- clients of other nodes -----------------------------------------------------------
@@ -352,6 +379,9 @@ class Node:
             self._refuse(connection, error)
         except Exception as error:  # noqa: BLE001 - a mistake of ours
             self._fail(connection, "welcoming a client of another node", error)
+        if connection.task is not None:
+            connection.pending = [b""]
+            self._waiting.add(connection)
 
     def give_up(self, client_id: str, now_ms: int) -> None:
         """End a session for good: its client begins anew at another node."""
@@ -362,7 +392,7 @@ class Node:
         """Go on with a client whose outbox was written; the server calls it after every write."""
         self.state.now_ms = now_ms
         session = connection.session
-        if session is not None and session.queue and session.link is connection:
+        if session is not None and session.has_more and session.link is connection:
             try:
                 self._delivery.pump(session)
             except Exception as error:  # noqa: BLE001 - a mistake of ours
@@ -395,7 +425,7 @@ class Node:
         is_done = False
         while not is_done:
             try:
-                self.state.timers.run_due(now_ms)
+                self.state.timers.run_due(now_ms, self.slices.is_spent)
                 is_done = True
             except Exception as error:  # noqa: BLE001 - that timer has had its turn; the others are still due
                 self.state.failures.take("running a timer", error)
@@ -475,6 +505,7 @@ class Node:
         if connection.session is None and connection.connect is None:
             limit = min(limit, self.state.settings.max_connect_bytes)
         handlers = self._peer_handlers if connection.is_peer else self._handlers
+        is_spent = never if connection.is_peer else self.slices.is_spent
         while end - position >= 2:
             first = data[position]
             length = data[position + 1]
@@ -503,6 +534,10 @@ class Node:
                 position = handler(connection, data, position, body, stop)
             if connection.is_closing:
                 return end
+            if connection.task is not None or (position < end and is_spent()):
+                # others are served before the rest
+                self._waiting.add(connection)
+                return position
         connection.wanted_bytes = 2
         return position
 
@@ -544,9 +579,9 @@ class Node:
             return
         packet = decode_packet(first, body, ProtocolVersion(connection.version))
         if isinstance(packet, Subscribe):
-            self._subscribing.subscribe(connection, packet)
+            self._waiting.begin(connection, self._subscribing.subscribe(connection, packet))
         elif isinstance(packet, Unsubscribe):
-            self._subscribing.unsubscribe(connection, packet)
+            self._waiting.begin(connection, self._subscribing.unsubscribe(connection, packet))
         elif isinstance(packet, Disconnect):
             self._take_disconnect(connection, packet)
         else:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nearcast.node.selections import Selections
 
 _MANY = 12  # from so many events on, matching them together is quicker
+_MOST_RUN = 200  # packets of one run: between runs others may be served
 
 Packet = tuple[int, int, tuple[float, ...] | None]  # from, to, and the point in the space
 TakeOne = Callable[[Connection, bytes, int, int, int], int]
@@ -69,7 +70,7 @@ class Quick:
             packets.append((position, stop, read(data[body + head_size : stop])))
             position = stop
             body, stop = _next(data, position, topic, connection.version)
-            if not body:
+            if not body or len(packets) >= _MOST_RUN:
                 break
         self._spread(
             connection, route, data, topic, packets, self._match(selections, route, packets, topic)

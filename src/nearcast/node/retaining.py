@@ -5,16 +5,39 @@ from __future__ import annotations
 from nearcast.model import Event, MisuseError
 from nearcast.node.message import Message
 from nearcast.node.publish_properties import reread_properties
+from nearcast.node.retained import PLACE_BYTES
 from nearcast.node.selections import Selections
 from nearcast.node.set_aside import retained_aside
 from nearcast.node.state import NodeState
 
 
 def retain_message(state: NodeState, message: Message, event: Event | None = None) -> int:
-    """Keep what a client published as its topic's last, in the whole network; as `keep_message`."""
+    """Keep what a client published as its topic's last, in the whole network; as `keep_message`.
+
+    Above the limits it is not kept, and marked as refused.
+    """
+    if message.payload and not _has_room(state, message):
+        state.counters.refused_retained += 1
+        message.was_refused = True
+        return 0
     if state.network is not None and not message.head.topic.startswith(b"$SYS/", 2):
         state.network.retained(message)
     return keep_message(state, message, event)
+
+
+def _has_room(state: NodeState, message: Message) -> bool:
+    """Say whether a message may be retained; what the broker says of itself always may."""
+    store, settings, size = state.retained, state.settings, message.size
+    most_bytes = settings.max_retained_bytes
+    is_far_off = store.weight + size + PLACE_BYTES * settings.max_topic_levels <= most_bytes
+    if is_far_off and store.count < settings.max_retained:
+        return True
+    topic = message.topic_text()
+    if topic.startswith("$SYS/"):
+        return True
+    is_known = store.get(topic) is not None
+    is_few = is_known or store.count < settings.max_retained
+    return is_few and store.weight_with(topic, size) <= most_bytes
 
 
 def keep_message(state: NodeState, message: Message, event: Event | None = None) -> int:

@@ -8,8 +8,9 @@ from enum import Enum
 from nearcast.index.topic_tree import TopicTree
 from nearcast.model import MisuseError
 from nearcast.model.requests import INSTRUCTING, Pair, decoded, split_prefixes
-from nearcast.mqtt.topics import check_topic_name, has_wildcard
+from nearcast.mqtt.topics import check_topic_name
 from nearcast.mqtt.wire import decode_text
+from nearcast.node.route_cache import RouteCache
 from nearcast.node.session import Session, Subscription
 from nearcast.node.spaces import SpaceSettings, SpaceTable
 
@@ -18,6 +19,7 @@ EXPLAIN_TOPIC = "$nearcast/explain"
 
 RouteKey = tuple[tuple[int, int, int], ...]
 _MOST_SHARED_ROUTES = 10_000
+_MANY_SUBSCRIPTIONS = 1_000  # to go through one by one would take longer than to compile
 
 
 class Service(Enum):
@@ -61,7 +63,7 @@ class ShareGroup:
                 if self._on_end >= one.members:
                     self._turn, self._on_end = place + 1, 0
                 return one
-            if waiting is None and min(qos, one.qos):
+            if waiting is None and min(qos, one.qos) and not one.session.is_over:
                 waiting = one
         self._turn += 1
         return waiting
@@ -159,17 +161,17 @@ class Arrivals:
     """
 
     def __init__(self, router: Router) -> None:
-        self.routes: dict[bytes, Route] = {}
+        self.cache = RouteCache(_MOST_SHARED_ROUTES)
+        self.routes = self.cache.routes
         self._router = router
 
     def find(self, topic: bytes) -> Route:
         """Return the route of a topic given with its two length bytes; refuse a bad name."""
         route = self.routes.get(topic)
         if route is None:
-            route = self._router.compile_arrival(self._router.checked(topic))
-            if len(self.routes) >= _MOST_SHARED_ROUTES:
-                self.routes.clear()
-            self.routes[topic] = route
+            text = self._router.checked(topic)
+            route = self._router.compile_arrival(text)
+            self.cache.put(topic, text, route)
         return route
 
 
@@ -188,7 +190,8 @@ class Router:
         printable: bool = False,
     ) -> None:
         self.spaces = spaces or SpaceTable(())
-        self.routes: dict[bytes, Route] = {}
+        self._cache = RouteCache(cache_topics)
+        self.routes = self._cache.routes
         self.arrivals = Arrivals(self)
         self._known: dict[RouteKey, Route] = {}
         self.subscription_count = 0
@@ -196,16 +199,14 @@ class Router:
         self._tree: TopicTree[tuple[str, str], Subscription | ShareGroup] = TopicTree(cache_size=0)
         self._max_levels = max_levels
         self._printable = printable
-        self._cache_topics = cache_topics
 
     def find(self, topic: bytes) -> Route:
         """Return the route of a topic given with its two length bytes; refuse a bad name."""
         route = self.routes.get(topic)
         if route is None:
-            route = self._compile(self.checked(topic))
-            if len(self.routes) >= self._cache_topics:
-                self.routes.clear()
-            self.routes[topic] = route
+            text = self.checked(topic)
+            route = self._compile(text)
+            self._cache.put(topic, text, route)
         return route
 
     def checked(self, topic: bytes) -> str:
@@ -262,20 +263,25 @@ class Router:
 
     def forget_session(self, session: Session) -> None:
         """Compile anew whatever concerns a session whose connection became another."""
+        self._known.clear()
+        if len(session.subscriptions) > _MANY_SUBSCRIPTIONS:
+            self._cache.clear()
+            self.arrivals.cache.clear()
+            return
         for subscription in session.subscriptions.values():
             if subscription.selection is None:
                 self._forget(subscription.topic_filter)
 
     def _forget(self, topic_filter: str) -> None:
-        self.arrivals.routes.clear()
-        if has_wildcard(topic_filter):
-            self.routes.clear()
-            self._known.clear()
-        else:
-            raw = topic_filter.encode()
-            route = self.routes.pop(len(raw).to_bytes(2, "big") + raw, None)
-            if route is not None and route.key is not None:
-                self._known.pop(route.key, None)
+        """Compile anew what is published to topics that fit; the others' routes stay."""
+        for cache in (self._cache, self.arrivals.cache):
+            forgotten = cache.forget(topic_filter)
+            if forgotten is None:
+                self._known.clear()
+                continue
+            for route in forgotten:
+                if route.key is not None:
+                    self._known.pop(route.key, None)
 
     def _compile(self, topic: str, *, is_arrival: bool = False) -> Route:
         route = Route()

@@ -126,7 +126,7 @@ class Selections:
         longest ago, another node as often on end as members are connected there. O(members).
         """
         ready = [one for one in members if one.is_ready]
-        ready = ready or [one for one in members if min(qos, one.qos)]
+        ready = ready or [one for one in members if min(qos, one.qos) and not one.session.is_over]
         if not ready:
             return None
         served = self._served.setdefault(key, {})

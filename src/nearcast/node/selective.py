@@ -251,7 +251,7 @@ class Selective:
             if goes_further and top is not None:
                 if retain:
                     retain_message(self._state, message, event)
-                return Outcome(0, complaint)
+                return Outcome(_QUOTA if message.was_refused else 0, complaint)
             route = kept
         version = retain_message(self._state, message, event) if retain else 0
         reached = self._spread(session, route, message, event, request, retain, version)
@@ -528,7 +528,11 @@ class Selective:
         skips = settings.offline == "skipped" and k is not None
 
         def fits(one: Subscription) -> bool:
-            if one.session.is_peer or (one.no_local and one.session is session):
+            if (
+                one.session.is_peer
+                or one.session.is_over
+                or (one.no_local and one.session is session)
+            ):
                 return False
             return not (skips and one.session.link is None)
 

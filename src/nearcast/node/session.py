@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nearcast.model import Subscription as Selection
 from nearcast.node.message import Message
+from nearcast.node.timers import Timer
 
 if TYPE_CHECKING:
     from nearcast.node.connection import Connection
@@ -123,21 +125,25 @@ class Session:
     `in_flight` maps packet identifiers to messages sent and not yet answered, in the order sent;
     `exact` marks those of QoS 2; `released` those whose PUBREC has come and whose PUBCOMP has
     not. `incoming` has the QoS 2 identifiers that the client has yet to release. `followers` are
-    the `$near` subscriptions, which go where `position` is.
+    the `$near` subscriptions, which go where `position` is. `copies` has the retained
+    messages that subscriptions are still to be sent (None: a step that found nothing).
     """
 
     __slots__ = (
         "came_ms",
         "client_id",
+        "copies",
         "dropped",
         "ends_at_ms",
         "exact",
         "expiry_s",
+        "expiry_timer",
         "followers",
         "held_bytes",
         "in_flight",
         "incoming",
         "is_durable",
+        "is_over",
         "is_peer",
         "last_packet_id",
         "link",
@@ -150,8 +156,10 @@ class Session:
         "subscriptions",
         "user_name",
         "version",
+        "was_plain",
         "will",
         "will_at_ms",
+        "will_timer",
         "window",
     )
 
@@ -162,26 +170,36 @@ class Session:
         self.came_ms = 0  # when its client came last; 0: nobody knows
         self.link: Connection | None = None
         self.version = 4
+        self.was_plain = True  # the last connection, or there was none
         self.subscriptions: dict[str, Subscription] = {}
         self.in_flight: dict[int, Message] = {}
         self.exact: set[int] = set()
         self.released: dict[int, None] = {}
         self.incoming: set[int] = set()
         self.queue: deque[tuple[Message, int]] = deque()
+        self.copies: dict[str, Iterator[Message | None]] = {}
         self.held_bytes = 0
         self.window = 65_535
         self.last_packet_id = 0
         self.expiry_s = 0
         self.is_durable = False
+        self.is_over = False  # it ends; its subscriptions are being removed
         self.is_peer = False  # another node
         self.ends_at_ms = 0
         self.will: WillMessage | None = None
         self.will_at_ms = 0
+        self.expiry_timer: Timer | None = None
+        self.will_timer: Timer | None = None
         self.dropped = 0
         self.mark = 0  # the last message of a space that was put into its outbox
         self.position: tuple[float, float] | None = None  # longitude, latitude
         self.position_kept_ms = 0  # when the journal was told last
         self.followers: dict[int, Subscription] = {}
+
+    @property
+    def has_more(self) -> bool:
+        """Say whether something waits until the client has read and answered what it has."""
+        return bool(self.queue or self.copies)
 
     @property
     def room(self) -> int:

@@ -52,6 +52,15 @@ class NodeSettings:
     topic_alias_maximum: int = 64
     outbox_window_bytes: int = 1 << 18
     route_cache_topics: int = 100_000
+    max_sessions: int = 100_000
+    max_subscriptions: int = 5_000_000  # of all clients
+    max_client_subscriptions: int = 200_000
+    max_client_near: int = 200  # a step of the client moves all of these
+    max_filters: int = 20_000  # in one SUBSCRIBE
+    max_where_bytes: int = 1 << 14  # of `$where` and the like
+    max_retained: int = 1_000_000
+    max_retained_bytes: int = 1 << 30
+    max_answer_bytes: int = 1 << 18  # unread ones of one client, beside what its socket takes
     position_on_connect: bool = True  # lon, lat among the user properties of CONNECT count
     position_on_publish: bool = False  # and those of any PUBLISH
     position_journal_ms: int = 10_000  # how old a stored position may be, of those connected

@@ -21,6 +21,7 @@ from nearcast.node.routes import Route, Router
 from nearcast.node.session import Session, Subscription
 from nearcast.node.set_aside import SetAside, note_aside
 from nearcast.node.settings import NodeSettings
+from nearcast.node.slices import Slices, Work
 from nearcast.node.timers import Timers
 
 if TYPE_CHECKING:  # PyArrow stays out of a broker that keeps no event log, Numba without spaces
@@ -103,7 +104,8 @@ class NodeState:
 
     `now_ms` is the instant of the call being served. `journal` is None where nothing has to
     survive, `log` where nobody wants to learn from what happens, `selections` without spaces,
-    `holding` where every newcomer gets at once what is retained.
+    `holding` where every newcomer gets at once what is retained. `ending` has the sessions whose
+    many subscriptions are being removed in slices.
     """
 
     settings: NodeSettings
@@ -115,6 +117,9 @@ class NodeState:
     failures: Failures = field(default_factory=Failures)
     retained: RetainedStore = field(default_factory=RetainedStore)
     timers: Timers = field(default_factory=Timers)
+    slices: Slices = field(default_factory=Slices)
+    ending: dict[str, Work] = field(default_factory=dict)
+    subscriptions: int = 0  # of clients, not of other nodes
     sessions: dict[str, Session] = field(default_factory=dict)
     connections: set[Connection] = field(default_factory=set)
     connected: int = 0
@@ -165,6 +170,7 @@ class NodeState:
             if old is not None:
                 self.selections.remove(old)
         self.next_subscription = max(self.next_subscription, one.number + 1)
+        self.subscriptions += old is None and not one.session.is_peer
         if self.network is not None and not one.session.is_peer:
             self.network.came(one)
             if old is not None:
@@ -172,6 +178,7 @@ class NodeState:
 
     def remove_subscription(self, one: Subscription) -> None:
         """Let a subscription end."""
+        self.subscriptions -= not one.session.is_peer
         if one.selection is None:
             self.router.remove(one)
             if self.selections is not None:
@@ -184,8 +191,10 @@ class NodeState:
 
     def send(self, connection: Connection, data: bytes) -> None:
         """Append to a connection's outbox."""
+        size = len(data)
         connection.outbox.append(data)
-        connection.outbox_bytes += len(data)
+        connection.outbox_bytes += size
+        connection.answer_bytes += size
         self.counters.others_sent += 1
         if not connection.has_grown:
             connection.has_grown = True

@@ -28,15 +28,18 @@ from nearcast.node.access import refusal_text
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Message
-from nearcast.node.noting import aside
-from nearcast.node.retaining import forget_retained
+from nearcast.node.retained_copies import RetainedCopies
 from nearcast.node.routes import POSITION_TOPIC
 from nearcast.node.session import Session, Subscription
+from nearcast.node.slices import Work
 from nearcast.node.spaces import SpaceSettings
 from nearcast.node.state import NodeState
 
 _NOW = ("$retained", "now")
 _OF_SPACES = frozenset(SUBSCRIBING) - {"$retained"}
+
+_Reader = Callable[[str, tuple[Pair, ...], tuple[Pair, ...]], SubscribeRequest]
+"""Returns what is asked for on a bare filter, by prefixes and by user properties."""
 
 
 class Subscribing:
@@ -45,61 +48,80 @@ class Subscribing:
     def __init__(self, state: NodeState, delivery: Delivery) -> None:
         self._state = state
         self._delivery = delivery
+        self._copies = RetainedCopies(state, delivery)
 
-    def subscribe(self, connection: Connection, packet: Subscribe) -> None:
-        """Take each filter on its own; answer, then send what is retained."""
+    def subscribe(self, connection: Connection, packet: Subscribe) -> Work:
+        """Take each filter on its own; answer, then send what is retained. May be interrupted."""
         session = connection.session
         assert session is not None
         self._refresh_figures(packet)
+        state, ask = self._state, self._reader()
         codes: list[int] = []
         complaint = ""
-        newcomers: list[Subscription] = []
-        waiting: list[Subscription] = []
-        patient: list[Callable[[], None]] = []  # those who may have to wait
-        for written in packet.requests:
+        newcomers: dict[str, tuple[Subscription, int]] = {}  # a filter written twice counts once
+        patient: dict[str, Callable[[], None]] = {}  # those who may have to wait
+        waiting: dict[str, Subscription] = {}
+        for place, written in enumerate(packet.requests):
+            yield
             try:
-                allowed = replace(written, qos=min(written.qos, self._state.settings.maximum_qos))
+                self._check_number(place)
+                allowed = replace(written, qos=min(written.qos, state.settings.maximum_qos))
                 request, now = self._without_wish(allowed, packet.properties)
-                subscription, is_new = self._add(session, request, packet.properties)
+                subscription, is_new = self._add(session, request, packet.properties, ask)
             except MqttProtocolError as error:
                 complaint = complaint or str(error)
                 codes.append(error.reason if connection.version >= 5 else 0x80)
                 continue
             codes.append(request.qos)
             complaint = complaint or self._warning(subscription, packet.properties.user_properties)
+            text, born = subscription.text, state.retained.sequence
+            is_new = is_new or text in newcomers or text in patient
+            for each in (newcomers, patient, waiting):
+                each.pop(text, None)
             if self._may_wait(subscription):
-                patient.append(
-                    partial(self._send_or_hold, subscription, request.retain_handling, is_new, now)
+                patient[text] = partial(
+                    self._copies.send_or_hold,
+                    subscription,
+                    born,
+                    request.retain_handling,
+                    is_new,
+                    now,
                 )
                 if _wants_retained(request, subscription, is_new):
-                    waiting.append(subscription)
+                    waiting[text] = subscription
             elif _wants_retained(request, subscription, is_new):
-                newcomers.append(subscription)
-            elif subscription.inside is not None and self._state.selections is not None:
-                self._state.selections.crossing.entered(subscription)  # it has had those
+                newcomers[text] = subscription, born
+            elif subscription.inside is not None and state.selections is not None:
+                state.selections.crossing.entered(subscription)  # it has had those
         self._answer(connection, Suback(packet.packet_id, tuple(codes)), complaint)
-        self._serve(connection, newcomers, patient)
-        if self._state.network is not None:
-            for subscription in (*newcomers, *waiting):
-                self._state.network.newcomer(subscription)
-
-    def _serve(
-        self,
-        connection: Connection,
-        newcomers: list[Subscription],
-        patient: list[Callable[[], None]],
-    ) -> None:
-        """Send what is retained to new subscriptions."""
-        try:
-            for one in newcomers:
-                if one.selection is None:
-                    self._send_retained(one.session, connection, one)
-                else:
-                    self._send_selected(one.session, one)
-            for send_or_hold in patient:
+        for subscription, born in newcomers.values():
+            yield
+            with state.failures.kept("sending retained messages"):
+                self._copies.send(subscription, born)
+        for send_or_hold in patient.values():
+            yield
+            with state.failures.kept("sending retained messages"):
                 send_or_hold()
-        except Exception as error:  # noqa: BLE001 - of a message that somebody else has retained
-            self._state.failures.take("sending retained messages", error)
+        if state.network is not None:
+            for subscription in (*(one for one, _ in newcomers.values()), *waiting.values()):
+                state.network.newcomer(subscription)
+
+    def _check_number(self, place: int) -> None:
+        """Refuse a filter behind as many as one packet may have."""
+        most = self._state.settings.max_filters
+        if place >= most:
+            raise self._over_limit("filters", f"filter {place + 1} of a packet", most)
+
+    def _over_limit(self, name: str, found: str, most: int) -> MqttProtocolError:
+        """Return the refusal of a subscription that would exceed a limit of the configuration."""
+        self._state.counters.refused_subscriptions += 1
+        return MqttProtocolError(
+            found,
+            reason=ReasonCode.QUOTA_EXCEEDED,
+            where="SUBSCRIBE",
+            expected=f"at most {most}",
+            todo=f"Raise limits.{name} in the broker's configuration.",
+        )
 
     def _refresh_figures(self, packet: Subscribe) -> None:
         """Let `$SYS` be of now for a client that subscribes to it."""
@@ -113,7 +135,10 @@ class Subscribing:
         """
         if one.inside is not None and version:
             one.inside[message.topic_text()] = version
-        self._queue_retained(one.session, one, [message])
+        if one.identifier:
+            message = message.variant(retain=True, identifiers=(one.identifier,))
+        self._delivery.enqueue_retained(one.session, message, min(message.head.qos, one.qos))
+        self._delivery.pump(one.session)
 
     def _without_wish(
         self, request: FilterRequest, properties: Properties
@@ -144,7 +169,7 @@ class Subscribing:
         return holding.concerns(one.topic_filter)
 
     def _add(
-        self, session: Session, request: FilterRequest, properties: Properties
+        self, session: Session, request: FilterRequest, properties: Properties, ask: _Reader
     ) -> tuple[Subscription, bool]:
         state = self._state
         shared, prefixes, bare = self._split(request.topic_filter)
@@ -153,7 +178,7 @@ class Subscribing:
             bare, max_levels=settings.max_topic_levels, printable=settings.printable_topics
         )
         self._check_allowed(session, request.topic_filter, bare)
-        asked = self._asked(bare, prefixes, properties.user_properties)
+        asked = self._asked(bare, prefixes, properties.user_properties, ask)
         text = request.topic_filter
         if asked is not None and asked.is_selective:
             text = shared + asked.subscription.identity
@@ -174,6 +199,8 @@ class Subscribing:
                 selection, explain=asked.explain, label=asked.label, weight=asked.weight
             )
         old = session.subscriptions.get(text)
+        if old is None:
+            self._check_limits(session, subscription)
         if asked is None:
             state.add_subscription(subscription, old)
         else:
@@ -182,6 +209,20 @@ class Subscribing:
         session.subscriptions[text] = subscription
         self._tell_added(subscription)
         return subscription, old is None
+
+    def _check_limits(self, session: Session, new: Subscription) -> None:
+        """Refuse a subscription more than one client, or all together, may have."""
+        state = self._state
+        settings = state.settings
+        if len(session.subscriptions) >= settings.max_client_subscriptions:
+            most = settings.max_client_subscriptions
+            raise self._over_limit("client_subscriptions", "one more of this client", most)
+        if state.subscriptions >= settings.max_subscriptions:
+            most = settings.max_subscriptions
+            raise self._over_limit("subscriptions", "one more of all clients", most)
+        if new.inside is not None and len(session.followers) >= settings.max_client_near:
+            most = settings.max_client_near
+            raise self._over_limit("client_near", "one more $near of this client", most)
 
     def _split(self, text: str) -> tuple[str, tuple[Pair, ...], str]:
         """Return the share prefix, the selections in front of the filter, and the bare filter."""
@@ -207,8 +248,33 @@ class Subscribing:
             why = refusal_text(state.access, session, bare, subscribes=True)
             raise MqttProtocolError(why, reason=ReasonCode.NOT_AUTHORIZED)
 
+    def _reader(self) -> _Reader:
+        """Return what reads selections, each once for a packet, however many filters share it."""
+        known: dict[tuple[Pair, ...], SubscribeRequest] = {}
+
+        def read(
+            bare: str, prefixes: tuple[Pair, ...], pairs: tuple[Pair, ...]
+        ) -> SubscribeRequest:
+            key = (*prefixes, ("", ""), *pairs)
+            asked = known.get(key)
+            if asked is None:
+                self._check_length((*prefixes, *pairs))
+                asked = known[key] = read_subscription(bare, (*decoded(prefixes), *pairs))
+            if asked.subscription.topic_filter == bare:
+                return asked
+            return replace(asked, subscription=replace(asked.subscription, topic_filter=bare))
+
+        return read
+
+    def _check_length(self, pairs: tuple[Pair, ...]) -> None:
+        """Refuse a selection that would take long to read: nobody else is served meanwhile."""
+        size = sum(len(value) for name, value in pairs if name in SELECTING)
+        most = self._state.settings.max_where_bytes
+        if size > most:
+            raise self._over_limit("where", f"a selection of {size} characters", most)
+
     def _asked(
-        self, bare: str, prefixes: tuple[Pair, ...], pairs: tuple[Pair, ...]
+        self, bare: str, prefixes: tuple[Pair, ...], pairs: tuple[Pair, ...], read: _Reader
     ) -> SubscribeRequest | None:
         """Return what is asked for on a filter that meets a space; None elsewhere."""
         if not (prefixes or pairs):
@@ -224,7 +290,7 @@ class Subscribing:
                     expected="one that meets the topics of a declared space",
                     todo="Declare a [[space]] for these topics, or subscribe without it.",
                 )
-            return read_subscription(bare, (*decoded(prefixes), *pairs))
+            return read(bare, prefixes, pairs)
 
     def _tell_added(self, one: Subscription) -> None:
         state, session = self._state, one.session
@@ -267,19 +333,20 @@ class Subscribing:
     def _spaces(self) -> tuple[SpaceSettings, ...]:
         return self._state.router.spaces.all
 
-    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
-        """Remove filters; answer for each whether it was there.
+    def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Work:
+        """Remove filters; answer for each whether it was there. May be interrupted.
 
         With selections, in either form, that one goes; a bare filter takes all of its own along.
         """
         session = connection.session
         assert session is not None
         codes: list[int] = []
-        complaint = ""
+        complaint, ask = "", self._reader()
         for written in packet.topic_filters:
+            yield
             try:
                 text = self._bare_of_wish(written)
-                found = self._named(session, text, packet.properties.user_properties)
+                found = self._named(session, text, packet.properties.user_properties, ask)
             except MqttProtocolError as error:
                 complaint = complaint or str(error)
                 codes.append(error.reason)
@@ -289,7 +356,9 @@ class Subscribing:
             codes.append(ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._answer(connection, Unsuback(packet.packet_id, tuple(codes)), complaint)
 
-    def _named(self, session: Session, text: str, pairs: tuple[Pair, ...]) -> list[Subscription]:
+    def _named(
+        self, session: Session, text: str, pairs: tuple[Pair, ...], ask: _Reader
+    ) -> list[Subscription]:
         """Return the subscriptions that an UNSUBSCRIBE names."""
         state = self._state
         plain = session.subscriptions.get(text)
@@ -297,7 +366,7 @@ class Subscribing:
             return [plain] if plain is not None else []
         shared, prefixes, bare = self._split(text)
         chosen = tuple(pair for pair in pairs if pair[0] in SELECTING)
-        asked = self._asked(bare, prefixes, chosen)
+        asked = self._asked(bare, prefixes, chosen, ask)
         if asked is not None and asked.is_selective:
             one = session.subscriptions.get(shared + asked.subscription.identity)
             return [one] if one is not None else []
@@ -310,6 +379,7 @@ class Subscribing:
         if state.holding is not None:
             state.holding.unsubscribed(one)
         del session.subscriptions[one.text]
+        session.copies.pop(one.text, None)
         state.remove_subscription(one)
         if state.journal is not None and session.is_durable:
             state.journal.unsubscribed(session.number, one.text)
@@ -336,68 +406,6 @@ class Subscribing:
     def _send_answer(self, connection: Connection, packet: bytes) -> None:
         if connection.is_open and not connection.is_closing:
             self._state.send(connection, packet)
-
-    # --- retained -------------------------------------------------------------------------
-
-    def _send_retained(
-        self, session: Session, connection: Connection, subscription: Subscription
-    ) -> None:
-        state = self._state
-        is_bulk = not (subscription.qos or subscription.identifier) and connection.is_plain
-        if is_bulk and not session.queue:
-            chunk, count, mortal = state.retained.chunk(
-                subscription.topic_filter, connection.version
-            )
-            if len(chunk) <= state.settings.session_queue_bytes // 2:
-                if count:
-                    with aside(state):
-                        self._delivery.append_to_all([session], chunk, count)
-                if mortal:
-                    self._queue_retained(session, subscription, mortal)
-                return
-        found = list(state.retained.find(subscription.topic_filter))
-        self._queue_retained(session, subscription, found)
-
-    def _send_or_hold(self, one: Subscription, handling: int, is_new: bool, now: bool) -> None:
-        """Send what is retained, but for what a policy holds back."""
-        state = self._state
-        assert state.holding is not None
-        alive: list[Message] = []
-        for message in list(state.retained.find(one.topic_filter)):
-            if 0 < message.expires_at_ms <= state.now_ms:
-                forget_retained(state, message.topic_text())
-            else:
-                alive.append(message)
-        wanted = state.holding.subscribed(one, alive, handling=handling, is_new=is_new, now=now)
-        if len(wanted) == len(alive) and one.session.link is not None:
-            self._send_retained(one.session, one.session.link, one)  # as ever, and quicker
-        elif wanted:
-            self._queue_retained(one.session, one, wanted)
-
-    def _send_selected(self, session: Session, subscription: Subscription) -> None:
-        """Send what is retained and wanted, nothing else."""
-        selections = self._state.selections
-        assert selections is not None
-        found = selections.crossing.wanted(subscription)
-        if subscription.inside is not None:
-            subscription.inside.update((one.topic, one.version) for one in found)
-        self._queue_retained(session, subscription, [one.message for one in found])
-
-    def _queue_retained(
-        self, session: Session, subscription: Subscription, found: list[Message]
-    ) -> None:
-        numbers = (subscription.identifier,) if subscription.identifier else ()
-        state = self._state
-        for message in found:
-            if message.expires_at_ms and message.expires_at_ms <= state.now_ms:
-                forget_retained(state, message.topic_text())
-                continue
-            dressed = message
-            if numbers:
-                dressed = message.variant(retain=True, identifiers=numbers)
-            qos = min(message.head.qos, subscription.qos)
-            self._delivery.enqueue_retained(session, dressed, qos)
-        self._delivery.pump(session)
 
 
 def _wants_retained(request: FilterRequest, subscription: Subscription, is_new: bool) -> bool:

@@ -7,27 +7,72 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from nearcast.node.slices import never
+
+_FEWEST_CANCELLED = 64  # below that the heap is not worth cleaning
+
+
+class Timer:
+    """One action to come; `Timers.cancel` takes it back."""
+
+    __slots__ = ("action", "subject")
+
+    def __init__(self, action: Callable[[Any], None], subject: object) -> None:
+        self.action: Callable[[Any], None] | None = action
+        self.subject = subject
+
 
 class Timers:
-    """A heap of instants; nothing is ever cancelled, the action looks whether it still applies.
+    """A heap of instants. A cancelled timer lets go of its subject at once.
 
-    Complexity: `at` and each due action O(log n).
+    Complexity: `at` and each due action O(log n); `cancel` O(1) amortised: once half of the heap
+    is cancelled, the heap is built again from the rest, so it holds at most twice what is awaited.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
+        self._heap: list[tuple[int, int, Timer]] = []
         self._order = count()
+        self._cancelled = 0
 
-    def at(self, instant_ms: int, action: Callable[[Any], None], subject: object) -> None:
-        """Call `action(subject)` once `instant_ms` has come."""
-        heapq.heappush(self._heap, (instant_ms, next(self._order), action, subject))
+    def __len__(self) -> int:
+        """Return how many entries the heap has, cancelled ones included."""
+        return len(self._heap)
+
+    def at(self, instant_ms: int, action: Callable[[Any], None], subject: object) -> Timer:
+        """Call `action(subject)` once `instant_ms` has come; return what cancels it."""
+        timer = Timer(action, subject)
+        heapq.heappush(self._heap, (instant_ms, next(self._order), timer))
+        return timer
+
+    def cancel(self, timer: Timer | None) -> None:
+        """Do not call a timer's action; nothing happens if it was called or cancelled before."""
+        if timer is None or timer.action is None:
+            return
+        timer.action = timer.subject = None
+        self._cancelled += 1
+        if self._cancelled >= _FEWEST_CANCELLED and self._cancelled * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].action is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
 
     def wake_at(self) -> int | None:
         """Return the earliest instant, or None."""
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        while heap and heap[0][2].action is None:
+            heapq.heappop(heap)
+            self._cancelled -= 1
+        return heap[0][0] if heap else None
 
-    def run_due(self, now_ms: int) -> None:
-        """Call every action whose instant has come; those may set further ones."""
-        while self._heap and self._heap[0][0] <= now_ms:
-            _, _, action, subject = heapq.heappop(self._heap)
+    def run_due(self, now_ms: int, is_spent: Callable[[], bool] = never) -> None:
+        """Call every action whose instant has come; those may set and cancel further ones.
+
+        Once the slice is spent the rest stays due.
+        """
+        while self._heap and self._heap[0][0] <= now_ms and not is_spent():
+            _, _, timer = heapq.heappop(self._heap)
+            action, subject = timer.action, timer.subject
+            if action is None:
+                self._cancelled -= 1
+                continue
+            timer.action = timer.subject = None
             action(subject)

@@ -307,6 +307,12 @@ class FeedSender:
                 self._say(_PUBCOMP + TWO_BYTES[packet.packet_id])
         self._ready.set()
 
+    def pause_reading(self) -> None:
+        """Do nothing: links have a flow control of their own."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
     def finish(self) -> None:
         """Begin anew: the node did not understand an answer."""
         self._failure = EnvironmentProblem("the node closed the feed's session")

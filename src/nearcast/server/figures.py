@@ -80,6 +80,10 @@ _TOTALS = (
     ("journal_records_set_aside", "Records of the journal that could not be applied at the start"),
     ("journal_damages", "Damaged places found in the journal at the start"),
     ("journal_compactions_failed", "Compactions of the journal that failed and are tried again"),
+    ("refused_sessions", "Clients refused because there are too many sessions"),
+    ("refused_subscriptions", "Subscriptions refused because of a limit"),
+    ("refused_retained", "Publications delivered, but not retained because of a limit"),
+    ("unread", "Times that a client was not read from because it did not read its answers"),
     ("near_without_position", "Subscriptions near a client whose place is unknown"),
 )
 
@@ -111,6 +115,12 @@ def prometheus_text(node: Node, *, uptime_s: float) -> str:
         ("shared_subscriptions", "Memberships in share groups", state.router.shared_count),
         ("retained_messages", "Retained messages", state.retained.count),
         ("retained_bytes", "Bytes of retained messages", state.retained.bytes),
+        ("timers", "Timers that are set", len(state.timers)),
+        (
+            "backlog",
+            "Connections and pieces of work that wait for a slice",
+            len(state.slices.backlog),
+        ),
         ("held_bytes", "Bytes queued or in flight", state.held_bytes),
         ("uptime_seconds", "Seconds since the start", uptime_s),
     )

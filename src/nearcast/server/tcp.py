@@ -66,8 +66,7 @@ class MqttProtocol(asyncio.Protocol):
             self._connection.loss = str(exc)
         if self._last_moment is not None:
             self._last_moment.cancel()
-        self._node.lost(self._connection, self._clock.now_ms())
-        self._turns.schedule()
+        self._turns.lost(self._connection)
 
     def pause_writing(self) -> None:
         """Note that the client does not read."""
@@ -88,6 +87,16 @@ class MqttProtocol(asyncio.Protocol):
         else:
             write_now(transport, self._descriptor, data)
 
+    def pause_reading(self) -> None:
+        """Leave what the client sends to the kernel for now."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
     def finish(self) -> None:
         """End our side once everything is sent, and close when the client has ended its own.
 
@@ -100,6 +109,9 @@ class MqttProtocol(asyncio.Protocol):
         if self._connection.is_late:
             transport.abort()
             return
+        if self._connection.is_unread:  # it may only hear of the end by reading to its own
+            self._connection.is_unread = False
+            transport.resume_reading()
         loop = asyncio.get_running_loop()
         self._last_moment = loop.call_later(CLOSING_S, transport.abort)
         if not transport.can_write_eof():

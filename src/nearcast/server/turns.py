@@ -1,5 +1,9 @@
 """Turns of the loop: all that was read is taken in, then stored, then written out.
 
+A connection that brings much gets a slice of a turn, and goes on in later turns: others are served
+in between, and nothing more is read from it meanwhile. Nor is it while it does not read its
+answers.
+
 Output leaves once per connection and turn, after the journal of the turn is written (and, with
 durability `power`, synced: turns that come meanwhile share the next sync).
 """
@@ -14,6 +18,7 @@ from typing import Protocol
 
 from nearcast.mqtt import Connect
 from nearcast.node import Connection, Node, Verdict
+from nearcast.node.slices import Work
 from nearcast.server.clock import Clock
 from nearcast.server.measuring import Histogram
 from nearcast.server.password_checks import PasswordCheck, PasswordChecks
@@ -26,6 +31,9 @@ _CROWD_READS = 8
 _CROWD_BYTES = 1 << 16
 _CROWD_DELAYS = 8
 _COMPACTION_PAUSE_MS = 30_000  # after one that failed
+_SLICE_S = 0.004  # for what one connection has brought, then others are served
+_BULK_S = 0.008  # for all large reads of a turn of the loop, and for the backlog in one
+_LARGE_READ = 1 << 14
 
 
 class Wire(Protocol):
@@ -36,6 +44,12 @@ class Wire(Protocol):
 
     def finish(self) -> None:
         """Close once everything is sent."""
+
+    def pause_reading(self) -> None:
+        """Leave what the client sends unread."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
 
 
 class Turns:
@@ -75,6 +89,11 @@ class Turns:
         self._held: list[tuple[Connection, list[bytes]]] = []
         self._sync: asyncio.Future[None] | None = None
         self._compacts_at_ms = 0
+        self._slices = node.slices
+        self._slices.is_spent = self._is_slice_spent
+        self._slice_until_s = self._bulk_until_s = 0.0  # 0: it has not begun
+        self._is_serving = False
+        self._gone: set[Connection] = set()  # lost, with bytes that are still to be taken
         self._is_over = False  # nothing is stored any more, so nothing may be said either
 
     def schedule(self) -> None:
@@ -86,6 +105,14 @@ class Turns:
 
     def read(self, connection: Connection, data: bytes) -> None:
         """Take in a read. Where the turn before had one read only, answer this one at once."""
+        self._slice_until_s = 0.0
+        if len(data) > _LARGE_READ and self._is_bulk_spent():
+            self._put_off(connection, data)
+        else:
+            self.take(connection, data)
+
+    def take(self, connection: Connection, data: bytes) -> None:
+        """Take in what was read, as part of the slice that has begun."""
         self.now_ms = self.clock.now_ms()  # a turn may have been held up in its middle
         if not self._sampled_s:
             self._sampled_s = perf_counter()
@@ -100,8 +127,106 @@ class Turns:
             self.end()
             self.schedule()
         self._reads += 1
+        if connection.is_waiting or connection.is_paused:
+            self.look_after(connection)
         if not self._reads % _MOST_READS:
             self.end()
+
+    # --- fairness -------------------------------------------------------------------------
+
+    def _is_slice_spent(self) -> bool:
+        """Tell whether it is time for others; a slice begins when this is first asked."""
+        now_s = perf_counter()
+        if not self._slice_until_s:
+            self._slice_until_s = now_s + _SLICE_S
+        return now_s >= self._slice_until_s
+
+    def _is_bulk_spent(self) -> bool:
+        """Tell whether large reads have had their share of this turn of the loop."""
+        now_s = perf_counter()
+        if not self._bulk_until_s:
+            self._bulk_until_s = now_s + _BULK_S
+        return now_s >= self._bulk_until_s
+
+    def _put_off(self, connection: Connection, data: bytes) -> None:
+        self.node.put_off(connection, data, self.clock.now_ms())
+        self.look_after(connection)
+        self._serve_soon()
+
+    def look_after(self, connection: Connection) -> None:
+        """Read no more from a client that waits, or that does not read its answers."""
+        is_full = self._is_full(connection)
+        if is_full and not connection.is_unread:
+            self._counters.unread += 1
+        if connection.is_waiting or is_full:
+            self.hold_reading(connection)
+
+    def hold_reading(self, connection: Connection) -> None:
+        """Leave what a client sends unread for now."""
+        if not connection.is_unread and not connection.is_closing:
+            connection.is_unread = True
+            wire: Wire = connection.transport  # type: ignore[assignment]
+            wire.pause_reading()
+
+    def read_on(self, connection: Connection) -> None:
+        """Read from a client again, if nothing speaks against it."""
+        is_ready = not (connection.is_waiting or self._is_full(connection))
+        if connection.is_unread and is_ready:
+            connection.is_unread = False
+            wire: Wire = connection.transport  # type: ignore[assignment]
+            wire.resume_reading()
+
+    def _is_full(self, connection: Connection) -> bool:
+        most = self.node.state.settings.max_answer_bytes
+        return connection.is_paused and connection.answer_bytes > most
+
+    def work(self, work: Work) -> None:
+        """Do some work in slices, beginning now."""
+        self._slice_until_s = 0.0
+        self._slices.begin(work)
+        self.schedule()
+
+    def lost(self, connection: Connection) -> None:
+        """Note that a connection is gone; what it has brought before is taken first."""
+        if connection.is_waiting and not connection.is_closing:
+            self._gone.add(connection)
+        else:
+            self.node.lost(connection, self.clock.now_ms())
+        self.schedule()
+
+    def _serve_soon(self) -> None:
+        if not self._is_serving and self._slices.backlog:
+            self._is_serving = True
+            self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Give slices to those who wait, while large reads may have any of this turn."""
+        self._is_serving = False
+        if self._is_over:
+            return
+        self.now_ms = self.clock.now_ms()
+        self._bulk_until_s = 0.0
+        backlog = self._slices.backlog
+        for _ in range(len(backlog)):
+            if not backlog or self._is_bulk_spent():
+                break
+            self._slice_until_s = 0.0
+            connection = self.node.serve_backlog(self.now_ms)
+            if connection is not None and not connection.is_waiting:
+                self._served(connection)
+        self._serve_soon()
+        self.schedule()
+
+    def _served(self, connection: Connection) -> None:
+        """Note that all is taken that a connection has brought so far."""
+        if connection in self._gone:
+            self._gone.discard(connection)
+            self.node.lost(connection, self.now_ms)
+        else:
+            self.look_after(connection)
+            self.read_on(connection)
+
+    # --- the end of a turn ----------------------------------------------------------------
 
     def _end_turn(self) -> None:
         """End the turn, unless a crowd is talking: then a few turns of the loop make one.
@@ -118,6 +243,7 @@ class Turns:
             self._loop.call_soon(self._end_turn)
             return
         self._is_scheduled = False
+        self._bulk_until_s = 0.0
         self._reads_before = self._reads
         self._reads = self._reads_seen = self._delays = 0
         self._bytes_before = self._counters.bytes_received
@@ -150,6 +276,7 @@ class Turns:
             self._measure()
         self._ask()
         self._set_alarm()
+        self._serve_soon()
         if self._on_end is not None:
             self._call("ending a turn", self._on_end)
 
@@ -216,11 +343,11 @@ class Turns:
         if outbox:
             self.node.counters.bytes_sent += connection.outbox_bytes
             connection.outbox = []
-            connection.outbox_bytes = 0
+            connection.outbox_bytes = connection.answer_bytes = 0
             wire.write(outbox)
         if connection.is_closing:
             wire.finish()
-        elif connection.session is not None and connection.session.queue:
+        elif connection.session is not None and connection.session.has_more:
             self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
@@ -235,7 +362,12 @@ class Turns:
         if self._is_over:
             return
         connection.is_paused = False
-        self._write(connection)
+        if self._journal is not None and self._journal.syncs:
+            self.node.state.mark_grown(connection)  # what waits may not be stored yet
+        else:
+            connection.answer_bytes = 0
+            self._write(connection)
+        self.read_on(connection)
         self.schedule()
 
     # --- durability `power` ---------------------------------------------------------------
@@ -243,6 +375,9 @@ class Turns:
     def _hold_output(self) -> None:
         for connection in self.node.take_grown():
             connection.has_grown = False
+            if connection.is_paused and not connection.is_closing:
+                continue
+            connection.answer_bytes = 0
             self._held.append((connection, connection.outbox))
             connection.outbox = []
         if self._sync is None and self._held:
@@ -271,7 +406,7 @@ class Turns:
                 wire.write(chunks)
             if connection.is_closing and not connection.outbox:
                 wire.finish()
-            elif connection.session is not None and connection.session.queue:
+            elif connection.session is not None and connection.session.has_more:
                 self._go_on(connection)
         if self.on_written is not None:
             self.on_written()
@@ -294,6 +429,7 @@ class Turns:
 
     def _wake(self) -> None:
         self._alarm = None
+        self._slice_until_s = 0.0
         self.node.wake(self.clock.now_ms())
         self.end()
 

@@ -11,6 +11,7 @@ import binascii
 import hashlib
 
 from nearcast.model.errors import PeerProtocolError
+from nearcast.node.slices import Work
 from nearcast.server.tcp import MqttProtocol
 from nearcast.server.websocket_frames import (
     BINARY,
@@ -23,6 +24,7 @@ from nearcast.server.websocket_frames import (
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _LARGEST_REQUEST = 8_192
+_PIECE_BYTES = 4_096  # taken in one go; hundreds of frames may be in it
 _HEAD_END = b"\r\n\r\n"
 _ONCE = ("host", "sec-websocket-key", "sec-websocket-version")
 
@@ -117,16 +119,50 @@ def _is_key(text: str) -> bool:
 class WebSocketProtocol(MqttProtocol):
     """A connection whose bytes travel in frames."""
 
-    __slots__ = ("_decoder", "_path", "_request")
+    __slots__ = ("_decoder", "_is_busy", "_is_gone", "_path", "_request", "_unread")
 
     def __init__(self, turns: object, listener: str, path: str) -> None:
         super().__init__(turns, listener)  # type: ignore[arg-type]
         self._path = path
         self._decoder: FrameDecoder | None = None  # once the WebSocket is open
         self._request = bytearray()
+        self._is_busy = self._is_gone = False
+        self._unread = b""
         self.data_received = self._take_read  # type: ignore[method-assign]
 
     def _take_read(self, data: bytes) -> None:
+        """Take in a read: a large one in pieces, and others are served in between."""
+        self._unread += data
+        if not self._is_busy:
+            self._is_busy = True
+            self._turns.work(self._take_pieces())
+
+    def _take_pieces(self) -> Work:
+        while self._unread and not self._is_ended():
+            piece, self._unread = self._unread[:_PIECE_BYTES], self._unread[_PIECE_BYTES:]
+            self._take_piece(piece)
+            if self._unread:
+                self._turns.hold_reading(self._connection)
+                yield
+        self._is_busy = False
+        if self._is_gone:
+            super().connection_lost(None)
+        else:
+            self._turns.look_after(self._connection)
+            self._turns.read_on(self._connection)
+
+    def _is_ended(self) -> bool:
+        is_closing = self._transport is not None and self._transport.is_closing()
+        return is_closing and not self._is_gone
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Tell the node, once all that came before is taken."""
+        if self._is_busy:
+            self._is_gone = True
+        else:
+            super().connection_lost(_exc)
+
+    def _take_piece(self, data: bytes) -> None:
         decoder = self._decoder
         if decoder is not None:
             self._take_frames(decoder, data)
@@ -160,7 +196,7 @@ class WebSocketProtocol(MqttProtocol):
         stream = decoder.feed(data)
         if stream:
             whole = stream[0] if len(stream) == 1 else b"".join(stream)
-            self._turns.read(self._connection, whole)
+            self._turns.take(self._connection, whole)
         if decoder.pong is not None:
             self._answer_ping(decoder)
         if decoder.closing and self._last_moment is None:
