@@ -77,13 +77,17 @@ WHERES = (
 )  # fmt: skip
 AREAS = (
     "8,47,9,48", "bbox(8,47,9,48)", "circle(8.5,47.5,10m)", "circle(0,90,20015km)",
-    "circle(180,0,1m)",
-    "polygon((8 47, 9 47, 9 48, 8 47))", "polygon((170 0, -170 0, -170 10, 170 10, 170 0))",
-    "polygon((" + ", ".join(f"{n % 360 - 180} {n % 180 - 90}" for n in range(2_000)) + "))",
-    "POLYGON((0 0, 0 0, 0 0, 0 0))", "circle(nan,0,1m)", "circle(8,47,1e308km)",
-    "bbox(179,0,-179,1)",
-    '{"type":"Polygon","coordinates":[[[8,47],[9,47],[9,48],[8,47]]]}', "bbox(0,0,0,0)", "",
-    "(" * 5_000,
+    "circle(180,0,1m)", "circle(nan,0,1m)", "circle(8,47,1e308km)", "bbox(179,0,-179,1)",
+    "bbox(0,0,0,0)", "bbox(-180,-90,180,90)", "", "(" * 5_000, "geojson({})", "geojson([[[",
+    'geojson({"type":"Polygon","coordinates":[[[8,47],[9,47],[9,48],[8,47]]]})',
+    'geojson({"type":"Polygon","coordinates":[[[170,0],[-170,0],[-170,9],[170,0]]]})',
+    'geojson({"type":"Polygon","coordinates":[[[0,0],[0,0],[0,0],[0,0]]]})',
+    'geojson({"type":"Polygon","coordinates":[[[1e308,0],[NaN,0],["\\ud800",9],[1,0]]]})',
+    'geojson({"type":"Polygon","coordinates":['
+    + ",".join("[[8,47],[9,47],[9,48],[8,47]]" for _ in range(500)) + "]})",
+    'geojson({"type":"Polygon","coordinates":[['
+    + ",".join(f"[{n * 37 % 360 - 180},{n * 91 % 180 - 90}]" for n in range(900)) + "]]})",
+    'geojson({"type":"MultiPolygon","coordinates":[[[[8,47],[9,47],[9,48],[8,47]]]]})',
 )  # fmt: skip
 AMOUNTS = (
     "0", "1", "-1", "999999999", "9999999999", "1e308", "-1e308", "1e-308", "nan", "inf", "", "1.5",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -370,3 +371,29 @@ def test_a_packet_above_the_limit_is_refused_before_its_body_arrives() -> None:
 
 def test_malformed_packets_carry_the_reason_of_their_kind() -> None:
     assert MalformedPacketError("x").reason is ReasonCode.MALFORMED_PACKET
+
+
+@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
+@pytest.mark.parametrize("field", [b"the-client", b"the-will", b"the-user"])
+@pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\0"])
+def test_strings_of_connect_are_utf_8(version: ProtocolVersion, field: bytes, bad: bytes) -> None:
+    connect = Connect("the-client", version, will=Will("the-will", b""), user_name="the-user")
+    raw = encode_packet(connect, version)
+    body = raw[2:].replace(field, bad + field[len(bad) :])
+
+    with pytest.raises(MalformedPacketError):
+        decode_packet(0x10, body, version)
+
+
+def test_in_mqtt_5_a_password_needs_no_user_name() -> None:
+    token = Connect("ann", password=b"token")
+    packet = decode_packet(0x10, encode_packet(token)[2:])
+
+    assert packet == token
+    old = encode_packet(
+        replace(token, version=ProtocolVersion.V311, user_name="u"), ProtocolVersion.V311
+    )
+    without = old[2:].replace(b"\0\1u", b"")
+    flags = bytes((without[7] & 0x7F,))
+    with pytest.raises(MalformedPacketError):
+        decode_packet(0x10, without[:7] + flags + without[8:], ProtocolVersion.V311)

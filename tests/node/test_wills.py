@@ -112,3 +112,12 @@ def test_a_will_carries_its_properties_and_expires(world: Any) -> None:
 
     (message,) = heir.publications()
     assert message.properties == properties
+
+
+def test_the_user_properties_of_a_will_keep_their_order(world: Any) -> None:
+    heir = listener(world)
+    pairs = (("b", "1"), ("a", "2"), ("b", "0"), ("", ""))
+    world.welcome("c", will=Will("w", b"x", properties=Properties(user_properties=pairs))).lose()
+
+    (message,) = heir.publications()
+    assert message.properties.user_properties == pairs
