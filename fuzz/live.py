@@ -32,6 +32,7 @@ from nearcast.mqtt import (
 )
 
 WAIT_S = 60.0
+ENDING_S = 300.0  # the event log is turned into tables before the broker ends
 
 _SERVE = """
 import json, sys
@@ -201,7 +202,7 @@ class Live:
         self.speaker.publish("healthy", payload)
         self.speaker.close()
         self.process.send_signal(how)
-        code = self.process.wait(WAIT_S)
+        code = self.process.wait(ENDING_S)
         assert code in (0, -signal.SIGKILL), f"exit code {code} after {how.name}:\n{self._told()}"
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -228,7 +229,7 @@ class Live:
         """End the broker; it must have complained of nothing."""
         self.assert_clean()
         self.process.terminate()
-        assert self.process.wait(WAIT_S) == 0, self._told()
+        assert self.process.wait(ENDING_S) == 0, self._told()
         lines = Path(self._log.name).read_text().splitlines()
         complaints = [one for one in lines if "Traceback" in one or "ERROR" in one]
         assert not complaints, self._told()

@@ -162,7 +162,7 @@ def test_what_was_queued_comes_in_portions_that_the_client_has_to_read_first(
         sender.publish("t", b"x" * 500, 1)
     link = Connection()
     world.node.open(link, world.now_ms)
-    connect = Connect("ann", clean_start=False, properties=Properties(**LASTING))
+    connect = Connect("ann", clean_start=False, properties=Properties(session_expiry_interval=60))
     world.node.receive(link, encode_packet(connect), world.now_ms)
 
     assert 2_000 <= link.outbox_bytes < 2_000 + 600
