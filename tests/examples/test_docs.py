@@ -69,8 +69,6 @@ def test_any_client_can_do_it(port: str):
     (listen,) = shell_lines(PAGE, "mosquitto_sub")
     sends = shell_lines(PAGE, "mosquitto_pub")
     assert len(sends) == 3
-    assert shell_lines(README, "mosquitto_sub") == [listen]  # the same, told twice
-    assert shell_lines(README, "mosquitto_pub") == sends
     command = f"exec stdbuf -oL {listen} -p {port} -C 2 -W 200 -d"  # line by line
     with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE, text=True) as listener:
         assert listener.stdout is not None
