@@ -181,8 +181,8 @@ def test_a_selection_that_is_ignored_is_told(watch: Callable[..., Watched]) -> N
     watched.send(watched.client("ann"), Subscribe(1, (FilterRequest("taxis/#"),), near))
     assert watched.take_lines() == [
         (
-            "warning  client 'ann': $near: ignored, so every message comes, because 'taxis/#' meets "
-            "the topics of no [[space]]; declared: none"
+            "warning  client 'ann': $near: ignored, so every message comes, because 'taxis/#' "
+            "meets the topics of no [[space]]; declared: none"
         )
     ]
 
