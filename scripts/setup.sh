@@ -2,7 +2,7 @@
 #   setup.sh run     what brokers, clients and a local network need: a few seconds
 #   setup.sh learn   what the pipeline needs: PySpark (430 MB) and Java
 #   setup.sh test    what checks, tests and benchmarks need, and the peers that they run beside ours
-# Kernels are not compiled here: a broker compiles what it is asked for, beside its work.
+# Running waits for no kernel to be compiled; tests, which start hundreds of brokers, find all of them.
 set -eu
 . scripts/steps.sh
 
@@ -44,7 +44,12 @@ set_up_learn() {
 set_up_test() {
     step "Installing what checks and tests need into $VENV" \
         install 'nearcast[spark,research,dev,bench]'
+    "$VENV/bin/python" -m nearcast.warming >>"$VENV/setup.log" 2>&1 </dev/null &
+    warming=$!
     sh scripts/peers.sh
+    step "Compiling all kernels for the tests" ended "$warming"
 }
+
+ended() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; }
 
 "set_up_$1"
