@@ -22,6 +22,7 @@ from nearcast.mqtt import (
 from nearcast.mqtt.wire import encode_string
 from nearcast.node import Node
 from nearcast.node.journal import HEADER, Journal, Kind, split_records
+from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Head, Message
 from nearcast.node.replay import Replay
 from nearcast.node.session import WillMessage
@@ -383,6 +384,29 @@ def test_a_will_that_cannot_be_published_does_not_keep_a_node_from_starting(
     assert list(world.node.state.sessions) == ["heir"]
     world.crash_and_restart()
     assert "c" not in world.node.state.sessions
+
+
+def test_a_session_that_cannot_be_set_up_does_not_keep_a_node_from_starting(
+    make_world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(with_journal=True)
+    for name in ("a", "b", "c"):
+        world.welcome(name, props=LASTING).subscribe(name, 1)
+    set_up = Lifecycle.restore
+    told: list[str] = []
+
+    def fails_for_b(self: Any, session: Any, *, was_connected: bool) -> None:
+        if session.client_id == "b":
+            raise ZeroDivisionError
+        set_up(self, session, was_connected=was_connected)
+
+    monkeypatch.setattr(Lifecycle, "restore", fails_for_b)
+    node = Node(world.settings, **world.options)
+    node.state.failures.listener = lambda _name, doing, _problem: told.append(doing)
+    node.restore(world.stored, world.now_ms)
+
+    assert told == ["restoring a session"]
+    assert list(node.state.sessions) == ["a", "b", "c"]
 
 
 def test_a_record_longer_than_its_batch_is_named() -> None:

@@ -481,16 +481,22 @@ class Node:
         return aside
 
     def _restore_session(self, session: Session, *, was_connected: bool) -> None:
-        """Set the clocks of a session; a will that cannot be published is set aside."""
+        """Set the clocks of a session; a will that cannot be published is set aside.
+
+        A start never fails because of one session: any other exception is counted and logged.
+        """
+        failures = self.state.failures
         will = session.will
         try:
             self._lifecycle.restore(session, was_connected=was_connected)
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - a start goes on without it
             if will is None:
-                raise
+                failures.take("restoring a session", problem)
+                return
             self.state.aside.append(will_aside(session, will, problem))
             session.will = None
-            self._lifecycle.restore(session, was_connected=was_connected)
+            with failures.kept("restoring a session"):
+                self._lifecycle.restore(session, was_connected=was_connected)
 
     def snapshot(self) -> Iterator[bytes]:
         """Yield all that must survive, as records for a fresh journal file."""
