@@ -58,6 +58,14 @@ _ANSWERS: tuple[tuple[tuple[str, ...], Callable[[str, str], NearcastError]], ...
     ),
     (("FAILED_READ_FILE", "CANNOT_READ_FILE"), _unreadable),
     (
+        ("Python worker failed to connect back",),
+        lambda _, where: EnvironmentProblem(
+            "the machine is too busy: Spark's Python process did not start within its time",
+            where=where,
+            todo="Start it again; it goes on where it was",
+        ),
+    ),
+    (
         ("Permission denied",),
         lambda _, where: EnvironmentProblem("permission denied", where=where),
     ),
