@@ -30,6 +30,8 @@ FAILURES = {
     "passwd": "users.txt a:b --delete",
     "init": "there.toml",
     "config check": "nowhere.toml",
+    "journal check": "nowhere",
+    "journal repair": "nowhere",
     "demo": "--people 1",
     "reproduce": "--paper 9",
     "bench match": "--quik",

@@ -44,7 +44,7 @@ def check(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
 
 
 @app.command()
-def repair(path: JournalPath = DEFAULT) -> None:
+def repair(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
     """Write a journal without what is damaged, and say what is lost, by name.
 
     The damaged file is kept beside it, and so are records that could not be applied. A broker that
@@ -64,10 +64,18 @@ def repair(path: JournalPath = DEFAULT) -> None:
                 found.name, where=str(path), expected="the newest journal of its directory"
             )
         report = inspect(found)
-        _print(report)
+        if not json:
+            _print(report)
         if report.is_whole and not report.tail:
+            if json:
+                print_json({"journal": str(found), "damaged": None, "aside": None})
             return
         fresh, damaged, aside = write_anew(found.parent)
+    if json:
+        kept = {"damaged": damaged, "aside": aside}
+        names = {name: None if one is None else str(one) for name, one in kept.items()}
+        print_json({"journal": str(fresh), **names})
+        return
     typer.echo(f"Wrote {fresh} with what is there.")
     if damaged is not None:
         typer.echo(f"Kept the damaged file as {damaged}.")
