@@ -39,7 +39,7 @@ class RouteCache:
 
     def put(self, key: bytes, topic: str, route: Route) -> None:
         """Keep the route of a topic under its bytes."""
-        if len(self.routes) >= self._limit or self._entries >= 4 * self._limit:
+        if len(self.routes) >= self._limit or self._entries >= 2 * self._limit:
             self.clear()
         self.routes[key] = route
         level = self._root
