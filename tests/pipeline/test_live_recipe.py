@@ -45,7 +45,8 @@ class Run:
         )
         self.said: list[str] = []
         self._news = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -64,7 +65,9 @@ class Run:
     def end(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=60)
+        self._reader.join(timeout=60)
         assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def test_what_is_published_after_the_stream_says_that_it_listens_is_delivered(tmp_path: Path):
