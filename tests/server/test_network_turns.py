@@ -169,3 +169,19 @@ async def test_nats_without_room_lets_those_wait_whom_it_carries_for_and_no_othe
     mesh.peers["near"].connection.is_paused = True  # by its own connection
     one._let_go_on()
     assert paused() == ["near"]
+
+
+@pytest.mark.parametrize("skew_ms", [0.0, 1_000.0, 1_001.0, -5_000.0])
+async def test_only_a_clock_that_is_off_by_more_than_a_second_is_warned_of(
+    skew_ms: float, caplog: pytest.LogCaptureFixture
+):
+    mesh: Any = Mesh()
+    link = SimpleNamespace(is_up=True, skew_ms=skew_ms)
+    mesh.peers = {"b": SimpleNamespace(link=link, problem="")}
+    mesh.most_skew_ms = 0
+    with caplog.at_level("INFO", "nearcast.network"):
+        network(mesh, Still())._tell_of_links()
+
+    warned = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    expected = f"the clock of node b is {skew_ms / 1000:.3f} s off ours: set both"
+    assert warned == ([expected] if abs(skew_ms) > 1_000 else [])
