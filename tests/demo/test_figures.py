@@ -1,11 +1,13 @@
 """What the demonstration says about its figures follows from them, a loss as well as a gain."""
 
+import asyncio
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
+from nearcast.demo import story as telling
 from nearcast.demo.city import City, Place
 from nearcast.demo.needs import Needs
 from nearcast.demo.page import tables, verdicts
@@ -101,3 +103,23 @@ def test_an_installation_is_under_way_as_long_as_its_log_is_there(tmp_path: Path
     log.unlink()
     assert not needs.is_arriving()
     assert needs.progress() == "Installing ..."
+
+
+async def test_a_job_that_takes_its_time_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(telling, "_TELL_S", 0.02)
+    (tmp_path / "positions").mkdir()
+    said: list[str] = []
+    told = asyncio.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    async def work() -> str:
+        await told.wait()
+        return "done"
+
+    assert await telling._told_meanwhile(work(), tmp_path, say) == "done"
+    assert said[0] == "   0 s; written so far: positions"

@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from nearcast.demo.city import City, News
 from nearcast.demo.inhabitants import Inhabitants
@@ -25,6 +25,8 @@ LEAVES = 40
 # A short job runs much code once: Java's second compiler costs it more than it saves.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+_TELL_S = 10.0
+Outcome = TypeVar("Outcome")
 Say = Callable[[str], None]
 Show = Callable[[City, Sequence[News]], None]
 
@@ -98,7 +100,7 @@ async def tell(
         await inhabitants.go()
     if story.learned is not None:
         say("\nWas anything lost, doubled or late? (nearcast pipeline audit) ...")
-        story.audit = await _pipeline(brokers, "audit", directory / "audit")
+        story.audit = await _pipeline(brokers, "audit", directory / "audit", say=say)
     return story
 
 
@@ -160,7 +162,7 @@ async def _learn(
 
     say("\n3. It learns: Spark reads the nodes' logs (nearcast pipeline run) ...")
     nightly = brokers.directory / "nightly"
-    run = _pipeline(brokers, "run", nightly, "--brokers", str(story.nodes), "--no-audit")
+    run = _pipeline(brokers, "run", nightly, "--brokers", str(story.nodes), "--no-audit", say=say)
     begun_s = time.monotonic()
     story.steps = (await inhabitants.wait_for(run))["steps"]
     found = next(step["summary"] for step in story.steps if step["name"] == "plan")
@@ -209,8 +211,10 @@ async def _live(inhabitants: Inhabitants, brokers: Brokers, seconds: float, show
     )
 
 
-async def _pipeline(brokers: Brokers, job: str, output: Path, *options: str) -> dict[str, Any]:
-    """Run a job as a user would, in a process of its own."""
+async def _pipeline(
+    brokers: Brokers, job: str, output: Path, *options: str, say: Say
+) -> dict[str, Any]:
+    """Run a job as a user would, in a process of its own; say how far it is now and then."""
     inputs = [word for log in brokers.logs for word in ("--input", str(log))]
     leaves = ["--leaves", str(LEAVES)] if job == "run" else []
     command = [sys.executable, "-c", "from nearcast.cli import main; main()", "pipeline", job]
@@ -221,7 +225,7 @@ async def _pipeline(brokers: Brokers, job: str, output: Path, *options: str) -> 
         env={"SPARK_SUBMIT_OPTS": _JAVA, **os.environ},
     )  # fmt: skip
     try:
-        stdout, stderr = await process.communicate()
+        stdout, stderr = await _told_meanwhile(process.communicate(), output, say)
     except asyncio.CancelledError:  # Ctrl-C
         process.terminate()
         raise
@@ -233,3 +237,16 @@ async def _pipeline(brokers: Brokers, job: str, output: Path, *options: str) -> 
             f"pipeline {job} did not end well: {words[-1] if words else 'no word'}"
         ) from None
     return found
+
+
+async def _told_meanwhile(work: Coroutine[Any, Any, Outcome], output: Path, say: Say) -> Outcome:
+    """Wait for a job; say every ten seconds how long it has run and what it has written."""
+    task, begun_s = asyncio.ensure_future(work), time.monotonic()
+    while not (await asyncio.wait({task}, timeout=_TELL_S))[0]:
+        say(f"   {time.monotonic() - begun_s:.0f} s{_written(output)}")
+    return task.result()
+
+
+def _written(output: Path) -> str:
+    tables = sorted(one.name for one in output.glob("*") if one.is_dir())
+    return f"; written so far: {', '.join(tables)}" if tables else ""
