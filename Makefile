@@ -7,7 +7,7 @@ SETUP  := PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
 .PHONY: help setup run-setup demo test test-plain test-spark test-java test-quick lint format soak mutants bench forget-kernels clean
 
 help:
-	@echo "make demo        see what it does: a city on four nodes (about two minutes)"
+	@echo "make demo        see what it does: a city on four nodes"
 	@echo "make test        all checks and tests (ten to fifteen minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make setup       install everything that the others need, and run nothing"
