@@ -346,3 +346,14 @@ def test_a_node_wakes_to_let_another_one_stand_in_for_one_that_it_cannot_hear() 
 
     assert before is None or before > now + 1_000
     assert geography.wake_at() == now + 1_000
+
+
+@pytest.mark.parametrize("key", [b"c", b"u", b"en1/7"])
+def test_a_plan_or_an_event_in_the_journal_that_cannot_be_read_is_set_aside(key: bytes) -> None:
+    node = MqttNode("n0", 1, spaces=[SpaceSettings(space=SPACE)])
+    node.node.state.set_note(key, b"\xc1 is no plan and no event", 1 << 62)
+    node.turn(1)
+    node.restart(2)
+
+    assert key not in node.node.state.notes
+    assert node.mesh.plans == (0, 0)

@@ -11,6 +11,9 @@ import pytest
 import uvloop
 
 from nearcast.model.errors import EnvironmentProblem
+from nearcast.node import Node
+from nearcast.server import listening
+from nearcast.server.client_log import NodeEntrance
 from nearcast.server.listening import take_port
 
 HERE = "127.0.0.1"
@@ -103,3 +106,25 @@ def test_an_address_of_another_machine_is_told_of(make_loop: MakeLoop):
             await take_port("tcp", "203.0.113.1", 0)
 
     run(make_loop, work)
+
+
+async def test_a_port_on_which_nothing_could_be_accepted_is_served_again_after_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(listening, "_PAUSE_S", 0.05)
+    door = await take_port("tcp", HERE, 0)
+    await door.open(Greeter)
+    for taken in door._sockets:
+        door._pause(taken, OSError(24, "Too many open files"))
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection(HERE, door.port)
+        assert await reader.read() == b"hello"
+    writer.close()
+    door.close()
+
+
+def test_a_connection_that_is_closed_at_once_is_counted():
+    node = Node()
+    NodeEntrance(node).refused()
+
+    assert node.counters.connects_refused == 1
