@@ -298,6 +298,30 @@ def test_a_gateway_gives_back_the_memory_of_what_is_over() -> None:
     assert len(node.pursuit) == 0
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_holder_drops_the_match_of_an_event_at_its_deadline(is_answered: bool) -> None:
+    holder = Holder(0, 1, TIMING)
+    holder.receive(Register(1, "s", 1, (Span(("q0",), WEST, 0, None),)), now=0)
+    match = one(holder.receive(Offer(2, Event((2, 1), WEST, 5, 900, 1), 1, ("q0",)), now=6), Match)
+    if is_answered:
+        holder.receive(Matched(1, match.event.event_id, match.revision), now=7)
+    assert len(holder._pursuit) == 1
+    holder.advance(now=900)
+
+    assert len(holder._pursuit) == 0
+
+
+def test_a_gateway_remembers_an_event_that_it_delivered_until_its_deadline() -> None:
+    node = Node(0, halves())
+    node.gateway.subscribe("s", WEST, now=0)
+    for number, deadline in ((1, 9_000), (2, 10_001)):
+        event = Event((2, number), WEST, 5, deadline, qos=1)
+        node.gateway.matched(Match(1, event, 1, ("s",)), now=10)
+    node.gateway.advance(now=10_000)
+
+    assert node.gateway._subscriptions["s"].delivered == {(2, 2): 10_001}
+
+
 def test_qos_0_is_offered_and_matched_once_without_pursuit() -> None:
     node, west = Node(0, halves()), Holder(0, 1, TIMING)
     west.receive(one(node.gateway.subscribe("s", WEST, now=0), Register), now=1)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from nearcast.model import Attribute, Space
 from nearcast.network import interests
-from nearcast.network import interests as interests_module
 from nearcast.network.interests import Interests
 from nearcast.network.messages import Interest, decode, encode
 from nearcast.node import SpaceSettings
@@ -218,19 +217,3 @@ def test_of_groups_without_members_only_the_last_are_remembered(
 
     found = [mine.group(number) for number in range(1, 6)]
     assert found == [None, None, ("g2", "jobs"), ("g3", "jobs"), ("g4", "jobs")]
-
-
-def test_groups_that_were_left_are_remembered_up_to_a_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(interests_module, "_MOST_LEFT", 10)
-    interests = Interests()
-    for number in range(50):
-        session = Session("m", 1)
-        session.link = Connection()
-        one = Subscription(session, f"$share/g{number}/job/#", f"g{number}", "job/#", 1)
-        session.subscriptions[one.text] = one
-        interests.came(one)
-        interests.take_change()
-        interests.went(one)
-    assert len(interests._left_groups) == 10
