@@ -1,30 +1,155 @@
-"""Compile every kernel and keep it on the disk: `python -m nearcast.warming`, part of set-up."""
+"""Compile kernels before they are needed: `python -m nearcast.warming`, in parallel, with progress.
+
+Worker processes share a directory of `kernel_files.py`. Each takes one kernel after the other that
+no other process is at, of this program or of another one; in the end all that was asked for is
+there, whoever compiled it. A worker has low priority, and ends with the process that started it.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from nearcast import kernel_files, kernels
+
+_WHOLE = {
+    "intervals": "nearcast.index.interval_skip_list",
+    "plans": "nearcast.locality.kernels",
+}
+"""Parts that brokers do not need: one function each, which calls everything once."""
+PARTS = (*kernels.PARTS, *_WHOLE)
+_FIRST = ("_box_change.add", "_box_top.top_points", "_box_change.move", ".receive", ".send")
+"""What takes longest comes first, so that no processor is idle in the end."""
+_PROGRESS_S = 3.0
 
 
-def warm_up() -> None:
-    """Ask every compiled part something small; minutes the first time, seconds from then on."""
-    from nearcast.index import warm_up as warm_up_index
-    from nearcast.locality.kernels import warm_up as warm_up_plans
-    from nearcast.locality.tracks import TrackCleaner
-    from nearcast.matching.warming import warm_up as warm_up_matcher
-    from nearcast.ordering import warm_up as warm_up_order
-    from nearcast.retained import DecisionProcess, Rates, Weights, learn, shipped_policy, solve
+class Task(NamedTuple):
+    """Something to compile, by one process."""
 
-    warm_up_index()
-    warm_up_matcher()
-    warm_up_plans()
-    warm_up_order()
-    one = np.zeros(1)
-    TrackCleaner(1.0, 1.0).clean(one > 0, one.astype(np.int64), one, one)
-    process = DecisionProcess(Rates(publish=0.5), Weights(omega=0.5, message_cost=5.0))
-    solve(process)
-    learn(process, seed=1)
-    shipped_policy().waits(1.0, 0.1, 1.0, 0, 1)
+    name: str
+    run: Callable[[], object]
+
+
+def tasks(parts: Sequence[str]) -> list[Task]:
+    """Return what there is to compile for some parts, what takes longest first."""
+    found: list[Task] = []
+    for part in parts:
+        if part in _WHOLE:
+            found.append(Task(part, import_module(_WHOLE[part]).warm_up))
+        else:
+            found += [
+                Task(one.name, partial(kernels.compile_entry, one.function))
+                for one in kernels.entries(part)
+            ]
+    return sorted(found, key=lambda task: _weight(task.name))
+
+
+def _weight(name: str) -> int:
+    return next((i for i, end in enumerate(_FIRST) if name.endswith(end)), len(_FIRST))
+
+
+def work(directory: Path, parts: Sequence[str]) -> None:
+    """Compile what is still missing of these parts, sharing the work with other processes."""
+    kernel_files.use(directory)
+    todo = tasks(parts)
+    for waits in (False, True):  # then what others were at: they may have been ended
+        for task in todo:
+            _do(task, directory, waits=waits)
+    for part in parts:
+        (directory / f"{part}.done").touch()
+
+
+def _do(task: Task, directory: Path, *, waits: bool) -> None:
+    done, lock = directory / f"{task.name}.done", kernel_files.Lock(f"{task.name}.task")
+    if done.exists() or not lock.acquire(wait=waits):
+        return
+    try:
+        if not done.exists():
+            task.run()
+            done.touch()
+    finally:
+        lock.release()
+
+
+# -- workers -----------------------------------------------------------------------------------
+
+
+def processors() -> int:
+    """Return how many workers make sense here."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_command(directory: Path, parts: Sequence[str]) -> list[str]:
+    """Return the command of a worker; it ends when its standard input does."""
+    return [sys.executable, "-P", "-m", "nearcast.warming", "--worker", str(directory), *parts]
+
+
+def _be_a_worker(directory: Path, parts: Sequence[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.nice(10)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    work(directory, parts)
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # nothing is ever written: this returns when the parent is gone
+    os._exit(1)
+
+
+def warm_up(parts: Sequence[str], say: Callable[[str], object]) -> int:
+    """Compile these parts in parallel, with a line of progress now and then; return 0, or 1."""
+    directory = kernel_files.choose(list(parts))
+    if kernel_files.is_warm(directory.parent, list(parts)):
+        say(f"All kernels are compiled, in {directory}")
+        return 0
+    names = [task.name for task in tasks(parts)]
+    began = time.monotonic()
+    say(f"Compiling {len(names)} kernels on {processors()} processors, into {directory} ...")
+    workers = [
+        subprocess.Popen(worker_command(directory, parts), stdin=subprocess.PIPE)  # noqa: S603
+        for _ in range(processors())
+    ]
+    while any(worker.poll() is None for worker in workers):
+        try:
+            workers[0].wait(_PROGRESS_S)
+            workers[-1].wait(_PROGRESS_S)
+        except subprocess.TimeoutExpired:
+            done = sum((directory / f"{name}.done").exists() for name in names)
+            say(f"  {done} of {len(names)} after {time.monotonic() - began:.0f} s")
+    for worker in workers:
+        worker.communicate()
+    took_s = time.monotonic() - began
+    if any(worker.returncode for worker in workers):
+        say(f"Some kernels were not compiled, in {took_s:.0f} s: they will be when they are called")
+        return 1
+    say(f"Compiled {len(names)} kernels in {took_s:.0f} s")
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says: `[part ...]`, or `--worker directory part ...`."""
+    if arguments[:1] == ["--worker"]:
+        _be_a_worker(Path(arguments[1]), arguments[2:])
+        return 0
+    unknown = set(arguments) - set(PARTS)
+    if unknown:
+        _say(f"unknown: {', '.join(unknown)}; known parts: {', '.join(PARTS)}")
+        return 2
+    return warm_up(arguments or PARTS, _say)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - a command
 
 
 if __name__ == "__main__":
-    warm_up()
+    sys.exit(main(sys.argv[1:]))

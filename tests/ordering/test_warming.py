@@ -1,4 +1,4 @@
-"""After `warm_up()` no message waits for a compiler."""
+"""After `load()` no message waits for a compiler."""
 
 import subprocess
 import sys
@@ -6,7 +6,8 @@ import sys
 SCRIPT = """
 import sys
 
-from nearcast.ordering import DeltaCausal, Message, warm_up
+from nearcast.kernels import load
+from nearcast.ordering import DeltaCausal, Message
 
 
 def compiled():
@@ -19,7 +20,7 @@ def compiled():
     }
 
 
-warm_up()
+load(["ordering"])
 before = compiled()
 members = {name: DeltaCausal(name, lifetime=1.0, skew=0.1) for name in "abcdef"}
 late = []

@@ -38,10 +38,10 @@ def __getattr__(name: str) -> object:
 def warm_up() -> None:
     """Compile every kernel of both indexes, or load it from the disk.
 
-    About two minutes of one processor the first time, under a second later. The kernels are kept
-    beside the package, or in `NUMBA_CACHE_DIR`.
+    More than a minute of one processor the first time, a second later; see `nearcast.warming`.
     """
-    from nearcast.index import box_index, interval_skip_list
+    from nearcast.index import interval_skip_list
+    from nearcast.kernels import load
 
-    box_index.warm_up()
+    load(["matching"])
     interval_skip_list.warm_up()

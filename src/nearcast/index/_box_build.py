@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from nearcast.index._box_pools import (
     FILL,
@@ -36,9 +35,10 @@ from nearcast.index._box_pools import (
     Whole,
 )
 from nearcast.index._box_split import CROWD, LEAST, MANY, choose, crowd, partition
+from nearcast.kernels import inner
 
 
-@njit(cache=True)
+@inner
 def fresh_leaf(s: Any) -> Whole:
     """Take a leaf from the free list or the pool's end; its places are all void."""
     leaf = s.meta[M_LEAF_FREE]
@@ -57,14 +57,14 @@ def fresh_leaf(s: Any) -> Whole:
     return leaf
 
 
-@njit(cache=True)
+@inner
 def free_leaf(s: Any, leaf: Whole) -> None:
     """Give a leaf back."""
     s.leaf_node[leaf] = s.meta[M_LEAF_FREE]
     s.meta[M_LEAF_FREE] = leaf
 
 
-@njit(cache=True)
+@inner
 def fresh_pair(s: Any) -> Whole:
     """Take two neighbouring nodes; return the left one."""
     pair = s.meta[M_NODE_FREE]
@@ -76,14 +76,14 @@ def fresh_pair(s: Any) -> Whole:
     return pair
 
 
-@njit(cache=True)
+@inner
 def free_pair(s: Any, pair: Whole) -> None:
     """Give two neighbouring nodes back."""
     s.links[pair * 16 + L_PARENT] = s.meta[M_NODE_FREE]
     s.meta[M_NODE_FREE] = pair
 
 
-@njit(cache=True)
+@inner
 def clear_bounds(s: Any, node: Whole) -> None:
     """Make a node's bounds those of no box."""
     dims = s.meta[M_DIMS]
@@ -99,7 +99,7 @@ def clear_bounds(s: Any, node: Whole) -> None:
     s.bounds[at + 2] = -np.inf
 
 
-@njit(cache=True)
+@inner
 def widen(
     bounds: Any,
     node: Whole,
@@ -129,7 +129,7 @@ def widen(
     bounds[b + np.uint64(2)] = max(bounds[b + np.uint64(2)], weight)
 
 
-@njit(cache=True)
+@inner
 def gather_bounds(bounds: Any, nodes: Any, links: Any, node: Whole, dims: Whole) -> Truth:
     """Make an inner node's bounds and planes those of its children; say whether they changed."""
     size = 4 * dims + 3
@@ -148,7 +148,7 @@ def gather_bounds(bounds: Any, nodes: Any, links: Any, node: Whole, dims: Whole)
     return changed
 
 
-@njit(cache=True)
+@inner
 def set_planes(bounds: Any, nodes: Any, links: Any, node: Whole, dims: Whole) -> None:
     """Copy the children's hulls in the node's test attribute to where queries look."""
     size = 4 * dims + 3
@@ -159,7 +159,7 @@ def set_planes(bounds: Any, nodes: Any, links: Any, node: Whole, dims: Whole) ->
     nodes[node * 8 + 3] = bounds[at + size + 3]
 
 
-@njit(cache=True)
+@inner
 def _fill_leaf(
     s: Any,
     node: Whole,
@@ -205,7 +205,7 @@ def _fill_leaf(
     s.bits[node * 8] = dims_seen
 
 
-@njit(cache=True)
+@inner
 def build(
     s: Any, root: Whole, box: Any, keys: Any, ages: Any, narrow: Any, weights: Any, placed: Any
 ) -> Truth:
@@ -264,7 +264,7 @@ def build(
     return True
 
 
-@njit(cache=True)
+@inner
 def _close(s: Any, made: Any) -> None:
     """Set bounds, planes and heights of the nodes made, children before parents."""
     for k in range(len(made) - 1, -1, -1):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from nearcast.index._box_build import build
 from nearcast.index._box_pools import (
@@ -43,11 +42,12 @@ from nearcast.index._box_tree import (
     size_of,
     slot_of,
 )
+from nearcast.kernels import entry_point, inner
 
 OK, KEY_IN_USE, KEY_MISSING, BAD_BOX = -1, -2, -3, -4
 
 
-@njit(cache=True)
+@inner
 def is_box(box: Any) -> Truth:
     """Say whether low <= high for all attributes, with no NaN, nor +inf low, nor -inf high."""
     for i in range(box.size // 2):
@@ -57,13 +57,13 @@ def is_box(box: Any) -> Truth:
     return True
 
 
-@njit(cache=True)
+@entry_point("int64")
 def is_box_given(address: Whole) -> Truth:
     """Say whether what Python has written down is a box."""
     return is_box(_box_given(address, pools_at(address).meta[M_DIMS]))
 
 
-@njit(cache=True)
+@entry_point("float64[::1], int64")
 def first_bad_box(box: Any, dims: Whole) -> Whole:
     """Return the first row that is no box, or -1."""
     for row in range(box.size // (2 * dims)):
@@ -72,7 +72,7 @@ def first_bad_box(box: Any, dims: Whole) -> Whole:
     return -1
 
 
-@njit(cache=True)
+@inner
 def _box_given(address: Whole, dims: Whole) -> Any:
     """Return the box that Python has written down, low and high alternating."""
     low, high = event_at(address, dims)
@@ -82,7 +82,7 @@ def _box_given(address: Whole, dims: Whole) -> Any:
     return box
 
 
-@njit(cache=True)
+@entry_point("int64, int64, float64")
 def add(address: Whole, key: Whole, weight: Real) -> Whole:
     """Add the box written down under a new key."""
     s = pools_at(address)
@@ -101,7 +101,7 @@ def add(address: Whole, key: Whole, weight: Real) -> Whole:
     return status
 
 
-@njit(cache=True)
+@entry_point("int64, int64")
 def move(address: Whole, key: Whole) -> Whole:
     """Give a key the box written down; age and weight stay."""
     s = pools_at(address)
@@ -120,7 +120,7 @@ def move(address: Whole, key: Whole) -> Whole:
     return _insert(s, box, key, age, narrow, weight, slot)
 
 
-@njit(cache=True)
+@entry_point("int64, int64")
 def remove(address: Whole, key: Whole) -> Whole:
     """Remove a key and its box."""
     s = pools_at(address)
@@ -135,7 +135,7 @@ def remove(address: Whole, key: Whole) -> Whole:
     return OK
 
 
-@njit(cache=True)
+@entry_point("int64, int64")
 def find(address: Whole, key: Whole) -> Whole:
     """Return a key's position, or -1."""
     s = pools_at(address)
@@ -143,13 +143,13 @@ def find(address: Whole, key: Whole) -> Whole:
     return np.int64(s.slots[slot]) if slot >= 0 else np.int64(-1)
 
 
-@njit(cache=True)
+@entry_point("int64, int64")
 def size(address: Whole, node: Whole) -> Whole:
     """Return how many boxes a subtree holds."""
     return size_of(pools_at(address), node)
 
 
-@njit(cache=True)
+@entry_point("int64, int64, int64")
 def rebuild(address: Whole, node: Whole, count: Whole) -> None:
     """Build a subtree of `count` boxes again, in place; its bounds do not change."""
     s = pools_at(address)
@@ -159,14 +159,14 @@ def rebuild(address: Whole, node: Whole, count: Whole) -> None:
     _relocate(s, node, boxes, keys, ages, narrows, weights, slots)
 
 
-@njit(cache=True)
+@entry_point("int64")
 def everything(address: Whole) -> Any:
     """Return copies of all boxes, keys, ages, narrownesses and weights, in leaf order."""
     s = pools_at(address)
     return collected(s, 0, s.meta[M_COUNT], 0)
 
 
-@njit(cache=True)
+@entry_point("int64, float64[::1], int64[::1], uint32[::1], float64[::1], float64[::1]")
 def build_all(address: Whole, boxes: Any, keys: Any, ages: Any, narrow: Any, weights: Any) -> Whole:
     """Fill empty pools; return OK, the row of a repeated key, or BAD_BOX if there is no room."""
     s = pools_at(address)
@@ -180,13 +180,13 @@ def build_all(address: Whole, boxes: Any, keys: Any, ages: Any, narrow: Any, wei
     return enter_all(s, keys, placed)
 
 
-@njit(cache=True)
+@entry_point("int64, int32[::1]")
 def move_slots(address: Whole, old: Any) -> None:
     """Fill a larger hash table from the one before."""
     reenter_all(pools_at(address), old)
 
 
-@njit(cache=True)
+@entry_point("int64, int64, float64[::1]")
 def box_at(address: Whole, position: Whole, out: Any) -> None:
     """Write the box at a position."""
     s = pools_at(address)

@@ -10,8 +10,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from nearcast.index._box_change import first_bad_box
-from nearcast.index._box_pools import Floats, Ints
 from nearcast.model.box import ACCURACY_FLOOR
 from nearcast.model.errors import (
     KeyInUseError,
@@ -31,6 +29,8 @@ _SINGLE_RANKS: Final = dict(zip(RANKS, np.identity(3), strict=True))
 FLOOR_LOG2: Final = math.log2(ACCURACY_FLOOR)  # of a width, as a share of a known range
 FLOOR_LOG2_UNKNOWN: Final = -1074.0  # of a width where the range is unknown
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Bounds = Sequence[float] | npt.NDArray[Any]
 Rank = str | Mapping[str, float]
 
@@ -139,6 +139,8 @@ def boxes_of(lows: Floats, highs: Floats) -> Floats:
         )
     boxes = np.empty((len(lows), 2 * lows.shape[1]))
     boxes[:, 0::2], boxes[:, 1::2] = lows, highs
+    from nearcast.index._box_change import first_bad_box
+
     bad = int(first_bad_box(boxes.ravel(), lows.shape[1]))
     if bad >= 0:
         raise bad_box(lows[bad], highs[bad], f"row {bad}")

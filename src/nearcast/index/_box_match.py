@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from nearcast.index._box_pools import (
     HIGHEST,
@@ -33,6 +32,7 @@ from nearcast.index._box_pools import (
     pools_at,
     prefetch,
 )
+from nearcast.kernels import entry_point, inner
 
 NOT_FINITE = -1
 # Numba checks a signed index for being negative at every access, which keeps loops from being
@@ -44,7 +44,7 @@ I_CHILD, I_DIM, I_LEAF, I_COUNT = U(L_CHILD), U(L_DIM), U(L_LEAF), U(L_COUNT)
 NEARBY = 16  # events that need not be sorted among each other
 
 
-@njit(cache=True)
+@entry_point("float64[::1]")
 def is_finite(values: Any) -> Truth:
     """Say whether there is neither NaN nor infinity."""
     finite = True
@@ -53,7 +53,7 @@ def is_finite(values: Any) -> Truth:
     return finite
 
 
-@njit(cache=True)
+@inner
 def hits(coords: Any, base: Any, low: Real, high: Real) -> Any:
     """Return the places of a leaf, as bits, whose interval at coords[base] meets [low, high]."""
     found = ZERO
@@ -64,7 +64,7 @@ def hits(coords: Any, base: Any, low: Real, high: Real) -> Any:
     return found
 
 
-@njit(cache=True)
+@inner
 def leaf_hits(
     coords: Any, base: Any, bounded: Any, count: Any, low: Any, high: Any, at: Any, step: Any
 ) -> Any:
@@ -84,13 +84,13 @@ def leaf_hits(
     return found
 
 
-@njit(cache=True)
+@inner
 def lowest_bit(word: Any) -> Any:
     """Return the index of the lowest bit that is set."""
     return popcount((word & (~word + ONE)) - ONE)
 
 
-@njit(cache=True)
+@inner
 def popcount(word: Any) -> Any:
     """Count bits; LLVM knows the pattern and makes one instruction of it."""
     word -= (word >> ONE) & U(0x5555555555555555)
@@ -99,7 +99,7 @@ def popcount(word: Any) -> Any:
     return (word * U(0x0101010101010101)) >> U(56)
 
 
-@njit(cache=True)
+@inner
 def ask_for_leaf(links: Any, coords: Any, node: Any, block: Any) -> None:
     """Have the bounds in the first attribute of a leaf brought here, if the node is one."""
     if links[node * SIXTEEN + I_CHILD] < 0:
@@ -108,7 +108,7 @@ def ask_for_leaf(links: Any, coords: Any, node: Any, block: Any) -> None:
             prefetch(coords, base + U(8 * line))
 
 
-@njit(cache=True)
+@entry_point("int64, boolean, boolean")
 def match_one(address: Whole, is_point: Truth, finite: Truth) -> Whole:
     """Write the keys of the boxes that meet the event; return how many there are.
 
@@ -158,7 +158,7 @@ def match_one(address: Whole, is_point: Truth, finite: Truth) -> Whole:
     return _scan(leaves, waiting, links, bits, coords, keys, low, high, out, count)
 
 
-@njit(cache=True)
+@inner
 def _scan(
     leaves: Any,
     waiting: Whole,
@@ -187,13 +187,13 @@ def _scan(
     return count
 
 
-@njit(cache=True)
+@entry_point("int64")
 def match_point(address: Whole) -> Whole:
     """Do as `match_one` does for a point of finite numbers, at the price of one argument."""
     return match_one(address, True, True)
 
 
-@njit(cache=True)
+@entry_point("int64, float64[::1], int32[::1]")
 def nearby_order(address: Whole, low: Any, order: Any) -> None:
     """Write the events in an order in which neighbours visit the same part of the tree.
 
@@ -226,7 +226,7 @@ def nearby_order(address: Whole, low: Any, order: Any) -> None:
         stack.append((child + 1, left, end))
 
 
-@njit(cache=True)
+@inner
 def _columns(rows: Any, order: Any, dims: Whole) -> Any:
     """Return the rows in a certain order, attribute after attribute."""
     n = order.size
@@ -238,7 +238,7 @@ def _columns(rows: Any, order: Any, dims: Whole) -> Any:
     return columns
 
 
-@njit(cache=True)
+@entry_point("int64, float64[::1], float64[::1], int32[::1], int32[::1], int64[::1]")
 def match_chunk(  # noqa: PLR0915 - one loop, whose parts share all they know
     address: Whole, lows: Any, highs: Any, order: Any, pair_events: Any, pair_keys: Any
 ) -> Whole:
@@ -305,7 +305,7 @@ def match_chunk(  # noqa: PLR0915 - one loop, whose parts share all they know
     return np.int64(count)
 
 
-@njit(cache=True)
+@entry_point("int32[::1], int64[::1], int64, int64[::1], int64[::1]")
 def sort_pairs(pair_events: Any, pair_keys: Any, count: Whole, starts: Any, out: Any) -> None:
     """Sort pairs by event: the keys of event k become out[starts[k]:starts[k + 1]]."""
     n = starts.size - 1
@@ -321,7 +321,7 @@ def sort_pairs(pair_events: Any, pair_keys: Any, count: Whole, starts: Any, out:
         cursor[event] += 1
 
 
-@njit(cache=True)
+@entry_point("int32[::1], int64[::1], int64[::1], int64[::1], int64[::1]")
 def put_back(order: Any, starts: Any, found: Any, offsets: Any, out: Any) -> None:
     """Copy the keys of event order[k] from found[starts[k]:] to out[offsets[order[k]]:]."""
     for k in range(order.size):

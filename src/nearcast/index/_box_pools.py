@@ -29,9 +29,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from nearcast.kernels import inner
 
 LEAF = 64  # boxes a leaf can hold: hits are the bits of one word
 FILL = 52  # boxes a leaf holds after a build
@@ -106,13 +108,13 @@ def _typed_pointer(_context: Any, _address: Any) -> Any:
 _pointer: Any = intrinsic(_typed_pointer)
 
 
-@njit(cache=True)
+@inner
 def table_at(address: int) -> Any:
     """Return the table of addresses that lies at an address."""
     return carray(_pointer(address), (T_SIZE,), np.int64)
 
 
-@njit(cache=True)
+@inner
 def pools_at(address: int) -> Any:
     """Return the pools whose addresses and lengths the table at an address holds."""
     table = table_at(address)
@@ -134,7 +136,7 @@ def pools_at(address: int) -> Any:
     )
 
 
-@njit(cache=True)
+@inner
 def event_at(address: int, dims: int) -> Any:
     """Return the lows and the highs of the event or box that Python has written down."""
     table = table_at(address)
@@ -143,7 +145,7 @@ def event_at(address: int, dims: int) -> Any:
     return low, high
 
 
-@njit(cache=True)
+@inner
 def found_at(address: int) -> Any:
     """Return where Python expects the keys that were found."""
     table = table_at(address)

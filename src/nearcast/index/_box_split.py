@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from nearcast.index._box_pools import (
     HIGHEST,
@@ -29,6 +28,7 @@ from nearcast.index._box_pools import (
     Truth,
     Whole,
 )
+from nearcast.kernels import inner
 
 MANY = 2048  # boxes from which on a sample's quantile is as good as the true one
 CROWD = 32  # boxes met by a point that are not many
@@ -37,7 +37,7 @@ LEAST = 12  # boxes that a build leaves in a leaf at least, where there are more
 POOR = 1.7  # expected cost from which a split in space is not worth having
 
 
-@njit(cache=True)
+@inner
 def route_value(box: Any, at: Whole, route: Whole, dims: Whole, narrow: Real) -> Real:
     """Return the number of a box by which a route decides."""
     if route < 2 * dims:
@@ -45,7 +45,7 @@ def route_value(box: Any, at: Whole, route: Whole, dims: Whole, narrow: Real) ->
     return narrow
 
 
-@njit(cache=True)
+@inner
 def _apart(box: Any, order: Any, start: Whole, end: Whole, step: Whole, dims: Whole) -> Whole:
     """Return the coordinate in which open and bounded boxes are best separated, or -1."""
     best, best_route = 0, -1
@@ -62,7 +62,7 @@ def _apart(box: Any, order: Any, start: Whole, end: Whole, step: Whole, dims: Wh
     return -1
 
 
-@njit(cache=True)
+@inner
 def _cost(
     box: Any, order: Any, start: Whole, end: Whole, step: Whole, dims: Whole, i: Whole
 ) -> Any:
@@ -110,7 +110,7 @@ def _cost(
     return (left + right) / whole, 2 * i + side
 
 
-@njit(cache=True)
+@inner
 def crowd(box: Any, order: Any, start: Whole, end: Whole, dims: Whole) -> Real:
     """Return how many of the boxes contain the centre of one of them, by a sample."""
     step, probes = 256, 64
@@ -136,7 +136,7 @@ def crowd(box: Any, order: Any, start: Whole, end: Whole, dims: Whole) -> Real:
     return found * step / probes
 
 
-@njit(cache=True)
+@inner
 def choose(box: Any, order: Any, start: Whole, end: Whole, dims: Whole) -> Any:
     """Return route, test attribute, and whether to take sets apart, for order[start:end]."""
     step = max(1, (end - start) // SAMPLE)
@@ -155,7 +155,7 @@ def choose(box: Any, order: Any, start: Whole, end: Whole, dims: Whole) -> Any:
     return best_route, best_route // 2, False
 
 
-@njit(cache=True)
+@inner
 def _select(values: Any, order: Any, start: Whole, end: Whole, nth: Whole) -> None:
     """Quickselect: values[nth] becomes what it would be if values[start:end] were sorted."""
     lo, hi = start, end - 1
@@ -182,7 +182,7 @@ def _select(values: Any, order: Any, start: Whole, end: Whole, nth: Whole) -> No
             return
 
 
-@njit(cache=True)
+@inner
 def _pack(values: Any, order: Any, start: Whole, end: Whole, bar: Real, equal: Truth) -> Whole:
     """Move what is below the bar (or equal to it, if asked) to the left; return the border."""
     at = start
@@ -195,7 +195,7 @@ def _pack(values: Any, order: Any, start: Whole, end: Whole, bar: Real, equal: T
     return at
 
 
-@njit(cache=True)
+@inner
 def _divide(values: Any, order: Any, start: Whole, end: Whole, nth: Whole) -> Any:
     """Split at a value near the nth, equal values together; return the border and the bar.
 
@@ -215,7 +215,7 @@ def _divide(values: Any, order: Any, start: Whole, end: Whole, nth: Whole) -> An
     return upto, bar
 
 
-@njit(cache=True)
+@inner
 def _divide_roughly(
     box: Any, order: Any, start: Whole, end: Whole, nth: Whole, route: Whole, dims: Whole
 ) -> Any:
@@ -237,7 +237,7 @@ def _divide_roughly(
     return np.int64(border), bar
 
 
-@njit(cache=True)
+@inner
 def _divide_by_rank(
     ages: Any, values: Any, order: Any, start: Whole, end: Whole, nth: Whole
 ) -> Any:
@@ -260,7 +260,7 @@ def _divide_by_rank(
     return nth, bar, values[nth]
 
 
-@njit(cache=True)
+@inner
 def partition(
     box: Any,
     narrow: Any,

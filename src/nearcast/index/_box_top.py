@@ -14,7 +14,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from nearcast.index._box_match import (
     EIGHT,
@@ -44,6 +43,7 @@ from nearcast.index._box_pools import (
     pools_at,
     prefetch,
 )
+from nearcast.kernels import entry_point, inner
 
 SLACK = 1.0 - 1e-12  # a bound may be rounded up, but must not exceed the score it bounds
 RANKED = U(1) << U(63)  # marks a node on the stack as one half of a split by rank
@@ -51,7 +51,7 @@ I_ROUTE = U(L_ROUTE)
 TOGETHER = 16  # leaves that are looked at together
 
 
-@njit(cache=True)
+@inner
 def _offset(low: Real, high: Real, x: Real) -> Real:
     """Return how far x is from the centre of [low, high]: 0 there, 1 at the borders."""
     below, above = x * 0.5 - low * 0.5, high * 0.5 - x * 0.5
@@ -61,7 +61,7 @@ def _offset(low: Real, high: Real, x: Real) -> Real:
     return abs(below - above) / width
 
 
-@njit(cache=True)
+@inner
 def _centre(coords: Any, base: Any, point: Any) -> Real:
     """Return the root mean square of a box's offsets; an open side counts as 0."""
     total = 0.0
@@ -72,7 +72,7 @@ def _centre(coords: Any, base: Any, point: Any) -> Real:
     return math.sqrt(total / point.size)
 
 
-@njit(cache=True)
+@inner
 def _least_offset(least: Real, low: Real, high: Real, most: Real, x: Real) -> Real:
     """Return a bound of the offset for lows in [least, low] and highs in [high, most]."""
     if least == -np.inf or most == np.inf:
@@ -86,7 +86,7 @@ def _least_offset(least: Real, low: Real, high: Real, most: Real, x: Real) -> Re
     return 0.0
 
 
-@njit(cache=True)
+@inner
 def _least_centre(bounds: Any, at: Whole, point: Any) -> Real:
     """Return a bound of the distance from the centre, for boxes within a leaf's bounds."""
     total = 0.0
@@ -99,7 +99,7 @@ def _least_centre(bounds: Any, at: Whole, point: Any) -> Real:
     return math.sqrt(total / point.size) * SLACK
 
 
-@njit(cache=True)
+@inner
 def _in_hull(bounds: Any, at: Whole, point: Any) -> Truth:
     """Say whether the point is inside the hull of a leaf's boxes."""
     for i in range(point.size):
@@ -109,7 +109,7 @@ def _in_hull(bounds: Any, at: Whole, point: Any) -> Truth:
     return True
 
 
-@njit(cache=True)
+@inner
 def _bound(bounds: Any, at: Whole, blend: Any) -> Real:
     """Return what no score in a node is under; its rank bounds begin at bounds[at]."""
     score = 0.0
@@ -120,19 +120,19 @@ def _bound(bounds: Any, at: Whole, blend: Any) -> Real:
     return score
 
 
-@njit(cache=True)
+@inner
 def _before(scores: Any, ages: Any, a: Whole, b: Whole) -> Truth:
     return scores[a] < scores[b] or (scores[a] == scores[b] and ages[a] < ages[b])
 
 
-@njit(cache=True)
+@inner
 def _swap(scores: Any, ages: Any, items: Any, a: Whole, b: Whole) -> None:
     scores[a], scores[b] = scores[b], scores[a]
     ages[a], ages[b] = ages[b], ages[a]
     items[a], items[b] = items[b], items[a]
 
 
-@njit(cache=True)
+@inner
 def _rise(scores: Any, ages: Any, items: Any, at: Whole) -> None:
     """Restore a heap, the worst on top, whose entry `at` may belong higher."""
     while at:
@@ -143,7 +143,7 @@ def _rise(scores: Any, ages: Any, items: Any, at: Whole) -> None:
         at = up
 
 
-@njit(cache=True)
+@inner
 def _sink(scores: Any, ages: Any, items: Any, n: Whole) -> None:
     """Restore a heap of n whose top may belong lower."""
     at = 0
@@ -157,7 +157,7 @@ def _sink(scores: Any, ages: Any, items: Any, n: Whole) -> None:
         at = down
 
 
-@njit(cache=True)
+@inner
 def _scan(
     s: Any, leaves: Any, point: Any, blend: Any, scores: Any, ages: Any, best: Any, n: Whole
 ) -> Whole:
@@ -199,7 +199,7 @@ def _scan(
     return n
 
 
-@njit(cache=True)
+@inner
 def _search(s: Any, point: Any, blend: Any, stack: Any, scores: Any, ages: Any, best: Any) -> Whole:
     """Leave the best boxes in a heap (worst on top); return how many.
 
@@ -253,7 +253,7 @@ def _search(s: Any, point: Any, blend: Any, stack: Any, scores: Any, ages: Any, 
     return _scan(s, leaves[:waiting], point, blend, scores, ages, best, n)
 
 
-@njit(cache=True)
+@entry_point("int64, float64[::1], int32[::1], float64[::1], int64[:, ::1], boolean")
 def top_points(
     address: Whole, points: Any, order: Any, blend: Any, out: Any, finite: Truth
 ) -> Whole:

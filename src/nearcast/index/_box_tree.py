@@ -20,7 +20,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from nearcast.index._box_build import (
     build,
@@ -48,6 +47,7 @@ from nearcast.index._box_pools import (
     Whole,
 )
 from nearcast.index._box_split import route_value
+from nearcast.kernels import entry_point, inner
 
 FREE, TAKEN = -1, -2  # hash slots without a position: never used; of a box on its way
 MERGE = 52  # two sibling leaves with at most so many boxes become one
@@ -55,7 +55,7 @@ OPEN_WIDTH_LOG2 = 1024.0  # log2 of an open side where the attribute's range is 
 STEPS = 2.0**24  # narrowness is rounded to 1/STEPS, so that equal volumes tie
 
 
-@njit(cache=True)
+@inner
 def narrowness(box: Any, at: Whole, dims: Whole, extent: Any) -> Real:
     """Return the sum over the attributes of log2(width / range); see `BoxIndex`."""
     total = 0.0
@@ -76,14 +76,14 @@ def narrowness(box: Any, at: Whole, dims: Whole, extent: Any) -> Real:
     return math.floor(total * STEPS + 0.5) / STEPS
 
 
-@njit(cache=True)
+@entry_point("float64[::1], int64, float64[::1], float64[::1]")
 def narrowness_of_all(box: Any, dims: Whole, extent: Any, out: Any) -> None:
     """Write the narrowness of every box."""
     for k in range(out.size):
         out[k] = narrowness(box, k * 2 * dims, dims, extent)
 
 
-@njit(cache=True)
+@inner
 def _home(key: Whole, size: Whole) -> Whole:
     mixed = np.uint64(key)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
@@ -91,7 +91,7 @@ def _home(key: Whole, size: Whole) -> Whole:
     return np.int64(mixed & np.uint64(size - 1))
 
 
-@njit(cache=True)
+@inner
 def slot_of(s: Any, key: Whole) -> Whole:
     """Return the hash slot of a key, or -1 - the free slot where it would go."""
     size = s.slots.size
@@ -103,7 +103,7 @@ def slot_of(s: Any, key: Whole) -> Whole:
     return -1 - at
 
 
-@njit(cache=True)
+@inner
 def _forget(s: Any, at: Whole) -> None:
     """Free a hash slot and close the gap behind it (no tombstones)."""
     size = s.slots.size
@@ -118,7 +118,7 @@ def _forget(s: Any, at: Whole) -> None:
     s.slots[gap] = -1
 
 
-@njit(cache=True)
+@inner
 def enter_all(s: Any, keys: Any, placed: Any) -> Whole:
     """Enter keys at their positions into the hash table; return a repeated one's row, or -1."""
     for row in range(keys.size):
@@ -129,7 +129,7 @@ def enter_all(s: Any, keys: Any, placed: Any) -> Whole:
     return -1
 
 
-@njit(cache=True)
+@inner
 def reenter_all(s: Any, old: Any) -> None:
     """Enter what an older, smaller hash table held."""
     size = s.slots.size
@@ -141,7 +141,7 @@ def reenter_all(s: Any, old: Any) -> None:
             s.slots[at] = position
 
 
-@njit(cache=True)
+@inner
 def _descend(s: Any, box: Any, narrow: Real, age: Whole, weight: Real) -> Whole:
     """Return the leaf's node for a box, making all bounds on the way cover it."""
     dims = s.meta[M_DIMS]
@@ -161,7 +161,7 @@ def _descend(s: Any, box: Any, narrow: Real, age: Whole, weight: Real) -> Whole:
     return node
 
 
-@njit(cache=True)
+@inner
 def _put(
     s: Any, position: Whole, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real
 ) -> None:
@@ -183,7 +183,7 @@ def _put(
         s.weights[position] = weight
 
 
-@njit(cache=True)
+@inner
 def _insert(
     s: Any, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real, slot: Whole
 ) -> Whole:
@@ -200,7 +200,7 @@ def _insert(
     return _too_high(s, node)
 
 
-@njit(cache=True)
+@inner
 def _overflow(
     s: Any, node: Whole, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real, slot: Whole
 ) -> None:
@@ -217,7 +217,7 @@ def _overflow(
     _relocate(s, node, boxes, keys, ages, narrows, weights, slots)
 
 
-@njit(cache=True)
+@inner
 def _slots_of_all(s: Any, keys: Any) -> Any:
     slots = np.empty(keys.size, dtype=np.int64)
     for k in range(keys.size):
@@ -225,7 +225,7 @@ def _slots_of_all(s: Any, keys: Any) -> Any:
     return slots
 
 
-@njit(cache=True)
+@inner
 def _relocate(
     s: Any, node: Whole, boxes: Any, keys: Any, ages: Any, narrows: Any, weights: Any, slots: Any
 ) -> None:
@@ -236,7 +236,7 @@ def _relocate(
         s.slots[slots[k]] = placed[k]
 
 
-@njit(cache=True)
+@inner
 def _too_high(s: Any, node: Whole) -> Whole:
     """Return the lowest ancestor much higher than when it was built, or -1; note the depth."""
     height = s.links[node * 16 + L_HEIGHT]
@@ -251,7 +251,7 @@ def _too_high(s: Any, node: Whole) -> Whole:
     return found
 
 
-@njit(cache=True)
+@inner
 def size_of(s: Any, root: Whole) -> Whole:
     """Return how many boxes a subtree holds; O(its nodes)."""
     total = 0
@@ -267,7 +267,7 @@ def size_of(s: Any, root: Whole) -> Whole:
     return total
 
 
-@njit(cache=True)
+@inner
 def _clear(s: Any, root: Whole) -> None:
     """Give back everything below a node, and its leaf if it is one."""
     stack = [root]
@@ -282,7 +282,7 @@ def _clear(s: Any, root: Whole) -> None:
             free_leaf(s, s.links[node * 16 + L_LEAF])
 
 
-@njit(cache=True)
+@inner
 def collected(s: Any, root: Whole, count: Whole, room: Whole) -> Any:
     """Return copies of a subtree's boxes (count of them), with room for some more."""
     dims = s.meta[M_DIMS]
@@ -313,7 +313,7 @@ def collected(s: Any, root: Whole, count: Whole, room: Whole) -> Any:
     return boxes, keys, ages, narrows, weights
 
 
-@njit(cache=True)
+@inner
 def _renew_leaf(s: Any, node: Whole) -> Truth:
     """Make a leaf's bounds exact again; say whether they changed."""
     dims = s.meta[M_DIMS]
@@ -338,7 +338,7 @@ def _renew_leaf(s: Any, node: Whole) -> Truth:
     return changed
 
 
-@njit(cache=True)
+@inner
 def _on_the_rim(s: Any, node: Whole, position: Whole) -> Truth:
     """Say whether a leaf's bounds owe anything to the box at a position."""
     dims = s.meta[M_DIMS]
@@ -359,7 +359,7 @@ def _on_the_rim(s: Any, node: Whole, position: Whole) -> Truth:
     )
 
 
-@njit(cache=True)
+@inner
 def _copy_place(s: Any, source: Whole, target: Whole) -> None:
     """Copy a box from one position to another, and lead its hash slot there."""
     s.slots[slot_of(s, s.keys[source])] = target
@@ -375,7 +375,7 @@ def _copy_place(s: Any, source: Whole, target: Whole) -> None:
         s.weights[target] = s.weights[source]
 
 
-@njit(cache=True)
+@inner
 def _take_out(s: Any, position: Whole) -> None:
     """Remove the box at a position; its hash slot is the caller's affair and leads nowhere."""
     dims = s.meta[M_DIMS]
@@ -396,7 +396,7 @@ def _take_out(s: Any, position: Whole) -> None:
     _join(s, node)
 
 
-@njit(cache=True)
+@inner
 def _join(s: Any, node: Whole) -> None:
     """Merge a leaf with its sibling leaf if both are small, or drop it if it is empty."""
     parent = np.int64(s.links[node * 16 + L_PARENT])
@@ -411,7 +411,7 @@ def _join(s: Any, node: Whole) -> None:
         _lift(s, parent, node, sibling)
 
 
-@njit(cache=True)
+@inner
 def _merge(s: Any, parent: Whole, node: Whole, sibling: Whole) -> None:
     """Make a parent the leaf that holds what its two leaves held."""
     kept, freed = s.links[sibling * 16 + L_LEAF], s.links[node * 16 + L_LEAF]
@@ -429,7 +429,7 @@ def _merge(s: Any, parent: Whole, node: Whole, sibling: Whole) -> None:
     free_pair(s, min(node, sibling))
 
 
-@njit(cache=True)
+@inner
 def _lift(s: Any, parent: Whole, node: Whole, sibling: Whole) -> None:
     """Put an inner node in its parent's place; its sibling is an empty leaf."""
     free_leaf(s, s.links[node * 16 + L_LEAF])

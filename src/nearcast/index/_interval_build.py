@@ -11,8 +11,6 @@ Previous: `_interval_scores.py`; this is the last file.
 
 from __future__ import annotations
 
-from numba import njit
-
 from nearcast.index._interval_best import shown_high, shown_low
 from nearcast.index._interval_kernels import (
     KEY_IN_USE,
@@ -67,9 +65,10 @@ from nearcast.index._interval_nodes import (
     take_node,
 )
 from nearcast.index._interval_runs import IN_LIST, R_HOME
+from nearcast.kernels import kernel
 
 
-@njit(cache=True)
+@kernel
 def fill_records(s, keys, lows, highs, openness, weights, ends):  # type: ignore[no-untyped-def]
     """Write all records of an empty list; return the first mistake, and whose it is.
 
@@ -92,14 +91,14 @@ def fill_records(s, keys, lows, highs, openness, weights, ends):  # type: ignore
     return OK, 0
 
 
-@njit(cache=True)
+@kernel
 def read_widths(s, widths):  # type: ignore[no-untyped-def]
     """Copy the widths of slots 0, 1, …."""
     for slot in range(len(widths)):
         widths[slot] = float_of(load(load(s, S_RECORDS) + (slot << 6), R_WIDTH))
 
 
-@njit(cache=True)
+@kernel
 def node_words(s, nodes):  # type: ignore[no-untyped-def]
     """Return how many words the next nodes will take; their levels are drawn, and drawn again."""
     state = load(s, S_RANDOM)
@@ -128,7 +127,7 @@ def _append_node(s, key, lasts):  # type: ignore[no-untyped-def]
     return node
 
 
-@njit(cache=True)
+@kernel
 def link_nodes(s, ends, order, lasts):  # type: ignore[no-untyped-def]
     """Make a node of each different end point, in ascending order; note it in the records."""
     count = len(ends) // 2
@@ -158,7 +157,7 @@ def _is_boundless(s, record):  # type: ignore[no-untyped-def]
     return low_is_open and load(record, R_HIGH_NODE) == load(s, S_TAIL)
 
 
-@njit(cache=True)
+@kernel
 def count_markers(s, order):  # type: ignore[no-untyped-def]
     """Count, in the edges themselves, how many markers each will carry; return the sum."""
     total = 0
@@ -192,7 +191,7 @@ def _list_words(s, length):  # type: ignore[no-untyped-def]
     return chunks * chunk + 8 * (chunks + 2)
 
 
-@njit(cache=True)
+@kernel
 def marker_words(s):  # type: ignore[no-untyped-def]
     """Return how many words the counted markers will take at most."""
     header = load(s, S_HEADER)
@@ -224,7 +223,7 @@ def _keep(s, edge):  # type: ignore[no-untyped-def]
     write_list(s, edge, load(edge, E_BLOCK) - (length << 3), length)
 
 
-@njit(cache=True)
+@kernel
 def place_markers(s, by_width, entries):  # type: ignore[no-untyped-def]
     """Give each edge its markers; taken in order of accuracy, they are in order on each edge."""
     header = load(s, S_HEADER)
@@ -255,7 +254,7 @@ def place_markers(s, by_width, entries):  # type: ignore[no-untyped-def]
         node = load(edge_at(node, 0), E_NEXT)
 
 
-@njit(cache=True)
+@kernel
 def dump_nodes(s, nodes):  # type: ignore[no-untyped-def]
     """Write key, levels and owners of each node, header first; return how many there are."""
     node = load(s, S_HEADER)
@@ -270,7 +269,7 @@ def dump_nodes(s, nodes):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True)
+@kernel
 def dump_edges(s, level, edges, entries, capacity):  # type: ignore[no-untyped-def]
     """Write left key, right key, cached right key and end of markers of a level's edges."""
     node = load(s, S_HEADER)
@@ -291,7 +290,7 @@ def dump_edges(s, level, edges, entries, capacity):  # type: ignore[no-untyped-d
     return count, markers
 
 
-@njit(cache=True)
+@kernel
 def dump_records(s, words, values):  # type: ignore[no-untyped-def]
     """Write key, first, above, age, slot found, openness, home; low, high, width, weight."""
     for slot in range(load(s, S_RECORDS_USED)):
@@ -311,7 +310,7 @@ def dump_records(s, words, values):  # type: ignore[no-untyped-def]
         values[slot, 3] = float_of(load(record, R_WEIGHT))
 
 
-@njit(cache=True)
+@kernel
 def bounds(s, slot):  # type: ignore[no-untyped-def]
     """Return low and high of a slot."""
     record = load(s, S_RECORDS) + (slot << 6)

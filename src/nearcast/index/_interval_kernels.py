@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from nearcast.index._interval_lists import (
     E_BLOCK,
     E_NEXT,
@@ -82,6 +80,7 @@ from nearcast.index._interval_nodes import (
     set_height,
 )
 from nearcast.index._interval_runs import IN_LIST, IN_RUN, NOWHERE, R_HOME, R_RUN, take_out
+from nearcast.kernels import kernel
 
 # What one change of the list may take of the arena, at most: each marker may be copied once for
 # each new node, into a block of up to twice its size, and again if it is then promoted; beside
@@ -100,7 +99,7 @@ NO_ROOM = 8
 WORN = 9  # done, and a run should be merged
 
 
-@njit(cache=True)
+@kernel
 def found(s):  # type: ignore[no-untyped-def]
     """Make an empty list at the beginning of an unused arena."""
     for word in range(S_FREE_BLOCK, S_PATH):
@@ -238,13 +237,13 @@ def _has_room(s):  # type: ignore[no-untyped-def]
     return fits & _list_has_room(s)
 
 
-@njit(cache=True)
+@kernel
 def list_has_room(s):  # type: ignore[no-untyped-def]
     """Return whether the list can take one more interval, and any change."""
     return _list_has_room(s)
 
 
-@njit(cache=True)
+@kernel
 def add(s):  # type: ignore[no-untyped-def]
     """Add the interval that is asked for, or say why not and change nothing. Expected O(log² n).
 
@@ -274,7 +273,7 @@ def add(s):  # type: ignore[no-untyped-def]
     return OK
 
 
-@njit(cache=True)
+@kernel
 def remove(s):  # type: ignore[no-untyped-def]
     """Remove the interval whose key is asked for, or say why not and change nothing.
 
@@ -303,7 +302,7 @@ def remove(s):  # type: ignore[no-untyped-def]
     return OK if load(s, S_WORN_RUN) == 0 else WORN
 
 
-@njit(cache=True)
+@kernel
 def slot_of(s, key):  # type: ignore[no-untyped-def]
     """Return the slot of a key, or -1."""
     return find_slot(s, key)
@@ -322,7 +321,7 @@ def _copy_starting(s, edge, key, slots, found):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@kernel
 def listed_slots(s, slots):  # type: ignore[no-untyped-def]
     """Write the slots of the intervals in the list, by low end: each marks one edge from there."""
     found = 0

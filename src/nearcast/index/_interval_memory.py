@@ -20,6 +20,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from nearcast.kernels import kernel
+
 # The table of words.
 S_HEIGHT = 0
 S_HEADER = 1
@@ -291,7 +293,7 @@ def forget_key(s, key):  # type: ignore[no-untyped-def]
     store(table, 2 * hole + 1, -1)
 
 
-@njit(cache=True)
+@kernel
 def move_keys(s, old):  # type: ignore[no-untyped-def]
     """Put all keys of a former table into the present one, which is empty."""
     for word in range(0, len(old), 2):

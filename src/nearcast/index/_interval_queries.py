@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from nearcast.index._interval_lists import (
     C_CHUNK,
     C_FIRST,
@@ -49,6 +47,7 @@ from nearcast.index._interval_memory import (
 )
 from nearcast.index._interval_nodes import TOP, edge_at
 from nearcast.index._interval_runs import stab_run
+from nearcast.kernels import kernel
 
 NOT_FINITE = -1
 SLOT_MASK = 0xFFFFFFFF
@@ -119,7 +118,7 @@ def _stab(s, number, out, capacity):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True)
+@kernel
 def stab(s, x, out, capacity):  # type: ignore[no-untyped-def]
     """Write the keys of all intervals that contain x, while they fit; return how many they are."""
     if not math.isfinite(x):
@@ -127,7 +126,7 @@ def stab(s, x, out, capacity):  # type: ignore[no-untyped-def]
     return _stab(s, ordinal(x), out, capacity)
 
 
-@njit(cache=True)
+@kernel
 def stab_some(s, xs, first, offsets, out, capacity):  # type: ignore[no-untyped-def]
     """Answer xs[first:] one after the other while the keys fit; return where it stopped.
 
@@ -241,7 +240,7 @@ def narrowest_in_list(s, number, k, out):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@kernel
 def top_paper(s, x, k, out):  # type: ignore[no-untyped-def]
     """Write k keys in the paper's order: lowest edge first, each list in order of accuracy.
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from nearcast.index._interval_lists import (
     R_AGE,
     R_HIGH,
@@ -45,6 +43,7 @@ from nearcast.index._interval_memory import (
     store,
 )
 from nearcast.index._interval_nodes import ABOVE_ALL, BELOW_ALL
+from nearcast.kernels import kernel
 
 R_RUN = R_LOW_NODE  # of an interval in a run, these words say where it is
 R_PLACE = R_HIGH_NODE
@@ -213,7 +212,7 @@ def _sum_up(run, level, node, begin, end):  # type: ignore[no-untyped-def]
     _write_node(run, level, node, load(firsts, begin), above, width, age, weight, closed)
 
 
-@njit(cache=True)
+@kernel
 def fill_run(s, run, slots):  # type: ignore[no-untyped-def]
     """Make a run of the intervals in `slots`, which ascend by low end. O(n)."""
     _lay_out(run, len(slots))
@@ -228,7 +227,7 @@ def fill_run(s, run, slots):  # type: ignore[no-untyped-def]
         size = nodes
 
 
-@njit(cache=True)
+@kernel
 def live_slots(run, slots):  # type: ignore[no-untyped-def]
     """Write the slots of a run's intervals that were not removed, by low end."""
     found = 0
@@ -240,7 +239,7 @@ def live_slots(run, slots):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@kernel
 def merge_slots(s, one, other, target):  # type: ignore[no-untyped-def]
     """Merge two sequences of slots that ascend by low end."""
     records = load(s, S_RECORDS)

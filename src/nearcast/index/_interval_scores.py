@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from nearcast.index._interval_best import (
     blend,
     copy_triple,
@@ -97,6 +95,7 @@ from nearcast.index._interval_runs import (
     column,
     node_column,
 )
+from nearcast.kernels import kernel
 
 SLACK = 1e-9  # more than rounding can ever be off, for offsets between 0 and 1
 TINY = 1e-290  # where floats thin out, there is no bound
@@ -381,7 +380,7 @@ def _top(s, x, k, out, a, b, c):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True)
+@kernel
 def top(s):  # type: ignore[no-untyped-def]
     """Write a row of the k best keys for each value asked for; return how many the last has.
 

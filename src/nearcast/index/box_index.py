@@ -443,19 +443,3 @@ class BoxIndex:
         self._install(grown(self._pools, leaves, nodes))
         change.rebuild(self._address, node, count)
         self._count_room()
-
-
-def warm_up() -> None:
-    """Compile every kernel, or load it from the disk: after this no call waits for a compiler."""
-    index = BoxIndex.from_arrays([1, 2], [[0.0], [1.0]], [[2.0], [3.0]], weights=[1.0, 2.0])
-    index.add(3, (0,), (1,))
-    index.move(3, (1,), (2,))
-    index._rebuild_subtree(0)
-    index._grow_slots()
-    index.match((1,))
-    index.match_box((0,), (1,))
-    index.match_many([[1.0]])
-    index.top((1,), 2)
-    index.box(3)
-    index.remove(3)
-    index.rebuild()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from nearcast.kernels import copy_of, kernel
 from nearcast.model.sphere import distance_m
 
 # The vocabulary's own formula, compiled: one definition, one answer.
-compiled_distance_m = njit(cache=True)(distance_m)
+compiled_distance_m = kernel(copy_of(distance_m))

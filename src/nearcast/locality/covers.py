@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from nearcast.locality.rect import Rect
 
 if TYPE_CHECKING:
-    from nearcast.index import BoxIndex
+    from nearcast.index.boxes import AnyBoxes
 
 Name = TypeVar("Name", bound=Hashable)
 MANY = 64
@@ -26,7 +26,7 @@ class Covers(Generic[Name]):
         self._numbers: dict[Name, int] = {}
         self._names: dict[int, Name] = {}
         self._next = 0
-        self._index: BoxIndex | None = None
+        self._index: AnyBoxes | None = None
 
     def __len__(self) -> int:
         return len(self._rects)
@@ -62,9 +62,9 @@ class Covers(Generic[Name]):
         return [self._names[number] for number in found.tolist()]
 
     def _build(self) -> None:
-        from nearcast.index import BoxIndex
+        from nearcast.index.boxes import new_boxes
 
-        self._index = BoxIndex(2)
+        self._index = new_boxes(2)
         for name, rect in self._rects.items():
             self._index.add(self._number(name), (rect.west, rect.south), (rect.east, rect.north))
 

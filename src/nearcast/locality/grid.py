@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nearcast.locality.kernels import count_positions_kernel
 from nearcast.locality.rect import Area, Rect, checked_rect
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, ShapeError
 
@@ -201,6 +200,8 @@ class Counts:
         level, starts, items = region_cells(grid, rects)
         outside, inside = np.zeros((2, grid.side, grid.side), np.int64)
         per_region = np.zeros(len(rects), np.int64)
+        from nearcast.locality.kernels import count_positions_kernel
+
         left_out = count_positions_kernel(
             x, y, grid.xs, grid.ys, grid.depth - level, rects, starts, items,
             outside, inside, per_region,

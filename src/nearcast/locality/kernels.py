@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from nearcast.kernels import kernel
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def cell_of(value: float, borders: Any, scale: float) -> int:
     """Return the half-open cell of a value that lies within the borders; the last one is closed."""
     last = len(borders) - 2
@@ -26,7 +27,7 @@ def cell_of(value: float, borders: Any, scale: float) -> int:
     return cell
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def first_region(x: float, y: float, rects: Any, items: Any, start: int, end: int) -> int:
     """Return the first of the listed rectangles that contains the point, or -1."""
     for place in range(start, end):
@@ -36,7 +37,7 @@ def first_region(x: float, y: float, rects: Any, items: Any, start: int, end: in
     return -1
 
 
-@njit(cache=True)
+@kernel
 def count_positions_kernel(
     xs: Any, ys: Any, x_borders: Any, y_borders: Any, shift: int,
     rects: Any, starts: Any, items: Any, outside: Any, inside: Any, per_region: Any,
@@ -64,7 +65,7 @@ def count_positions_kernel(
     return left_out
 
 
-@njit(cache=True)
+@kernel
 def leaf_at_kernel(
     xs: Any, ys: Any, x_borders: Any, y_borders: Any,
     shift: int, rects: Any, starts: Any, items: Any,
@@ -98,7 +99,7 @@ def leaf_at_kernel(
         out[i] = leaf
 
 
-@njit(cache=True)
+@kernel
 def handovers_kernel(users: Any, leaves: Any) -> int:
     """Count changes of leaf between consecutive positions of the same user (-1: no leaf)."""
     count = 0

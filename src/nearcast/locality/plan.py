@@ -28,7 +28,6 @@ from nearcast.locality.grid import (
     region_cells,
     space_rect,
 )
-from nearcast.locality.kernels import leaf_at_kernel
 from nearcast.locality.quadtree import QuadTree, block_of, split_by_load
 from nearcast.locality.rect import (
     Area,
@@ -193,6 +192,8 @@ class Plan:
             )
         out = np.empty(len(x), np.int32)
         tree = self.quadtree
+        from nearcast.locality.kernels import leaf_at_kernel
+
         leaf_at_kernel(
             x, y, self.grid.xs, self.grid.ys, self.grid.depth - self._level, self._rects,
             *self._cells, tree.table, self.grid.depth - tree.table_depth, tree.first_child,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from nearcast.index.distance import compiled_distance_m
+from nearcast.kernels import kernel
 
 _STREAK = 5  # so many impossible fixes in a row that agree with each other are a new beginning
 
@@ -63,7 +63,7 @@ class TrackCleaner:
         return verdict, trip, step_s, step_m
 
 
-@njit(cache=True)
+@kernel
 def _clean(is_new_user, t_us, lon, lat, max_speed_mps, gap_s, state, verdict, trip, step_s, step_m):  # type: ignore[no-untyped-def]
     # state: instant (whole microseconds stay exact in a float64 below 2^53), place, trip, streak
     last_us = np.int64(state[0])

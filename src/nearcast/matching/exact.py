@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from nearcast.index.distance import compiled_distance_m
+from nearcast.kernels import entry_point
 
 
-@njit(cache=True)
+@entry_point("int64[::1], float64, float64, float64[:], float64[:], float64[:], int64[::1]")
 def _circles(ids: Any, lon: float, lat: float, lons: Any, lats: Any, radii: Any, keep: Any) -> int:
     kept = 0
     for i in range(ids.size):
@@ -33,7 +33,9 @@ def inside_circles(
     return keep[:kept]
 
 
-@njit(cache=True)
+@entry_point(
+    "int64[::1], float64, float64, float64[:], float64[:], float64[:], int64[:], int64[::1]"
+)
 def _keys_of_circles(
     ids: Any, lon: float, lat: float, lons: Any, lats: Any, radii: Any, keys: Any, out: Any
 ) -> int:
@@ -59,7 +61,10 @@ def keys_inside_circles(
     return ids[: _keys_of_circles(ids, *place, lons, lats, radii, keys, ids)]
 
 
-@njit(cache=True)
+@entry_point(
+    "int64[::1], int64[::1], float64[::1], float64[::1], "
+    "float64[:], float64[:], float64[:], boolean[::1]"
+)
 def _circle_pairs(
     events: Any,
     ids: Any,

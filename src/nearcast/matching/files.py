@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from nearcast.index.box_index import BoxIndex
 from nearcast.matching.rows import ROW, Rows
 from nearcast.matching.shelf import Shelf
 from nearcast.matching.view import MatcherView
@@ -53,6 +52,8 @@ def save_matcher(matcher: MatcherView, path: str | Path) -> None:
 
 def open_matcher(path: str | Path) -> MatcherView:
     """Open what `save_matcher` wrote; the arrays stay in the files until they are needed."""
+    from nearcast.index.box_index import BoxIndex
+
     root = Path(path)
     manifest = _manifest(root)
     try:

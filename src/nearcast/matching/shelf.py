@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from nearcast.index.box_index import BoxIndex
+from nearcast.index.boxes import AnyBoxes, boxes_from_arrays, ranked
 from nearcast.matching.exact import inside_circles, keys_inside_circles, pairs_inside_circles
 from nearcast.matching.following import Covered
 from nearcast.matching.query import Query
@@ -23,6 +23,9 @@ from nearcast.matching.ranking import Rank, accuracies, centre_score, distance_o
 from nearcast.matching.rows import ROW, Rows
 from nearcast.model import MISSING, Box, Circle, Space
 from nearcast.model.shape_text import Shape
+
+if TYPE_CHECKING:
+    from nearcast.index.box_index import BoxIndex
 
 MANY: Final = 24
 _STEPS: Final = 2.0**24  # accuracies are compared in steps of 2^-24, as the index does
@@ -74,7 +77,7 @@ class Shelf:
         self.owners = 0  # subscriptions that stand here, those without a box included
         self._rows = Rows()
         self._bounds: dict[int, Bounds] = {}  # only while there is no index
-        self._index: BoxIndex | None = None
+        self._index: AnyBoxes | None = None
         self._rough: dict[int, tuple[Shape, ...]] = {}
         self._flat: dict[int, tuple[Shape, ...]] = {}
         self._several = 0  # boxes of subscriptions with more than one
@@ -110,6 +113,8 @@ class Shelf:
         extent = (space.extent.lows, space.extent.highs)
         owners = np.asarray(keys, np.int64)
         ids = np.arange(len(owners))
+        from nearcast.index.box_index import BoxIndex
+
         index = BoxIndex.from_arrays(ids, lows, highs, weights=weights, extent=extent)
         table = np.zeros(len(owners), ROW)
         table["key"], table["age"] = owners, ids
@@ -129,6 +134,8 @@ class Shelf:
         dimensions = self.space.dimensions
         lows = np.array([low for low, _ in bounds], np.float64).reshape(-1, dimensions)
         highs = np.array([high for _, high in bounds], np.float64).reshape(-1, dimensions)
+        from nearcast.index.box_index import BoxIndex
+
         index = BoxIndex.from_arrays(
             np.arange(len(ids)), lows, highs, weights=rows["weight"], extent=self._extent
         )
@@ -212,14 +219,14 @@ class Shelf:
             self._index = self._built(list(self._bounds))
             self._bounds = {}
 
-    def _built(self, ids: list[int]) -> BoxIndex:
+    def _built(self, ids: list[int]) -> AnyBoxes:
         """Build the index; boxes enter in the order of their ages."""
         ids.sort(key=lambda box_id: int(self._rows.table[box_id]["age"]))
         self._in_order = True
         lows = np.array([self._bounds[box_id][0] for box_id in ids])
         highs = np.array([self._bounds[box_id][1] for box_id in ids])
         rows = self._rows.table[ids]
-        return BoxIndex.from_arrays(ids, lows, highs, weights=rows["weight"], extent=self._extent)
+        return boxes_from_arrays(ids, lows, highs, weights=rows["weight"], extent=self._extent)
 
     # Questions about one event
 
@@ -246,11 +253,12 @@ class Shelf:
 
     def top(self, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:
         """Return score, age and box id of the k best subscriptions, best first."""
-        if self._index is None or query.point is None or rank == "nearest":
+        index = None if self._index is None else ranked(self._index)
+        if index is None or query.point is None or rank == "nearest":
             return self._best(self._exact(self._candidates(query), query), query, k, rank)
         want = k
         while True:
-            ids = self._index.top(query.point, want, rank)
+            ids = index.top(query.point, want, rank)
             best = self._best(self._exact(ids, query), query, k, rank)
             if len(ids) < want or (len(best) == k and self._is_settled(best, ids, query, rank)):
                 return best
@@ -391,11 +399,12 @@ class Shelf:
 
     def top_points(self, points: NDArray[np.float64], k: int, rank: Rank) -> Ids | None:
         """Rank for many points, or return None where each has to be looked at by itself."""
-        if self._index is None or self._several or self._has_circles or self._rough:
+        index = None if self._index is None else ranked(self._index)
+        if index is None or self._several or self._has_circles or self._rough:
             return None
         if rank == "nearest" or not self._in_order:
             return None
-        ids = self._index.top_many(points, k, rank)
+        ids = index.top_many(points, k, rank)
         keys: Ids = np.where(ids >= 0, self._rows.table["key"][ids], -1)
         return keys
 

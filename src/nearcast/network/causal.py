@@ -89,13 +89,6 @@ class CausalGroups:
 
         self._groups[group] = DeltaCausal(self._name, lifetime_ms / 1000, skew=skew_s)
 
-    def warm_up(self) -> None:
-        """Compile what puts messages in order, or load it from the disk, before there are any."""
-        if self.is_used:
-            from nearcast.ordering import warm_up
-
-            warm_up()
-
     @property
     def is_used(self) -> bool:
         """Whether any space asks for causal order."""

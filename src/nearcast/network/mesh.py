@@ -128,9 +128,10 @@ class Mesh:
     def now_ms(self, now_ms: int) -> None:
         self.neighbours.now_ms = now_ms
 
-    def warm_up(self) -> None:
-        """Compile what is compiled, or load it from the disk: no other node waits for it."""
-        self._causal.warm_up()
+    @property
+    def kernel_parts(self) -> list[str]:
+        """The parts of `nearcast.kernels` that the network calls."""
+        return ["ordering"] if self._causal.is_used else []
 
     # --- who is there -----------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from nearcast.node.session import Subscription
 from nearcast.node.spaces import SpaceSettings, SpaceTable
 
 if TYPE_CHECKING:
-    from nearcast.index.box_index import BoxIndex
+    from nearcast.index.boxes import AnyBoxes
 
 
 class Kept:
@@ -37,10 +37,10 @@ class _Shelf:
     """The retained messages of one space, by their boxes."""
 
     def __init__(self, settings: SpaceSettings) -> None:
-        from nearcast.index.box_index import BoxIndex
+        from nearcast.index.boxes import new_boxes
 
         self.settings = settings
-        self.index: BoxIndex = BoxIndex(settings.space.dimensions)
+        self.index: AnyBoxes = new_boxes(settings.space.dimensions)
         self.boxes: dict[int, Kept] = {}  # box id: whose it is
 
 

@@ -191,10 +191,6 @@ class Holding:
         """Decide by a table that was learned; False if that is not wanted any more."""
         return self._core.adopt(topic, policy)
 
-    def warm_up(self) -> None:
-        """Compile what decides, or load it from the disk: a crowd of newcomers must not wait."""
-        shipped_policy().waits(1.0, 0.1, 1.0, 0, 1)
-
     @property
     def waiting(self) -> int:
         """How many copies are held back now."""

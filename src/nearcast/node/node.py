@@ -192,12 +192,11 @@ class Node:
         if self.state.holding is not None:
             self.state.holding.load(policies)
 
-    def warm_up(self) -> None:
-        """Compile what matches and decides, or load it from the disk: no client waits for it."""
-        if self.state.selections is not None:
-            self.state.selections.warm_up()
-        if self.state.holding is not None:
-            self.state.holding.warm_up()
+    @property
+    def kernel_parts(self) -> list[str]:
+        """The parts of `nearcast.kernels` that this node calls."""
+        parts = [] if self.state.selections is None else ["matching"]
+        return parts if self.state.holding is None else [*parts, "retained"]
 
     def change_limits(self, settings: NodeSettings) -> None:
         """Go by other limits; what clients were told (packet size, windows) must not change."""

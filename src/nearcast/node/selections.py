@@ -43,12 +43,6 @@ class Selections:
         self._sizes: dict[GroupKey, int] = {}
         self._turn = 0
 
-    def warm_up(self) -> None:
-        """Compile every kernel, or load it from the disk."""
-        from nearcast.matching.warming import warm_up
-
-        warm_up()
-
     # --- changes --------------------------------------------------------------------------
 
     def add(self, one: Subscription) -> None:

@@ -31,7 +31,6 @@ from nearcast.ordering.peers import (
     RaynalSchiperToueg,
 )
 from nearcast.ordering.process import CausalProcess
-from nearcast.ordering.warming import warm_up
 
 __all__ = [
     "Account",
@@ -50,5 +49,4 @@ __all__ = [
     "RaynalSchiperToueg",
     "Reason",
     "offset_of",
-    "warm_up",
 ]

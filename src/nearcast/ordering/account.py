@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nearcast.ordering import layout
-from nearcast.ordering.kernels import read, write
+from nearcast.ordering.kernels import entries as calls
 from nearcast.ordering.layout import entries_of, grown, new_state, numbers_in, set_words
 
 Entry = tuple[int, int]
@@ -56,7 +56,7 @@ class Account:
 def read_account(data: bytes) -> Account:
     """Take apart the bytes of a message that has been judged to be good."""
     state = new_state(data[0] & 3)
-    while read(state, data) < 0:
+    while calls().read(state, data) < 0:
         state = grown(state, int(state[layout.NEED_NUMBER]), int(state[layout.NEED_CAPACITY]))
     rows: dict[int, tuple[Entry, ...]] = {}
     for sender, at_us, bits in entries_of(state, layout.THEIRS, int(state[layout.M_COUNT])):
@@ -101,4 +101,4 @@ def write_account(account: Account, payload: int) -> bytes:
         at = int(state[layout.WAITS]) + 2 * i
         state[at], state[at + 1] = wait
     out = np.zeros(128 + (20 + everyone.bit_length() // 4) * (room + 2), np.uint8)
-    return out[: write(state, out, payload)].tobytes()
+    return out[: calls().write(state, out, payload)].tobytes()

@@ -1,77 +1,71 @@
-"""Processor instructions that Python has no word for.
+"""Words of 64 bits: what kernels do with them, in Python and as processor instructions.
+
+A word is an int64. Python's numbers do not end at 64 bits; so whatever may set the highest bit
+of a word goes through here. In Python the state is a `memoryview`, whose numbers are Python's.
 
 Read next: codec.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from nearcast.kernels import instruction
 
-_Generated = tuple[Any, Callable[[Any, Any, Any, Any], Any]]
-
-
-def _lowest_one(_typing_context: Any, _word: Any) -> _Generated:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        undefined_at_zero = ir.Constant(ir.IntType(1), 1)
-        return builder.cttz(arguments[0], undefined_at_zero)
-
-    return types.int64(types.int64), generate
+_COMPILED = "nearcast.ordering.bits_compiled"
+_ALL = 0xFFFFFFFFFFFFFFFF
+_TOP = 63
 
 
-def _ones(_typing_context: Any, _word: Any) -> _Generated:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.int64), generate
-
-
-def _highest_one(_typing_context: Any, _word: Any) -> _Generated:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        undefined_at_zero = ir.Constant(ir.IntType(1), 1)
-        above = builder.ctlz(arguments[0], undefined_at_zero)
-        return builder.sub(ir.Constant(ir.IntType(64), 63), above)
-
-    return types.int64(types.int64), generate
+@instruction(_COMPILED)
+def lowest_one(word: int) -> int:
+    """Return the position of the lowest one of a word that is not zero."""
+    return (word & -word).bit_length() - 1
 
 
-def _place(context: Any, builder: Any, kind: Any, buffer: Any, at: Any) -> Any:
-    data = context.make_array(kind)(context, builder, buffer).data
-    return builder.bitcast(builder.gep(data, [at]), ir.IntType(64).as_pointer())
+@instruction(_COMPILED)
+def ones(word: int) -> int:
+    """Return how many ones a word has."""
+    return (word & _ALL).bit_count()
 
 
-def _load_word(_typing_context: Any, data: Any, _at: Any) -> _Generated:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], *arguments)
-        return builder.load(place, align=1)
-
-    return types.int64(data, types.int64), generate
+@instruction(_COMPILED)
+def highest_one(word: int) -> int:
+    """Return the position of the highest one of a word that is not zero."""
+    return (word & _ALL).bit_length() - 1
 
 
-def _store_word(_typing_context: Any, data: Any, _at: Any, _word: Any) -> _Generated:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(context, builder, signature.args[0], *arguments[:2])
-        builder.store(arguments[2], place, align=1)
-        return context.get_dummy_value()
-
-    return types.void(data, types.int64, types.int64), generate
+@instruction(_COMPILED)
+def load_word(data: Any, at: int) -> int:
+    """Return the eight bytes at a position, lowest first; they must be there."""
+    return int.from_bytes(data[at : at + 8], "little", signed=True)
 
 
-lowest_one = cast("Callable[[int], int]", intrinsic(_lowest_one))
-"""Return the position of the lowest one of a word that is not zero. Only for kernels."""
+@instruction(_COMPILED)
+def store_word(data: Any, at: int, word: int) -> None:
+    """Write eight bytes at a position, lowest first; there must be room."""
+    data[at : at + 8] = word.to_bytes(8, "little", signed=True)
 
-ones = cast("Callable[[int], int]", intrinsic(_ones))
-"""Return how many ones a word has. Only for kernels."""
 
-highest_one = cast("Callable[[int], int]", intrinsic(_highest_one))
-"""Return the position of the highest one of a word that is not zero. Only for kernels."""
+@instruction(_COMPILED)
+def bit_at(number: int) -> int:
+    """Return the word whose only one is at a position below 64."""
+    return 1 << number if number < _TOP else -1 << _TOP
 
-load_word = cast("Callable[[Any, int], int]", intrinsic(_load_word))
-"""Return the eight bytes at a position, lowest first; they must be there. Only for kernels."""
 
-store_word = cast("Callable[[Any, int, int], None]", intrinsic(_store_word))
-"""Write eight bytes at a position, lowest first; there must be room. Only for kernels."""
+@instruction(_COMPILED)
+def byte_at(byte: int, place: int) -> int:
+    """Return the word whose only byte, at a place below 8, is this one."""
+    return byte << 8 * place if byte < 0x80 or place < 7 else (byte - 0x100) << 56
+
+
+@instruction(_COMPILED)
+def without_lowest(word: int) -> int:
+    """Return a word that is not zero, without its lowest one."""
+    return word & (word - 1) if word != -1 << _TOP else 0
+
+
+@instruction(_COMPILED)
+def as_bytes(state: Any, begin: int, end: int) -> Any:
+    """Return the bytes of some words; who writes to them writes to the words."""
+    return state[begin:end].cast("B")

@@ -18,9 +18,8 @@ Read next: writing.py, rows.py.
 
 from __future__ import annotations
 
-from numba import njit
-
-from nearcast.ordering.bits import highest_one, load_word, lowest_one
+from nearcast.kernels import inner
+from nearcast.ordering.bits import bit_at, byte_at, highest_one, load_word, lowest_one
 from nearcast.ordering.layout import (
     BAD_LENGTH,
     BAD_NUMBER,
@@ -69,7 +68,7 @@ _OWN_LIFETIME = 0x04
 _TIME_BYTES = 7
 
 
-@njit(cache=True)
+@inner
 def read_varint(data: Bytes, at: int, size: int) -> tuple[int, int]:
     """Return (value, next position)."""
     value, shift = 0, 0
@@ -86,7 +85,7 @@ def read_varint(data: Bytes, at: int, size: int) -> tuple[int, int]:
             return 0, TOO_LONG
 
 
-@njit(cache=True)
+@inner
 def read_fixed(data: Bytes, at: int, width: int) -> int:
     """Return a number of at most 7 bytes, lowest first."""
     if at + 8 <= len(data):
@@ -97,7 +96,7 @@ def read_fixed(data: Bytes, at: int, width: int) -> int:
     return value
 
 
-@njit(cache=True)
+@inner
 def open_set(data: Bytes, at: int, size: int) -> tuple[int, int, int]:
     """Return (first byte, length, position of what follows)."""
     if at >= size:
@@ -115,7 +114,7 @@ def open_set(data: Bytes, at: int, size: int) -> tuple[int, int, int]:
     return first, length, at
 
 
-@njit(cache=True)
+@inner
 def read_set(  # noqa: C901, PLR0911, PLR0912 - two forms, one of them quick
     data: Bytes, at: int, size: int, wanted: int, state: State, store: int, words: int
 ) -> tuple[int, int, bool]:
@@ -150,7 +149,7 @@ def read_set(  # noqa: C901, PLR0911, PLR0912 - two forms, one of them quick
                     top -= 1
                 highest = 8 * i + top
                 if store >= 0 and i >> 3 < words:
-                    state[store + (i >> 3)] |= byte << (8 * (i & 7))
+                    state[store + (i >> 3)] |= byte_at(byte, i & 7)
         if wanted >= 0 and wanted >> 3 < length:
             has = data[at + (wanted >> 3)] >> (wanted & 7) & 1 == 1
         return at + length, highest, has
@@ -167,11 +166,11 @@ def read_set(  # noqa: C901, PLR0911, PLR0912 - two forms, one of them quick
         highest += gap + 1
         has = has or highest == wanted
         if store >= 0 and highest >> 6 < words:
-            state[store + (highest >> 6)] |= 1 << (highest & 63)
+            state[store + (highest >> 6)] |= bit_at(highest & 63)
     return at, highest, has
 
 
-@njit(cache=True)
+@inner
 def read_row(
     data: Bytes,
     at: int,
@@ -215,7 +214,7 @@ def read_row(
             return at, count, time_us
 
 
-@njit(cache=True)
+@inner
 def next_in(state: State, begin: int, number: int) -> int:
     """Return the first member of a set that is not below `number`; there must be one."""
     at = begin + (number >> 6)
@@ -226,7 +225,7 @@ def next_in(state: State, begin: int, number: int) -> int:
     return int(64 * (at - begin) + lowest_one(word))
 
 
-@njit(cache=True)
+@inner
 def read_body(
     data: Bytes, at: int, size: int, width: int, sent_us: int, state: State, store: bool, most: int
 ) -> tuple[int, int, int]:
@@ -265,7 +264,7 @@ def read_body(
     return at, count, newest
 
 
-@njit(cache=True)
+@inner
 def read_waits(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
     data: Bytes,
     at: int,
@@ -316,7 +315,7 @@ def read_waits(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
     return at, count
 
 
-@njit(cache=True)
+@inner
 def parse(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
     state: State, data: Bytes, begin: int, size: int, store: bool, whole: bool, most: int
 ) -> int:

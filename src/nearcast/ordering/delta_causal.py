@@ -26,7 +26,7 @@ Read next: sending.py, rows.py.
 
 from __future__ import annotations
 
-from nearcast.ordering import kernels, layout
+from nearcast.ordering import layout
 from nearcast.ordering.message import Algorithm, complaint
 from nearcast.ordering.process import CausalProcess
 
@@ -61,7 +61,7 @@ class DeltaCausal(CausalProcess):
         room = 64 + (peek[layout.COUNT] + 1) * (24 + 8 * peek[layout.WORDS])
         if room > len(self._out):
             self._use_bytes(room)
-        return self._view[: kernels.write_past(self._state, self._out, now)].tobytes()
+        return self._view[: self._entries.write_past(self._state, self._out, now)].tobytes()
 
     def adopt(self, past: bytes, now: float) -> None:
         """Take over the past of a client that has moved here, before sending on its behalf.
@@ -71,9 +71,9 @@ class DeltaCausal(CausalProcess):
         `PeerProtocolError` and changes nothing if `past` is damaged or from the future.
         """
         now = self._float(now)
-        result = kernels.adopt(self._state, past, now)
+        result = self._entries.adopt(self._state, past, now)
         while result == layout.GROW:
             self._make_room(result, now)
-            result = kernels.adopt(self._state, past, now)
+            result = self._entries.adopt(self._state, past, now)
         if result < 0:
             raise complaint(result)

@@ -14,9 +14,10 @@ Read next: kernels.py.
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import Any
 
+from nearcast.kernels import inner
+from nearcast.ordering.bits import as_bytes
 from nearcast.ordering.codec import parse
 from nearcast.ordering.layout import (
     ALGORITHM,
@@ -67,7 +68,6 @@ from nearcast.ordering.layout import (
     UNTIL,
     WAITS,
     WATCHERS,
-    Buffer,
     State,
 )
 from nearcast.ordering.rows import absorb
@@ -84,7 +84,7 @@ OTHER_ALGORITHM = FIRST_REASON + 7
 MALFORMED = FIRST_REASON + 8
 
 
-@njit(cache=True)
+@inner
 def put_output(state: State, place: int, serial: int, result: int, end: int) -> None:
     """Tell what has become of a message."""
     out = state[OUTS] + state[N_OUT] * OUT_COLUMNS
@@ -92,7 +92,7 @@ def put_output(state: State, place: int, serial: int, result: int, end: int) -> 
     state[N_OUT] += 1
 
 
-@njit(cache=True)
+@inner
 def settle(state: State, now_us: int) -> int:
     """Deliver the message at hand unless a predecessor is neither delivered nor expired.
 
@@ -128,7 +128,7 @@ def settle(state: State, now_us: int) -> int:
     return DELIVERED_NOW
 
 
-@njit(cache=True)
+@inner
 def deliver(state: State, now_us: int) -> None:
     """Note that the message at hand is delivered, and take over what it knows."""
     sender, sent_us = state[M_SENDER], state[M_SENT]
@@ -138,21 +138,21 @@ def deliver(state: State, now_us: int) -> None:
     absorb(state, now_us)
 
 
-@njit(cache=True)
+@inner
 def cell_of(state: State, i: int) -> int:
     """Return where the waits of line `i` are, as pairs of number and time; then come its bytes."""
     return int(state[CELLS] + i * state[CELL])
 
 
-@njit(cache=True)
-def bytes_of(state: State, i: int) -> Buffer:
+@inner
+def bytes_of(state: State, i: int) -> Any:
     """Return the bytes of the message in line `i`."""
     cell = cell_of(state, i)
     waits = state[state[HELD] + i * HELD_COLUMNS + H_WAITS]
-    return state[cell + 2 * waits : cell + state[CELL]].view(np.uint8)
+    return as_bytes(state, cell + 2 * waits, cell + state[CELL])
 
 
-@njit(cache=True)
+@inner
 def is_held(state: State, sender: int, sent_us: int) -> bool:
     """Say whether a message waits already. O(1) unless it is older than one that was held."""
     until = state[UNTIL] + sender
@@ -166,7 +166,7 @@ def is_held(state: State, sender: int, sent_us: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@inner
 def hold(state: State, data: bytes, begin: int, end: int) -> int:
     """Let the message at hand wait, unless it does already."""
     sender, sent_us, own_us = state[M_SENDER], state[M_SENT], state[M_OWN]
@@ -191,7 +191,7 @@ def hold(state: State, data: bytes, begin: int, end: int) -> int:
     return HOLD
 
 
-@njit(cache=True)
+@inner
 def watch(state: State, line: int, wait: int) -> None:
     """Note which of its predecessors a message is held for, and until when."""
     number, time_us = state[wait], state[wait + 1]
@@ -202,7 +202,7 @@ def watch(state: State, line: int, wait: int) -> None:
     state[NEXT_WAKE] = min(state[NEXT_WAKE], wake_us)
 
 
-@njit(cache=True)
+@inner
 def drop(state: State, i: int) -> None:
     """Take a line out; the last one takes its place."""
     last = state[HOLDING] - 1
@@ -216,7 +216,7 @@ def drop(state: State, i: int) -> None:
     state[HOLDING] = last
 
 
-@njit(cache=True)
+@inner
 def next_wait(state: State, i: int, now_us: int) -> int:
     """Return where the first predecessor of line `i` is that is not settled, or -1."""
     alive_us, delivered, cell = now_us - state[LIFETIME], state[DELIVERED], cell_of(state, i)
@@ -228,7 +228,7 @@ def next_wait(state: State, i: int, now_us: int) -> int:
     return -1
 
 
-@njit(cache=True)
+@inner
 def look_again(state: State, i: int, now_us: int) -> int:
     """Deliver what waits in line `i`, give it up, or say that it goes on waiting."""
     line = state[HELD] + i * HELD_COLUMNS
@@ -255,7 +255,7 @@ def look_again(state: State, i: int, now_us: int) -> int:
     return result
 
 
-@njit(cache=True)
+@inner
 def release(state: State, now_us: int) -> None:
     """Deliver what waits for nothing but what is delivered now, also in chains (trap T2.4)."""
     again, delivered = True, state[DELIVERED]
@@ -272,7 +272,7 @@ def release(state: State, now_us: int) -> None:
     note_next_wake(state)
 
 
-@njit(cache=True)
+@inner
 def wake(state: State, now_us: int) -> None:
     """Deliver or give up what is due because time has passed."""
     while state[NEXT_WAKE] <= now_us and not state[STALLED]:
@@ -284,7 +284,7 @@ def wake(state: State, now_us: int) -> None:
         release(state, now_us)
 
 
-@njit(cache=True)
+@inner
 def note_next_wake(state: State) -> None:
     """Find out when the next one is due."""
     earliest = NEVER

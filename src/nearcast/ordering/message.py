@@ -28,7 +28,7 @@ from nearcast.model.errors import PeerProtocolError
 from nearcast.ordering import layout
 from nearcast.ordering.account import Account, read_account
 from nearcast.ordering.clocks import MICROSECONDS
-from nearcast.ordering.kernels import judge
+from nearcast.ordering.kernels import entries
 from nearcast.ordering.layout import HIGHEST_NUMBER, numbers_in
 from nearcast.ordering.names import ProcessId, names_bytes, read_names, wrong
 
@@ -152,7 +152,7 @@ class Message(NamedTuple):
         if roster or (data and data[0] & NAMED):
             data, roster = _without_names(data, roster)
             most = len(roster) - 1
-        end = judge(_NOTHING, data, most)
+        end = entries().judge(_NOTHING, data, most)
         if end < 0:
             raise complaint(end)
         return tuple.__new__(Message, (data, end, None, roster))

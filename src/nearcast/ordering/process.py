@@ -23,6 +23,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
+from nearcast.kernels import is_switched, on_switch
 from nearcast.model.errors import MisuseError, OutOfRangeError, PeerProtocolError
 from nearcast.ordering import kernels, layout, snapshots
 from nearcast.ordering.account import write_account
@@ -108,7 +109,7 @@ class CausalProcess:
         self._offsets: dict[ProcessId, float] = {}
         self._held: dict[int, Message] = {}
         self._ever = 0
-        self._send, self._receive, self._receive_many, self._advance = kernels.entries()
+        self._take_entries()
         self._use(state)
         self._use_bytes(1024)
         self._note_names()
@@ -370,7 +371,7 @@ class CausalProcess:
         self._names.drop(process)
         self._offsets.pop(process, None)
         if number is not None:
-            kernels.strip(self._state, number)
+            self._entries.strip(self._state, number)
 
     def observe_offset(self, process: ProcessId, offset: float, *, error: float = 0.0) -> bool:
         """Note how far another's clock was measured to be ahead; say whether that is allowed.
@@ -423,6 +424,13 @@ class CausalProcess:
             return OutOfRangeError(f"{now}", where="now", expected="seconds from 0 to 9e9")
         last = self._peek[layout.NOW] / MICROSECONDS
         return MisuseError(f"now = {now}", expected=f"at least {last}, the last one")
+
+    def _take_entries(self) -> None:
+        """Call kernels as they are now: in Python, until they are compiled."""
+        self._entries = entries = kernels.entries()
+        self._send, self._receive, self._receive_many, self._advance = entries[:4]
+        if not is_switched():
+            on_switch(self._take_entries)
 
     def _use(self, state: State) -> None:
         self._state = state

@@ -12,8 +12,8 @@ Read next: sending.py.
 
 from __future__ import annotations
 
-from numba import njit
-
+from nearcast.kernels import inner
+from nearcast.ordering.bits import bit_at
 from nearcast.ordering.layout import (
     ALGORITHM,
     COUNT,
@@ -40,7 +40,7 @@ from nearcast.ordering.layout import (
 _NOBODY = 1 << 40  # above every number
 
 
-@njit(cache=True)
+@inner
 def row_end(state: State, begin: int, end: int) -> int:
     """Return where the row that begins at `begin` ends."""
     stride, sender = state[STRIDE], state[begin]
@@ -49,7 +49,7 @@ def row_end(state: State, begin: int, end: int) -> int:
     return begin
 
 
-@njit(cache=True)
+@inner
 def is_empty(state: State, begin: int, words: int) -> bool:
     """Say whether a set has nobody in it."""
     somebody = 0
@@ -58,7 +58,7 @@ def is_empty(state: State, begin: int, words: int) -> bool:
     return somebody == 0
 
 
-@njit(cache=True)
+@inner
 def copy_alive(state: State, begin: int, end: int, out: int, dead_us: int) -> int:
     """Copy entries that have not expired; return the next free position."""
     stride = state[STRIDE]
@@ -69,14 +69,14 @@ def copy_alive(state: State, begin: int, end: int, out: int, dead_us: int) -> in
     return out + max(0, end - begin)
 
 
-@njit(cache=True)
+@inner
 def swap(state: State, out: int) -> None:
     """Make what was written to SPARE, up to `out`, the table."""
     state[COUNT] = (out - state[SPARE]) // state[STRIDE]
     state[TABLE], state[SPARE] = state[SPARE], state[TABLE]
 
 
-@njit(cache=True)
+@inner
 def drop_dead(state: State, now_us: int) -> None:
     """Take out of the table what has expired on every clock."""
     stride, dead_us, table = state[STRIDE], now_us - state[KEEP], state[TABLE]
@@ -93,7 +93,7 @@ def drop_dead(state: State, now_us: int) -> None:
     state[COUNT] = (out - table) // stride
 
 
-@njit(cache=True)
+@inner
 def enter(state: State) -> None:
     """Put the message itself into THEIRS, as its sender's last entry, without us (T2.1, T2.2)."""
     stride, words, sender = state[STRIDE], state[WORDS], state[M_SENDER]
@@ -112,13 +112,13 @@ def enter(state: State) -> None:
     state[entry], state[entry + 1] = sender, state[M_SENT]
     for w in range(words):
         state[entry + 2 + w] = state[state[DESTINATIONS] + w]
-    state[entry + 2 + (state[ME] >> 6)] &= ~(1 << (state[ME] & 63))
+    state[entry + 2 + (state[ME] >> 6)] &= ~bit_at(state[ME] & 63)
 
 
-@njit(cache=True)
+@inner
 def without_me(state: State, table: int, count: int) -> None:
     """Take us out of all destination sets of a table."""
-    stride, at, bit = state[STRIDE], 2 + (state[ME] >> 6), 1 << (state[ME] & 63)
+    stride, at, bit = state[STRIDE], 2 + (state[ME] >> 6), bit_at(state[ME] & 63)
     for entry in range(table, table + count * stride, stride):
         state[entry + at] &= ~bit
 
@@ -126,7 +126,7 @@ def without_me(state: State, table: int, count: int) -> None:
 # -- logs --------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@inner
 def note_knowers(state: State, last: int, mine: int, told: bool, carrier_us: int) -> None:
     """Set who knows a row: those who knew ours, if `mine` ≥ 0; and the message's own, if `told`.
 
@@ -144,10 +144,10 @@ def note_knowers(state: State, last: int, mine: int, told: bool, carrier_us: int
         state[knowers + w] = known
     if told:
         sender = state[M_SENDER]
-        state[knowers + (sender >> 6)] |= 1 << (sender & 63)
+        state[knowers + (sender >> 6)] |= bit_at(sender & 63)
 
 
-@njit(cache=True)
+@inner
 def merge_row(
     state: State,
     mine: int,
@@ -172,7 +172,7 @@ def merge_row(
         newer, newer_last, older, older_end = theirs, theirs_last, mine, mine_end
     common_us = state[older_end - stride + 1]
     alone, start = False, out
-    me_at, me_bit = state[ME] >> 6, 1 << (state[ME] & 63)
+    me_at, me_bit = state[ME] >> 6, bit_at(state[ME] & 63)
     for entry in range(newer, newer_last + stride, stride):
         time_us = state[entry + 1]
         if time_us < dead_us:
@@ -200,7 +200,7 @@ def merge_row(
     return out
 
 
-@njit(cache=True)
+@inner
 def take_row(
     state: State, theirs: int, theirs_end: int, out: int, dead_us: int, adopting: bool
 ) -> int:
@@ -217,7 +217,7 @@ def take_row(
     return out
 
 
-@njit(cache=True)
+@inner
 def merge_logs(state: State, now_us: int, adopting: bool) -> None:
     """Take receiving steps 4 to 6 of the paper for all rows."""
     stride, dead_us = state[STRIDE], now_us - state[KEEP]
@@ -244,7 +244,7 @@ def merge_logs(state: State, now_us: int, adopting: bool) -> None:
     swap(state, out)
 
 
-@njit(cache=True)
+@inner
 def replace_row(state: State, begin: int, end: int, new_end: int) -> int:
     """Put what SPARE holds up to `new_end` in the place of a row; return where it ends."""
     spare, table_end = state[SPARE], state[TABLE] + state[COUNT] * state[STRIDE]
@@ -262,7 +262,7 @@ def replace_row(state: State, begin: int, end: int, new_end: int) -> int:
     return int(begin + size)
 
 
-@njit(cache=True)
+@inner
 def merge_news(state: State, now_us: int) -> None:
     """Take receiving steps 4 to 6 for the rows that a message carries; the others stay.
 
@@ -295,7 +295,7 @@ def merge_news(state: State, now_us: int) -> None:
 # -- matrix and direct dependencies -----------------------------------------------------------
 
 
-@njit(cache=True)
+@inner
 def latest_of(
     state: State, mine: int, mine_end: int, theirs: int, theirs_end: int, out: int, served: int
 ) -> int:
@@ -332,7 +332,7 @@ def latest_of(
     return out
 
 
-@njit(cache=True)
+@inner
 def turn_round(state: State, begin: int, end: int) -> None:
     """Reverse the order of entries."""
     stride = state[STRIDE]
@@ -344,7 +344,7 @@ def turn_round(state: State, begin: int, end: int) -> None:
         high -= stride
 
 
-@njit(cache=True)
+@inner
 def merge_latest(state: State, now_us: int, direct: bool) -> None:
     """Take over their rows, for each cell the later time; `direct`: less what is served."""
     stride, dead_us = state[STRIDE], now_us - state[KEEP]
@@ -365,7 +365,7 @@ def merge_latest(state: State, now_us: int, direct: bool) -> None:
     swap(state, out)
 
 
-@njit(cache=True)
+@inner
 def note_send(state: State, sender: int, sent_us: int, skip: int) -> None:
     """Append a send to its sender's row, where it is the latest to all it goes to.
 
@@ -384,7 +384,7 @@ def note_send(state: State, sender: int, sent_us: int, skip: int) -> None:
         for w in range(words):
             bits = state[entry + 2 + w] & ~state[state[DESTINATIONS] + w]
             if skip >> 6 == w:
-                bits |= state[entry + 2 + w] & 1 << (skip & 63)
+                bits |= state[entry + 2 + w] & bit_at(skip & 63)
             state[out + 2 + w] = bits
             filled = filled or bits != 0
         state[out], state[out + 1] = sender, state[entry + 1]
@@ -394,7 +394,7 @@ def note_send(state: State, sender: int, sent_us: int, skip: int) -> None:
     for w in range(words):
         bits = state[state[DESTINATIONS] + w]
         if skip >> 6 == w:
-            bits &= ~(1 << (skip & 63))
+            bits &= ~bit_at(skip & 63)
         state[out + 2 + w] = bits
         filled = filled or bits != 0
     state[out], state[out + 1] = sender, sent_us
@@ -404,7 +404,7 @@ def note_send(state: State, sender: int, sent_us: int, skip: int) -> None:
     swap(state, out + end - entry)
 
 
-@njit(cache=True)
+@inner
 def absorb(state: State, now_us: int) -> None:
     """Take over what the message at hand knows, and the message itself."""
     algorithm = state[ALGORITHM]

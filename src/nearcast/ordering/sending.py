@@ -11,9 +11,8 @@ Read next: kernels.py.
 
 from __future__ import annotations
 
-from numba import njit
-
-from nearcast.ordering.bits import load_word, lowest_one, store_word
+from nearcast.kernels import inner
+from nearcast.ordering.bits import bit_at, load_word, lowest_one, store_word, without_lowest
 from nearcast.ordering.layout import (
     ALGORITHM,
     CAPACITY,
@@ -58,7 +57,7 @@ from nearcast.ordering.writing import (
 _MORE = 0x80
 
 
-@njit(cache=True)
+@inner
 def stand_in(state: State, now_us: int) -> tuple[int, int]:
     """Write to SPARE the rows without DESTINATIONS (sending steps 1 to 3).
 
@@ -101,7 +100,7 @@ def stand_in(state: State, now_us: int) -> tuple[int, int]:
     return rows, hits
 
 
-@njit(cache=True)
+@inner
 def put_rows(out: Buffer, state: State, rows: int, width: int) -> int:
     """Write each row's bytes once, at the front of `out`; return where they end."""
     at = 0
@@ -113,7 +112,7 @@ def put_rows(out: Buffer, state: State, rows: int, width: int) -> int:
     return at
 
 
-@njit(cache=True)
+@inner
 def copy_bytes(out: Buffer, at: int, begin: int, end: int) -> int:
     """Copy what was written before; return the next position.
 
@@ -124,7 +123,7 @@ def copy_bytes(out: Buffer, at: int, begin: int, end: int) -> int:
     return at + end - begin
 
 
-@njit(cache=True)
+@inner
 def put_news(out: Buffer, at: int, state: State, rows: int, to: int) -> int:
     """Write the body for one destination: rows with somebody left that it does not know.
 
@@ -146,7 +145,7 @@ def put_news(out: Buffer, at: int, state: State, rows: int, to: int) -> int:
         else:
             state[row + 7] = place
             place += (end - begin) // stride
-            state[scratch + (state[row] >> 6)] |= 1 << (state[row] & 63)
+            state[scratch + (state[row] >> 6)] |= bit_at(state[row] & 63)
     at = put_set(out, at, state, scratch, words)
     for r in range(rows):
         row = state[ROWS] + r * ROW_COLUMNS
@@ -155,7 +154,7 @@ def put_news(out: Buffer, at: int, state: State, rows: int, to: int) -> int:
     return at
 
 
-@njit(cache=True)
+@inner
 def put_waits(out: Buffer, at: int, state: State, hits: int, to: int, width: int) -> int:
     """Write what the copy for `to` waits for: places in the body, or number and time."""
     stride, words, positions = state[STRIDE], state[WORDS], state[POSITIONS]
@@ -169,7 +168,7 @@ def put_waits(out: Buffer, at: int, state: State, hits: int, to: int, width: int
             row = state[ROWS] + state[hit + 2] * ROW_COLUMNS
             if state[hit + 3] >= 0 and state[row + 7] >= 0:
                 place = state[row + 7] + (state[hit + 3] - state[row + 1]) // stride
-                state[positions + (place >> 6)] |= 1 << (place & 63)
+                state[positions + (place >> 6)] |= bit_at(place & 63)
             else:
                 rest += 1
     at = put_varint(out, put_set(out, at, state, positions, many), rest)
@@ -185,11 +184,11 @@ def put_waits(out: Buffer, at: int, state: State, hits: int, to: int, width: int
     return at
 
 
-@njit(cache=True)
+@inner
 def put_log(out: Buffer, at: int, state: State, rows: int, to: int, width: int, now_us: int) -> int:
     """Write Kshemkalyani and Singhal's log for one destination, which alone is left to wait."""
     stride, words, scratch = state[STRIDE], state[WORDS], state[SCRATCH]
-    dead_us, word, bit = now_us - state[KEEP], to >> 6, 1 << (to & 63)
+    dead_us, word, bit = now_us - state[KEEP], to >> 6, bit_at(to & 63)
     for r in range(rows):
         row = state[ROWS] + r * ROW_COLUMNS
         waits = False
@@ -211,7 +210,7 @@ def put_log(out: Buffer, at: int, state: State, rows: int, to: int, width: int, 
     return at
 
 
-@njit(cache=True)
+@inner
 def put_senders(out: Buffer, at: int, state: State, rows: int) -> int:
     """Write the set of all rows' senders."""
     words, scratch = state[WORDS], state[SCRATCH]
@@ -219,11 +218,11 @@ def put_senders(out: Buffer, at: int, state: State, rows: int) -> int:
         state[scratch + w] = 0
     for r in range(rows):
         number = state[state[ROWS] + r * ROW_COLUMNS]
-        state[scratch + (number >> 6)] |= 1 << (number & 63)
+        state[scratch + (number >> 6)] |= bit_at(number & 63)
     return put_set(out, at, state, scratch, words)
 
 
-@njit(cache=True)
+@inner
 def compose(state: State, out: Buffer, payload: int, now_us: int) -> int:
     """Write the copies for DESTINATIONS; STARTS says where each begins. Return their number.
 
@@ -251,7 +250,7 @@ def compose(state: State, out: Buffer, payload: int, now_us: int) -> int:
         word = state[state[DESTINATIONS] + w]
         while word:
             to = 64 * w + lowest_one(word)
-            word &= word - 1
+            word = without_lowest(word)
             if room - at < a_copy:
                 state[NEED_BYTES] = 2 * room
                 return GROW
@@ -271,7 +270,7 @@ def compose(state: State, out: Buffer, payload: int, now_us: int) -> int:
     return copies
 
 
-@njit(cache=True)
+@inner
 def note(state: State, rows: int) -> None:
     """Note that the copies are on their way (sending step 5)."""
     algorithm = state[ALGORITHM]
@@ -285,7 +284,7 @@ def note(state: State, rows: int) -> None:
     note_send(state, state[ME], state[M_SENT], -1)
 
 
-@njit(cache=True)
+@inner
 def note_told(state: State, rows: int) -> None:
     """Note that our destinations know all rows, unless these could outlive a lost copy."""
     words, stride, settled_us = state[WORDS], state[STRIDE], state[M_SENT] - state[SKEW]
@@ -296,7 +295,7 @@ def note_told(state: State, rows: int) -> None:
                 state[last + 2 + words + w] |= state[state[DESTINATIONS] + w]
 
 
-@njit(cache=True)
+@inner
 def enter_own(state: State, rows: int) -> None:
     """Enter our own send into SPARE, where it is known to nobody yet; then swap."""
     stride, words, me, spare = state[STRIDE], state[WORDS], state[ME], state[SPARE]
@@ -319,7 +318,7 @@ def enter_own(state: State, rows: int) -> None:
     swap(state, end)
 
 
-@njit(cache=True)
+@inner
 def take_out(state: State) -> None:
     """Take DESTINATIONS out of all rows of Prakash, Raynal and Singhal."""
     stride, words, table = state[STRIDE], state[WORDS], state[TABLE]

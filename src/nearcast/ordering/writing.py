@@ -5,9 +5,8 @@ Read next: sending.py.
 
 from __future__ import annotations
 
-from numba import njit
-
-from nearcast.ordering.bits import lowest_one, ones
+from nearcast.kernels import inner
+from nearcast.ordering.bits import bit_at, lowest_one, ones, without_lowest
 from nearcast.ordering.layout import (
     DESTINATIONS,
     M_ALGORITHM,
@@ -28,7 +27,7 @@ _OWN_LIFETIME = 0x04
 _TIME_BYTES = 7
 
 
-@njit(cache=True)
+@inner
 def put_varint(out: Buffer, at: int, value: int) -> int:
     """Write a number in groups of seven bits; return the next position."""
     while value >= 0x80:
@@ -39,7 +38,7 @@ def put_varint(out: Buffer, at: int, value: int) -> int:
     return at + 1
 
 
-@njit(cache=True)
+@inner
 def put_fixed(out: Buffer, at: int, value: int, width: int) -> int:
     """Write the lowest `width` bytes of a number; return the next position."""
     for i in range(width):
@@ -47,7 +46,7 @@ def put_fixed(out: Buffer, at: int, value: int, width: int) -> int:
     return at + width
 
 
-@njit(cache=True)
+@inner
 def put_length(out: Buffer, at: int, length: int, flags: int) -> int:
     """Write the first byte of a set, and more if it is long."""
     if length < _LONG:
@@ -57,7 +56,7 @@ def put_length(out: Buffer, at: int, length: int, flags: int) -> int:
     return put_varint(out, at + 1, length - _LONG)
 
 
-@njit(cache=True)
+@inner
 def put_set(out: Buffer, at: int, state: State, begin: int, words: int) -> int:
     """Write a set as gaps or as bits, whichever is smaller."""
     count, top = 0, -1
@@ -79,7 +78,7 @@ def put_set(out: Buffer, at: int, state: State, begin: int, words: int) -> int:
             word = state[begin + w]
             while word:
                 number = 64 * w + lowest_one(word)
-                word &= word - 1
+                word = without_lowest(word)
                 after = put_varint(out, after, number - last - 1)
                 last = number
         if after - start < length or count == 1:
@@ -90,7 +89,7 @@ def put_set(out: Buffer, at: int, state: State, begin: int, words: int) -> int:
     return at + length
 
 
-@njit(cache=True)
+@inner
 def put_entry(
     out: Buffer, at: int, state: State, time_us: int, begin: int, words: int, width: int
 ) -> tuple[int, int]:
@@ -99,7 +98,7 @@ def put_entry(
     return put_set(out, at, state, begin, words), at
 
 
-@njit(cache=True)
+@inner
 def put_row(out: Buffer, at: int, state: State, begin: int, end: int, width: int) -> int:
     """Write the entries from `begin` to `end`, which are positions in the state."""
     stride, words, before = state[STRIDE], state[WORDS], -1
@@ -110,7 +109,7 @@ def put_row(out: Buffer, at: int, state: State, begin: int, end: int, width: int
     return at
 
 
-@njit(cache=True)
+@inner
 def put_table(out: Buffer, at: int, state: State, table: int, count: int, width: int) -> int:
     """Write a whole table as a body."""
     stride, words, scratch = state[STRIDE], state[WORDS], state[SCRATCH]
@@ -119,7 +118,7 @@ def put_table(out: Buffer, at: int, state: State, table: int, count: int, width:
         state[scratch + w] = 0
     for entry in range(table, end, stride):
         number = state[entry]
-        state[scratch + (number >> 6)] |= 1 << (number & 63)
+        state[scratch + (number >> 6)] |= bit_at(number & 63)
     at = put_set(out, at, state, scratch, words)
     begin = table
     while begin < end:
@@ -131,7 +130,7 @@ def put_table(out: Buffer, at: int, state: State, table: int, count: int, width:
     return at
 
 
-@njit(cache=True)
+@inner
 def put_head(out: Buffer, at: int, state: State, width: int) -> int:
     """Write what comes before the destination, from the M_ scalars and DESTINATIONS."""
     own_us = state[M_OWN]
@@ -143,7 +142,7 @@ def put_head(out: Buffer, at: int, state: State, width: int) -> int:
     return put_set(out, at, state, state[DESTINATIONS], state[WORDS])
 
 
-@njit(cache=True)
+@inner
 def most_bytes(state: State, entries: int) -> int:
     """Return what one copy takes at most."""
     a_set = 3 + 8 * state[WORDS]

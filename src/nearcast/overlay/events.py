@@ -12,9 +12,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from nearcast.kernels import kernel
 from nearcast.model.errors import MisuseError, OutOfRangeError
 from nearcast.overlay.bounds import Bounds
 
@@ -125,7 +125,7 @@ def stacked(boxes: Sequence[Bounds]) -> tuple[Floats, Floats]:
     )
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@kernel  # type: ignore[misc, unused-ignore]
 def hits(
     lows: Floats, highs: Floats, row_lows: Floats, row_highs: Floats, counted: int
 ) -> tuple[Ints, Ints, int]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from nearcast.kernels import entry_point
 from nearcast.model.errors import OutOfRangeError
 from nearcast.retained.process import SEND, WAIT, Actions, DecisionProcess, Floats, Weights
 
@@ -21,7 +21,10 @@ OPEN = 2  # in a table handed to the kernel: take the better action
 _NEGLIGIBLE = 1e-9  # an advantage below this is rounding: the tie goes to plain MQTT
 
 
-@njit(cache=True)
+@entry_point(
+    "uint8[:, ::1], float64[::1], float64[:, ::1], float64[::1], "
+    "float64, float64, float64, float64, float64[:, :, :, ::1]"
+)
 def _backwards(  # pragma: no cover - compiled
     table: Actions,
     chance: Floats,

@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 
+from nearcast.kernels import entry_point
 from nearcast.model.errors import OutOfRangeError
 from nearcast.retained.process import (
     Actions,
@@ -54,7 +54,7 @@ class RateRange:
         require_number("leave", self.leave[1], self.leave[0])
 
 
-@njit(cache=True)
+@entry_point("float64[::1], float64[::1], float64, float64, int64, int64")
 def _critical(  # pragma: no cover - compiled
     network: Floats, layout: Floats, publish: float, leave: float, d: int, t: int
 ) -> float:
@@ -77,7 +77,7 @@ def _critical(  # pragma: no cover - compiled
     return total
 
 
-@njit(cache=True)
+@entry_point("float64[::1], float64[::1], float64, float64, float64, int64, int64")
 def _waits(  # pragma: no cover - compiled
     network: Floats, layout: Floats, publish: float, leave: float, price: float, d: int, t: int
 ) -> bool:
@@ -87,7 +87,7 @@ def _waits(  # pragma: no cover - compiled
     return math.log(price) > bar
 
 
-@njit(cache=True)
+@entry_point("float64[::1], float64[::1], float64, float64, float64, uint8[:, ::1]")
 def _fill(  # pragma: no cover - compiled
     network: Floats, layout: Floats, publish: float, leave: float, price: float, table: Actions
 ) -> None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from nearcast.kernels import entry_point, kernel
 from nearcast.retained.exact import expected_reward
 from nearcast.retained.process import SEND, WAIT, Actions, DecisionProcess, Floats, require_number
 
@@ -49,7 +49,7 @@ class Learned:
     kept_plain: bool  # the table lost to plain MQTT under the same rates, and was dropped
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _remain(count: int, stay: float) -> int:  # pragma: no cover - compiled
     left = 0
     for _ in range(count):
@@ -58,7 +58,12 @@ def _remain(count: int, stay: float) -> int:  # pragma: no cover - compiled
     return left
 
 
-@njit(cache=True, nogil=True)
+@entry_point(
+    "int64, int64, float64, float64, boolean, float64, float64, float64, float64[::1], "
+    "float64, float64, float64, int64, "
+    "float64[:, :, :, ::1], float64[:, :, :, ::1], int64[:, :, :, ::1]",
+    nogil=True,
+)
 def _learn(  # pragma: no cover - compiled
     seed: int,
     steps: int,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import nearcast
-from nearcast.network.mesh import Mesh
 from nearcast.node import Node
 from nearcast.node.state import NodeState
+
+if TYPE_CHECKING:
+    from nearcast.network.mesh import Mesh
 
 
 def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
@@ -38,15 +41,16 @@ def sys_topics(node: Node, *, uptime_s: int) -> Iterator[tuple[str, str]]:
     yield "publish/messages/dropped", str(counters.publish_dropped)
     yield "publish/bytes/received", str(counters.publish_bytes_received)
     yield "publish/bytes/sent", str(counters.publish_bytes_sent)
-    if isinstance(state.network, Mesh):
-        causal = state.network.causal
+    mesh = _mesh_of(state)
+    if mesh is not None:
+        causal = mesh.causal
         yield "causal/messages/sent", str(causal.sent)
         yield "causal/messages/delivered", str(causal.delivered)
         yield "causal/messages/held", str(causal.held)
         yield "causal/messages/discarded", str(sum(causal.discarded.values()))
         yield "causal/skew/violations", str(causal.skew_violations)
         yield "network/messages/unwanted", str(counters.unwanted)
-        for name, (_, value) in _network_totals(state.network).items():
+        for name, (_, value) in _network_totals(mesh).items():
             yield f"network/{name.replace('_', '/')}", str(value)
 
 
@@ -126,11 +130,21 @@ def prometheus_text(node: Node, *, uptime_s: float) -> str:
     )
     for name, help_text, value in gauges:
         lines += _metric(name, "gauge", help_text, value)
-    if isinstance(state.network, Mesh):
-        for name, (help_text, value) in _network_totals(state.network).items():
+    mesh = _mesh_of(state)
+    if mesh is not None:
+        for name, (help_text, value) in _network_totals(mesh).items():
             lines += _metric(f"network_{name}_total", "counter", help_text, value)
-        lines += _causal_metrics(state.network)
+        lines += _causal_metrics(mesh)
     return "\n".join(lines) + "\n"
+
+
+def _mesh_of(state: NodeState) -> Mesh | None:
+    """Return the network of a node that has one; its modules are loaded only then."""
+    if state.network is None:
+        return None
+    from nearcast.network.mesh import Mesh
+
+    return state.network if isinstance(state.network, Mesh) else None
 
 
 def _network_totals(mesh: Mesh) -> dict[str, tuple[str, int]]:

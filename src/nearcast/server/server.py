@@ -14,6 +14,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
+from nearcast import kernels
 from nearcast.config import (
     Configuration,
     LimitsSection,
@@ -28,6 +29,7 @@ from nearcast.node.noting import note_start
 from nearcast.server.access import ConfiguredAccess, read_users
 from nearcast.server.client_log import ClientLog, NodeEntrance
 from nearcast.server.clock import Clock
+from nearcast.server.compiling import Compiling
 from nearcast.server.figures import prometheus_text, sys_topics
 from nearcast.server.learning import learn_tables
 from nearcast.server.listening import (
@@ -145,6 +147,8 @@ class Server:
         self._figures_s = 0.0
         self._loop_delay = LoopDelay()
         self._learner: asyncio.Task[None] | None = None
+        self._compiling: Compiling | None = None
+        self._compiler: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
         self.node = Node(
@@ -177,14 +181,31 @@ class Server:
         self.node.state.refresh_figures = self._refresh_figures
         if self.configuration.log.metrics_port is not None:
             self._loop_delay.start()
-        if any(section.learn for section in self.configuration.retained):
+        self._compiler = asyncio.create_task(self._compile())
+
+    async def _compile(self) -> None:
+        """Bring compiled kernels while Python answers; learning waits for them."""
+        parts, learns = self._kernel_parts(), self._learns()
+        if parts and not kernels.is_switched():
+            self._compiling = Compiling(parts, Path(self.configuration.node.data))
+            learns = await self._compiling.run() and learns
+        if learns:
             self._learner = asyncio.create_task(learn_tables(self.node, self.clock.now_ms))
+
+    def _kernel_parts(self) -> list[str]:
+        """Return the parts of `nearcast.kernels` that are called here."""
+        parts = [*self.node.kernel_parts, *(["learning"] if self._learns() else [])]
+        return parts if self._mesh is None else [*parts, *self._mesh.kernel_parts]
+
+    def _learns(self) -> bool:
+        return any(section.learn for section in self.configuration.retained)
 
     def _bring_back(self) -> None:
         """Make everything that stands behind the listeners."""
-        self.node.warm_up()
         self._load_policies()
         self._make_mesh()
+        if kernels.is_switched():
+            kernels.load(self._kernel_parts())
         self._restore()
         self._open_log()
         self._turns = Turns(
@@ -254,7 +275,6 @@ class Server:
                 looseness=section.looseness,
                 densities=load_densities(section.histograms, declared),
             )
-            self._mesh.warm_up()
 
     def _is_new(self) -> bool:
         """Tell whether this node has surely never been there before: it keeps state, and has none.
@@ -406,8 +426,11 @@ class Server:
         if self._sys_alarm is not None:
             self._sys_alarm.cancel()
         self._loop_delay.stop()
-        if self._learner is not None:
-            self._learner.cancel()
+        if self._compiling is not None:
+            self._compiling.end()
+        for task in (self._compiler, self._learner):
+            if task is not None:
+                task.cancel()
         await self._send_clients_away()
         if self.network is not None:
             await self.network.stop(leave=self._leaves)
@@ -471,13 +494,14 @@ async def run(
     """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration and the users again."""
     allow_descriptors(configuration.limits.connections)
     server = Server(configuration)
-    await server.start()
-    # What was imported and restored stays: the collector need not look at it again and again.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, server.request_stop)
+    if not await _started(server):
+        return
+    # What was imported and restored stays: the collector need not look at it again and again.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     if reread is not None:
         loop.add_signal_handler(signal.SIGHUP, _reload, server, reread)
     try:
@@ -492,6 +516,19 @@ async def run(
             where=str(configuration.node.data),
             todo="Free some space; what was acknowledged is on disk.",
         )
+
+
+async def _started(server: Server) -> bool:
+    """Start a server, unless somebody asks for its end meanwhile: then return False."""
+    starting, ending = (asyncio.ensure_future(one) for one in (server.start(), server.wait()))
+    await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+    ending.cancel()
+    if not starting.done():
+        starting.cancel()  # which makes `start` close what it has opened
+        await asyncio.wait({starting})
+        return False
+    starting.result()
+    return True
 
 
 def _reload(server: Server, reread: Callable[[], Configuration]) -> None:
@@ -513,7 +550,11 @@ def serve(
     on_ready: Callable[[Server], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
 ) -> None:
-    """Serve on uvloop until told to stop; returns after an orderly end."""
+    """Serve on uvloop until told to stop; returns after an orderly end.
+
+    The process does not wait for kernels: until they are compiled Python answers.
+    """
+    kernels.interpret()
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):  # there is no uvloop for Windows
         import uvloop

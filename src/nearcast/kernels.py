@@ -1,0 +1,197 @@
+"""Kernels: functions that Numba compiles, and what answers until they are compiled.
+
+    @kernel                       called by other kernels, or from Python with any types
+    @inner                        called by other kernels, never from Python
+    @entry_point("int64, …")      called from Python, with arguments of exactly these types
+
+A program that computes (a Spark worker, a benchmark, a test) imports kernels compiled: each is
+compiled when it is first called, or read from the disk (`kernel_files.py`).
+
+A program that serves must not wait for a compiler. It calls `interpret()` before it imports any
+kernel: then a kernel is the Python function that it is written as. Child processes compile
+(`warming.py`); `load()`, in a thread, reads what they made; and `switch_on()` puts the compiled
+functions in the place of the others, between two calls.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from types import FunctionType
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "matching": ("nearcast.index.box_index", "nearcast.matching.exact"),
+    "ordering": ("nearcast.ordering.kernels",),
+    "retained": ("nearcast.retained.general",),
+    "learning": ("nearcast.retained.exact", "nearcast.retained.qlearning"),
+}
+"""What a broker may need, and the modules that bring it."""
+_ONLY_COMPILED = ("nearcast.index._box_", "nearcast.index._interval_")  # they read raw memory
+_ALSO_OF = {"nearcast.index.box_index": "nearcast.index._box_"}
+
+
+class Entry(NamedTuple):
+    """A kernel that is called from Python."""
+
+    function: Any
+    types: str
+
+    @property
+    def name(self) -> str:
+        """Its name among all, fit for a file."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+
+class _Mode:
+    interprets = False  # what a decorator returns is the Python function
+    is_switched = True  # compiled functions answer
+
+
+_plain: dict[Any, dict[str, Any]] = {}  # Python functions that are in use, and Numba's options
+_replacements: dict[Any, Any] = {}  # what takes their place
+_entries: list[Entry] = []
+_waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+
+@overload
+def kernel(function: Callable[P, R], **options: Any) -> Callable[P, R]: ...
+@overload
+def kernel(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def kernel(function: Any = None, **options: Any) -> Any:
+    """Let Numba compile a function, with its options."""
+    if function is None:
+        return lambda one: kernel(one, **options)
+    if _Mode.interprets and not function.__module__.startswith(_ONLY_COMPILED):
+        _plain[function] = options
+        return function
+    return _dispatcher(function, options)
+
+
+def inner(function: Callable[P, R]) -> Callable[P, R]:
+    """Let Numba compile a function that only kernels call; a call from Python would be fatal.
+
+    What unpacks arguments of Python is not made: a fifth of the time, for those of many arrays.
+    """
+    return kernel(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def entry_point(types: str, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let Numba compile a function that is called from Python with arguments of these types."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        _entries.append(Entry(function, types))
+        return kernel(function, **options)
+
+    return decorate
+
+
+def instruction(home: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function of the same name in the module `home` stand for this one in compiled code."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        if not _Mode.interprets:
+            return cast("Callable[P, R]", getattr(import_module(home), function.__name__))
+        _plain[function] = {"home": home}
+        return function
+
+    return decorate
+
+
+def copy_of(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function of its own that does the same: replacing it leaves the other as it is."""
+    assert isinstance(function, FunctionType)
+    copy = FunctionType(function.__code__, function.__globals__, function.__name__)
+    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+    copy.__annotations__ = function.__annotations__
+    return copy
+
+
+def _dispatcher(function: Any, options: dict[str, Any]) -> Any:
+    if "home" in options:
+        return getattr(import_module(options["home"]), function.__name__)
+    from numba import njit
+
+    from nearcast.kernel_cache import share
+
+    made = njit(**options)(function)
+    share(made)
+    return made
+
+
+# -- compiling ---------------------------------------------------------------------------------
+
+
+def entries(part: str) -> list[Entry]:
+    """Return the entries of a part, importing its modules."""
+    for name in PARTS[part]:
+        import_module(name)
+    homes = tuple(_ALSO_OF.get(name, name) for name in PARTS[part])
+    return [one for one in _entries if one.function.__module__.startswith(homes)]
+
+
+def compile_entry(one: Any) -> Any:
+    """Compile an entry and all it calls, or read it from the disk; return the function itself."""
+    function = getattr(one, "py_func", one)
+    found = next(known for known in _entries if known.function is function)
+    compiled = _replacements.get(function)
+    if compiled is None:
+        compiled = getattr(sys.modules[function.__module__], function.__name__)
+    return compiled.compile(_types(found.types))
+
+
+def _types(names: str) -> Any:
+    from numba.core import sigutils
+
+    read: Any = sigutils.normalize_signature
+    return read(f"({names},)")[0]
+
+
+# -- from Python to compiled code --------------------------------------------------------------
+
+
+def interpret() -> None:
+    """Use Python functions instead of the kernels that are imported from now on."""
+    _Mode.interprets, _Mode.is_switched = True, False
+
+
+def is_switched() -> bool:
+    """Say whether compiled functions answer; False while those of Python do."""
+    return _Mode.is_switched
+
+
+def load(parts: Iterable[str]) -> None:
+    """Read the kernels of these parts from the disk; `switch_on` comes next. For a thread."""
+    _Mode.interprets = False
+    for function, options in list(_plain.items()):
+        _replacements[function] = _dispatcher(function, options)
+    for part in parts:
+        for one in entries(part):
+            compile_entry(one.function)
+
+
+def switch_on() -> None:
+    """Put compiled functions in the place of those of Python, and tell who waits for that."""
+    _Mode.interprets, _Mode.is_switched = False, True
+    for name, module in list(sys.modules.items()):
+        if name.startswith("nearcast."):
+            for word, value in list(vars(module).items()):
+                if isinstance(value, FunctionType) and value in _replacements:
+                    setattr(module, word, _replacements[value])
+    _plain.clear()
+    _replacements.clear()
+    waiting = [one() for one in _waiting]
+    _waiting.clear()
+    for call in waiting:
+        if call is not None:
+            call()
+
+
+def on_switch(call: Callable[[], None]) -> None:
+    """Call a method when compiled functions take over, if its object still lives."""
+    _waiting.append(weakref.WeakMethod(call))
