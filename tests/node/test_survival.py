@@ -26,6 +26,7 @@ from nearcast.node.lifecycle import Lifecycle
 from nearcast.node.message import Head, Message
 from nearcast.node.replay import Replay
 from nearcast.node.session import WillMessage
+from nearcast.node.set_aside import _detail
 
 LASTING = {"session_expiry_interval": 3600}
 V311 = ProtocolVersion.V311
@@ -529,3 +530,10 @@ def test_a_message_whose_record_cannot_be_made_has_no_number_that_others_could_n
     with pytest.raises(OverflowError):
         journal.queued(1, message, 1)
     assert message.number == 0
+
+
+def test_a_record_of_a_session_is_told_with_its_filter_if_it_has_one() -> None:
+    session = (7).to_bytes(4, "little")
+
+    assert _detail(Kind.UNSUBSCRIBED, session + b"a/b", str) == "filter 'a/b'"
+    assert _detail(Kind.ENDED, session, str) == ""
