@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SETUP  := PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
 
-.PHONY: help setup run-setup demo test test-plain test-spark test-java test-quick lint format soak mutants bench forget-kernels clean
+.PHONY: help setup run-setup demo test test-plain test-spark test-java test-quick lint format soak mutants bench clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
@@ -15,7 +15,6 @@ help:
 	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
 	@echo "make bench       all benchmarks beside their peers"
-	@echo "make forget-kernels  compile all kernels anew"
 	@echo "make clean       remove .venv and everything generated"
 
 # Three parts, so that each target waits only for what it needs: scripts/setup.sh says what is in which.
@@ -89,10 +88,6 @@ bench: setup
 	$(BIN)/nearcast bench retained
 	$(BIN)/nearcast bench plan
 	$(BIN)/nearcast bench overlay
-
-# Numba looks at a kernel's own file only: after a change in a file that kernels import, forget them all.
-forget-kernels:
-	find src -name '*.nb[ic]' -delete
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import random
 import shutil
@@ -19,24 +18,16 @@ from typing import Self
 
 from nearcast.model.errors import EnvironmentProblem
 
-log = logging.getLogger("nearcast.server")
-
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nats-server")  # off many PATHs
 _USUAL_PORT = 4222
 _BELOW_CLIENTS = range(20_000, 32_000)
 _START_S = 120.0
-_COMPILE_S = 1_200.0  # a first start compiles; several nodes do so at once
-_COMPILE = "A first start compiles for minutes; `python -m nearcast.warming` does it once for all."
 _END_S = 10.0
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 # Only Linux has it. Looked up here: a child of a process with threads must not wait for the loader.
 _PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
 _marks: list[socket.socket] = []
 _COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
-
-
-class _StillStarting(EnvironmentProblem):
-    """A process that has not ended, and does not say that it is ready either."""
 
 
 class Child:
@@ -158,15 +149,11 @@ class Fleet:
         return child
 
     def wait_until_ready(self) -> None:
-        """Wait until all nodes serve clients; those that run may compile, and get more time."""
-        try:
-            self._wait(self.nodes, "Ready.", _START_S)
-        except _StillStarting as problem:
-            log.warning("%s Waiting on.", problem)
-            self._wait(self.nodes, "Ready.", _COMPILE_S)
+        """Wait until all nodes serve clients."""
+        self._wait(self.nodes, "Ready.")
 
-    def _wait(self, children: list[Child], words: str, most_s: float = _START_S) -> None:
-        deadline = time.monotonic() + most_s
+    def _wait(self, children: list[Child], words: str) -> None:
+        deadline = time.monotonic() + _START_S
         for child in children:
             while not child.has_said(words):
                 is_alive = child.is_alive  # asked first: its words are the last ones only then
@@ -174,10 +161,7 @@ class Fleet:
                 if not is_alive:
                     raise EnvironmentProblem(f"{child.name} does not start ({child.how}): {said}")
                 if time.monotonic() > deadline:
-                    raise _StillStarting(
-                        f"{child.name} runs, but is not ready yet: {said}",
-                        todo=_COMPILE if child in self.nodes else "",
-                    )
+                    raise EnvironmentProblem(f"{child.name} runs, but is not ready yet: {said}")
                 time.sleep(0.02)
 
     @property

@@ -6,8 +6,6 @@ of a payload as it arrives and keeps nothing but headers and control frames, at 
 
 from __future__ import annotations
 
-import numpy as np
-
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 NORMAL, PROTOCOL_ERROR, UNSUPPORTED = 1000, 1002, 1003
 
@@ -163,6 +161,8 @@ def unmask(payload: bytes, mask: bytes) -> bytes:
     """
     size = len(payload)
     if size > _LONG:
+        import numpy as np  # loaded by the first long frame: a start need not wait for it
+
         words = np.frombuffer(payload + bytes(-size % 4), np.uint32)
         return (words ^ np.frombuffer(mask, np.uint32)).tobytes()[:size]
     pad = mask * (size // 4 + 1)
