@@ -77,6 +77,7 @@ soak: setup
 	$(BIN)/python fuzz/mqtt.py --seconds 3600 --live
 	$(BIN)/python fuzz/valid.py --seconds 3600
 	$(BIN)/python fuzz/journal.py --damages 1000
+	$(BIN)/python fuzz/connections.py --connections 100000
 
 bench: setup
 	$(BIN)/nearcast bench match

@@ -232,3 +232,34 @@ def test_of_two_connections_that_wait_for_the_same_end_one_stays(make_world: Any
     stays = second if first.is_closed else first
     assert isinstance(stays.take()[0], Connack)
     assert world.node.state.sessions["much"].link is stays.link
+
+
+def test_sessions_that_expire_at_once_end_in_slices(make_world: Any) -> None:
+    world = make_world()
+    for one in range(50):
+        world.welcome(f"c{one}", props={"session_expiry_interval": 60}).lose()
+    budget = Budget(world.node, 10)
+    world.now_ms += 61_000
+    world.node.wake(world.now_ms)
+    assert len(world.node.state.sessions) >= 30
+    while world.node.state.sessions:
+        assert world.node.wake_at() <= world.now_ms
+        budget.left = budget.steps
+        world.node.wake(world.now_ms)
+    serve(world, budget)
+    assert not world.node.state.ending
+
+
+def test_the_connection_that_has_waited_longest_has_the_next_slice(make_world: Any) -> None:
+    world = make_world()
+    first, second = world.welcome("first"), world.welcome("second")
+    budget = Budget(world.node, 10)
+    for client in (first, second):
+        budget.left = budget.steps
+        client.send_bytes(PINGREQ * 100)
+    before = second.all_bytes
+    budget.left = budget.steps
+    world.node.serve_backlog(world.now_ms)
+    world.settle()
+    assert first.all_bytes.count(PINGRESP) > 11
+    assert second.all_bytes == before

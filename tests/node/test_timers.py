@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+from nearcast.mqtt import Properties, Will
 from nearcast.node.session import Session
 from nearcast.node.timers import Timers
 
@@ -119,3 +120,13 @@ def test_a_client_that_is_back_is_not_ended_by_the_timer_of_its_absence(make_wor
     assert "c" in world.node.state.sessions
     world.wait(2_000)
     assert "c" not in world.node.state.sessions
+
+
+def test_reconnects_of_a_client_with_a_delayed_will_leave_no_timers(make_world: Any) -> None:
+    world = make_world()
+    will = Will("gone", b"x", properties=Properties(will_delay_interval=WEEK_S // 2))
+    for _ in range(300):
+        world.welcome(
+            "c", clean_start=False, will=will, props={"session_expiry_interval": WEEK_S}
+        ).lose()
+    assert len(world.node.state.timers) < 150

@@ -154,6 +154,46 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_from() -> None:
     run(story, max_answer_bytes=10_000)
 
 
+def test_a_client_with_unread_answers_is_not_read_from_once_its_flood_is_taken() -> None:
+    async def story(world: World) -> None:
+        deaf, wire = await world.connect("deaf")
+        deaf.is_paused = True
+        world.turns.read(deaf, PINGREQ * 200_000)
+        assert deaf.is_waiting
+        await world.quiet()
+        assert not wire.is_read
+
+    run(story, max_answer_bytes=10_000)
+
+
+def test_a_client_that_reads_again_is_not_read_from_before_its_flood_is_taken() -> None:
+    async def story(world: World) -> None:
+        flood, wire = await world.connect("flood")
+        world.turns.read(flood, PINGREQ * 200_000)
+        world.turns.resumed(flood)
+        assert flood.is_waiting
+        assert not wire.is_read
+        await world.quiet()
+        assert wire.is_read
+
+    run(story)
+
+
+def test_those_who_wait_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "_BULK_S", 1e-9)
+
+    async def story(world: World) -> None:
+        crowd = [await world.connect(str(one)) for one in range(6)]
+        for connection, _ in crowd:
+            world.turns._put_off(connection, PINGREQ)
+        world.turns._serve()
+        assert sum(connection.is_waiting for connection, _ in crowd) >= 4
+        await world.quiet()
+        assert all(wire.data == PINGRESP for _, wire in crowd)
+
+    run(story)
+
+
 def test_messages_that_wait_for_a_slow_subscriber_are_no_answers() -> None:
     async def story(world: World) -> None:
         slow, wire = await world.connect("slow")

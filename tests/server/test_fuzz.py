@@ -32,3 +32,15 @@ def test_damaged_packets_harm_no_bystander() -> None:
 
     assert rounds > 100
     assert live.count >= 1
+
+
+@pytest.mark.timeout(300)
+def test_memory_stays_flat_over_short_connections() -> None:
+    told = runpy.run_path(str(FUZZ / "connections.py"))["run"](500, 1)
+
+    assert told.startswith("500 connections")
+
+
+def test_a_broker_that_grows_by_more_than_allowed_is_told() -> None:
+    with pytest.raises(AssertionError, match="at most"):
+        runpy.run_path(str(FUZZ / "connections.py"))["run"](10, 1, most_grown_mb=-1_000.0)
