@@ -302,6 +302,28 @@ def test_selections_on_topics_of_no_space_are_said_to_be_ignored(shops: Shops) -
     assert shops.subscribe(ann, "shops/#", where="price < 5").properties.reason_string is None
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_instructions_on_a_topic_of_no_space_are_said_to_be_ignored(shops: Shops, qos: int) -> None:
+    ann = shops.client("ann")
+    shops.subscribe(ann, "taxis/#")
+    answer = shops.publish(topic="taxis/7", qos=qos, _top="3", _lifetime="250ms", colour="red")
+    assert answer is not None
+    assert answer.reason == 0
+    assert answer.properties.reason_string == (
+        "$top, $lifetime: ignored, because 'taxis/7' is a topic of no [[space]]; "
+        "declared: shops (shops/#)"
+    )
+    (got,) = ann.publications()
+    assert ("colour", "red") in got.properties.user_properties
+    unheard = shops.publish(topic="boats/7", qos=qos, _top="3")
+    assert unheard is not None
+    assert unheard.reason == 0x10
+    assert (unheard.properties.reason_string or "").startswith("$top: ignored")
+    for plain in (shops.publish(topic="taxis/7", qos=qos, colour="red"), shops.publish(_top="3")):
+        assert plain is not None
+        assert plain.properties.reason_string is None
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [

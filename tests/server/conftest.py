@@ -139,31 +139,6 @@ def wait_for() -> Callable[[Callable[[], object]], None]:
     return wait
 
 
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an authority, a server's and a client's certificate."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    days = ("-days", "2")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(
-        "req", "-x509", *key, *days, "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem"
-    )
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name in ("server", "ann"):
-        openssl(
-            "req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"
-        )
-        openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
-            *("-CAcreateserial", *days, "-extfile", "names", "-out", f"{name}.pem"),
-        )
-    return folder
-
-
 @pytest.fixture(scope="module")
 def all_doors(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Broker]:
     """Return a broker that listens in all four ways, one for all tests of a file."""

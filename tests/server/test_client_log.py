@@ -187,6 +187,23 @@ def test_a_selection_that_is_ignored_is_told(watch: Callable[..., Watched]) -> N
     ]
 
 
+def test_instructions_that_are_ignored_are_told_and_limited(watch: Callable[..., Watched]) -> None:
+    watched = watch("warning")
+    client = watched.client("ann")
+    top = Properties(user_properties=(("$top", "3"),))
+    for _ in range(30):
+        watched.send(client, Publish("taxis/7", b"x", properties=top))
+    near = Properties(user_properties=(("$near", "500m"),))
+    watched.send(client, Subscribe(1, (FilterRequest("taxis/#"),), near))
+    lines = watched.take_lines()
+    assert lines[0] == (
+        "warning  client 'ann', publishing: $top: ignored, because 'taxis/7' is a topic of no "
+        "[[space]]; declared: none"
+    )
+    assert len(lines) == 11, "ten of a kind in ten seconds, and another kind is told still"
+    assert "$near: ignored" in lines[-1]
+
+
 def test_json_lines_have_an_event_and_its_fields(watch: Callable[..., Watched]) -> None:
     watched = watch("info", "json")
     watched.node.lost(watched.client("ann", user_name="u"), 1_000)

@@ -445,10 +445,28 @@ class Intake:
             self._state.holding.before_live(message, publisher, retain=retain)
         if retain:
             retain_message(self._state, message)
+        told = self._ignored(publisher, message, properties)
         if route.is_empty:
-            return Outcome(_QUOTA if message.was_refused else _EMPTY)
+            return Outcome(_QUOTA if message.was_refused else _EMPTY, told)
         self._delivery.spread(route, [message], publisher, retain=retain)
-        return Outcome(_QUOTA if message.was_refused else 0)
+        return Outcome(_QUOTA if message.was_refused else 0, told)
+
+    def _ignored(
+        self, publisher: Session | None, message: Message, properties: PublishProperties | None
+    ) -> str:
+        """Return that instructions were ignored, if there are any: the topic is of no space."""
+        if publisher is None or properties is None or not properties.user:
+            return ""
+        names = properties.of_spaces
+        if not names:
+            return ""
+        topic = message.topic_text()
+        told = (
+            f"{', '.join(names)}: ignored, because {shown(topic)} is a topic of no [[space]]; "
+            f"{self._state.router.spaces.declared}"
+        )
+        self._state.observer.instructions_ignored(publisher, topic, told)
+        return told
 
     def _refusal(self, session: Session, route: Route, message: Message) -> str:
         """Return why a publication was not permitted."""

@@ -43,6 +43,9 @@ class Observer(Protocol):
     def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
         """Take note that a client selects on topics of no space, and what it was told."""
 
+    def instructions_ignored(self, session: Session, topic: str, text: str) -> None:
+        """Take note that a client instructs on a topic of no space, and what it was told."""
+
 
 class NoObserver:
     """Hears nothing."""
@@ -76,6 +79,9 @@ class NoObserver:
         """Do nothing."""
 
     def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
+        """Do nothing."""
+
+    def instructions_ignored(self, session: Session, topic: str, text: str) -> None:
         """Do nothing."""
 
 

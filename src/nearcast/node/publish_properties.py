@@ -20,7 +20,8 @@ from nearcast.mqtt.topics import check_topic_name
 from nearcast.mqtt.wire import encode_variable_integer
 from nearcast.node.message import Head, Message
 
-_INSTRUCTIONS = frozenset(PUBLISHING) - {"$area"}
+_OF_SPACES = frozenset(PUBLISHING)
+_INSTRUCTIONS = _OF_SPACES - {"$area"}
 _LARGEST_KEPT = 256
 _MOST_KEPT = 4_096
 
@@ -76,6 +77,11 @@ class PublishProperties:
         if self._request is None:
             self._request = read_publication(self.user)
         return self._request
+
+    @property
+    def of_spaces(self) -> tuple[str, ...]:
+        """The names of the user properties that have a meaning in a space only."""
+        return tuple(name for name, _ in self.user if name in _OF_SPACES)
 
     @property
     def bare_forward(self) -> bytes:

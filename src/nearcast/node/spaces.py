@@ -8,6 +8,7 @@ from typing import Literal
 
 from nearcast.index.topic_filters import filters_overlap, topic_matches
 from nearcast.model import MisuseError, Space
+from nearcast.model.wording import listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,12 @@ class SpaceTable:
     def meets(self, topic_filter: str) -> bool:
         """Say whether some topic of a space fits the filter."""
         return any(filters_overlap(topic_filter, one.space.topic_filter) for one in self.all)
+
+    @property
+    def declared(self) -> str:
+        """Return the names and topics of all spaces, for people."""
+        names = [f"{one.space.name} ({one.space.topic_filter})" for one in self.all]
+        return f"declared: {listed(names) or 'none'}"
 
     @property
     def shows_positions(self) -> bool:

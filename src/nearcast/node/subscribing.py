@@ -9,7 +9,7 @@ from functools import partial
 
 from nearcast.model import MisuseError, SubscribeRequest, read_subscription, split_prefixes
 from nearcast.model.requests import SELECTING, SUBSCRIBING, Pair, decoded
-from nearcast.model.wording import listed, shown
+from nearcast.model.wording import shown
 from nearcast.mqtt import (
     FilterRequest,
     MqttProtocolError,
@@ -323,11 +323,10 @@ class Subscribing:
 
     def _no_space(self, one: Subscription, ignored: list[str]) -> str:
         """Return that selections were ignored: no space has topics that the filter meets."""
-        spaces = [f"{each.space.name} ({each.space.topic_filter})" for each in self._spaces()]
         text = shown(one.topic_filter)
         return (
             f"{', '.join(ignored)}: ignored, so every message comes, because {text} meets the "
-            f"topics of no [[space]]; declared: {listed(spaces) or 'none'}"
+            f"topics of no [[space]]; {self._state.router.spaces.declared}"
         )
 
     def _spaces(self) -> tuple[SpaceSettings, ...]:

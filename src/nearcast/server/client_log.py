@@ -144,16 +144,24 @@ class ClientLog:
 
     def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
         """Log a subscription whose selection has no effect."""
+        self._ignored("selection_ignored", "client %s%s: %s", session, topic_filter, text)
+
+    def instructions_ignored(self, session: Session, topic: str, text: str) -> None:
+        """Log a publication whose instructions have no effect."""
+        form = "client %s%s, publishing: %s"
+        self._ignored("instructions_ignored", form, session, topic, text)
+
+    def _ignored(self, event: str, form: str, session: Session, topic: str, text: str) -> None:
         self._limited.warning(
-            "client %s%s: %s",
+            form,
             _quoted(session.client_id),
             _as_user(session),
             text,
             fields={
-                "event": "selection_ignored",
+                "event": event,
                 "client": session.client_id,
                 "user": session.user_name,
-                "topic": topic_filter,
+                "topic": topic,
             },
         )
 
