@@ -340,7 +340,7 @@ def test_the_examples_of_the_pipeline_work(place: Place):
         example("stream").replace("found", "streamed") + " --once": "Done: deliveries in streamed",
         example("train"): "Policies: data/policies.json",
         example("run"): "All in nightly.",
-        example("audit"): "n2",
+        example("audit"): "of 2 nodes",
         example("whatif"): "candidate",
     }
     asked = json.dumps([shlex.split(one) for one in steps])
