@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from nearcast import __version__
+from nearcast.cli.serve import found_config
+from nearcast.model.errors import MisuseError
 
 
 def nearcast(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -148,3 +150,16 @@ def test_shell_completion_is_offered(tmp_path: Path):
         [script], env=os.environ | asked, capture_output=True, text=True, check=False
     )
     assert "config" in run.stdout.split()
+
+
+def test_the_file_of_this_directory_is_read_unless_another_or_none_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert found_config(None, no_config=False) is None
+    Path("nearcast.toml").touch()
+    assert found_config(None, no_config=False) == Path("nearcast.toml")
+    assert found_config(Path("fleet.toml"), no_config=False) == Path("fleet.toml")
+    assert found_config(None, no_config=True) is None
+    with pytest.raises(MisuseError, match="--config and --no-config"):
+        found_config(Path("fleet.toml"), no_config=True)

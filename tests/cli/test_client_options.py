@@ -112,7 +112,7 @@ def test_a_lasting_session_gets_what_came_while_it_was_away(ports: Ports):
     assert nearcast(*send, "one").returncode == 0
     assert first.communicate(timeout=200) == ("one\n", "")
     assert nearcast(*send, "two").returncode == 0
-    again = nearcast("sub", *wish, "-C", "1", "-W", "200")
+    again = nearcast("sub", *wish, "-C", "1", "-W", "30")
     assert again.stdout == "two\n"
     assert again.stderr.startswith("Subscribed to shops/1 at QoS 1; the session goes on\n")
 

@@ -261,6 +261,15 @@ def test_swapped_coordinates_are_guessed():
         position(37.8, -122.4)
 
 
+@pytest.mark.parametrize("place", [(200.0, 10.0), (2.0, 200.0), (100.0, 100.0)])
+def test_coordinates_that_fit_in_neither_order_are_not_said_to_be_swapped(
+    place: tuple[float, float],
+):
+    with pytest.raises(OutOfRangeError) as told:
+        position(*place)
+    assert "swapped" not in str(told.value)
+
+
 def test_the_position_topic_is_the_one_of_the_design():
     assert POSITION_TOPIC == "$position"
 

@@ -299,6 +299,7 @@ def test_selections_on_topics_of_no_space_are_said_to_be_ignored(shops: Shops) -
         "[[space]]; declared: shops (shops/#)"
     )
     assert shops.subscribe(ann, "taxis/#", colour="red").properties.reason_string is None
+    assert shops.subscribe(ann, "taxis/#", retained="now").properties.reason_string is None
     assert shops.subscribe(ann, "shops/#", where="price < 5").properties.reason_string is None
 
 
@@ -345,6 +346,12 @@ def test_a_payload_with_a_likely_mistake_is_answered(
     assert answer is not None
     found = answer.properties.reason_string
     assert found is None if told is None else told in (found or "")
+
+
+def test_a_value_that_is_no_coordinate_is_not_said_to_be_swapped(shops: Shops) -> None:
+    answer = shops.publish({"price": 300, **HERE_TOO})
+    assert answer is not None
+    assert "swapped" not in (answer.properties.reason_string or "swapped")
 
 
 def test_bounds_of_a_space_tell_swapped_coordinates(make_world: Any) -> None:
