@@ -150,6 +150,7 @@ class Start:
         finally:
             journal.close()
             log.removeHandler(said)
+            log.propagate = True
         self.damages = journal.damages
         self.said = said.lines
         self.kept = sorted(one.name for one in directory.glob("*.damaged*"))

@@ -37,7 +37,7 @@ sys.exit(code)
     [
         (
             "tests/matching/test_matcher.py",
-            "not file and not saved and not mapped and not opened and not of_boxes",
+            "not file and not saved and not mapped and not opened and not at_once",
         ),
         ("tests/ordering/test_delta_causal.py", ""),
         ("tests/ordering/test_messages.py", ""),
@@ -124,6 +124,7 @@ assert 5 in matcher.match(Event.of(space, "a", {"lon": 1.0, "lat": 1.0}))
 
 @pytest.mark.timeout(600)
 def test_compiled_kernels_take_over_where_python_stopped() -> None:
+    assert warming.main(["matching", "ordering"]) == 0
     done = python(SWITCH)
     assert done.returncode == 0, done.stderr[-2000:]
 

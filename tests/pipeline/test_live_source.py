@@ -59,7 +59,7 @@ def test_values_come_out_of_the_payload_as_the_space_says():
     [
         (b"no json", (), "payload: found b'no json'; expected JSON"),
         (b"[]", (), "payload: found []; expected a JSON object"),
-        (b'{"at": {"y": 1}}', (), "payload: found no x; expected a value (0 to 100)"),
+        (b'{"at": {"y": 1}}', (), "payload: found no x among at; expected a value (0 to 100)"),
         (b'{"x": 101}', (), "x: found 101; expected a number from 0 to 100"),
         (b'{"x": 1, "kind": "food "}', (), "expected one of food, tools"),
         (b'{"x": 1}', (("$area", "bbox(1,1,2,2)"),), "an event with an extent ($area)"),
