@@ -47,7 +47,9 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     command = [sys.executable, "-c", code, "serve", "--config", "nearcast.toml"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    found = next(filter(None, map(re.compile(r"^Listening on tcp .*:(\d+)").search, process.stdout)))
+    found = next(
+        filter(None, map(re.compile(r"^Listening on tcp .*:(\d+)").search, process.stdout))
+    )
     yield int(found[1])
     process.terminate()
     process.wait(WAIT_S)
