@@ -73,7 +73,7 @@ from nearcast.pipeline.session import spark_session
 def interrupt_after(seconds):
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-def job():
+def job(**options):
     if sys.argv[1] == "while Spark starts":
         interrupt_after(1.0)
     spark = spark_session("local[1]", memory_gb=1)
