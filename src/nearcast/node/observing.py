@@ -1,91 +1,54 @@
-"""What a node tells whoever keeps a log of its clients; no message passes through here."""
+"""What a node reports about its clients; a log subscribes to it. No message passes through here."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from nearcast.mqtt import Connect, ReasonCode
 from nearcast.node.connection import Connection
 from nearcast.node.session import Session
 
 
-class Observer(Protocol):
-    """Hears what happens to clients. Calls must be quick and must not change the node."""
+class ClientObserver:
+    """Is called when something happens to a client; does nothing unless overridden.
+
+    A call must be quick and must not change the node.
+    """
 
     def connected(self, connection: Connection, session: Session, *, is_resumed: bool) -> None:
-        """Take note that a client is welcome."""
+        """Report that a client has connected."""
 
     def refused(
         self, connection: Connection, connect: Connect | None, reason: ReasonCode, text: str
     ) -> None:
-        """Take note that a CONNECT was refused; `connect` is None where it made no sense."""
+        """Report that a CONNECT was refused; `connect` is None if it could not be decoded."""
 
     def gave_up(self, connection: Connection, reason: str) -> None:
-        """Take note that a connection ended before its client logged in."""
+        """Report that a connection ended before its client logged in."""
 
     def disconnected(
         self, connection: Connection, session: Session, reason: int, text: str
     ) -> None:
-        """Take note that a client disconnected, or was disconnected for a reason."""
+        """Report that a client disconnected, or the broker disconnected it for a reason."""
 
     def lost(self, connection: Connection, session: Session, reason: str) -> None:
-        """Take note that a connection ended without a DISCONNECT."""
+        """Report that a connection ended without a DISCONNECT."""
 
     def taken_over(self, connection: Connection, session: Session) -> None:
-        """Take note that a client has come again: its older connection is closed."""
+        """Report that a client has connected again: its older connection is closed."""
 
     def publish_denied(self, session: Session, topic: str) -> None:
-        """Take note that a client may not publish to a topic; once per connection and topic."""
+        """Report that a client may not publish to a topic; called once per connection and topic."""
 
     def subscribe_denied(self, session: Session, topic_filter: str) -> None:
-        """Take note that a client may not subscribe to a filter."""
+        """Report that a client may not subscribe to a filter."""
 
     def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
-        """Take note that a client selects on topics of no space, and what it was told."""
+        """Report that a client selects on topics of no space; `text` is its answer."""
 
     def instructions_ignored(self, session: Session, topic: str, text: str) -> None:
-        """Take note that a client instructs on a topic of no space, and what it was told."""
+        """Report that a client instructs on a topic of no space; `text` is its answer."""
 
 
-class NoObserver:
-    """Hears nothing."""
-
-    def connected(self, connection: Connection, session: Session, *, is_resumed: bool) -> None:
-        """Do nothing."""
-
-    def refused(
-        self, connection: Connection, connect: Connect | None, reason: ReasonCode, text: str
-    ) -> None:
-        """Do nothing."""
-
-    def gave_up(self, connection: Connection, reason: str) -> None:
-        """Do nothing."""
-
-    def disconnected(
-        self, connection: Connection, session: Session, reason: int, text: str
-    ) -> None:
-        """Do nothing."""
-
-    def lost(self, connection: Connection, session: Session, reason: str) -> None:
-        """Do nothing."""
-
-    def taken_over(self, connection: Connection, session: Session) -> None:
-        """Do nothing."""
-
-    def publish_denied(self, session: Session, topic: str) -> None:
-        """Do nothing."""
-
-    def subscribe_denied(self, session: Session, topic_filter: str) -> None:
-        """Do nothing."""
-
-    def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
-        """Do nothing."""
-
-    def instructions_ignored(self, session: Session, topic: str, text: str) -> None:
-        """Do nothing."""
-
-
-def observe_loss(observer: Observer, connection: Connection) -> None:
+def observe_loss(observer: ClientObserver, connection: Connection) -> None:
     """Tell of a connection that is gone, unless its end was told before."""
     session = connection.session
     if connection.is_peer:

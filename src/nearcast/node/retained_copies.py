@@ -19,7 +19,7 @@ from nearcast.node.state import NodeState
 _FEW_RETAINED = 500  # decided about at once, where a policy may hold copies back
 
 
-class RetainedCopies:
+class NewSubscriberCopies:
     """Sends retained messages to those who have just subscribed.
 
     `born` is the store's sequence when a subscription took effect.

@@ -15,7 +15,7 @@ from nearcast.node.counters import Counters
 from nearcast.node.failures import Failures
 from nearcast.node.journal import Journal
 from nearcast.node.message import Message
-from nearcast.node.observing import NoObserver, Observer
+from nearcast.node.observing import ClientObserver
 from nearcast.node.retained import RetainedStore
 from nearcast.node.routes import Route, Router
 from nearcast.node.session import Session, Subscription
@@ -125,7 +125,7 @@ class NodeState:
     connected: int = 0
     grown: list[Connection] = field(default_factory=list)
     questions: list[Connection] = field(default_factory=list)
-    observer: Observer = field(default_factory=NoObserver)
+    observer: ClientObserver = field(default_factory=ClientObserver)
     log: Recorder | None = None
     feed: Feed | None = None
     now_ms: int = 0

@@ -28,7 +28,7 @@ from nearcast.node.access import refusal_text
 from nearcast.node.connection import Connection
 from nearcast.node.delivery import Delivery
 from nearcast.node.message import Message
-from nearcast.node.retained_copies import RetainedCopies
+from nearcast.node.retained_copies import NewSubscriberCopies
 from nearcast.node.routes import POSITION_TOPIC
 from nearcast.node.session import Session, Subscription
 from nearcast.node.slices import Work
@@ -48,7 +48,7 @@ class Subscribing:
     def __init__(self, state: NodeState, delivery: Delivery) -> None:
         self._state = state
         self._delivery = delivery
-        self._copies = RetainedCopies(state, delivery)
+        self._copies = NewSubscriberCopies(state, delivery)
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> Work:
         """Take each filter on its own; answer, then send what is retained. May be interrupted."""

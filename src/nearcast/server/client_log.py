@@ -11,6 +11,7 @@ import logging
 
 from nearcast.mqtt import Connect, ReasonCode
 from nearcast.node import Connection, Node, Session
+from nearcast.node.observing import ClientObserver
 from nearcast.server.listening import Entrance
 from nearcast.server.logs import RateLimited
 
@@ -26,7 +27,7 @@ _EXPECTED: frozenset[int] = frozenset(
 )
 
 
-class ClientLog:
+class ClientLog(ClientObserver):
     """Writes what a node observes of its clients into the log."""
 
     def __init__(self) -> None:
