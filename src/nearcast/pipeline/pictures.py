@@ -25,7 +25,7 @@ def draw_regions(cells: DataFrame, found: RegionsFound, path: Path) -> None:
         import matplotlib as mpl
     except ImportError:
         raise EnvironmentProblem(
-            "pictures need Matplotlib", todo="pip install 'nearcast[research]'"
+            "pictures need Matplotlib", todo="pip install 'nearcast[spark]'"
         ) from None
     mpl.use("Agg")
     from matplotlib import pyplot as plt
