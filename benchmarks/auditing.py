@@ -18,10 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nearcast.pipeline.audit import KINDS, audit
-from nearcast.pipeline.audit_samples import SampleSize, write_sample
+from benchmarks.audit_samples import SampleSize, write_sample
+
+from nearcast.pipeline.audit.job import KINDS, audit
 from nearcast.pipeline.session import spark_session
-from nearcast.pipeline.tables import read_table
+from nearcast.pipeline.tables.transaction import read_table
 
 CORES = 2
 TARGET_S = 120.0

@@ -1,4 +1,4 @@
-"""Brokers as processes, for `broker.py`: ours in several settings, Mosquitto, amqtt."""
+"""Brokers as processes, for `locality_node.py`: ours in several settings, Mosquitto, amqtt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.broker_load import link
 
-from nearcast.server.processes import free_port
+from nearcast.server.local_cluster import free_port
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OURS, PEER, DURABLE, POWER, AMQTT = "nearcast", "mosquitto", "process", "power", "amqtt"

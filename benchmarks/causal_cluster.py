@@ -37,8 +37,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.nats_admin import look
-from nearcast.server.processes import Child, find_nats_server
+from nearcast.server.cluster.nats_admin import look
+from nearcast.server.local_cluster import ChildProcess, find_nats_server
 
 Row = dict[str, Any]
 NAMES = ("a", "b", "c")
@@ -85,7 +85,7 @@ class Cluster:
     def __init__(self, links: SlowLinks, directory: Path) -> None:
         self.links = links
         self._directory = directory
-        self._children: list[Child] = []
+        self._children: list[ChildProcess] = []
         self._program = find_nats_server()
         (directory / "nearcast.toml").write_text(_CONFIG % LIFETIME_MS)
 
@@ -109,7 +109,7 @@ class Cluster:
         for child in reversed(self._children):
             child.end(5)
 
-    def _start_server(self, place: Place) -> Child:
+    def _start_server(self, place: Place) -> ChildProcess:
         others = [name for name in NAMES if name != place.name]
         routes = ",".join(f"nats://{self.links.address(place.name, one)}:6222" for one in others)
         store = self._directory / f"nats-{place.name}"
@@ -117,13 +117,13 @@ class Cluster:
         words += ["-cluster_name", "slow", "-cluster", "nats://0.0.0.0:6222", "-routes", routes]
         return self._start(place, f"nats-{place.name}", self._program, *words)
 
-    def _start_node(self, place: Place) -> Child:
+    def _start_node(self, place: Place) -> ChildProcess:
         words = ["serve", "--name", place.name, "--data", str(self._directory / place.name)]
         words += ["--config", str(self._directory / "nearcast.toml")]
         return self._start(place, f"node-{place.name}", sys.executable, "-c", _COMMAND, *words)
 
-    def _start(self, place: Place, name: str, *words: str) -> Child:
-        child = Child(name, 0, place.command(*words), self._directory / f"{name}.log")
+    def _start(self, place: Place, name: str, *words: str) -> ChildProcess:
+        child = ChildProcess(name, 0, place.command(*words), self._directory / f"{name}.log")
         self._children.append(child)
         return child
 

@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -140,9 +141,9 @@ def connect(port: int, name: str, *, version: int = 5, **rest: object) -> socket
     return link
 
 
-def until(link: socket.socket, first: int) -> None:
-    """Read until a packet with this first byte has come."""
-    reader = PacketReader()
+def until(link: socket.socket, first: int, reader: PacketReader | None = None) -> None:
+    """Read until a packet with this first byte has come; `reader` keeps what stands behind it."""
+    reader = reader or PacketReader()
     while True:
         for packet in reader.feed(link.recv(1 << 16)):
             if encode_packet(packet)[0] == first:
@@ -164,10 +165,11 @@ def send_and_drain(link: socket.socket, data: bytes, until_s: float) -> None:
 def ask_in_turn(link: socket.socket, packets: list[bytes], answer: int, until_s: float) -> None:
     """Send one packet after the other, each once the one before was answered."""
     link.settimeout(60)
+    reader = PacketReader()
     while time.monotonic() < until_s:
         for packet in packets:
             link.sendall(packet)
-            until(link, answer)
+            until(link, answer, reader)
 
 
 # --- floods -------------------------------------------------------------------------------
@@ -266,6 +268,41 @@ def flood_subscribe_wide(ports: Ports, until_s: float) -> None:
         link.close()
 
 
+def queue_many(ports: Ports, _pid: int) -> None:
+    """Let a client that is away have 60,000 small messages in its queue."""
+    _away(ports, clean_start=True).close()
+    link = connect(ports["tcp"], "keeper")
+    packets = [encode_packet(Publish("a", b"x", 1, packet_id=one)) for one in range(1, 60_001)]
+    reader = threading.Thread(target=_read_all, args=(link,), daemon=True)
+    reader.start()
+    link.sendall(b"".join(packets) + PINGREQ)
+    reader.join()
+
+
+def _read_all(link: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        until(link, 0xD0)
+
+
+def _away(ports: Ports, *, clean_start: bool) -> socket.socket:
+    lasting = Properties(session_expiry_interval=3_600)
+    link = connect(ports["tcp"], "flood", clean_start=clean_start, properties=lasting)
+    if clean_start:
+        link.sendall(encode_packet(Subscribe(1, (FilterRequest("a", 1),))))
+        until(link, 0x90)
+    return link
+
+
+def flood_comebacks(ports: Ports, until_s: float) -> None:
+    """Come back to 60,000 queued messages, and go away without an answer."""
+    while time.monotonic() < until_s:
+        link = _away(ports, clean_start=False)
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 0.3:
+            link.recv(1 << 20)
+        link.close()
+
+
 def _where_text() -> str:
     text = " or ".join(f"price < {one % 900 + 1}" for one in range(6_000))
     return text[: text.rindex(" or ", 0, 60_000)]
@@ -338,6 +375,7 @@ FLOODS: dict[str, Flood] = {
     "space-events": (flood_space, None),
     "subscribe-200": (flood_subscribe_all, retain_many),
     "subscribe-unread": (flood_subscribe_wide, retain_many),
+    "comebacks": (flood_comebacks, queue_many),
     "where-60kB": (flood_where, None),
     "positions": (flood_positions, None),
     "session-ends": (flood_ends, None),

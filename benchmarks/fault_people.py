@@ -19,6 +19,8 @@ import paho.mqtt.client as paho
 from benchmarks.mended_paho import Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from nearcast.mqtt import PacketType
+
 BEST = 2
 SPOTS = [(-0.4 + 0.1 * number, 0.0) for number in range(9)]
 STAYS_S = (6.0, 14.0)
@@ -107,6 +109,7 @@ class Citizen:
 
     def __post_init__(self) -> None:
         self._client = Paho(CallbackAPIVersion.VERSION2, self.name, clean_session=False)
+        self._client.on_connect = self._ask
         self._client.on_message = self._listen
         self._client.on_publish = self._note_published
         self._client.on_subscribe = lambda *_: setattr(self, "is_subscribed", True)
@@ -115,10 +118,18 @@ class Citizen:
         self._client.reconnect_delay_set(1, 1)
 
     def start(self) -> Citizen:
-        """Connect, and subscribe to everything."""
+        """Connect; once the node answers, subscribe to everything."""
+        self.is_subscribed = not self.listens
         self._client.connect("127.0.0.1", self.port, keepalive=5)
         self._client.loop_start()
-        if self.listens:
+        return self
+
+    def _ask(self, *_: object) -> None:
+        """Subscribe, unless that is acknowledged.
+
+        paho does not repeat a SUBSCRIBE of a connection that was lost before the answer.
+        """
+        if not self.is_subscribed:
             band = f"price={50 - self.width}..{50 + self.width}"
             self._client.subscribe(
                 [
@@ -129,9 +140,6 @@ class Citizen:
                     ("talk/#", 2),
                 ]
             )
-        else:
-            self.is_subscribed = True
-        return self
 
     def act(self) -> None:
         """Send something; now and then, go somewhere else."""
@@ -140,6 +148,14 @@ class Citizen:
             self._go(self.rng.randrange(len(SPOTS)))
         kind = self.rng.choice(["all", "all", "jobs", "shops", "offers", "talk", "board"])
         getattr(self, f"_say_{kind}")()
+
+    def greet(self) -> None:
+        """Say hello to everybody."""
+        self._say("hello", f"all/{self.name}", 1)
+
+    def has_heard(self, other: Citizen) -> bool:
+        """Return whether a hello of another client has come."""
+        return any(text.startswith(f"hello/{other.name}/") for text in list(self.got))
 
     def _has_arrived(self) -> bool:
         """Tell whether the last step is acknowledged.
@@ -225,6 +241,14 @@ class Citizen:
                 else:
                     one.sure_s = self._acked_s[mid]
         return len(self._waiting)
+
+    @property
+    def packets(self) -> Iterator[str]:
+        """The last packets of its connections, a line each: when, which way, what."""
+        for at_s, is_incoming, first, content in self._client.packets:
+            way = "<" if is_incoming else ">"
+            kind = PacketType(first >> 4).name
+            yield f"{at_s:.3f} {self.name} {way} {kind} {first & 15:04b} {content!r}"
 
     def close(self) -> None:
         self._client.disconnect()

@@ -17,10 +17,10 @@ from random import Random
 from benchmarks.fault_people import CONFIG, SPOTS
 
 from nearcast.config import NetworkSection
-from nearcast.locality import Counts, Plan
+from nearcast.locality import CellCounts, Plan
 from nearcast.model.errors import NearcastError
-from nearcast.server.nats_admin import ask_to_leave, look, share_plan
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server.cluster.nats_admin import ask_to_leave, look, share_plan
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 NAMES = ("a", "b", "c", "d")
 DOORS = ("a", "c")
@@ -95,7 +95,7 @@ class Trouble:
     """Does harm to a network, and mends it. `story` says what was done when."""
 
     def __init__(self, directory: Path, rng: Random) -> None:
-        self.fleet = Fleet(directory)
+        self.fleet = LocalCluster(directory)
         self.done: Counter[str] = Counter()
         self.plans = 0
         self.story: list[str] = []
@@ -125,7 +125,7 @@ class Trouble:
     def section(self) -> NetworkSection:
         return NetworkSection(join=[self._address])
 
-    def _start(self, name: str) -> Child:
+    def _start(self, name: str) -> ChildProcess:
         """Start a node; what it said in its life before is kept."""
         self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
         log = self.directory / f"{name}.log"
@@ -204,7 +204,7 @@ class Trouble:
         ys = [self._rng.uniform(-0.1, 0.1) for _ in range(200)]
         xs += [lon for lon, _ in SPOTS]
         ys += [lat for _, lat in SPOTS]
-        counts = Counts.from_positions(AREA, [], xs, ys, depth=5)
+        counts = CellCounts.from_positions(AREA, [], xs, ys, depth=5)
         capacity = self._rng.choice([20, 40, 80])
         plan = Plan.build(AREA, [], counts, capacity=capacity, version=self.plans + 1)
         for _ in range(40):

@@ -31,7 +31,7 @@ from sortedcontainers import SortedKeyList
 from superintervals import IntervalMap
 
 from nearcast.index import IntervalSkipList
-from nearcast.index.interval_skip_list import warm_up
+from nearcast.index.intervals.interval_skip_list import warm_up
 
 SPAN = 1_000_000_000  # whole numbers below 2**31: superintervals knows no others
 ROUNDS = 5

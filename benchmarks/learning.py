@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from nearcast.eventlog import LOG_TABLES, POSITIONS
 from nearcast.eventlog.segments import VERSION, VERSION_KEY
 from nearcast.locality import Rect
-from nearcast.pipeline.plans import PlanRules, lay_out
+from nearcast.pipeline.jobs.plan import PlanRules, lay_out
+from nearcast.pipeline.jobs.train import TrainingRules, train
 from nearcast.pipeline.session import spark_session
-from nearcast.pipeline.tables import read_version
-from nearcast.pipeline.training import TrainingRules, train
+from nearcast.pipeline.tables.transaction import read_version
 from nearcast.retained import Mode, TopicSetting, Weights
 
 Row = dict[str, Any]

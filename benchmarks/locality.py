@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from nearcast.locality import Counts, Plan, Rect, decide
-from nearcast.locality.kernels import warm_up
-from nearcast.locality.registry import Registration, register
+from nearcast.locality import CellCounts, Plan, Rect, decide
+from nearcast.locality.layout.kernels import warm_up
+from nearcast.locality.registration.registry import Registration, register
 
 SPACE = Rect(0.0, 0.0, 100.0, 100.0)
 
@@ -59,7 +59,7 @@ def build(positions: int, repeats: int) -> tuple[dict[str, Any], Plan, np.ndarra
     made: list[Plan] = []
 
     def ours() -> None:
-        counts = Counts.from_positions(SPACE, regions, xs, ys)
+        counts = CellCounts.from_positions(SPACE, regions, xs, ys)
         made.append(Plan.build(SPACE, regions, counts, capacity=max(1, positions // 5_000)))
 
     def peer() -> None:
@@ -142,7 +142,7 @@ def run(quick: bool) -> dict[str, Any]:
     built, plan, xs, ys = build(10_000_000, repeats)
     moves = 20_000 if quick else 100_000
     coarse = Plan.build(
-        SPACE, [], Counts.from_positions(SPACE, [], xs, ys), capacity=max(1, len(xs) // 200)
+        SPACE, [], CellCounts.from_positions(SPACE, [], xs, ys), capacity=max(1, len(xs) // 200)
     )
     rows = [
         built,

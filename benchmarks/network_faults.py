@@ -8,8 +8,9 @@ last, or deleted, is so at every node; and with `--audit` the nodes' own logs sa
 
     python -m benchmarks.network_faults --seconds 60 --seed 1 --directory /tmp/faults
 
-The exit code is 1 if anything is wrong. `fault_people.py` has the clients and what they are owed,
-`fault_trouble.py` the faults.
+The exit code is 1 if anything is wrong; `packets.txt` in the directory then has the last packets of
+every client. `fault_people.py` has the clients and what they are owed, `fault_trouble.py` the
+faults.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,7 +30,7 @@ from typing import Any
 from benchmarks.fault_people import Citizen, boards_at, find_wrong, find_wrong_boards
 from benchmarks.fault_trouble import GUEST, NAMES, Trouble
 
-from nearcast.network.contests import PATIENCE_MS
+from nearcast.cluster.distributed_top_k import PATIENCE_MS
 
 PLANS = 10
 PACE_S = 0.1
@@ -37,6 +39,7 @@ STANDSTILL_S = 1.0
 """Where this machine stood still for so long, nodes may have given each other up for a moment."""
 CONTEST_S = PATIENCE_MS / 1000
 SETTLE_S = 240.0
+GREETING_S = 1.0
 SHOWN = 20
 UNDER_WAY_MS = 20_000
 """A message may be under way so long while NATS hangs; a crash then takes its trace along."""
@@ -70,10 +73,36 @@ def populate(trouble: Trouble, rng: Random) -> list[Citizen]:
     guest = Citizen(
         "guest", GUEST, trouble.ports[GUEST], 0, Random(rng.random()), listens=False
     ).start()
-    deadline = time.monotonic() + SETTLE_S
-    while not all(one.is_subscribed for one in people) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: all(one.is_subscribed for one in people), "a subscription has no answer")
+    introduce([*people, guest])
     return [*people, guest]
+
+
+def introduce(people: list[Citizen]) -> None:
+    """Wait until all have heard from all: each node then knows what is wanted at every other.
+
+    A subscription is acknowledged without nodes that are away for long. On a busy machine a node
+    may be so while it starts.
+    """
+    listeners = [one for one in people if one.listens]
+
+    def have_met() -> bool:
+        if all(one.has_heard(other) for one in listeners for other in people):
+            return True
+        for one in people:
+            one.greet()
+        return False
+
+    wait_for(have_met, "some clients do not hear of each other", GREETING_S)
+
+
+def wait_for(is_done: Callable[[], bool], complaint: str, pause_s: float = 0.05) -> None:
+    """Wait until something is done; raise RuntimeError if it takes too long."""
+    deadline = time.monotonic() + SETTLE_S
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise RuntimeError(complaint)
+        time.sleep(pause_s)
 
 
 def live(trouble: Trouble, people: list[Citizen], seconds: float) -> bool:
@@ -137,6 +166,9 @@ def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
     finally:
         trouble.close()
     wrong = [*find_wrong(people), *find_wrong_boards(people, shown)]
+    if wrong:
+        lines = sorted(line for one in people for line in one.packets)
+        (directory / "packets.txt").write_text("\n".join(lines))
     sent = [one for person in people for one in person.sent.values()]
     return {
         "seed": seed,
@@ -155,8 +187,8 @@ def run(directory: Path, seconds: float, seed: int) -> dict[str, Any]:
 def audit(directory: Path) -> dict[str, int]:
     """Return what the nodes' logs say: as `nearcast pipeline audit` does, without Spark."""
     from nearcast.config import load
-    from nearcast.pipeline.audit_hops import Allowance
-    from nearcast.pipeline.audit_meetings import audit_here
+    from nearcast.pipeline.audit.cross_node_join import audit_here
+    from nearcast.pipeline.audit.hops import Allowance
 
     case, found = audit_here(
         [str(directory / name / "eventlog") for name in (*NAMES, GUEST)],

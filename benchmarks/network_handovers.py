@@ -23,10 +23,10 @@ from typing import Any
 from benchmarks.broker_load import framed, link, read_packet, string
 from benchmarks.network_nodes import Nodes
 
+from nearcast.cluster import NamedPlan
 from nearcast.config import NetworkSection
-from nearcast.locality import Counts, Plan
-from nearcast.network import NamedPlan
-from nearcast.server.nats_admin import share_plan
+from nearcast.locality import CellCounts, Plan
+from nearcast.server.cluster.nats_admin import share_plan
 
 SPACE: dict[str, Any] = {
     "name": "square",
@@ -46,7 +46,7 @@ def quartered(nodes: Nodes) -> dict[Place, int]:
     xs = [x + step / 1000 for x, _ in PLACES for step in range(25)]
     ys = [y for _, y in PLACES for _ in range(25)]
     whole = (-1.0, -1.0, 1.0, 1.0)
-    counts = Counts.from_positions(whole, [], xs, ys, depth=5)
+    counts = CellCounts.from_positions(whole, [], xs, ys, depth=5)
     plan = Plan.build(whole, [], counts, capacity=30, version=1)
     plan = plan.with_brokers(list(range(len(plan.leaves))))
     named = asyncio.run(share_plan(NetworkSection(join=[nodes.address]), plan))

@@ -22,11 +22,11 @@ from benchmarks.broker_load import framed, link, read_packet, string
 from benchmarks.network_handovers import SPACE, wait_until
 from benchmarks.network_nodes import Nodes
 
+from nearcast.cluster import NamedPlan
 from nearcast.config import NetworkSection
-from nearcast.locality import Counts, Plan, Rect, assign_leaves
+from nearcast.locality import CellCounts, Plan, Rect, assign_leaves
 from nearcast.model import EARTH_RADIUS_M, distance_m
-from nearcast.network import NamedPlan
-from nearcast.server.nats_admin import share_plan
+from nearcast.server.cluster.nats_admin import share_plan
 from nearcast.simulator.movers import RandomWaypoints
 
 SIDE_M, RADIUS_M, STEP_S = 6_000.0, 300.0, 5.0
@@ -72,7 +72,7 @@ def _share_plan(nodes: Nodes, places: list[Place]) -> NamedPlan:
     side = SIDE_M / _PER_DEGREE
     whole = (0.0, 0.0, side, side)
     xs, ys = ([place[axis] for place in places] for axis in (0, 1))
-    counts = Counts.from_positions(whole, [], xs, ys, depth=6)
+    counts = CellCounts.from_positions(whole, [], xs, ys, depth=6)
     capacity = len(places) // (4 * len(nodes.ports))
     plan = Plan.build(whole, [], counts, capacity=capacity, version=1)
     loads = [leaf.load for leaf in plan.leaves]

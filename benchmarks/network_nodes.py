@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from nearcast.config import NetworkSection
-from nearcast.server.nats_admin import look
-from nearcast.server.nats_members import Member
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server.cluster.nats_admin import look
+from nearcast.server.cluster.nats_members import MemberRecord
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 _SERVE = """
 import sys
@@ -44,7 +44,7 @@ class Nodes:
     ) -> None:
         self._spaces = spaces
         self._network = {"direct": "127.0.0.1:0"} if direct else {}
-        self.fleet = Fleet(directory)
+        self.fleet = LocalCluster(directory)
         self.ports = [free_port() for _ in range(count)]
         self._metrics = [free_port() for _ in range(count)]
         try:
@@ -57,7 +57,7 @@ class Nodes:
             self.close()
             raise
 
-    def _start(self, directory: Path, number: int, durability: str) -> Child:
+    def _start(self, directory: Path, number: int, durability: str) -> ChildProcess:
         configuration = {
             "node": {"name": f"node-{number}", "data": str(directory / f"node-{number}")},
             "listener": [{"port": self.ports[number]}],
@@ -69,7 +69,7 @@ class Nodes:
         }
         command = [sys.executable, "-c", _SERVE, json.dumps(configuration)]
         log = directory / f"node-{number}.log"
-        return Child(f"node-{number}", self.ports[number], command, log)
+        return ChildProcess(f"node-{number}", self.ports[number], command, log)
 
     def _wait_for_links(self, count: int) -> None:
         deadline = time.monotonic() + 30
@@ -83,7 +83,7 @@ class Nodes:
         message = "the nodes do not find each other"
         raise RuntimeError(message)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[MemberRecord]:
         return asyncio.run(look(NetworkSection(join=[self.address])))
 
     def kill(self, number: int) -> None:

@@ -23,24 +23,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nearcast.experiments.delta_causal import (
+from nearcast.ordering import CausalMessage, CausalProcess, DeltaCausal
+from nearcast.papers.delta_causal.experiment import (
     ALGORITHMS,
     PAYLOAD,
-    Point,
+    CausalPoint,
     Traffic,
     as_record,
     run_point,
     run_without_order,
     sweep,
 )
-from nearcast.ordering import CausalProcess, DeltaCausal, Message
 
 CHUNK = 200
 Step = tuple[bool, float, int, Any]
 """(is a send, time, sender or number of the send, destinations or destination)."""
 
 
-def trace(point: Point) -> list[Step]:
+def trace(point: CausalPoint) -> list[Step]:
     traffic, number = Traffic(point), 0
     steps: list[Step] = []
     for now_s, what in traffic.events():
@@ -55,7 +55,9 @@ def trace(point: Point) -> list[Step]:
     return steps
 
 
-def replay(kind: type[CausalProcess], point: Point, steps: list[Step], wire: bool) -> list[float]:
+def replay(
+    kind: type[CausalProcess], point: CausalPoint, steps: list[Step], wire: bool
+) -> list[float]:
     """Seconds of one replay, for every `CHUNK` steps."""
     processes = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
     copies: list[dict[Any, Any]] = []
@@ -73,7 +75,7 @@ def replay(kind: type[CausalProcess], point: Point, steps: list[Step], wire: boo
 
 
 def replay_batches(
-    kind: type[CausalProcess], point: Point, steps: list[Step], turn_s: float
+    kind: type[CausalProcess], point: CausalPoint, steps: list[Step], turn_s: float
 ) -> list[float]:
     """Seconds of one replay in which processes take arrivals in turns, `CHUNK` steps each."""
     processes = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
@@ -85,12 +87,12 @@ def replay_batches(
         for is_send, now_s, one, other in steps[begin : begin + CHUNK]:
             if now_s >= end_s:
                 for process, inbox in zip(processes, inboxes, strict=True):
-                    if inbox:
-                        process.receive_many(inbox, now_s)
-                        inbox.clear()
+                    for data in inbox:
+                        process.receive(data, now_s)
+                    inbox.clear()
                 end_s = now_s + turn_s
             if is_send:
-                sent: dict[Any, Message] = processes[one].send(other, PAYLOAD, now_s)
+                sent: dict[Any, CausalMessage] = processes[one].send(other, PAYLOAD, now_s)
                 copies.append({to: m.encode() for to, m in sent.items()})
             else:
                 inboxes[other].append(copies[one].pop(other))
@@ -98,25 +100,25 @@ def replay_batches(
     return took
 
 
-def control_bytes(kind: type[CausalProcess], point: Point, steps: list[Step]) -> float:
+def control_bytes(kind: type[CausalProcess], point: CausalPoint, steps: list[Step]) -> float:
     """Mean bytes of a copy, the first third thrown away."""
     processes = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
-    copies: list[dict[Any, Message]] = []
+    copies: list[dict[Any, CausalMessage]] = []
     total = count = 0
     skip = sum(step[0] for step in steps) // 3
     for is_send, now_s, one, other in steps:
         if is_send:
-            sent: dict[Any, Message] = processes[one].send(other, PAYLOAD, now_s)
+            sent: dict[Any, CausalMessage] = processes[one].send(other, PAYLOAD, now_s)
             copies.append(sent)
             if len(copies) > skip:
-                total += sum(message.control_bytes for message in sent.values())
+                total += sum(len(one.encode()) - len(PAYLOAD) for one in sent.values())
                 count += len(sent)
         else:
             processes[other].receive(copies[one].pop(other), now_s)
     return total / count
 
 
-def timed(point: Point, how: str, rounds: int) -> tuple[dict[str, float], int, int]:
+def timed(point: CausalPoint, how: str, rounds: int) -> tuple[dict[str, float], int, int]:
     """Undisturbed µs per operation by algorithm, how many operations, how many sends.
 
     The first third is thrown away.
@@ -181,7 +183,7 @@ def rows_of_bytes(quick: bool) -> list[dict[str, Any]]:
         size = {}
         for n in (20, 50):
             warm = int(n * 3 * lifetime_s / 0.1)
-            point = Point(
+            point = CausalPoint(
                 processes=n, pattern=pattern, lifetime_s=lifetime_s, warm_up=0, sends=sends + warm
             )
             steps = trace(point)
@@ -229,7 +231,7 @@ def rows_of_time(quick: bool) -> list[dict[str, Any]]:
         for how in ("in memory", "on the wire"):
             sends = (250 if pattern == "subsets" else 800) * (1 if quick else 4)
             took, _, _ = timed(
-                Point(processes=50, pattern=pattern, warm_up=0, sends=sends), how, rounds
+                CausalPoint(processes=50, pattern=pattern, warm_up=0, sends=sends), how, rounds
             )
             ours, peers = took["ours"], {k: v for k, v in took.items() if k != "ours"}
             for peer, times in (("KS", 3), ("RST", 1), ("PRS", 1)):
@@ -251,7 +253,7 @@ def rows_of_time(quick: bool) -> list[dict[str, Any]]:
 def rows_of_rate(how: str, sends: int, rounds: int) -> list[dict[str, Any]]:
     """What one core does at n = 20: sends and receives, and whole multicasts."""
     gap_s = 0.01 if how == "in batches" else 0.1
-    point = Point(processes=20, pattern="groups", warm_up=0, sends=sends, mean_gap_s=gap_s)
+    point = CausalPoint(processes=20, pattern="groups", warm_up=0, sends=sends, mean_gap_s=gap_s)
     took, steps, sends = timed(point, how, rounds)
     rate = 1e6 / took["ours"]
     whole = {name: sends / steps * 1e6 / us for name, us in took.items()}
@@ -289,7 +291,9 @@ def rows_of_memory(quick: bool) -> list[dict[str, Any]]:
 def rows_without_order(quick: bool) -> list[dict[str, Any]]:
     rows = []
     for pattern in ("subsets", "groups"):
-        point = Point(processes=20, pattern=pattern, warm_up=0, sends=1_000 if quick else 10_000)
+        point = CausalPoint(
+            processes=20, pattern=pattern, warm_up=0, sends=1_000 if quick else 10_000
+        )
         bare = run_without_order(point)
         share = bare.wrong / bare.delivered
         label = f"deliveries in the wrong order without ordering, n = 20, {pattern}"

@@ -18,7 +18,8 @@ from typing import Any
 from benchmarks.overlay_sizes import sizes_row
 from benchmarks.overlay_summaries import LOOSENESS, summary_row
 
-from nearcast.experiments.content_overlay import (
+from nearcast.overlay import Method
+from nearcast.papers.content_overlay.experiment import (
     Parameters,
     event_points,
     grown,
@@ -28,7 +29,6 @@ from nearcast.experiments.content_overlay import (
     publish_all,
     subscriptions,
 )
-from nearcast.overlay import Method
 
 WIDE = Parameters(subscription_sigma=300.0, event_sigmas=(300.0,), method=Method.EXACT)
 

@@ -17,16 +17,16 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from nearcast.experiments.content_overlay import (
+from nearcast.overlay import Bounds, Cover, Method, OverlayEvent
+from nearcast.overlay.bounds import covers
+from nearcast.papers.content_overlay.experiment import (
     Parameters,
     event_points,
     settings_of,
     subscriptions,
 )
-from nearcast.experiments.content_overlay_world import SimulatedOverlay
-from nearcast.overlay import Bounds, Cover, Event, Method
-from nearcast.overlay.bounds import covers
-from nearcast.simulator import Link, constant
+from nearcast.papers.content_overlay.world import SimulatedOverlay
+from nearcast.simulator import SimulatedLink, constant
 
 LINK_MS = 5
 PAYLOAD = 100
@@ -54,7 +54,7 @@ class Brokers:
             name: Cover(settings.extent, looseness=LOOSENESS, most=1_024) for name in self.names
         }
         self.clients: dict[str, list[Bounds]] = {name: [] for name in self.names}
-        link = Link(constant(LINK_MS), reordering=1.0)
+        link = SimulatedLink(constant(LINK_MS), reordering=1.0)
         self.net = SimulatedOverlay(settings, seed, link, weigh=True)
         self._keys: dict[str, dict[Bounds, list[int]]] = {name: {} for name in self.names}
         self._next = 0
@@ -143,7 +143,7 @@ def sizes_row(nodes: int, clients: int, seed: int, *, changes: int, events: int)
     for number, values in enumerate(points.tolist()):
         publisher = brokers.random.choice(brokers.names)
         meant[number] = brokers.meant(values, publisher)
-        net.publish(publisher, [Event.point(number, values)])
+        net.publish(publisher, [OverlayEvent.point(number, values)])
         net.run(60)
     net.run(1_000)
     direct = sum(map(len, meant.values()))

@@ -10,8 +10,8 @@ import time
 from random import Random
 from typing import Any
 
-from nearcast.experiments.content_overlay import Parameters, event_points, subscriptions
-from nearcast.overlay import Bounds, Cover, Event, Extent, Summary, count_false_positives
+from nearcast.overlay import Bounds, Cover, Extent, OverlayEvent, Summary, count_false_positives
+from nearcast.papers.content_overlay.experiment import Parameters, event_points, subscriptions
 
 LOOSENESS = (0.0, 0.25, 0.5, 1.0, 2.0)
 EXTENT = Extent((0.0, 0.0), (1000.0, 1000.0))
@@ -52,7 +52,9 @@ def summary_row(clients: int, looseness: float, seed: int, events: int = 4_000) 
     summary = Summary(tuple(cover.boxes), clients, 0.0)
     points = event_points(Parameters(events=events), 300.0, seed)
     found = count_false_positives(
-        summary, held, [Event.point(place, values) for place, values in enumerate(points.tolist())]
+        summary,
+        held,
+        [OverlayEvent.point(place, values) for place, values in enumerate(points.tolist())],
     )
     return {
         "clients": clients,

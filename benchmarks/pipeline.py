@@ -31,10 +31,10 @@ from benchmarks.pipeline_measuring import Taken, task_seconds, timed, worker_mb
 
 from nearcast.matching import open_matcher, save_matcher
 from nearcast.model import Attribute, Space
-from nearcast.pipeline.match import Question, deliveries
-from nearcast.pipeline.matching_job import match_tables
+from nearcast.pipeline.jobs.match import MatchQuery, deliveries
+from nearcast.pipeline.jobs.match_job import match_tables
 from nearcast.pipeline.session import spark_session
-from nearcast.pipeline.subscriptions import matcher_of
+from nearcast.pipeline.sources.subscription_tables import matcher_of
 
 Row = dict[str, Any]
 SPACE = Space(
@@ -42,7 +42,7 @@ SPACE = Space(
     topic_filter="plane/#",
     attributes=(Attribute.number("x", 0, 1), Attribute.number("y", 0, 1)),
 )
-ALL = Question("plane", "plane/x", None)
+ALL = MatchQuery("plane", "plane/x", None)
 CORES = 2
 
 
@@ -77,12 +77,12 @@ def write_events(spark: Any, path: Path, count: int, files: int) -> None:
 def ours(spark: Any, events: Path, boxes: Path, output: Path, k: int | None, **more: Any) -> Any:
     return match_tables(
         spark.read.parquet(str(events)), spark.read.parquet(str(boxes)), SPACE,
-        Question("plane", "plane/x", k), str(output), **more,
+        MatchQuery("plane", "plane/x", k), str(output), **more,
     )  # fmt: skip
 
 
 def _bare_half(index: str, files: list[str], output: str, k: int | None) -> int:
-    view, question, rows = open_matcher(index), Question("plane", "plane/x", k), 0
+    view, question, rows = open_matcher(index), MatchQuery("plane", "plane/x", k), 0
     for number, file in enumerate(files):
         table = pq.read_table(file)
         parts = [deliveries(b, view, question) for b in table.to_batches(max_chunksize=100_000)]

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from benchmarks.pipeline_measuring import Taken, cpu_seconds, timed
 
 from nearcast.eventlog import POSITIONS
-from nearcast.locality.slow_regions import RegionRules
-from nearcast.pipeline.match import Question
-from nearcast.pipeline.regions import find_regions
-from nearcast.pipeline.stream import Stream, start, unfinished_batch
-from nearcast.pipeline.tables import conform
+from nearcast.locality.layout.slow_regions import RegionRules
+from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.jobs.regions import find_regions
+from nearcast.pipeline.streaming.stream import Stream, start, unfinished_batch
+from nearcast.pipeline.tables.transaction import conform
 
 Row = dict[str, Any]
 _WARM_S = 10
@@ -115,7 +115,7 @@ def _stream(space: Any, root: Path, name: str) -> Stream:
     events.mkdir(parents=True)
     return Stream(
         events, root / "changes", root / name / "out", root / name / "state", space,
-        Question(space.name, "plane/x", 5),
+        MatchQuery(space.name, "plane/x", 5),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from benchmarks import retained_storm
 
-from nearcast.experiments.learned_retained import topic_point
+from nearcast.papers.learned_retained.experiment import topic_point
 from nearcast.retained import (
     DecisionProcess,
     Mode,

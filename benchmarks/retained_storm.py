@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.broker_load import framed, read_packet, string
 
-from nearcast.server.processes import free_port
+from nearcast.server.local_cluster import free_port
 
 IMMEDIATE, LEARNED, PEER = "immediate", "learned", "mosquitto"
 HOLD_S, OMEGA, COST = 10.0, 0.7, 5.0

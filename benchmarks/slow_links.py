@@ -28,7 +28,7 @@ from itertools import combinations
 from pathlib import Path
 
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.processes import Child
+from nearcast.server.local_cluster import ChildProcess
 
 _INSIDE = "NEARCAST_BENCH_NAMESPACE"
 _NEW_NET = 0x40000000  # setns: a network namespace
@@ -88,7 +88,7 @@ class SlowLinks:
 
     def __init__(self, names: list[str]) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="nearcast-links-")
-        self._holders: list[Child] = []
+        self._holders: list[ChildProcess] = []
         self._addresses: dict[tuple[str, str], str] = {}
         self._wires: dict[frozenset[str], Callable[[float], None]] = {}
         self._relay: Relay | None = None
@@ -119,7 +119,7 @@ class SlowLinks:
 
     def _open(self, name: str, number: int) -> Place:
         command, log = ["unshare", "-n", "sleep", "infinity"], Path(self._directory.name) / name
-        holder = Child(name, 0, command, log)
+        holder = ChildProcess(name, 0, command, log)
         self._holders.append(holder)
         while _namespace(holder.pid).stat().st_ino == _namespace("self").stat().st_ino:
             time.sleep(0.005)

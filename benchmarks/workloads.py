@@ -1,8 +1,8 @@
 """The workloads of the matching benchmarks: subscriptions as boxes, events as points.
 
 Each is made from a seed and a size. Sides shrink as the size grows, so that the number of
-matches per event stays the same, and vary by ± 50 % around their mean (in the issue's
-figures they were not said to vary; equal sides would make every rank a tie).
+matches per event stays the same, and vary by ± 50 % around their mean: equal sides would
+make every rank a tie.
 
     U2    two attributes, uniform; about 9 matches an event
     U4    four attributes, uniform; about 9

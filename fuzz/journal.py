@@ -23,6 +23,7 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
+from nearcast.broker import Broker, Connection
 from nearcast.model.errors import FileFormatError
 from nearcast.mqtt import (
     Connect,
@@ -33,16 +34,15 @@ from nearcast.mqtt import (
     Will,
     encode_packet,
 )
-from nearcast.node import Connection, Node
 from nearcast.server import JournalFile
-from nearcast.server.journal_format import (
+from nearcast.server.storage.journal_format import (
     _OLD_BATCH,
     FILE_HEADER_BYTES,
     OLD_MAGIC,
     batch_header,
     file_header,
 )
-from nearcast.server.restoring import restore_node
+from nearcast.server.storage.restore import restore_node
 
 MARK = b"\x93\0\xd1\x07\xee\x5a\x10\xc4"
 NOW_MS = 1_000_000
@@ -52,7 +52,7 @@ KINDS = ("flip", "zeros", "garbage", "cut", "cut out", "insert", "leave out", "t
 def written(seed: int) -> list[bytes]:
     """Return the batches that a few clients make a node write: a snapshot first."""
     rng = random.Random(seed)
-    node = Node(with_journal=True)
+    node = Broker(with_journal=True)
     links: list[Connection] = []
     for number in range(4):
         link = Connection()
@@ -140,7 +140,7 @@ class Start:
         log.addHandler(said)
         log.propagate = False
         journal = JournalFile(directory)
-        self.node = Node(with_journal=True)
+        self.node = Broker(with_journal=True)
         self.refusal = ""
         self.batches: list[bytes] = []
         try:
@@ -165,7 +165,7 @@ class Start:
 
 def expected(batches: list[bytes]) -> tuple[dict[str, tuple[int, int, int]], int]:
     """Return what these batches alone make of a node."""
-    node = Node(with_journal=True)
+    node = Broker(with_journal=True)
     node.restore(batches, NOW_MS)
     held = {
         one.client_id: (len(one.subscriptions), len(one.queue), len(one.in_flight))

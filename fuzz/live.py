@@ -32,7 +32,7 @@ from nearcast.mqtt import (
 )
 
 WAIT_S = 60.0
-ENDING_S = 300.0  # the event log is turned into tables before the broker ends
+ENDING_S = 120.0  # the broker waits up to 60 s until its event log is turned into tables
 
 _SERVE = """
 import json, sys

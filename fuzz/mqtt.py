@@ -16,6 +16,7 @@ import sys
 import time
 
 from live import Live, living
+from nearcast.broker import Broker, Connection
 from nearcast.mqtt import (
     Connect,
     FilterRequest,
@@ -32,7 +33,6 @@ from nearcast.mqtt import (
     Will,
     encode_packet,
 )
-from nearcast.node import Connection, Node
 
 FRESH_NODE_ROUNDS = 20_000  # what damaged packets make a node retain adds up
 VERSIONS = (ProtocolVersion.V311, ProtocolVersion.V5)
@@ -98,7 +98,7 @@ class Neighbours:
     """A node with two healthy clients; offenders come and go."""
 
     def __init__(self) -> None:
-        self.node = Node(with_journal=True)
+        self.node = Broker(with_journal=True)
         self.now_ms = 1
         self.listener, self.speaker = self.connected("listener"), self.connected("speaker")
         request = Subscribe(1, (FilterRequest("healthy", 1),))

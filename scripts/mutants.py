@@ -37,9 +37,9 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "mutants"
-PACKAGES = ("node", "network", "server", "locality")
+PACKAGES = ("broker", "cluster", "server", "locality")
 QUICK, SLOW = "not spark and not server", "server"
-FOLDERS = ("node", "network", "locality", "server")
+FOLDERS = ("broker", "cluster", "locality", "server")
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 _MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from numba.core import caching as its_caching
+from numba.core import types as its_types
 
 from nearcast.kernel_files import Lock, chosen, key
 
 caching: Any = its_caching  # it has no types
+types: Any = its_types
 
 
 class _Locator(caching._CacheLocator):  # type: ignore[misc, unused-ignore]
@@ -33,27 +35,27 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc, unused-ignore]
 
 
 class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc, unused-ignore]
-    """Keeps what a compilation made."""
+    """Stores the results of compilations."""
 
     _locator_classes = (_Locator,)
 
 
 class SharedCache(caching.FunctionCache):  # type: ignore[misc, unused-ignore]
-    """The cache of one kernel; of several processes that want it one compiles it.
+    """The cache of one kernel; of several processes that need it, one compiles it.
 
-    Whoever finds nothing takes the kernel's lock, and looks again: it may have waited for somebody
-    who has compiled it. Kernels call each other without circles, so no two wait for each other.
+    A process that finds no file takes the kernel's lock, and looks again: another process may have
+    compiled it meanwhile. Kernels call each other without cycles, so no deadlock is possible.
     """
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         self._lock = Lock(f"{function.__module__}/{function.__qualname__}")
-        self._compiling = 0  # for different types at once, where a kernel calls itself
+        self._compiling = 0  # nested compilations for different types, where a kernel calls itself
 
     _impl_class = _Implementation
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what is on the disk, or None: then `save_overload` or `give_up` comes next."""
+        """Return the function on disk, or None: then `save_overload` or `give_up` follows."""
         found = super().load_overload(sig, target_context)
         if found is None and not self._compiling:
             self._lock.acquire(wait=True)
@@ -64,7 +66,7 @@ class SharedCache(caching.FunctionCache):  # type: ignore[misc, unused-ignore]
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write what was compiled, unless the directory is only read."""
+        """Write a compiled function, unless the directory is read-only."""
         try:
             super().save_overload(sig, data)
         except OSError:
@@ -73,14 +75,21 @@ class SharedCache(caching.FunctionCache):  # type: ignore[misc, unused-ignore]
             self.give_up()
 
     def give_up(self) -> None:
-        """Note that a compilation has ended, well or not."""
+        """Record the end of a compilation, successful or not; release the lock after the last."""
         self._compiling -= 1
         if not self._compiling:
             self._lock.release()
 
 
 def share(dispatcher: Any) -> None:
-    """Let a dispatcher use the cache of its kernel."""
+    """Make a dispatcher use the cache of its kernel, and compile it once for a number.
+
+    Numba would compile a kernel again for each constant that another one passes to it.
+    """
+    its_template = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda given, more: its_template(
+        [types.unliteral(one) for one in given], more
+    )
     cache = dispatcher._cache = SharedCache(dispatcher.py_func)
     its_compile = dispatcher._compiler.compile
 

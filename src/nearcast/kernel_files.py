@@ -1,11 +1,11 @@
-"""Where compiled kernels are kept, and how processes that want the same one share the work.
+"""Where compiled kernels are stored, and how processes share the work of compiling.
 
-    <directory>/<key>/<module>/…    what Numba writes for each kernel
+    <directory>/<key>/<module>/…    Numba's files for each kernel
     <directory>/<key>/<task>.done   a task of `warming.py` is finished
 
-The key stands for the sources of all kernels, for Numba and for Python: after any change a new
-directory is used, so no kernel is ever older than what it calls. (Numba itself looks only at the
-file of a kernel.) Files do not name the place of the package, so a directory can be copied with it.
+The key is a hash of the sources of all kernels, Numba and Python: after any change a new directory
+is used, so no kernel is ever older than one it calls. (Numba itself looks only at the file of a
+kernel.) Files do not contain the path of the package, so a directory can be copied with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).parent
 BESIDE_THE_PACKAGE = PACKAGE / "_kernels"
-_PACKAGES = ("index", "locality", "matching", "ordering", "overlay", "retained")
+_PACKAGES = ("index", "locality", "matching", "ordering", "overlay", "papers", "retained")
 _DEFINES_KERNELS = re.compile(
     r"^@(kernel|inner|entry_point)\b|\bintrinsic\(|= kernel\(", re.MULTILINE
 )
@@ -36,9 +36,9 @@ _chosen: Path | None = None
 
 @cache
 def key() -> str:
-    """Return what stands for the sources of all kernels and for what compiles them."""
+    """Return the hash of the sources of all kernels and of the versions that compile them."""
     digest = hashlib.sha256()
-    if not PACKAGE.is_dir():  # as Spark's workers get it: in a zip
+    if not PACKAGE.is_dir():  # for Spark's workers the package is in a zip
         digest.update(next(one for one in PACKAGE.parents if one.is_file()).read_bytes())
     for name, text in sorted(_sources().items()):
         digest.update(f"{name}\0{text}\0".encode())
@@ -50,9 +50,9 @@ def key() -> str:
 def _sources() -> dict[str, str]:
     """Return the modules that define kernels, and all that these import: their constants count."""
     todo = [
-        f"{name}.{path.stem}"
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         for name in _PACKAGES
-        for path in (PACKAGE / name).glob("*.py")
+        for path in (PACKAGE / name).rglob("*.py")
         if _DEFINES_KERNELS.search(path.read_text(encoding="utf-8"))
     ]
     found: dict[str, str] = {}
@@ -66,7 +66,7 @@ def _sources() -> dict[str, str]:
 
 
 def is_warm(directory: Path, tasks: list[str]) -> bool:
-    """Say whether all of these tasks have been finished in a directory."""
+    """Return whether all of these tasks are finished in a directory."""
     return all((directory / key() / f"{task}.done").exists() for task in tasks)
 
 
@@ -77,9 +77,9 @@ def _has_any(directory: Path) -> bool:
 def choose(tasks: list[str], data: Path | None = None) -> Path:
     """Choose the directory for this process, and return it with the key.
 
-    The first of these that holds what was finished for these tasks (or anything, if none are
-    named), else the first that can be written: the one that `NUMBA_CACHE_DIR` names, the one beside
-    the package, that of a broker's data, the user's.
+    It is the first of these where these tasks are finished (or that has any file, if no tasks are
+    given), else the first that is writable: the one that `NUMBA_CACHE_DIR` names, the one beside
+    the package, that in a broker's data directory, the user's.
     """
     global _chosen  # noqa: PLW0603 - one directory for one process
     candidates = _candidates(data)
@@ -124,25 +124,25 @@ def _can_be_written(directory: Path) -> bool:
 
 
 def _for_this_process_only() -> Path:
-    """Return a new directory that goes with the process: nothing else can be written."""
+    """Return a new temporary directory for this process: no other is writable."""
     made = Path(tempfile.mkdtemp(prefix="nearcast-kernels-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
 
 
 class Lock:
-    """A lock between processes, on a file in the directory; ends with the process at the latest."""
+    """A lock between processes, on a file in the directory; released at the end of the process."""
 
     def __init__(self, name: str) -> None:
         self._path = chosen() / f"{name}.lock"
         self._file: Any = None
 
     def acquire(self, *, wait: bool) -> bool:
-        """Take the lock; False if another process has it, and we do not wait."""
+        """Acquire the lock; return False if another process has it and `wait` is false."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = self._path.open("wb")
-        except OSError:  # a directory that is only read: nobody else writes there either
+        except OSError:  # a read-only directory: no other process writes there either
             return True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -153,7 +153,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None

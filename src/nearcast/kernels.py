@@ -1,16 +1,16 @@
-"""Kernels: functions that Numba compiles, and what answers until they are compiled.
+"""Kernels: functions that Numba compiles; plain Python answers until they are compiled.
 
     @kernel                       called by other kernels, or from Python with any types
     @inner                        called by other kernels, never from Python
     @entry_point("int64, …")      called from Python, with arguments of exactly these types
 
-A program that computes (a Spark worker, a benchmark, a test) imports kernels compiled: each is
-compiled when it is first called, or read from the disk (`kernel_files.py`).
+A batch program (a Spark worker, a benchmark, a test) imports compiled kernels: each is compiled at
+its first call, or read from disk (`kernel_files.py`).
 
-A program that serves must not wait for a compiler. It calls `interpret()` before it imports any
-kernel: then a kernel is the Python function that it is written as. Child processes compile
-(`warming.py`); `load()`, in a thread, reads what they made; and `switch_on()` puts the compiled
-functions in the place of the others, between two calls.
+A server must not wait for a compiler. It calls `interpret()` before it imports any kernel: then a
+kernel is the Python function as written. Child processes compile (`warming.py`); `load()`, in a
+thread, reads their results; and `switch_on()` replaces the Python functions by the compiled ones,
+between two calls.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "matching": ("nearcast.index.box_index", "nearcast.matching.exact"),
+    "matching": ("nearcast.index.boxes.box_index", "nearcast.matching.exact"),
     "ordering": ("nearcast.ordering.kernels",),
     "retained": ("nearcast.retained.general",),
     "learning": ("nearcast.retained.exact", "nearcast.retained.qlearning"),
 }
-"""What a broker may need, and the modules that bring it."""
-_ONLY_COMPILED = ("nearcast.index._box_", "nearcast.index._interval_")  # they read raw memory
-_ALSO_OF = {"nearcast.index.box_index": "nearcast.index._box_"}
+"""The parts that a broker may need, and the modules with their kernels."""
+_ONLY_COMPILED = ("nearcast.index.boxes.", "nearcast.index.intervals.")  # they read raw memory
+_ALSO_OF = {"nearcast.index.boxes.box_index": "nearcast.index.boxes."}
 
 
-class Entry(NamedTuple):
+class KernelEntry(NamedTuple):
     """A kernel that is called from Python."""
 
     function: Any
@@ -44,18 +44,18 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name among all, fit for a file."""
+        """Return its unique name, usable as a file name."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 class _Mode:
-    interprets = False  # what a decorator returns is the Python function
-    is_switched = True  # compiled functions answer
+    interprets = False  # decorators return the Python function
+    is_switched = True  # compiled functions are in use
 
 
-_plain: dict[Any, dict[str, Any]] = {}  # Python functions that are in use, and Numba's options
-_replacements: dict[Any, Any] = {}  # what takes their place
-_entries: list[Entry] = []
+_plain: dict[Any, dict[str, Any]] = {}  # Python functions in use, and Numba's options
+_replacements: dict[Any, Any] = {}  # their compiled replacements
+_entries: list[KernelEntry] = []
 _waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
 
 
@@ -64,7 +64,7 @@ def kernel(function: Callable[P, R], **options: Any) -> Callable[P, R]: ...
 @overload
 def kernel(**options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def kernel(function: Any = None, **options: Any) -> Any:
-    """Let Numba compile a function, with its options."""
+    """Compile a function with Numba, with its options."""
     if function is None:
         return lambda one: kernel(one, **options)
     if _Mode.interprets and not function.__module__.startswith(_ONLY_COMPILED):
@@ -74,25 +74,25 @@ def kernel(function: Any = None, **options: Any) -> Any:
 
 
 def inner(function: Callable[P, R]) -> Callable[P, R]:
-    """Let Numba compile a function that only kernels call; a call from Python would be fatal.
+    """Compile a function that only kernels call; a call from Python would be fatal.
 
-    The wrapper that unpacks arguments of Python is not made, which saves compile time.
+    The wrapper that unpacks Python arguments is not generated, which saves compile time.
     """
     return kernel(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def entry_point(types: str, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let Numba compile a function that is called from Python with arguments of these types."""
+    """Compile a function that is called from Python with arguments of these types."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        _entries.append(Entry(function, types))
+        _entries.append(KernelEntry(function, types))
         return kernel(function, **options)
 
     return decorate
 
 
 def instruction(home: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function of the same name in the module `home` stand for this one in compiled code."""
+    """Replace this function in compiled code by the one of the same name in the module `home`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if not _Mode.interprets:
@@ -104,7 +104,7 @@ def instruction(home: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def copy_of(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function of its own that does the same: replacing it leaves the other as it is."""
+    """Return a distinct function with the same code: replacing it leaves the other as it is."""
     assert isinstance(function, FunctionType)
     copy = FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
@@ -127,8 +127,8 @@ def _dispatcher(function: Any, options: dict[str, Any]) -> Any:
 # -- compiling ---------------------------------------------------------------------------------
 
 
-def entries(part: str) -> list[Entry]:
-    """Return the entries of a part, importing its modules."""
+def entries(part: str) -> list[KernelEntry]:
+    """Return the entry points of a part, importing its modules."""
     for name in PARTS[part]:
         import_module(name)
     homes = tuple(_ALSO_OF.get(name, name) for name in PARTS[part])
@@ -136,7 +136,7 @@ def entries(part: str) -> list[Entry]:
 
 
 def compile_entry(one: Any) -> Any:
-    """Compile an entry and all it calls, or read it from the disk; return the function itself."""
+    """Compile an entry point and all it calls, or read it from disk; return the function itself."""
     function = getattr(one, "py_func", one)
     found = next(known for known in _entries if known.function is function)
     compiled = _replacements.get(function)
@@ -156,17 +156,17 @@ def _types(names: str) -> Any:
 
 
 def interpret() -> None:
-    """Use Python functions instead of the kernels that are imported from now on."""
+    """Use Python functions instead of kernels in modules that are imported from now on."""
     _Mode.interprets, _Mode.is_switched = True, False
 
 
 def is_switched() -> bool:
-    """Say whether compiled functions answer; False while those of Python do."""
+    """Return whether compiled functions are in use; False while Python functions are."""
     return _Mode.is_switched
 
 
 def load(parts: Iterable[str]) -> None:
-    """Read the kernels of these parts from the disk; `switch_on` comes next. For a thread."""
+    """Read the kernels of these parts from disk; `switch_on` comes next. For a thread."""
     _Mode.interprets = False
     for function, options in list(_plain.items()):
         _replacements[function] = _dispatcher(function, options)
@@ -176,7 +176,7 @@ def load(parts: Iterable[str]) -> None:
 
 
 def switch_on() -> None:
-    """Put compiled functions in the place of those of Python, and tell who waits for that."""
+    """Replace Python functions by compiled ones, and call the `on_switch` callbacks."""
     _Mode.interprets, _Mode.is_switched = False, True
     for name, module in list(sys.modules.items()):
         if name.startswith("nearcast."):
@@ -193,5 +193,5 @@ def switch_on() -> None:
 
 
 def on_switch(call: Callable[[], None]) -> None:
-    """Call a method when compiled functions take over, if its object still lives."""
+    """Call a method when compiled functions take over, if its object still exists."""
     _waiting.append(weakref.WeakMethod(call))

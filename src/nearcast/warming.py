@@ -1,8 +1,8 @@
 """Compile kernels before they are needed: `python -m nearcast.warming`, in parallel, with progress.
 
-Worker processes share a directory of `kernel_files.py`. Each takes one kernel after the other that
-no other process is at, of this program or of another one; in the end all that was asked for is
-there, whoever compiled it. A worker has low priority, and ends with the process that started it.
+Worker processes share a directory of `kernel_files.py`. Each compiles one kernel after the other
+that no other process, of this program or of another one, is compiling; in the end all requested
+kernels are there. A worker has low priority, and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import NamedTuple
 from nearcast import kernel_files, kernels
 
 _WHOLE = {
-    "intervals": "nearcast.index.interval_skip_list",
-    "plans": "nearcast.locality.kernels",
+    "intervals": "nearcast.index.intervals.interval_skip_list",
+    "plans": "nearcast.locality.layout.kernels",
 }
 """Parts that brokers do not need: one function each, which calls everything once."""
 PARTS = (*kernels.PARTS, *_WHOLE)
-_FIRST = ("_box_change.add", "_box_top.top_points", "_box_change.move", ".receive", ".send")
-"""What takes longest comes first, so that no processor is idle in the end."""
+_FIRST = ("boxes.change.add", "boxes.top.top_points", "boxes.change.move", ".receive", ".send")
+"""The slowest tasks come first, so that no processor is idle at the end."""
 _PROGRESS_S = 3.0
 
 
 class Task(NamedTuple):
-    """Something to compile, by one process."""
+    """One unit of compilation, for one process."""
 
     name: str
     run: Callable[[], object]
 
 
 def tasks(parts: Sequence[str]) -> list[Task]:
-    """Return what there is to compile for some parts, what takes longest first."""
+    """Return the compile tasks of some parts, the slowest first."""
     found: list[Task] = []
     for part in parts:
         if part in _WHOLE:
@@ -58,10 +58,10 @@ def _weight(name: str) -> int:
 
 
 def work(directory: Path, parts: Sequence[str]) -> None:
-    """Compile what is still missing of these parts, sharing the work with other processes."""
+    """Compile the missing kernels of these parts, sharing the work with other processes."""
     kernel_files.use(directory)
     todo = tasks(parts)
-    for waits in (False, True):  # then what others were at: they may have been ended
+    for waits in (False, True):  # second pass: tasks that others had, as they may have been killed
         for task in todo:
             _do(task, directory, waits=waits)
     for part in parts:
@@ -84,12 +84,12 @@ def _do(task: Task, directory: Path, *, waits: bool) -> None:
 
 
 def processors() -> int:
-    """Return how many workers make sense here."""
+    """Return how many workers are useful on this machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worker_command(directory: Path, parts: Sequence[str]) -> list[str]:
-    """Return the command of a worker; it ends when its standard input does."""
+    """Return the command line of a worker; it ends when its standard input closes."""
     return [sys.executable, "-P", "-m", "nearcast.warming", "--worker", str(directory), *parts]
 
 
@@ -106,7 +106,7 @@ def _end_with_parent() -> None:
 
 
 def warm_up(parts: Sequence[str], say: Callable[[str], object]) -> int:
-    """Compile these parts in parallel, with a line of progress now and then; return 0, or 1."""
+    """Compile these parts in parallel, with progress lines; return the exit code, 0 or 1."""
     directory = kernel_files.choose(list(parts))
     if kernel_files.is_warm(directory.parent, list(parts)):
         say(f"All kernels are compiled, in {directory}")
@@ -136,7 +136,7 @@ def warm_up(parts: Sequence[str], say: Callable[[str], object]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says: `[part ...]`, or `--worker directory part ...`."""
+    """Run the command line: `[part ...]`, or `--worker directory part ...`."""
     if arguments[:1] == ["--worker"]:
         _be_a_worker(Path(arguments[1]), arguments[2:])
         return 0

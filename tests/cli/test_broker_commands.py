@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nearcast.mqtt import FilterRequest
-from nearcast.server import Client, Target
+from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 
@@ -81,7 +81,7 @@ def test_status_shows_the_figures(port: str):
 
 
 def test_status_counts_at_once(port: str):
-    with Client(Target(port=int(port))) as client:
+    with BlockingClient(BrokerAddress(port=int(port))) as client:
         client.subscribe(FilterRequest("shops/#"))
         figures = json.loads(nearcast("status", "-p", port, "--json").stdout)
     assert int(figures["clients/connected"]) == 2

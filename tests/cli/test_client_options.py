@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from nearcast.mqtt import Publish
-from nearcast.server import Client, Target
+from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 
@@ -124,7 +124,7 @@ def test_a_track_brings_a_near_subscriber_what_is_published_once_it_is_near(
     walk = tmp_path / "walk.csv"
     walk.write_text("t,lon,lat\n100,8.54,47.37\n104,2.351,48.851\n")
     far = "no client is subscribed to shops/near"
-    with Client(Target(port=int(ports.tcp))) as publisher:
+    with BlockingClient(BrokerAddress(port=int(ports.tcp))) as publisher:
         wish = ("-t", "shops/near", "-D", "$near=500m", "--track", str(walk))
         receiver = subscriber("-p", ports.tcp, *wish)
         for number in count():

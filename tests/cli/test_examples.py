@@ -24,11 +24,11 @@ import typer
 from nearcast.cli import app
 from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
-from nearcast.locality import Counts, Plan, save_plan
+from nearcast.locality import CellCounts, Plan, save_plan
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained import Policies, Rates, Weights, solve, write_policies
 from nearcast.retained.policyfile import TopicPolicy
-from nearcast.server.processes import find_nats_server, free_port
+from nearcast.server.local_cluster import find_nats_server, free_port
 
 NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
 ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
@@ -36,7 +36,7 @@ LOGGED = {"NEARCAST_LOG__EVENTS": "full", "NEARCAST_LOG__SEGMENT": "1s"}
 LONG = "its --quick takes longer than 20 s"
 ONLY_PARSED = {
     "demo": "it takes two minutes; tests/demo runs its parts",
-    "reproduce": LONG + "; tests/reproduction runs its parts",
+    "reproduce": LONG + "; tests/papers runs its parts",
     **{f"bench {name}": LONG for name in ("match", "order", "broker", "selective", "retained")},
     **{f"bench {name}": LONG for name in ("plan", "network", "pipeline", "learning")},
 }
@@ -225,7 +225,7 @@ def a_plan(capacity: int, version: int) -> Plan:
     space, market = (8.0, 47.0, 9.0, 48.0), (8.1, 47.1, 8.3, 47.25)
     random = np.random.default_rng(1)
     xs, ys = random.uniform(8, 9, 800), random.uniform(47, 48, 800)
-    counts = Counts.from_positions(space, [market], xs, ys, depth=8)
+    counts = CellCounts.from_positions(space, [market], xs, ys, depth=8)
     return Plan.build(space, [market], counts, capacity=capacity, version=version)
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from nearcast.cli import app
 from nearcast.model import MisuseError
 from nearcast.mqtt import FilterRequest, Properties, Publish
-from nearcast.server import Client, Target
+from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 
@@ -73,13 +73,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     assert found, said
     port = int(found[1])
     with (
-        Client(Target(port=port, client_id="bob")) as bob,
-        Client(Target(port=port, client_id="eve")) as eve,
+        BlockingClient(BrokerAddress(port=port, client_id="bob")) as bob,
+        BlockingClient(BrokerAddress(port=port, client_id="eve")) as eve,
     ):
         bob.publish([Publish("$position", b'{"lon":2.351,"lat":48.851}', qos=1)])
         bob.subscribe(FilterRequest("$where/price<10/$near/500m/shops/#", 1))
         eve.subscribe(FilterRequest("shops/#", 1))
-        with Client(Target(port=port, client_id="ann")) as ann:
+        with BlockingClient(BrokerAddress(port=port, client_id="ann")) as ann:
             ann.publish([Publish("shops/bakery", json.dumps(BREAD).encode(), qos=1)])
         yield Shop(directory, port)
     broker.terminate()
@@ -118,8 +118,8 @@ def test_instructions_of_the_message_count(shop: Shop):
 
 
 def test_asking_sends_nothing(shop: Shop):
-    target = Target(port=shop.port, client_id="listener")
-    with Client(target) as listener:
+    target = BrokerAddress(port=shop.port, client_id="listener")
+    with BlockingClient(target) as listener:
         listener.subscribe(FilterRequest("shops/#"))
         shop.ask("listener", BREAD)
         assert list(listener.messages(0.2)) == []
@@ -162,7 +162,7 @@ def test_a_question_that_is_none_is_told(shop: Shop):
 
 
 def test_the_answer_goes_to_the_asker_over_plain_mqtt(shop: Shop):
-    with Client(Target(port=shop.port, client_id="asker")) as asker:
+    with BlockingClient(BrokerAddress(port=shop.port, client_id="asker")) as asker:
         asker.subscribe(FilterRequest("my/answers"))
         question = {"client": "eve", "topic": "shops/bakery", "payload": BREAD}
         properties = Properties(response_topic="my/answers", correlation_data=b"7")

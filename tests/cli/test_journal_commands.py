@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from nearcast.broker import Broker
+from nearcast.broker.persistence.journal import Journal
+from nearcast.broker.publish.message import Message, MessageHead
+from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.cli import app
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
-from nearcast.node import Node
-from nearcast.node.journal import Journal
-from nearcast.node.message import Head, Message
-from nearcast.node.session import Session, Subscription
 from nearcast.server import JournalFile
 
 
@@ -26,7 +26,9 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def message(topic: str, payload: bytes) -> Message:
-    return Message(Head(len(topic).to_bytes(2, "big") + topic.encode(), len(payload), 1), payload)
+    return Message(
+        MessageHead(len(topic).to_bytes(2, "big") + topic.encode(), len(payload), 1), payload
+    )
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def data(tmp_path: Path) -> Path:
     session.expiry_s = 60
     file.begin([])
     journal.session(session)
-    journal.subscribed(Subscription(session, "shops/#", "", "shops/#", 1))
+    journal.subscribed(SessionSubscription(session, "shops/#", "", "shops/#", 1))
     file.append(journal.take())
     for number in range(3):
         journal.queued(1, message(f"shops/{number}", b"payload %d" % number), 1)
@@ -110,7 +112,7 @@ def test_a_repaired_journal_is_whole_and_what_was_damaged_is_kept(data: Path) ->
     assert before.with_suffix(".damaged").read_bytes() == raw
     assert journal_of(data) != before
     assert run("check", str(data))[0] == 0
-    node = Node(with_journal=True)
+    node = Broker(with_journal=True)
     assert node.restore(JournalFile(data / "journal").batches(), 1) == []
     assert [one.payload for one, _ in node.state.sessions["ann"].queue] == [
         b"payload 0",
@@ -145,7 +147,7 @@ def test_what_is_left_of_a_record_that_is_partly_lost_is_repaired(tmp_path: Path
     path = next(tmp_path.glob("*.log"))
     path.write_bytes(path.read_bytes().replace(b"first", b"fjrst"))
     run("repair", str(tmp_path))
-    node = Node(with_journal=True)
+    node = Broker(with_journal=True)
 
     assert node.restore(JournalFile(tmp_path).batches(), 1) == []
     held: Any = node.state.sessions["ann"].in_flight

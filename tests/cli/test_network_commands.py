@@ -16,7 +16,7 @@ from nearcast.cli import network as commands
 from nearcast.cli.serve import _announce
 from nearcast.config import Configuration, NetworkSection
 from nearcast.model.errors import NearcastError
-from nearcast.server.nats_members import LinkState, Member
+from nearcast.server.cluster.nats_members import LinkState, MemberRecord
 
 
 def run(*arguments: str) -> Result:
@@ -67,10 +67,10 @@ def test_up_refuses_ports_beyond_the_last():
     assert run("up", "--port", "0").exit_code == 2
 
 
-def member(name: str, **links: LinkState) -> Member:
+def member(name: str, **links: LinkState) -> MemberRecord:
     address = f"mqtt://127.0.0.1:{18830 + len(links)}"
     now_ms = int(time.time() * 1000)
-    return Member(
+    return MemberRecord(
         name,
         "",
         [address],

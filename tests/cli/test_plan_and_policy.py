@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli import app
-from nearcast.locality import Counts, Plan, save_plan
+from nearcast.locality import CellCounts, Plan, save_plan
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
 from nearcast.retained import Policies, Rates, Weights, solve, write_policies
 from nearcast.retained.policyfile import TopicPolicy
@@ -28,7 +28,7 @@ def run(*arguments: object, code: int = 0) -> str:
 def a_plan(capacity: int, version: int) -> Plan:
     random = np.random.default_rng(1)
     xs, ys = random.uniform(0, 1000, 800), random.uniform(0, 1000, 800)
-    counts = Counts.from_positions(SPACE, [MARKET], xs, ys, depth=8)
+    counts = CellCounts.from_positions(SPACE, [MARKET], xs, ys, depth=8)
     return Plan.build(SPACE, [MARKET], counts, capacity=capacity, version=version)
 
 

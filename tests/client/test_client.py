@@ -67,7 +67,7 @@ def in_paho(properties: Any) -> dict[str, Any]:
 
 
 def read_prefixes(text: str, names: dict[str, object]) -> tuple[dict[str, str], str]:
-    """Oracle: take `$name/value/` off the front, letter by letter as the design says."""
+    """Oracle: take `$name/value/` off the front, letter by letter (docs/selective.md)."""
     found: dict[str, str] = {}
     while text.split("/", maxsplit=1)[0] in names:
         name, value, text = text.split("/", 2)

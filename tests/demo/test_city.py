@@ -7,7 +7,7 @@ from nearcast.demo.city import (
     SOUTH,
     WALK_M_S,
     WEST,
-    City,
+    DemoCity,
     News,
     Place,
     draw_map,
@@ -18,12 +18,12 @@ from nearcast.model.sphere import distance_m
 MARGIN = 0.003
 
 
-def places(city: City) -> list[Place]:
+def places(city: DemoCity) -> list[Place]:
     return [one.place for one in city.movers]
 
 
 def test_one_seed_makes_one_city():
-    one, two, other = City(20, seed=5), City(20, seed=5), City(20, seed=6)
+    one, two, other = DemoCity(20, seed=5), DemoCity(20, seed=5), DemoCity(20, seed=6)
     for city in (one, two, other):
         for _ in range(50):
             city.step(0.5)
@@ -32,7 +32,7 @@ def test_one_seed_makes_one_city():
 
 
 def test_nobody_goes_faster_than_they_can_and_nobody_leaves():
-    city = City(40)
+    city = DemoCity(40)
     furthest = {"car": 0.0, "walker": 0.0}
     for _ in range(100):
         before = places(city)
@@ -47,13 +47,13 @@ def test_nobody_goes_faster_than_they_can_and_nobody_leaves():
 
 
 def test_every_eighth_piece_of_news_is_for_the_nearest():
-    news = list(City(10).news(16))
+    news = list(DemoCity(10).news(16))
     assert [one.top for one in news] == ([0] * 7 + [3]) * 2
     assert all(one.topic.startswith("city/") for one in news)
 
 
 def test_stops_are_where_people_pass():
-    city = City(60)
+    city = DemoCity(60)
     found = {city.stop_near(place) for place in places(city)}
     assert len(found) > 6
     assert found <= set(range(12))
@@ -66,7 +66,7 @@ def test_quarters_are_named_like_the_nodes():
 
 
 def test_the_map_shows_who_is_where_with_north_above():
-    city = City(2)
+    city = DemoCity(2)
     walker, car = city.movers
     walker.place, car.place = (WEST, NORTH), (EAST, SOUTH)
     rows = draw_map(city, [News("city/news", (WEST, SOUTH), 1.0)], width=8, height=3).split("\n")

@@ -28,7 +28,7 @@ def test_a_small_city_lives_learns_and_lives_on(tmp_path: Path):
     out = tmp_path / "demo"
     story = run_demo(out, "--json")
     chapters = [story[name] for name in ("no_plan", "learned", "quadrants")]
-    assert chapters[0]["events"] == 8 * (12 + 12)  # steps, and what happens in each
+    assert chapters[0]["events"] == 12 + 8 * (12 + 12)  # at first, and in each step
     assert [one["events"] for one in chapters] == 3 * [chapters[0]["events"]]
     assert all(one["near"] > 0 and one["messages"] > 0 for one in chapters)
     assert story["flooded"] == 2 * 3 * chapters[0]["events"]
@@ -37,10 +37,13 @@ def test_a_small_city_lives_learns_and_lives_on(tmp_path: Path):
     assert "skipped" in story["steps"][-1]["summary"]  # all chapters are audited at the end
     assert story["audit"]["clean"]
     assert story["leaves"] > 4
+    assert story["no_plan"]["copies"] >= story["learned"]["copies"]  # one for each arrival before
     assert story["missing"] == []
     page = (out / "demo.html").read_text()
     assert "<svg" in page
-    assert "nothing lost, doubled or late" in page
+    assert "no message was lost, doubled or late" in page
+    assert page.count("<rect ") == story["leaves"]
+    assert all(name in page for name in ("north", "east", "south", "west"))
     assert not re.search(r'(src|href)="(?!#|data:)', page)  # nothing from elsewhere
 
 
@@ -51,8 +54,8 @@ def test_without_spark_it_shows_what_it_does_and_says_first_what_is_left_out(
     said = run_demo(tmp_path / "demo")
     lines = said.splitlines()
     assert lines[0] == f"Learning will be left out: {INSTALL_SPARK}"
-    assert "   Ana    63 m away: gets it" in lines
-    assert "   Ben   647 m away: does not get it" in lines
+    assert "   Ana is  63 m away and gets it." in lines
+    assert "   Ben is 647 m away and does not." in lines
     assert "courier5 (33 m), courier3 (205 m), courier7 (235 m)" in said
     assert "This is wrong" not in said
     assert f"Left out: learning: {INSTALL_SPARK}" in lines

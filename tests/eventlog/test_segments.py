@@ -15,13 +15,13 @@ from nearcast.eventlog.records import (
     LONGEST_LIFETIME_MS,
     RETAIN,
     WAY,
+    Arrival,
     CausalNote,
     CausalStep,
-    Choice,
     Dropped,
     LoggedRates,
     Recorder,
-    Way,
+    RetainedChoice,
     sampled,
 )
 from nearcast.eventlog.segments import (
@@ -94,13 +94,13 @@ def test_positions_and_retained_decisions_come_back_as_rows(tmp_path: Path) -> N
     recorder.retained_decision(
         "böb",
         "a/ü",
-        Choice.HELD_BACK,
+        RetainedChoice.HELD_BACK,
         2_000,
         rates=LoggedRates(0.5, 0.25, 0.125),
         policy="general 3",
         reason="policy",
     )
-    recorder.retained_decision("cyd", "b", Choice.SENT_NOW, 3_000)
+    recorder.retained_decision("cyd", "b", RetainedChoice.SENT_NOW, 3_000)
     finished(tmp_path, recorder)
 
     (position,) = rows(tmp_path, "positions")
@@ -125,7 +125,7 @@ def test_positions_and_retained_decisions_come_back_as_rows(tmp_path: Path) -> N
 
 def test_what_an_audit_needs_comes_back_as_rows(tmp_path: Path) -> None:
     recorder = Recorder(first=5)
-    flags = 2 | RETAIN | LIMITED | Way.CAUSAL << WAY
+    flags = 2 | RETAIN | LIMITED | Arrival.CAUSAL << WAY
     recorder.events(2, 1_000, flags, "ann", b"t", b"xy", 0, 1 << 40)
     recorder.causal(CausalStep.DELIVERED, CausalNote("g", "n2", 77, 400, "d"), 1_001, 5)
     recorder.dropped(["bob", "cyd"], 2, Dropped.QUOTA, 1_002, recorder.number(0))
@@ -197,7 +197,7 @@ def note(recorder: Recorder, kind: str, count: int) -> int:
     elif kind == "positions":
         recorder.position("c", 1.0, 2.0, 0)
     else:
-        recorder.retained_decision("c", "t", Choice.NOT_SENT, 0)
+        recorder.retained_decision("c", "t", RetainedChoice.NOT_SENT, 0)
     return 1
 
 
@@ -247,7 +247,7 @@ def test_what_is_dropped_for_want_of_room_leaves_a_gap(tmp_path: Path) -> None:
     recorder.events(5, 0, 0, "p", b"t", b"x" * 5, 0)
     recorder.delivered(["r"], 5, 0)
     recorder.position("c", 1.0, 2.0, 0)
-    recorder.retained_decision("c", "t", Choice.RELEASED, 0)
+    recorder.retained_decision("c", "t", RetainedChoice.RELEASED, 0)
     recorder.drop()
     counts = finished(tmp_path, recorder)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from nearcast.index import BoxIndex
-from nearcast.index._box_pools import M_LEAVES, M_LEVELS, M_NEXT_AGE, MOST_AGES
+from nearcast.index.boxes.pools import M_LEAVES, M_LEVELS, M_NEXT_AGE, MOST_AGES
 
 INF = math.inf
 Floats = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.index import BoxIndex, IntervalSkipList
-from nearcast.index import _interval_store as store_module
+from nearcast.index.intervals import store as store_module
 
 EXTENT = (10.0, 90.0)
 BLENDS: list[Any] = [

@@ -7,25 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from nearcast.index import (
-    BoxIndex,
-    IntervalSkipList,
-    _box_change,
-    _box_match,
-    _box_top,
-    _box_tree,
-    _interval_build,
-    _interval_kernels,
-    _interval_memory,
-    _interval_queries,
-    _interval_runs,
-    _interval_scores,
-    warm_up,
-)
+from nearcast.index import BoxIndex, IntervalSkipList, warm_up
+from nearcast.index.boxes import change, tree
+from nearcast.index.boxes import match as _box_match
+from nearcast.index.boxes import top as _box_top
+from nearcast.index.intervals import build, kernels, memory, queries, runs, scores
 
 KERNELS: list[types.ModuleType] = [
-    _box_change, _box_match, _box_top, _box_tree, _interval_build, _interval_kernels,
-    _interval_memory, _interval_queries, _interval_runs, _interval_scores,
+    change, _box_match, _box_top, tree, build, kernels,
+    memory, queries, runs, scores,
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from nearcast.locality import Counts, Plan, Rect
+from nearcast.locality import CellCounts, Plan, Rect
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 
@@ -18,7 +18,7 @@ def make_plan() -> Callable[..., Plan]:
 
     def make(regions: list[tuple[float, float, float, float]], **options: object) -> Plan:
         xs = np.array([0.5, 1.0, 1.5, 1.2])
-        counts = Counts.from_positions(SPACE, regions, xs, xs, depth=3)
+        counts = CellCounts.from_positions(SPACE, regions, xs, xs, depth=3)
         return Plan.build(SPACE, regions, counts, **{"capacity": 2, **options})  # type: ignore[arg-type]
 
     return make

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import Counts, Plan, Rect, adapted
-from nearcast.locality.balancing import (
+from nearcast.locality import CellCounts, Plan, Rect, adapted
+from nearcast.locality.layout.balancing import (
     _Parts,
     assign_leaves,
     border_flows,
@@ -24,14 +24,14 @@ SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 
 def sixteen() -> Plan:
     """Sixteen equal blocks of two by two units."""
-    plan = Plan.build(SPACE, [], Counts.empty(3))
+    plan = Plan.build(SPACE, [], CellCounts.empty(3))
     for _ in range(2):
         plan = adapted(plan, [9] * len(plan.leaves), capacity=3)
     return plan
 
 
 def four() -> Plan:
-    return adapted(Plan.build(SPACE, [], Counts.empty(3)), [9], capacity=3)
+    return adapted(Plan.build(SPACE, [], CellCounts.empty(3)), [9], capacity=3)
 
 
 def test_flows_count_movements_of_the_same_user_between_two_leaves_either_way() -> None:
@@ -114,11 +114,11 @@ def test_borders_are_as_long_as_what_two_leaves_share() -> None:
     }
 
     assert border_flows(quarters) == touching  # corners that touch are no border
-    assert border_flows(Plan.build(SPACE, [], Counts.empty(3))) == {}
+    assert border_flows(Plan.build(SPACE, [], CellCounts.empty(3))) == {}
 
 
 def test_a_slow_region_borders_on_the_leaves_around_it() -> None:
-    plan = Plan.build(SPACE, [(1.0, 1.0, 3.0, 2.0)], Counts.empty(3))
+    plan = Plan.build(SPACE, [(1.0, 1.0, 3.0, 2.0)], CellCounts.empty(3))
     assert [leaf.kind for leaf in plan.leaves] == ["r", "q"]
 
     assert border_flows(plan) == {(0, 1): 375}  # two eighths wide, one eighth high
@@ -146,7 +146,7 @@ def test_where_nobody_counted_movements_each_broker_gets_leaves_that_lie_togethe
 def test_borders_cut_are_shorter_than_those_of_strips(seed: int) -> None:
     random = np.random.default_rng(seed)
     xs, ys = random.uniform(0, 8, (2, 200))
-    counts = Counts.from_positions(SPACE, [], xs, ys, depth=6)
+    counts = CellCounts.from_positions(SPACE, [], xs, ys, depth=6)
     plan = Plan.build(SPACE, [], counts, capacity=12)
     borders = border_flows(plan)
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import Rect, covers
-from nearcast.locality.covers import Covers
+from nearcast.locality import Rect
+from nearcast.locality.registration import registration_index
+from nearcast.locality.registration.registration_index import RegistrationIndex
 
 MARKS = st.integers(0, 6).map(float)
 NAMES = st.integers(0, 7)
@@ -27,8 +28,8 @@ def test_what_meets_an_area_is_found_with_and_without_an_index(
     changes: list[tuple[int, list[Rect]]], area: Rect, many: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(covers, "MANY", many)
-        tried: Covers[int] = Covers()
+        patch.setattr(registration_index, "MANY", many)
+        tried: RegistrationIndex[int] = RegistrationIndex()
         held: dict[int, Rect] = {}
         for name, some in changes:
             if some:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from nearcast.locality import Counts, Plan, Rect, draw_plan, plan_geojson
-from nearcast.locality.drawing import _draw_brokers, _draw_leaves
+from nearcast.locality import CellCounts, Plan, Rect, draw_plan, plan_geojson
+from nearcast.locality.layout.drawing import _draw_brokers, _draw_leaves
 from nearcast.model.errors import MisuseError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -19,7 +19,7 @@ SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 def example() -> Plan:
     regions = [(2.0, 2.0, 5.0, 5.0)]
     xs = [3.0, 6.0, 6.1, 6.2, 7.3]
-    counts = Counts.from_positions(SPACE, regions, xs, xs, depth=4)
+    counts = CellCounts.from_positions(SPACE, regions, xs, xs, depth=4)
     plan = Plan.build(SPACE, regions, counts, capacity=1)
     return plan.with_brokers([n % 3 for n in range(len(plan.leaves))])
 
@@ -75,7 +75,7 @@ def test_leaves_of_both_kinds_are_drawn_with_their_loads() -> None:
 
 
 def test_a_png_is_drawn_even_of_a_plan_without_regions(tmp_path: Path) -> None:
-    draw_plan(Plan.build(SPACE, [], Counts.empty(2)), tmp_path / "plan.png", title="empty")
+    draw_plan(Plan.build(SPACE, [], CellCounts.empty(2)), tmp_path / "plan.png", title="empty")
 
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 

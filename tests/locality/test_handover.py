@@ -9,30 +9,30 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from nearcast.locality import Counts, Plan, Rect, adapted
-from nearcast.locality.gateway import Gateway
-from nearcast.locality.holder import Holder
-from nearcast.locality.messages import (
+from nearcast.locality import CellCounts, Plan, Rect, adapted
+from nearcast.locality.registration.gateway import Gateway
+from nearcast.locality.registration.holder import Holder
+from nearcast.locality.registration.messages import (
     Commit,
-    Deliver,
-    Event,
+    CoverSpan,
+    DeliverToClient,
     EventId,
+    EventOffer,
+    HolderMatch,
     Known,
-    Match,
-    Matched,
-    Offer,
+    MatchTaken,
     Outgoing,
+    PlacedEvent,
     PlanStatus,
     Prepare,
     Probe,
     Register,
-    Span,
     Timing,
 )
-from nearcast.locality.pursuit import Pursuit
-from nearcast.locality.rollout import Phase, Rollout
-from nearcast.locality.spool import Spool
-from nearcast.locality.view import PlanView
+from nearcast.locality.registration.outbox import EventOutbox
+from nearcast.locality.registration.retry import RetryUntilAcked
+from nearcast.locality.registration.rollout import Phase, Rollout
+from nearcast.locality.registration.view import PlanView
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -42,7 +42,7 @@ WEST, EAST = Rect(1, 1, 2, 2), Rect(6, 1, 7, 2)
 
 def halves(version: int = 1, *, swapped: bool = False) -> Plan:
     """Four blocks: broker 0 has the west, broker 1 the east; the other way round if swapped."""
-    root = Plan.build(SPACE, [], Counts.empty(2))
+    root = Plan.build(SPACE, [], CellCounts.empty(2))
     four = adapted(root, [9], capacity=3)
     west, east = (1, 0) if swapped else (0, 1)
     return four.with_brokers([west, east, west, east], version=version)
@@ -54,9 +54,9 @@ class Node:
     def __init__(self, number: int, plan: Plan, nodes: int = 3) -> None:
         self.number, self.starts = number, 1
         self.view = PlanView(plan)
-        self.pursuit = Pursuit(number, TIMING, probes=True)
+        self.pursuit = RetryUntilAcked(number, TIMING, probes=True)
         self.gateway = Gateway(number, self.view, self.pursuit, TIMING)
-        self.spool = Spool(number, self.view, self.pursuit, TIMING)
+        self.spool = EventOutbox(number, self.view, self.pursuit, TIMING)
         self.holder = Holder(number, 1, TIMING)
         self.rollout = Rollout(number, range(nodes), TIMING)
 
@@ -66,7 +66,7 @@ class Node:
             if message.key and self.pursuit.is_known_table(message.holder, message.table):
                 self.pursuit.acknowledged(message.holder, message.key, message.revision)
             return out
-        if isinstance(message, Match):
+        if isinstance(message, HolderMatch):
             return list(self.gateway.matched(message, now))
         if isinstance(message, Prepare | Commit):
             changed, answer = self.view.receive(message, self.number)
@@ -85,7 +85,7 @@ class Node:
     def restart(self, now: int) -> list[Any]:
         self.starts += 1
         self.holder = Holder(self.number, self.starts, TIMING)
-        self.pursuit = Pursuit(self.number, TIMING, probes=True)
+        self.pursuit = RetryUntilAcked(self.number, TIMING, probes=True)
         return list(
             self.gateway.restarted(self.pursuit, now) + self.spool.restarted(self.pursuit, now)
         )
@@ -98,7 +98,7 @@ def one(messages: list[Any], kind: type) -> Any:
 
 
 def delivered(outputs: list[Any]) -> list[tuple[str, EventId]]:
-    return [(o.subscription, o.event.event_id) for o in outputs if isinstance(o, Deliver)]
+    return [(o.subscription, o.event.event_id) for o in outputs if isinstance(o, DeliverToClient)]
 
 
 # --- T0.6: between the old table and the new one -----------------------------------------------
@@ -121,9 +121,11 @@ def test_t0_6_an_event_that_comes_before_the_registration_is_found_when_it_arriv
     moving = node.gateway.move("s", EAST, now=10)
     event, offers = node.spool.publish((6.5, 1.5), now=11)
 
-    assert delivered(east.receive(one(offers, Offer), now=12)) == []  # nobody is known here yet
+    assert (
+        delivered(east.receive(one(offers, EventOffer), now=12)) == []
+    )  # nobody is known here yet
     register = next(m.message for m in moving if m.to == 1)
-    match = one(east.receive(register, now=20), Match)
+    match = one(east.receive(register, now=20), HolderMatch)
     assert delivered(node.gateway.matched(match, now=21)) == [("s", event.event_id)]
 
 
@@ -137,9 +139,9 @@ def test_t0_6_an_event_of_before_the_move_is_found_at_the_old_holder_however_lat
     leaving = next(m.message for m in node.gateway.move("s", EAST, now=10) if m.to == 0)
     west.receive(leaving, now=12)
 
-    match = one(west.receive(one(offers, Offer), now=500), Match)
+    match = one(west.receive(one(offers, EventOffer), now=500), HolderMatch)
     assert delivered(node.gateway.matched(match, now=501)) == [("s", event.event_id)]
-    assert [m.message for m in west.receive(one(late_offers, Offer), now=502)] == [
+    assert [m.message for m in west.receive(one(late_offers, EventOffer), now=502)] == [
         Known(0, (1, 1), ("e", later.event_id), 2)
     ]
 
@@ -149,12 +151,14 @@ def test_a_match_from_two_holders_or_twice_from_one_is_delivered_once_and_acknow
 ):
     node = Node(0, halves())
     node.gateway.subscribe("s", Rect(1, 1, 7, 2), now=0)
-    event = Event((2, 1), Rect(3, 1, 5, 2), 5, 5_000, qos=1)
-    outputs = [node.gateway.matched(Match(holder, event, 1, ("s",)), now=9) for holder in (0, 1, 1)]
+    event = PlacedEvent((2, 1), Rect(3, 1, 5, 2), 5, 5_000, qos=1)
+    outputs = [
+        node.gateway.matched(HolderMatch(holder, event, 1, ("s",)), now=9) for holder in (0, 1, 1)
+    ]
 
     assert [delivered(output) for output in outputs] == [[("s", (2, 1))], [], []]
     assert [output[-1] for output in outputs] == [
-        Outgoing(holder, Matched(0, (2, 1), 1)) for holder in (0, 1, 1)
+        Outgoing(holder, MatchTaken(0, (2, 1), 1)) for holder in (0, 1, 1)
     ]
 
 
@@ -165,8 +169,10 @@ def test_a_match_is_checked_against_where_the_client_was_at_publication() -> Non
     node.gateway.unsubscribe("s", now=30)
 
     def due(at: int, place: Rect, number: int) -> bool:
-        event = Event((2, number), place, at, 5_000, qos=0)
-        return bool(delivered(node.gateway.matched(Match(1, event, 1, ("s", "nobody")), now=40)))
+        event = PlacedEvent((2, number), place, at, 5_000, qos=0)
+        return bool(
+            delivered(node.gateway.matched(HolderMatch(1, event, 1, ("s", "nobody")), now=40))
+        )
 
     assert [due(at, WEST, at) for at in (9, 10, 19, 20, 30)] == [False, True, True, False, False]
     assert [due(at, EAST, at + 50) for at in (19, 20, 29, 30)] == [False, True, True, False]
@@ -175,21 +181,23 @@ def test_a_match_is_checked_against_where_the_client_was_at_publication() -> Non
 def test_an_event_is_not_delivered_at_or_after_its_deadline() -> None:
     node = Node(0, halves())
     node.gateway.subscribe("s", WEST, now=0)
-    event = Event((2, 1), WEST, 5, 100, qos=1)
+    event = PlacedEvent((2, 1), WEST, 5, 100, qos=1)
 
-    assert delivered(node.gateway.matched(Match(1, event, 1, ("s",)), now=100)) == []
-    assert delivered(node.gateway.matched(Match(1, event, 1, ("s",)), now=99)) == [("s", (2, 1))]
+    assert delivered(node.gateway.matched(HolderMatch(1, event, 1, ("s",)), now=100)) == []
+    assert delivered(node.gateway.matched(HolderMatch(1, event, 1, ("s",)), now=99)) == [
+        ("s", (2, 1))
+    ]
 
 
 def test_an_expired_event_is_not_taken_in_and_one_held_is_forgotten_at_its_deadline() -> None:
     holder = Holder(0, 1, TIMING)
-    event = Event((2, 1), WEST, 5, 100, qos=1)
-    register = Register(1, "s", 1, (Span(("q0",), WEST, 0, None),))
-    holder.receive(Offer(2, event, 1, ("q0",)), now=50)
+    event = PlacedEvent((2, 1), WEST, 5, 100, qos=1)
+    register = Register(1, "s", 1, (CoverSpan(("q0",), WEST, 0, None),))
+    holder.receive(EventOffer(2, event, 1, ("q0",)), now=50)
     holder.advance(now=100)
 
     assert [type(m.message) for m in holder.receive(register, now=101)] == [Known]
-    assert [type(m.message) for m in holder.receive(Offer(2, event, 2, ("q0",)), now=102)] == [
+    assert [type(m.message) for m in holder.receive(EventOffer(2, event, 2, ("q0",)), now=102)] == [
         Known
     ]
 
@@ -202,7 +210,7 @@ def test_a_holder_that_forgot_is_told_everything_again_once_it_answers() -> None
     told = node.gateway.subscribe("s", WEST, now=0)
     _, offers = node.spool.publish((1.5, 1.5), now=1)
     before = Holder(0, 1, TIMING)
-    for message in (one(told, Register), one(offers, Offer)):
+    for message in (one(told, Register), one(offers, EventOffer)):
         for answer in before.receive(message, now=2):
             node.receive(answer.message, now=3)
     assert node.pursuit.pending() == 0
@@ -211,7 +219,7 @@ def test_a_holder_that_forgot_is_told_everything_again_once_it_answers() -> None
     probe = one(node.advance(now=600), Probe)
     known = one(after.receive(probe, now=601), Known)
     again = node.receive(known, now=602)
-    assert {type(m.message) for m in again} == {Register, Offer}
+    assert {type(m.message) for m in again} == {Register, EventOffer}
     assert node.pursuit.pending() == 2
 
 
@@ -227,7 +235,7 @@ def test_a_late_answer_of_an_earlier_incarnation_counts_for_nothing() -> None:
 
 
 def test_what_is_not_acknowledged_is_told_again_at_growing_intervals_until_it_is_given_up() -> None:
-    pursuit = Pursuit(0, TIMING, probes=True)
+    pursuit = RetryUntilAcked(0, TIMING, probes=True)
     pursuit.tell(1, "k", 1, "hello", now=0, give_up_at=1_600)
     sent = []
     while (at := pursuit.wake_at()) is not None:
@@ -238,7 +246,7 @@ def test_what_is_not_acknowledged_is_told_again_at_growing_intervals_until_it_is
 
 
 def test_an_older_acknowledgement_does_not_end_the_pursuit_of_a_newer_revision() -> None:
-    pursuit = Pursuit(0, TIMING, probes=False)
+    pursuit = RetryUntilAcked(0, TIMING, probes=False)
     pursuit.tell(1, "k", 1, "old", now=0, give_up_at=9_999)
     pursuit.tell(1, "k", 2, "new", now=1, give_up_at=9_999)
     pursuit.acknowledged(1, "k", 1)
@@ -251,8 +259,8 @@ def test_an_older_acknowledgement_does_not_end_the_pursuit_of_a_newer_revision()
 
 def test_an_older_registration_that_comes_late_does_not_undo_a_newer_one() -> None:
     holder = Holder(0, 1, TIMING)
-    newer = Register(1, "s", 2, (Span(("q0",), WEST, 10, None),))
-    older = Register(1, "s", 1, (Span(("q1",), EAST, 0, None),))
+    newer = Register(1, "s", 2, (CoverSpan(("q0",), WEST, 10, None),))
+    older = Register(1, "s", 1, (CoverSpan(("q1",), EAST, 0, None),))
     holder.receive(newer, now=20)
     holder.receive(older, now=21)
 
@@ -263,7 +271,9 @@ def test_a_holder_forgets_a_silent_gateway_after_its_lease_and_names_a_new_table
     None
 ):
     holder = Holder(0, 1, TIMING)
-    first = one(holder.receive(Register(1, "s", 1, (Span(("q0",), WEST, 0, None),)), now=0), Known)
+    first = one(
+        holder.receive(Register(1, "s", 1, (CoverSpan(("q0",), WEST, 0, None),)), now=0), Known
+    )
     holder.advance(now=2_000)
     again = one(holder.receive(Probe(1), now=2_001), Known)
 
@@ -273,8 +283,8 @@ def test_a_holder_forgets_a_silent_gateway_after_its_lease_and_names_a_new_table
 
 def test_a_holder_gives_back_the_memory_of_what_is_over() -> None:
     holder = Holder(0, 1, TIMING)
-    holder.receive(Register(1, "s", 1, (Span(("q0",), WEST, 0, 5),)), now=6)
-    holder.receive(Offer(2, Event((2, 1), WEST, 0, 900, 1), 1, ("q0",)), now=7)
+    holder.receive(Register(1, "s", 1, (CoverSpan(("q0",), WEST, 0, 5),)), now=6)
+    holder.receive(EventOffer(2, PlacedEvent((2, 1), WEST, 0, 900, 1), 1, ("q0",)), now=7)
     now = 7
     while (at := holder.wake_at()) is not None and now < 60_000:
         now = max(at, now + 1)
@@ -301,10 +311,13 @@ def test_a_gateway_gives_back_the_memory_of_what_is_over() -> None:
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_a_holder_drops_the_match_of_an_event_at_its_deadline(is_answered: bool) -> None:
     holder = Holder(0, 1, TIMING)
-    holder.receive(Register(1, "s", 1, (Span(("q0",), WEST, 0, None),)), now=0)
-    match = one(holder.receive(Offer(2, Event((2, 1), WEST, 5, 900, 1), 1, ("q0",)), now=6), Match)
+    holder.receive(Register(1, "s", 1, (CoverSpan(("q0",), WEST, 0, None),)), now=0)
+    match = one(
+        holder.receive(EventOffer(2, PlacedEvent((2, 1), WEST, 5, 900, 1), 1, ("q0",)), now=6),
+        HolderMatch,
+    )
     if is_answered:
-        holder.receive(Matched(1, match.event.event_id, match.revision), now=7)
+        holder.receive(MatchTaken(1, match.event.event_id, match.revision), now=7)
     assert len(holder._pursuit) == 1
     holder.advance(now=900)
 
@@ -315,8 +328,8 @@ def test_a_gateway_remembers_an_event_that_it_delivered_until_its_deadline() -> 
     node = Node(0, halves())
     node.gateway.subscribe("s", WEST, now=0)
     for number, deadline in ((1, 9_000), (2, 10_001)):
-        event = Event((2, number), WEST, 5, deadline, qos=1)
-        node.gateway.matched(Match(1, event, 1, ("s",)), now=10)
+        event = PlacedEvent((2, number), WEST, 5, deadline, qos=1)
+        node.gateway.matched(HolderMatch(1, event, 1, ("s",)), now=10)
     node.gateway.advance(now=10_000)
 
     assert node.gateway._subscriptions["s"].delivered == {(2, 2): 10_001}
@@ -326,23 +339,25 @@ def test_qos_0_is_offered_and_matched_once_without_pursuit() -> None:
     node, west = Node(0, halves()), Holder(0, 1, TIMING)
     west.receive(one(node.gateway.subscribe("s", WEST, now=0), Register), now=1)
     _, offers = node.spool.publish((1.5, 1.5), now=2, qos=0)
-    match = one(west.receive(one(offers, Offer), now=3), Match)
+    match = one(west.receive(one(offers, EventOffer), now=3), HolderMatch)
 
-    assert [type(o) for o in node.gateway.matched(match, now=4)] == [Deliver]
-    assert [m for m in west.advance(now=150) if isinstance(m.message, Match)] == []
+    assert [type(o) for o in node.gateway.matched(match, now=4)] == [DeliverToClient]
+    assert [m for m in west.advance(now=150) if isinstance(m.message, HolderMatch)] == []
     assert len(node.spool) == 0
 
 
 def test_a_move_within_the_slack_needs_no_message_and_is_still_exact() -> None:
     view = PlanView(halves())
-    pursuit = Pursuit(0, TIMING, probes=False)
+    pursuit = RetryUntilAcked(0, TIMING, probes=False)
     gateway = Gateway(0, view, pursuit, Timing(slack=1.0))
     gateway.subscribe("s", WEST, now=0)
 
     assert gateway.move("s", Rect(1.5, 1.5, 2.5, 2.5), now=10) == []
     assert gateway.move("s", Rect(2.5, 1.5, 3.5, 2.5), now=20) != []
-    missed = Event((1, 1), Rect(1, 1, 1.2, 1.2), 15, 5_000, 0)  # inside the cover, not the area
-    assert delivered(gateway.matched(Match(0, missed, 1, ("s",)), now=30)) == []
+    missed = PlacedEvent(
+        (1, 1), Rect(1, 1, 1.2, 1.2), 15, 5_000, 0
+    )  # inside the cover, not the area
+    assert delivered(gateway.matched(HolderMatch(0, missed, 1, ("s",)), now=30)) == []
 
 
 def test_many_quick_moves_are_told_in_few_spans() -> None:
@@ -404,7 +419,7 @@ def test_only_one_change_at_a_time_and_only_the_next_version() -> None:
     assert not view.prepare(halves(2))
     assert view.commit(2)
     with pytest.raises(MisuseError):
-        view.prepare(Plan.build((0, 0, 1, 1), [], Counts.empty(2), version=3))
+        view.prepare(Plan.build((0, 0, 1, 1), [], CellCounts.empty(2), version=3))
 
 
 def test_while_two_plans_are_in_use_both_holders_are_told_and_the_old_one_is_ended_afterwards() -> (
@@ -418,7 +433,7 @@ def test_while_two_plans_are_in_use_both_holders_are_told_and_the_old_one_is_end
 
     assert [m.to for m in first] == [0]
     assert sorted((m.to, type(m.message).__name__) for m in prepared) == [
-        (1, "Offer"), (1, "Register"), (9, "PlanStatus"),
+        (1, "EventOffer"), (1, "Register"), (9, "PlanStatus"),
     ]  # fmt: skip
     register = one(committed, Register)
     assert [(s.since, s.until) for s in register.spans] == [(0, 20)]
@@ -433,7 +448,7 @@ def test_an_event_under_way_since_before_the_change_is_still_matched_at_the_old_
     moving = node.gateway.move("s", EAST, now=25)  # which broker 0 has now
     west.receive(next(m.message for m in moving if m.to == 0), now=26)
 
-    match = one(west.receive(one(offers, Offer), now=30), Match)
+    match = one(west.receive(one(offers, EventOffer), now=30), HolderMatch)
     assert delivered(node.gateway.matched(match, now=31)) == [("s", event.event_id)]
 
 
@@ -450,7 +465,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.nodes = [Node(n, halves()) for n in range(3)]
         self.bag: list[Outgoing] = []
         self.history: dict[str, list[tuple[int, Rect | None]]] = {}
-        self.events: list[Event] = []
+        self.events: list[PlacedEvent] = []
         self.got: list[tuple[str, EventId]] = []
 
     def take(self, outputs: list[Any]) -> None:
@@ -578,19 +593,19 @@ def test_a_lifetime_beyond_the_horizon_is_cut_to_it() -> None:
 
 def test_an_event_offered_for_other_leaves_later_is_known_at_both_and_forgotten_at_both() -> None:
     holder = Holder(0, 1, TIMING)
-    event = Event((2, 1), SPACE, 5, 900, qos=1)
-    holder.receive(Offer(2, event, 1, ("q0",)), now=10)
-    holder.receive(Offer(2, event, 2, ("q1",)), now=11)
-    in_q0 = Register(1, "s", 1, (Span(("q0",), WEST, 0, None),))
-    assert one(holder.receive(in_q0, now=12), Match).subscriptions == ("s",)
+    event = PlacedEvent((2, 1), SPACE, 5, 900, qos=1)
+    holder.receive(EventOffer(2, event, 1, ("q0",)), now=10)
+    holder.receive(EventOffer(2, event, 2, ("q1",)), now=11)
+    in_q0 = Register(1, "s", 1, (CoverSpan(("q0",), WEST, 0, None),))
+    assert one(holder.receive(in_q0, now=12), HolderMatch).subscriptions == ("s",)
 
     holder.advance(now=900)
-    later = Register(1, "t", 1, (Span(("q0", "q1"), WEST, 0, None),))
+    later = Register(1, "t", 1, (CoverSpan(("q0", "q1"), WEST, 0, None),))
     assert [type(m.message) for m in holder.receive(later, now=901)] == [Known]
 
 
 def test_who_is_back_is_asked_at_once_what_it_remembers() -> None:
-    pursuit = Pursuit(0, TIMING, probes=True)
+    pursuit = RetryUntilAcked(0, TIMING, probes=True)
     first, second = Known(1, (1, 1)), Known(1, (2, 1))
     pursuit.tell(1, "kept", 1, "kept", 0, 10_000)
     assert pursuit.again(1, 1) == [Outgoing(1, Probe(0)), Outgoing(1, "kept")]
@@ -604,15 +619,17 @@ def test_who_is_back_is_asked_at_once_what_it_remembers() -> None:
 
 def test_a_node_that_serves_its_own_clients_at_once_hears_nothing_of_its_own_events() -> None:
     """Other gateways do, whichever of event and registration comes first."""
-    event = Event((1, 1), Rect.at(1.5, 1.5), 5, 5_000, 1)
-    offer = Offer(1, event, 1, ("q0",))
-    registers = [Register(n, "s", 1, (Span(("q0",), WEST, 0, None),)) for n in (1, 2)]
+    event = PlacedEvent((1, 1), Rect.at(1.5, 1.5), 5, 5_000, 1)
+    offer = EventOffer(1, event, 1, ("q0",))
+    registers = [Register(n, "s", 1, (CoverSpan(("q0",), WEST, 0, None),)) for n in (1, 2)]
     told = {}
     for tells in (True, False):
         for messages in ([offer, *registers], [*registers, offer]):
             holder = Holder(0, 1, TIMING, tells_publishers=tells)
             out = [o for m in messages for o in holder.receive(m, now=6)]
-            told[tells, messages[0] is offer] = {o.to for o in out if type(o.message) is Match}
+            told[tells, messages[0] is offer] = {
+                o.to for o in out if type(o.message) is HolderMatch
+            }
             assert holder.is_pursuing(1)
 
     assert told == {
@@ -624,7 +641,7 @@ def test_a_node_that_serves_its_own_clients_at_once_hears_nothing_of_its_own_eve
 
 
 def test_when_a_peer_is_back_it_hears_again_what_it_has_not_acknowledged() -> None:
-    pursuit = Pursuit(0, Timing(retry_ms=1_000), probes=False)
+    pursuit = RetryUntilAcked(0, Timing(retry_ms=1_000), probes=False)
     for key in ("known", "lost"):
         pursuit.tell(1, key, 1, key, 0, 10_000)
     pursuit.acknowledged(1, "known", 1)
@@ -636,13 +653,13 @@ def test_when_a_peer_is_back_it_hears_again_what_it_has_not_acknowledged() -> No
 
 def test_a_spool_that_begins_a_new_life_is_not_taken_for_an_older_one():
     view = PlanView(halves())
-    before = Spool(0, view, Pursuit(0, TIMING, probes=True), TIMING)
+    before = EventOutbox(0, view, RetryUntilAcked(0, TIMING, probes=True), TIMING)
     told = [out.message for _ in range(3) for out in before.publish(WEST, 0)[1]]
     kept = told[-1].event
-    after = Spool(0, view, Pursuit(0, TIMING, probes=True), TIMING)
+    after = EventOutbox(0, view, RetryUntilAcked(0, TIMING, probes=True), TIMING)
     after.begin(1_000)
     after.restore(kept)
-    again = [out.message for out in after.restarted(Pursuit(0, TIMING, probes=True), 10)]
+    again = [out.message for out in after.restarted(RetryUntilAcked(0, TIMING, probes=True), 10)]
     assert [one.event for one in again] == [kept]
     assert min(one.revision for one in again) > max(one.revision for one in told)
     event, _ = after.publish(WEST, 10)

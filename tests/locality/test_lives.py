@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.locality import Counts, Plan, Rect, adapted
-from nearcast.locality.gateway import Gateway
-from nearcast.locality.holder import Holder
-from nearcast.locality.messages import (
-    Event,
+from nearcast.locality import CellCounts, Plan, Rect, adapted
+from nearcast.locality.registration.gateway import Gateway
+from nearcast.locality.registration.holder import Holder
+from nearcast.locality.registration.messages import (
+    CoverSpan,
+    EventOffer,
+    HolderMatch,
     Known,
-    Match,
-    Offer,
     Outgoing,
+    PlacedEvent,
     Probe,
     Register,
-    Span,
     Timing,
 )
-from nearcast.locality.pursuit import Pursuit
-from nearcast.locality.view import PlanView
+from nearcast.locality.registration.retry import RetryUntilAcked
+from nearcast.locality.registration.view import PlanView
 
 TIMING = Timing(retry_ms=100, most_retry_ms=400, probe_ms=500, lease_ms=2_000, horizon_ms=10_000)
 HERE = Rect(1, 1, 2, 2)
-EVENT = Event((9, 1), Rect.at(1.5, 1.5), 5, 9_000, 1)
-OFFER = Offer(9, EVENT, 1, ("q0",))
+EVENT = PlacedEvent((9, 1), Rect.at(1.5, 1.5), 5, 9_000, 1)
+OFFER = EventOffer(9, EVENT, 1, ("q0",))
 
 
 def register(gateway: int, name: str, revision: int, life: int) -> Register:
-    return Register(gateway, name, revision, (Span(("q0",), HERE, 0, None),), life)
+    return Register(gateway, name, revision, (CoverSpan(("q0",), HERE, 0, None),), life)
 
 
 def told(out: list[Outgoing]) -> set[tuple[int | str, str]]:
     """Return whom matches are for: gateway and subscription."""
-    matches = [(one.to, one.message) for one in out if type(one.message) is Match]
+    matches = [(one.to, one.message) for one in out if type(one.message) is HolderMatch]
     return {(to, name) for to, match in matches for name in match.subscriptions}
 
 
@@ -101,9 +101,9 @@ def test_a_gateway_that_was_gone_and_joins_again_hears_of_what_it_may_have_misse
 
 
 def test_nothing_more_is_told_to_a_holder_that_is_gone() -> None:
-    four = adapted(Plan.build(Rect(0, 0, 8, 8), [], Counts.empty(2)), [9], capacity=3)
+    four = adapted(Plan.build(Rect(0, 0, 8, 8), [], CellCounts.empty(2)), [9], capacity=3)
     view = PlanView(four.with_brokers([0, 1, 0, 1], version=1))
-    pursuit = Pursuit(5, TIMING, probes=True)
+    pursuit = RetryUntilAcked(5, TIMING, probes=True)
     pursuit.life = 77
     gateway = Gateway(5, view, pursuit, TIMING)
     (first,) = gateway.subscribe("s", HERE, now=0)
@@ -128,12 +128,12 @@ def test_nothing_more_is_told_to_a_holder_that_is_gone() -> None:
 
 
 def test_whoever_can_be_heard_learns_of_the_life_of_a_node_even_if_it_has_nothing_to_tell() -> None:
-    pursuit = Pursuit(5, TIMING, probes=True)
+    pursuit = RetryUntilAcked(5, TIMING, probes=True)
     pursuit.life = 77
     assert pursuit.again(1, 0) == [Outgoing(1, Probe(5, 77))]
     pursuit.tell(1, "s", 1, "s", 0, 10_000)
     assert pursuit.again(1, 0) == [Outgoing(1, Probe(5, 77)), Outgoing(1, "s")]
-    assert Pursuit(5, TIMING, probes=False).again(1, 0) == []
+    assert RetryUntilAcked(5, TIMING, probes=False).again(1, 0) == []
 
     pursuit.heard(1, (1, 1), 1)
     pursuit.acknowledged(1, "s", 1)
@@ -150,7 +150,7 @@ def test_an_event_past_its_deadline_is_told_to_nobody_who_registers_then() -> No
 
 
 def test_a_peer_that_was_told_nothing_for_a_while_is_asked_again_once_there_is_something() -> None:
-    pursuit = Pursuit("me", TIMING, probes=True)
+    pursuit = RetryUntilAcked("me", TIMING, probes=True)
     for now in (0, 10_000):
         pursuit.tell("peer", "item", 1, "message", now, now + 1_000)
         pursuit.heard("peer", (1, 1), now + 1)
@@ -165,7 +165,7 @@ def test_a_peer_that_was_told_nothing_for_a_while_is_asked_again_once_there_is_s
 @pytest.mark.parametrize("early_ms", [1, 0])
 def test_a_registration_is_forgotten_a_horizon_after_its_last_span_has_ended(early_ms: int) -> None:
     holder = Holder(0, 1, TIMING)
-    holder.receive(Register(1, "a", 1, (Span(("q0",), HERE, 0, 100),)), now=1)
+    holder.receive(Register(1, "a", 1, (CoverSpan(("q0",), HERE, 0, 100),)), now=1)
     now = 100 + TIMING.horizon_ms - early_ms
     holder.receive(Probe(1), now=now)  # its gateway is there all the time
     holder.advance(now)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import Counts, Gateway, Plan, PlanView, Pursuit, Rect, Timing
-from nearcast.locality.margin import STEPS, widened
-from nearcast.locality.messages import Outgoing, Register
+from nearcast.locality import CellCounts, Gateway, Plan, PlanView, Rect, RetryUntilAcked, Timing
+from nearcast.locality.registration.messages import Outgoing, Register
+from nearcast.locality.registration.slack import STEPS, widened
 
 SQUARE = Rect(0, 0, 1, 1)
 coordinates = st.integers(-40, 40).map(lambda n: n / 8)
@@ -98,9 +98,9 @@ def test_an_area_without_height_or_width_has_no_direction(flat: Rect) -> None:
 
 def messages(slack: float, middles: list[tuple[float, float]]) -> list[list[Outgoing]]:
     """Return what each step of somebody who wants one unit around makes a gateway say."""
-    view = PlanView(Plan.build(Rect(-100, -100, 100, 100), [], Counts.empty(2)))
+    view = PlanView(Plan.build(Rect(-100, -100, 100, 100), [], CellCounts.empty(2)))
     timing = Timing(slack=slack)
-    gateway = Gateway(1, view, Pursuit(1, timing, probes=False), timing)
+    gateway = Gateway(1, view, RetryUntilAcked(1, timing, probes=False), timing)
     first, *steps = [Rect.around(x, y, 0.5) for x, y in middles]
     gateway.subscribe("s", first, now=0)
     return [gateway.move("s", area, now=at) for at, area in enumerate(steps, 1)]
@@ -133,9 +133,9 @@ def test_only_the_last_steps_say_where_somebody_goes() -> None:
 
 
 def test_who_subscribes_anew_starts_without_a_direction() -> None:
-    view = PlanView(Plan.build(Rect(-100, -100, 100, 100), [], Counts.empty(2)))
+    view = PlanView(Plan.build(Rect(-100, -100, 100, 100), [], CellCounts.empty(2)))
     timing = Timing(slack=0.3)
-    gateway = Gateway(1, view, Pursuit(1, timing, probes=False), timing)
+    gateway = Gateway(1, view, RetryUntilAcked(1, timing, probes=False), timing)
     gateway.subscribe("s", SQUARE, now=0)
     gateway.unsubscribe("s", now=1)
     register = gateway.subscribe("s", Rect(5, 0, 6, 1), now=2)[0].message

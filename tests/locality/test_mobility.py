@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nearcast.locality import Rect
-from nearcast.locality.mobility import Mobility, regions_of_class
-from nearcast.locality.slow_regions import RegionRules
+from nearcast.locality.layout.mobility import Mobility, regions_of_class
+from nearcast.locality.layout.slow_regions import RegionRules
 from nearcast.model.errors import MisuseError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)

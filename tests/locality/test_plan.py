@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import Counts, Plan, Rect
-from nearcast.locality.grid import Grid, region_cells
-from nearcast.locality.rect import is_covered
+from nearcast.locality import CellCounts, Plan, Rect
+from nearcast.locality.layout.grid import Grid, region_cells
+from nearcast.locality.layout.rect import is_covered
 from nearcast.model.errors import (
     LimitError,
     MisuseError,
@@ -39,7 +39,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan.build(
         SPACE,
         regions,
-        Counts.from_positions(SPACE, regions, xs, ys, depth=3),
+        CellCounts.from_positions(SPACE, regions, xs, ys, depth=3),
         layout=draw(st.sampled_from(["qr", "q", "r"])),
         capacity=draw(st.integers(1, 4)),
         fanout=draw(st.integers(2, 4)),
@@ -117,7 +117,7 @@ def test_the_compiled_lookup_agrees_on_a_deep_plan_with_crooked_borders() -> Non
     )
     regions = [(x, y, x + 0.01, y + 0.005) for x, y in corners.tolist()]
     plan = Plan.build(
-        space, regions, Counts.from_positions(space, regions, xs, ys, depth=12), capacity=3
+        space, regions, CellCounts.from_positions(space, regions, xs, ys, depth=12), capacity=3
     )
     borders = plan.grid.xs[::97]
     px = np.concatenate([xs, borders, np.nextafter(borders, -200), borders])
@@ -166,7 +166,7 @@ def test_counts_tell_inside_from_outside_and_miss_nobody(
     points: list[tuple[float, float]], regions: list[Rect]
 ) -> None:
     xs, ys = [p[0] for p in points], [p[1] for p in points]
-    counts = Counts.from_positions(SPACE, regions, xs, ys, depth=3)
+    counts = CellCounts.from_positions(SPACE, regions, xs, ys, depth=3)
     inside = [p for p in points if any(region.contains(*p) for region in regions)]
     firsts = [next(i for i, r in enumerate(regions) if r.contains(*p)) for p in inside]
 
@@ -184,7 +184,7 @@ def test_a_block_is_a_leaf_exactly_when_it_is_small_enough_or_at_the_depth_limit
 ) -> None:
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     plan = Plan.build(
-        SPACE, [], Counts.from_positions(SPACE, [], xs, ys, depth=3), capacity=capacity
+        SPACE, [], CellCounts.from_positions(SPACE, [], xs, ys, depth=3), capacity=capacity
     )
     keys = {leaf.key for leaf in plan.leaves}
     for leaf in plan.leaves:
@@ -199,7 +199,7 @@ def test_a_block_is_a_leaf_exactly_when_it_is_small_enough_or_at_the_depth_limit
 
 def test_only_users_outside_slow_regions_split_the_q_part(make_plan: Callable[..., Plan]) -> None:
     crowd = [0.5, 1.0, 1.5, 1.2]
-    covered = Counts.from_positions(SPACE, [(0, 0, 2, 2)], crowd, crowd, depth=3)
+    covered = CellCounts.from_positions(SPACE, [(0, 0, 2, 2)], crowd, crowd, depth=3)
 
     with_region = Plan.build(SPACE, [(0, 0, 2, 2)], covered, capacity=2)
     q_only = Plan.build(SPACE, [(0, 0, 2, 2)], covered, capacity=2, layout="q")
@@ -212,7 +212,7 @@ def test_only_users_outside_slow_regions_split_the_q_part(make_plan: Callable[..
 
 def test_layout_r_packs_the_users_outside_regions_and_leaves_the_rest_to_the_root() -> None:
     xs, ys = [0.5, 1.5, 6.5, 7.5, 3.5], [0.5, 1.5, 6.5, 7.5, 3.5]
-    counts = Counts.from_positions(SPACE, [(3, 3, 4, 4)], xs, ys, depth=3)
+    counts = CellCounts.from_positions(SPACE, [(3, 3, 4, 4)], xs, ys, depth=3)
     plan = Plan.build(SPACE, [(3, 3, 4, 4)], counts, layout="r", capacity=2)
 
     assert [leaf.key for leaf in plan.leaves] == ["r0", "r1", "r2", "q"]
@@ -223,8 +223,8 @@ def test_layout_r_packs_the_users_outside_regions_and_leaves_the_rest_to_the_roo
 
 def test_spark_rows_give_the_same_counts_as_positions() -> None:
     regions = [(2.0, 2.0, 4.0, 4.0)]
-    whole = Counts.from_positions(SPACE, regions, [1, 3, 3, 7.5], [1, 3, 3, 7.5], depth=3)
-    rows = Counts.from_cells(3, [1, 3, 7], [1, 3, 7], [1, 0, 1], [0, 2, 0], [2])
+    whole = CellCounts.from_positions(SPACE, regions, [1, 3, 3, 7.5], [1, 3, 3, 7.5], depth=3)
+    rows = CellCounts.from_cells(3, [1, 3, 7], [1, 3, 7], [1, 0, 1], [0, 2, 0], [2])
 
     assert (whole.outside == rows.outside).all()
     assert (whole.inside == rows.inside).all()
@@ -235,14 +235,14 @@ def test_spark_rows_give_the_same_counts_as_positions() -> None:
 
 
 def test_no_regions_at_all_gives_a_q_part_alone() -> None:
-    plan = Plan.build(SPACE, [], Counts.empty(3))
+    plan = Plan.build(SPACE, [], CellCounts.empty(3))
 
     assert [leaf.key for leaf in plan.leaves] == ["q"]
     assert plan.leaf_at(8, 8).key == "q"
 
 
 def test_one_region_covering_everything_takes_every_event() -> None:
-    counts = Counts.from_positions(SPACE, [SPACE], [1, 2, 3], [1, 2, 3], depth=3)
+    counts = CellCounts.from_positions(SPACE, [SPACE], [1, 2, 3], [1, 2, 3], depth=3)
     plan = Plan.build(SPACE, [SPACE], counts, capacity=1)
 
     assert plan.leaves_for_event(SPACE) == (0,)
@@ -252,20 +252,20 @@ def test_one_region_covering_everything_takes_every_event() -> None:
 
 def test_a_region_outside_the_space_is_refused_and_one_across_its_edge_is_clipped() -> None:
     with pytest.raises(OutOfRangeError, match="slow region 1"):
-        Plan.build(SPACE, [(1, 1, 2, 2), (9, 9, 10, 10)], Counts.empty(3))
-    plan = Plan.build(SPACE, [(7, 7, 12, 12)], Counts.empty(3))
+        Plan.build(SPACE, [(1, 1, 2, 2), (9, 9, 10, 10)], CellCounts.empty(3))
+    plan = Plan.build(SPACE, [(7, 7, 12, 12)], CellCounts.empty(3))
     assert plan.leaves[0].rect == Rect(7, 7, 8, 8)
 
 
 def test_a_million_users_on_one_point_stop_at_the_depth_limit() -> None:
     crowd = np.full(1_000_000, 1.01)
     plan = Plan.build(
-        SPACE, [], Counts.from_positions(SPACE, [], crowd, crowd, depth=10), capacity=10
+        SPACE, [], CellCounts.from_positions(SPACE, [], crowd, crowd, depth=10), capacity=10
     )
     shallow = Plan.build(
         SPACE,
         [],
-        Counts.from_positions(SPACE, [], crowd, crowd, depth=10),
+        CellCounts.from_positions(SPACE, [], crowd, crowd, depth=10),
         capacity=10,
         max_depth=4,
     )
@@ -277,7 +277,7 @@ def test_a_million_users_on_one_point_stop_at_the_depth_limit() -> None:
 
 
 def test_nan_positions_are_left_out_and_counted() -> None:
-    counts = Counts.from_positions(SPACE, [], [math.nan, 1, 9, math.inf], [1, 1, 1, 1], depth=3)
+    counts = CellCounts.from_positions(SPACE, [], [math.nan, 1, 9, math.inf], [1, 1, 1, 1], depth=3)
 
     assert counts.left_out == 3
     assert counts.outside.sum() == 1
@@ -313,11 +313,11 @@ def test_shapes_of_the_model_have_the_leaves_of_the_rectangles_that_cover_them()
 
     world = Rect(-180.0, -90.0, 180.0, 90.0)
     xs, ys = [-179.0, 179.0, 0.0, 10.0], [-17.0, -17.0, 10.0, 10.0]
-    counts = Counts.from_positions(world, [], xs, ys, depth=4)
+    counts = CellCounts.from_positions(world, [], xs, ys, depth=4)
     plan = Plan.build(
         world,
         [(-2, -2, 2, 2)],
-        Counts(4, counts.outside, counts.inside, np.zeros(0, np.int64)),
+        CellCounts(4, counts.outside, counts.inside, np.zeros(0, np.int64)),
         capacity=1,
     )
     fiji = BoundingBox(177, -20, -178, -15)
@@ -343,24 +343,24 @@ def test_shapes_of_the_model_have_the_leaves_of_the_rectangles_that_cover_them()
 )
 def test_bad_parameters_are_named(options: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
-        Plan.build(SPACE, [], Counts.empty(3), **options)  # type: ignore[arg-type]
+        Plan.build(SPACE, [], CellCounts.empty(3), **options)  # type: ignore[arg-type]
 
 
 def test_counts_made_with_other_regions_are_refused() -> None:
-    counts = Counts.from_positions(SPACE, [(1, 1, 2, 2)], [1.5], [1.5], depth=3)
+    counts = CellCounts.from_positions(SPACE, [(1, 1, 2, 2)], [1.5], [1.5], depth=3)
     with pytest.raises(MisuseError, match="counts of 1 regions"):
         Plan.build(SPACE, [(1, 1, 2, 2), (3, 3, 4, 4)], counts)
 
 
 def test_bad_counts_and_bad_spaces_are_refused() -> None:
     with pytest.raises(MisuseError):
-        Counts(3, np.zeros((4, 4), np.int64), np.zeros((8, 8), np.int64), np.zeros(0, np.int64))
+        CellCounts(3, np.zeros((4, 4), np.int64), np.zeros((8, 8), np.int64), np.zeros(0, np.int64))
     with pytest.raises(OutOfRangeError):
-        Counts.from_cells(3, [8], [0], [1], [0])
+        CellCounts.from_cells(3, [8], [0], [1], [0])
     with pytest.raises(OutOfRangeError):
-        Counts.from_cells(3, [1], [0], [-1], [0])
+        CellCounts.from_cells(3, [1], [0], [-1], [0])
     with pytest.raises(MisuseError):
-        Counts.from_positions(SPACE, [], [1, 2], [1])
+        CellCounts.from_positions(SPACE, [], [1, 2], [1])
     with pytest.raises(LimitError):
         Grid.over(SPACE, 13)
     with pytest.raises(ShapeError):
@@ -385,9 +385,9 @@ def test_a_plan_serves_the_coordinates_of_a_space() -> None:
     )
     bare = Space(name="bare", topic_filter="b/#", attributes=(Attribute.number("price", 0, 9),))
 
-    assert Plan.build(space, [], Counts.empty(3)).space == Rect(0, 0, 8, 4)
+    assert Plan.build(space, [], CellCounts.empty(3)).space == Rect(0, 0, 8, 4)
     with pytest.raises(MisuseError, match="without coordinates"):
-        Plan.build(bare, [], Counts.empty(3))
+        Plan.build(bare, [], CellCounts.empty(3))
 
 
 def test_many_large_regions_do_not_blow_up_the_index() -> None:
@@ -438,8 +438,8 @@ def test_a_position_on_any_border_is_counted_in_the_cell_that_begins_there(west:
     space = Rect(west, 0.0, west + 0.1588, 1.0)
     grid = Grid.over(space, 10)
     below = np.nextafter(grid.xs[1:], -np.inf)
-    on_borders = Counts.from_positions(space, [], grid.xs[:-1], np.full(1024, 0.5), depth=10)
-    before_borders = Counts.from_positions(space, [], below, np.full(1024, 0.5), depth=10)
+    on_borders = CellCounts.from_positions(space, [], grid.xs[:-1], np.full(1024, 0.5), depth=10)
+    before_borders = CellCounts.from_positions(space, [], below, np.full(1024, 0.5), depth=10)
 
     for counts in (on_borders, before_borders):
         assert (counts.outside.sum(axis=0) == 1).all()

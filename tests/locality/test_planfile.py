@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import Counts, Plan, Rect, load_plan, plan_from_json, plan_to_json, save_plan
+from nearcast.locality import (
+    CellCounts,
+    Plan,
+    Rect,
+    load_plan,
+    plan_from_json,
+    plan_to_json,
+    save_plan,
+)
 from nearcast.model.errors import FileFormatError, MisuseError
 
 SPACE = Rect(-1.5, 0.1, 8.3, 7.7)
@@ -19,7 +27,7 @@ SPACE = Rect(-1.5, 0.1, 8.3, 7.7)
 def example(layout: str = "qr", capacity: int = 1) -> Plan:
     regions = [(0.1, 0.2, 1 / 3, 0.7), (2, 2, 5, 5)]
     xs = [0.2, 3.0, 6.0, 6.1, 6.2, 7.3]
-    counts = Counts.from_positions(SPACE, regions, xs, xs, depth=4)
+    counts = CellCounts.from_positions(SPACE, regions, xs, xs, depth=4)
     plan = Plan.build(SPACE, regions, counts, layout=layout, capacity=capacity, region_capacity=1)  # type: ignore[arg-type]
     return plan.with_brokers([n % 3 for n in range(len(plan.leaves))], version=7)
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nearcast.locality import Counts, Plan, Rect, Registry, adapted, decide, plan_diff
-from nearcast.locality.registry import register
+from nearcast.locality import CellCounts, Plan, Rect, Registry, adapted, decide, plan_diff
+from nearcast.locality.registration.registry import register
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -30,7 +30,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan.build(
         SPACE,
         regions,
-        Counts.from_positions(SPACE, regions, xs, ys, depth=3),
+        CellCounts.from_positions(SPACE, regions, xs, ys, depth=3),
         layout=draw(st.sampled_from(["qr", "q", "r"])),
         capacity=draw(st.integers(1, 4)),
     )
@@ -109,7 +109,7 @@ TestRegistryAgreesWithScan.settings = settings(stateful_step_count=16)
 
 
 def test_a_leaf_over_its_capacity_splits_and_empty_siblings_merge_again() -> None:
-    registry: Registry[int] = Registry(Plan.build(SPACE, [], Counts.empty(3)), capacity=3)
+    registry: Registry[int] = Registry(Plan.build(SPACE, [], CellCounts.empty(3)), capacity=3)
     for user, x in enumerate((0.5, 2.5, 4.5, 6.5, 0.6)):
         registry.register(user, (x, 1.0))
     split = registry.plan
@@ -123,7 +123,7 @@ def test_a_leaf_over_its_capacity_splits_and_empty_siblings_merge_again() -> Non
 
 
 def test_a_slow_region_over_its_capacity_gets_child_blocks_and_loses_them_again() -> None:
-    plan = Plan.build(SPACE, [(2, 2, 4, 4)], Counts.empty(3))
+    plan = Plan.build(SPACE, [(2, 2, 4, 4)], CellCounts.empty(3))
     registry: Registry[int] = Registry(plan, capacity=2)
     for user, place in enumerate([(2.2, 2.2), (3.8, 2.2), (2.2, 3.8), (3.8, 3.8)]):
         registry.register(user, place)
@@ -141,7 +141,7 @@ def test_a_slow_region_over_its_capacity_gets_child_blocks_and_loses_them_again(
 
 
 def test_areas_that_cover_a_whole_leaf_do_not_split_it() -> None:
-    registry: Registry[int] = Registry(Plan.build(SPACE, [], Counts.empty(3)), capacity=2)
+    registry: Registry[int] = Registry(Plan.build(SPACE, [], CellCounts.empty(3)), capacity=2)
     for user in range(9):
         registry.register(user, SPACE)
 
@@ -149,7 +149,7 @@ def test_areas_that_cover_a_whole_leaf_do_not_split_it() -> None:
 
 
 def test_children_keep_the_broker_of_their_parent_and_merging_takes_the_busiest() -> None:
-    plan = Plan.build(SPACE, [], Counts.empty(3)).with_brokers([5])
+    plan = Plan.build(SPACE, [], CellCounts.empty(3)).with_brokers([5])
     split = adapted(plan, [9], capacity=3)
     again = adapted(split.with_brokers([0, 1, 2, 3]), [0, 0, 1, 0], capacity=4)
 
@@ -159,9 +159,9 @@ def test_children_keep_the_broker_of_their_parent_and_merging_takes_the_busiest(
 
 
 def test_a_diff_names_what_is_added_removed_reshaped_and_moved() -> None:
-    old = Plan.build(SPACE, [(1, 1, 2, 2)], Counts.empty(3)).with_brokers([0, 1])
+    old = Plan.build(SPACE, [(1, 1, 2, 2)], CellCounts.empty(3)).with_brokers([0, 1])
     split = adapted(old, [0, 9], capacity=3)
-    other = Plan.build(SPACE, [(1, 1, 3, 3)], Counts.empty(3), version=2).with_brokers([0, 0])
+    other = Plan.build(SPACE, [(1, 1, 3, 3)], CellCounts.empty(3), version=2).with_brokers([0, 0])
     diff = plan_diff(old, split)
 
     assert (diff.added, diff.removed) == (("q0", "q1", "q2", "q3"), ("q",))
@@ -173,11 +173,11 @@ def test_a_diff_names_what_is_added_removed_reshaped_and_moved() -> None:
     assert "same leaves" in plan_diff(old, old).lines()[1]
     assert len(plan_diff(old, other).lines()) == 3
     with pytest.raises(MisuseError):
-        plan_diff(old, Plan.build((0, 0, 1, 1), [], Counts.empty(3)))
+        plan_diff(old, Plan.build((0, 0, 1, 1), [], CellCounts.empty(3)))
 
 
 def test_misuse_is_refused_and_changes_nothing() -> None:
-    registry: Registry[str] = Registry(Plan.build(SPACE, [], Counts.empty(3)))
+    registry: Registry[str] = Registry(Plan.build(SPACE, [], CellCounts.empty(3)))
     registry.register("a", (1, 1))
     with pytest.raises(KeyInUseError):
         registry.register("a", (2, 2))

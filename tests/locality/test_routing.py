@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import Counts, Plan, Rect, Router
+from nearcast.locality import CellCounts, LeafRouter, Plan, Rect
 from nearcast.model.errors import OutOfRangeError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -25,13 +25,13 @@ def plans(draw: st.DrawFn) -> Plan:
     regions = draw(st.lists(rects(), max_size=7))
     points = draw(st.lists(st.tuples(MARKS, MARKS), max_size=20))
     xs, ys = [p[0] for p in points], [p[1] for p in points]
-    counts = Counts.from_positions(SPACE, regions, xs, ys, depth=3)
+    counts = CellCounts.from_positions(SPACE, regions, xs, ys, depth=3)
     return Plan.build(SPACE, regions, counts, capacity=draw(st.integers(1, 3)), fanout=2)
 
 
 @given(plans(), rects())
 def test_both_ways_of_routing_find_the_leaves_that_the_plan_gives(plan: Plan, area: Rect) -> None:
-    router = Router(plan)
+    router = LeafRouter(plan)
 
     assert router.from_q(area).leaves == plan.leaves_for_event(area)
     assert router.from_r(area).leaves == plan.leaves_for_event(area)
@@ -41,7 +41,7 @@ def test_both_ways_of_routing_find_the_leaves_that_the_plan_gives(plan: Plan, ar
 def test_a_point_takes_no_more_steps_than_the_height_of_the_q_part_allows(
     plan: Plan, x: float, y: float
 ) -> None:
-    route = Router(plan).from_q((x, y))
+    route = LeafRouter(plan).from_q((x, y))
     in_regions = sum(leaf < plan.r_count for leaf in route.leaves)
 
     assert route.depth <= plan.height + 1 + bool(in_regions)
@@ -53,16 +53,16 @@ def test_a_point_takes_no_more_steps_than_the_height_of_the_q_part_allows(
 def test_starting_in_the_r_part_visits_both_parts_for_a_point_outside_all_regions(
     plan: Plan, x: float, y: float
 ) -> None:
-    router = Router(plan)
+    router = LeafRouter(plan)
     if plan.leaf_at(x, y).kind == "q":
         assert router.from_r((x, y)).nodes > router.from_q((x, y)).nodes
 
 
 def test_an_event_in_a_region_leaves_the_q_part_early() -> None:
     crowd = np.linspace(4.01, 4.9, 40)
-    counts = Counts.from_positions(SPACE, [(1, 1, 2, 2)], crowd, crowd, depth=8)
+    counts = CellCounts.from_positions(SPACE, [(1, 1, 2, 2)], crowd, crowd, depth=8)
     plan = Plan.build(SPACE, [(1, 1, 2, 2)], counts, capacity=1)
-    route = Router(plan).from_q((1.5, 1.5))
+    route = LeafRouter(plan).from_q((1.5, 1.5))
 
     assert plan.height >= 5
     assert route.leaves == (0,)
@@ -70,7 +70,7 @@ def test_an_event_in_a_region_leaves_the_q_part_early() -> None:
 
 
 def test_an_event_outside_the_space_is_a_clear_error() -> None:
-    router = Router(Plan.build(SPACE, [], Counts.empty(2)))
+    router = LeafRouter(Plan.build(SPACE, [], CellCounts.empty(2)))
     for start in (router.from_q, router.from_r):
         with pytest.raises(OutOfRangeError):
             start((9.0, 9.0))
@@ -80,9 +80,9 @@ def test_a_region_found_at_the_root_leads_to_the_one_it_overlaps_further_down() 
     regions = [(2.0, 2.0, 5.0, 5.0), (4.5, 4.5, 5.5, 5.5)]
     crowd = np.linspace(6.0, 7.9, 30)
     plan = Plan.build(
-        SPACE, regions, Counts.from_positions(SPACE, regions, crowd, crowd, depth=5), capacity=2
+        SPACE, regions, CellCounts.from_positions(SPACE, regions, crowd, crowd, depth=5), capacity=2
     )
-    route = Router(plan).from_q((4.75, 4.75))
+    route = LeafRouter(plan).from_q((4.75, 4.75))
 
     assert route.leaves == (0, 1)
     assert route.depth == 2  # the root, and the regions it hands the event to

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality.slow_regions import (
+from nearcast.locality.layout.slow_regions import (
     CellGrid,
     CellUse,
     RegionRules,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality.tracks import TrackCleaner, Verdict
+from nearcast.locality.layout.tracks import FixVerdict, TrackCleaner
 from nearcast.model import distance_m
 
 SPEED, GAP = 50.0, 100.0
@@ -31,7 +31,7 @@ def by_the_rules(rows):
         if last is None or last[0] != user:
             trip, streak, step = 0, 0, (0.0, 0.0)
         elif t == last[1]:
-            said.append((Verdict.DUPLICATE, 0, 0.0, 0.0))
+            said.append((FixVerdict.DUPLICATE, 0, 0.0, 0.0))
             continue
         elif t - last[1] > GAP:
             trip, step = trip + 1, (0.0, 0.0)
@@ -41,11 +41,11 @@ def by_the_rules(rows):
             if far > SPEED * step[0]:
                 streak += 1
                 if streak < 5:
-                    said.append((Verdict.TOO_FAST, 0, 0.0, 0.0))
+                    said.append((FixVerdict.TOO_FAST, 0, 0.0, 0.0))
                     continue
                 trip, step = trip + 1, (0.0, 0.0)
         streak, last = 0, (user, t, lon, lat)
-        said.append((Verdict.KEPT, trip, *step))
+        said.append((FixVerdict.KEPT, trip, *step))
     return said
 
 
@@ -70,5 +70,5 @@ def test_verdicts_follow_the_rules_in_batches_of_any_size(rows, size):
 def test_a_wrong_first_fix_does_not_condemn_the_rest():
     places = [50.0, *[0.0] * 9]
     rows = [(0, 10 * i, lon, 0.0) for i, lon in enumerate(places)]
-    kept = [v is Verdict.KEPT for v, *_ in by_the_rules(rows)]
+    kept = [v is FixVerdict.KEPT for v, *_ in by_the_rules(rows)]
     assert kept == [True, *[False] * 4, *[True] * 5]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nearcast.locality import Counts, Plan, Rect, Registry, Router
+from nearcast.locality import CellCounts, LeafRouter, Plan, Rect, Registry
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 
@@ -82,7 +82,7 @@ def test_t0_2_an_event_where_slow_regions_overlap_goes_to_all_of_them_and_to_a_s
 
     assert len(literal_route(plan, *event)) <= 1  # one R leaf at most
     assert plan.leaves_for_event(event) == (0, 1)
-    assert Router(plan).from_q(event).leaves == (0, 1)
+    assert LeafRouter(plan).from_q(event).leaves == (0, 1)
     assert sorted(registry.publish(event).subscribers) == ["in both", "second, reaching in"]
 
 
@@ -138,9 +138,9 @@ def test_t0_4_a_subscriber_who_leaves_the_space_keeps_its_session(
 def test_t0_5_many_users_on_one_point_do_not_split_for_ever() -> None:
     crowd = np.full(1000, 3.3)
     plan = Plan.build(
-        SPACE, [], Counts.from_positions(SPACE, [], crowd, crowd, depth=6), capacity=1
+        SPACE, [], CellCounts.from_positions(SPACE, [], crowd, crowd, depth=6), capacity=1
     )
-    registry: Registry[int] = Registry(Plan.build(SPACE, [], Counts.empty(6)), capacity=4)
+    registry: Registry[int] = Registry(Plan.build(SPACE, [], CellCounts.empty(6)), capacity=4)
     for user in range(50):
         registry.register(user, (3.3, 3.3))
 
@@ -156,4 +156,4 @@ def test_t0_7_a_linked_leaf_that_does_not_contain_the_event_does_not_stop_it(
     event = (7.0, 7.0)  # in the block to which region 0 is linked, outside the region
 
     assert literal_route(plan, *event) == []  # stuck for ever
-    assert Router(plan).from_q(event).leaves == (plan.leaf_at(*event).number,)
+    assert LeafRouter(plan).from_q(event).leaves == (plan.leaf_at(*event).number,)

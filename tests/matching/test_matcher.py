@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nearcast.index.topic_filters import topic_matches
-from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher, shelf
+from nearcast.matching import Matcher, MatcherView, filter_index, open_matcher, save_matcher
 from nearcast.model import (
     Attribute,
     BoundingBox,
@@ -247,7 +247,7 @@ TestMissingMeansAll.settings = steps
 @pytest.fixture(autouse=True)
 def few_is_very_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small histories shall reach the index too."""
-    monkeypatch.setattr(shelf, "MANY", 4)
+    monkeypatch.setattr(filter_index, "MANY", 4)
 
 
 SUBSCRIPTION = Subscription(topic_filter="city/#", where=parse_where("price < 5"))

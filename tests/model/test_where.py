@@ -16,13 +16,13 @@ from nearcast.model import (
     Expression,
     ExpressionError,
     LimitError,
-    Member,
+    Membership,
     MisuseError,
     NearcastError,
     Not,
     Or,
     OutOfRangeError,
-    Span,
+    ValueRange,
     decode_level,
     encode_level,
     names_in,
@@ -51,13 +51,13 @@ def betweens(draw: st.DrawFn) -> Between:
     return Between(draw(names), low, high, *opens)
 
 
-spans = st.tuples(numbers, numbers).map(lambda ends: Span(min(ends), max(ends)))
+spans = st.tuples(numbers, numbers).map(lambda ends: ValueRange(min(ends), max(ends)))
 items = st.lists(st.one_of(numbers, words, spans), min_size=1, max_size=3).map(tuple)
 compares = st.one_of(
     st.builds(Compare, names, st.sampled_from(["<", "<=", ">", ">=", "="]), numbers),
     st.builds(Compare, names, st.just("="), words),
 )
-conditions = st.one_of(compares, betweens(), st.builds(Member, names, items))
+conditions = st.one_of(compares, betweens(), st.builds(Membership, names, items))
 
 
 def compound(parts: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
@@ -305,8 +305,8 @@ def test_parentheses_count_in_a_tree_made_by_hand() -> None:
         lambda: Between("a", 2, 1),
         lambda: Between("a", 1, 1, True),
         lambda: Between("a", "1", "2"),  # type: ignore[arg-type]
-        lambda: Member("a", ()),
-        lambda: Span(2, 1),
+        lambda: Membership("a", ()),
+        lambda: ValueRange(2, 1),
         lambda: And((Compare("a", "=", 1),)),
         lambda: Or(()),
     ],

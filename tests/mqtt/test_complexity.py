@@ -6,12 +6,18 @@ Four times the input may take about four times the time; quadratic work would ta
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from nearcast.model import MisuseError, parse_shape, parse_where, split_prefixes
+from nearcast.broker import Broker, Connection
+from nearcast.broker.content.event_decoder import read_json, read_position
+from nearcast.model import MisuseError, Polygon, parse_shape, parse_where, split_prefixes
+from nearcast.model.errors import LimitError
 from nearcast.model.requests import SELECTING, decoded
 from nearcast.mqtt import (
     Connect,
@@ -29,8 +35,12 @@ from nearcast.mqtt import (
     encode_packet,
 )
 from nearcast.mqtt.properties import UNLIMITED, encode_properties, read_properties
-from nearcast.node import Connection, Node
-from nearcast.node.values import read_json, read_position
+from nearcast.server.clock import Clock
+from nearcast.server.listeners.websocket import (
+    RefusedRequestError,
+    WebSocketProtocol,
+    answer_request,
+)
 
 STEP, ALLOWED = 4, 9.0
 Work = Callable[[], object]
@@ -40,7 +50,7 @@ def _seconds(work: Work) -> float:
     best = 1e9
     for _ in range(4):
         started = time.thread_time()
-        with contextlib.suppress(MisuseError, MqttProtocolError):
+        with contextlib.suppress(MisuseError, MqttProtocolError, RefusedRequestError):
             work()  # a refusal is an answer, and must be quick as well
         best = min(best, time.thread_time() - started)
     return best
@@ -78,7 +88,7 @@ def _connect_in_pieces(count: int) -> Work:
     pieces = [raw[at : at + 4] for at in range(0, len(raw), 4)]
 
     def work() -> None:
-        node, link = Node(), Connection()
+        node, link = Broker(), Connection()
         node.open(link, 1)
         for piece in pieces:
             node.receive(link, piece, 1)
@@ -113,13 +123,116 @@ def _publish(count: int) -> Work:
     connect = encode_packet(Connect("c"))
 
     def work() -> None:
-        node, link = Node(), Connection()
+        node, link = Broker(), Connection()
         node.open(link, 1)
         node.receive(link, connect + packet, 1)
 
     return work
 
 
+def _headers(count: int) -> Work:
+    request = _REQUEST + b"".join(b"\r\nX-%d: y" % n for n in range(count))
+    return lambda: answer_request(request, "/mqtt")
+
+
+def _one_header_again(count: int) -> Work:
+    request = _REQUEST + b"\r\nX: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy" * count
+    return lambda: answer_request(request, "/mqtt")
+
+
+def _long_header(count: int) -> Work:
+    request = _REQUEST.replace(b"mqtt", b"mqtt" + b", x" * count).replace(b"keep-", b"a," * count)
+    return lambda: answer_request(request, "/mqtt")
+
+
+class _Turns:
+    """Does at once what the turns of a loop would do in slices."""
+
+    def __init__(self) -> None:
+        self.node, self.clock = Broker(), Clock()
+
+    def work(self, work: Iterator[None]) -> None:
+        deque(work, maxlen=0)
+
+    def take(self, connection: Connection, data: bytes) -> None:
+        self.node.receive(connection, data, 1)
+
+    read = take
+
+    def schedule(self) -> None:
+        """Nothing is written."""
+
+    def hold_reading(self, _connection: Connection) -> None:
+        """Others would be served."""
+
+    look_after = read_on = hold_reading
+
+
+def _reads(*reads: bytes) -> Work:
+    """Return what lets a WebSocket take these reads one after the other."""
+
+    def work() -> None:
+        protocol = WebSocketProtocol(_Turns(), "0", "/mqtt")
+        protocol._turns.node.open(protocol._connection, 1)
+        for data in reads:
+            protocol.data_received(data)
+
+    return work
+
+
+def _request_in_pieces(count: int) -> Work:
+    whole = _REQUEST + b"\r\nX: " + b"y" * count
+    return _reads(*(whole[at : at + 1] for at in range(len(whole))))
+
+
+def _frames_in_pieces(count: int) -> Work:
+    whole = b"\x82\xfe%b\0\0\0\0" % (50_000).to_bytes(2, "big") + b"\x30\xff\xff\x7f" * count
+    return _reads(_REQUEST + b"\r\n\r\n", *(whole[at : at + 1] for at in range(len(whole))))
+
+
+def _read_of_frames(count: int) -> Work:
+    return _reads(_REQUEST + b"\r\n\r\n", b"\x89\x80\0\0\0\0" * count)
+
+
+def _polygon(*rings: list[tuple[float, float]]) -> Work:
+    text = json.dumps({"type": "Polygon", "coordinates": rings}, separators=(",", ":"))
+    parse_shape('{"type":"Polygon","coordinates":[[[0,0],[1,0],[1,1],[0,0]]]}')  # loads Shapely
+    return lambda: parse_shape(text)
+
+
+def _round(count: int) -> Work:
+    turns = [2 * math.pi * n / count for n in range(count)]
+    ring = [(round(40 * math.cos(one), 4), round(40 * math.sin(one), 4)) for one in turns]
+    return _polygon([*ring, ring[0]])
+
+
+def _comb(count: int) -> Work:
+    """Return a polygon of long edges, one above the other."""
+    turns = [(n // 2 * 0.01, (0, 60, 60, 0)[n % 4]) for n in range(count // 4 * 4)]
+    ring = [(float(lon), round(lat, 2)) for lat, lon in turns]
+    return _polygon([*ring, (-1.0, ring[-1][1]), (-1.0, 0.0), ring[0]])
+
+
+def _holes(count: int) -> Work:
+    outline = [(-1.0, -1.0), (60.0, -1.0), (60.0, 60.0), (-1.0, 60.0), (-1.0, -1.0)]
+    corners = [(n % 50, n // 50) for n in range(count)]
+    holes = [[(x, y), (x, y + 0.5), (x + 0.5, y), (x, y)] for x, y in corners]
+    return _polygon(outline, *holes)
+
+
+def _side_by_side(count: int) -> Work:
+    """Return a polygon of long slanting edges, of which each lies in the boxes of all others."""
+    up = [((0.001 * n, -0.001 * n), (60 + 0.001 * n, 60 - 0.001 * n)) for n in range(count)]
+    ring = [one for n, pair in enumerate(up) for one in (pair if n % 2 == 0 else pair[::-1])]
+    ring += [(-20.0, -60.0), (-20.0, -1.0), ring[0]]
+    return lambda: Polygon(((tuple(ring),),))
+
+
+_REQUEST = (
+    b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: WebSocket\r\nConnection: keep-alive, Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt"
+)
 CASES: dict[str, tuple[int, Callable[[int], Work]]] = {
     "user properties": (4_000, _user_properties),
     "subscription identifiers": (10_000, _subscription_identifiers),
@@ -143,11 +256,21 @@ CASES: dict[str, tuple[int, Callable[[int], Work]]] = {
     "$area, brackets": (20_000, lambda n: lambda: parse_shape("(" * n)),
     "$area, blanks": (20_000, lambda n: lambda: parse_shape("circle(" + " " * n)),
     "$area, digits": (20_000, lambda n: lambda: parse_shape("circle(" + "1" * n)),
-    "$area, GeoJSON": (20_000, lambda n: lambda: parse_shape("geojson([" + "[8,47]," * n + "])")),
+    "$area, GeoJSON": (2_000, lambda n: lambda: parse_shape("geojson([" + "[8,47]," * n + "])")),
+    "$area, a round polygon": (500, _round),
+    "$area, a comb": (500, _comb),
+    "$area, holes": (300, _holes),
+    "$area, edges side by side": (2_000, _side_by_side),
     "JSON, depth": (20_000, lambda n: lambda: read_json(b"[" * n)),
     "JSON, numbers": (20_000, lambda n: lambda: read_json(b"[" + b"1.5," * n + b"1]")),
     "JSON, one number": (50_000, lambda n: lambda: read_json(b"0." + b"1" * n)),
     "JSON, text": (50_000, lambda n: lambda: read_json(b'"' + b"\\u00e9" * n + b'"')),
+    "WebSocket, headers": (4_000, _headers),
+    "WebSocket, a header again": (4_000, _one_header_again),
+    "WebSocket, a long header": (20_000, _long_header),
+    "WebSocket, a request in pieces": (1_900, _request_in_pieces),
+    "WebSocket, a frame in pieces": (2_000, _frames_in_pieces),
+    "WebSocket, a long read": (20_000, _read_of_frames),
     "position": (20_000, lambda n: lambda: read_position(b"", (("a", "b"),) * n)),
 }
 
@@ -162,3 +285,21 @@ def test_four_times_the_input_takes_about_four_times_the_time(name: str) -> None
         if ratios[-1] <= ALLOWED:
             return
     pytest.fail(f"{name}: {', '.join(f'{one:.1f}' for one in ratios)} times the time")
+
+
+@pytest.mark.parametrize("name", ["$area, a round polygon", "$area, a comb", "$area, holes"])
+def test_these_polygons_are_taken(name: str) -> None:
+    size, make = CASES[name]
+    assert make(size * STEP)()
+
+
+@pytest.mark.parametrize(("count", "is_taken"), [(980, True), (1_020, False)])
+def test_edges_side_by_side_are_refused_before_shapely_compares_all(
+    count: int, is_taken: bool
+) -> None:
+    work = _side_by_side(count)
+    if is_taken:
+        assert work()
+    else:
+        with pytest.raises(LimitError, match="pairs of edges side by side"):
+            work()

@@ -20,6 +20,12 @@ def test_every_test_that_the_table_names_exists() -> None:
 
     assert len(named) > 50
     assert missing == []
+    assert all(name.startswith("test_") for _, name in named)
+
+
+def test_every_row_that_speaks_of_a_test_names_it_in_full() -> None:
+    """A name in another form would not be looked for."""
+    assert TABLE.count("::") == len(re.findall(r"`[\w/]+\.py::\w+`", TABLE))
 
 
 def test_every_statement_stands_once_and_has_an_answer() -> None:

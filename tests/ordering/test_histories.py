@@ -1,76 +1,70 @@
-"""Random histories under the eyes of the happened-before oracle (see conftest.py)."""
+"""Random histories under the eyes of the happened-before oracle (see world.py)."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from tests.ordering.world import number_of, run_chains, run_history
 
-from nearcast.ordering import (
-    CausalProcess,
-    DeltaCausal,
-    KshemkalyaniSinghal,
-    Message,
-    Output,
-    PrakashRaynalSinghal,
-    ProcessId,
-    RaynalSchiperToueg,
-)
-from nearcast.ordering.layout import COUNT, M_SENDER, M_SENT, ME, STRIDE, TABLE, entries_of
+from nearcast.ordering import CausalMessage, CausalProcess, DeltaCausal, Output, ProcessId
+from nearcast.ordering.layout import COUNT, M_SENDER, M_SENT, ME, STRIDE, TABLE, WORDS, table_of
 
 SOAK = os.environ.get("NEARCAST_HYPOTHESIS") == "soak"
 HISTORIES = 10_000 if SOAK else 200
 PARTS = 10
 
-Runner = Callable[[int, type[CausalProcess]], Any]
-
 
 @pytest.mark.timeout(7200 if SOAK else 300)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_message_leaves_in_causal_order_at_the_instant_promised(
-    run: Runner, part: int
-) -> None:
+def test_every_message_leaves_in_causal_order_at_the_instant_promised(part: int) -> None:
     deliveries = discards = 0
     for seed in range(part, HISTORIES, PARTS):
-        oracle = run(seed, DeltaCausal)
+        oracle = run_history(seed, DeltaCausal)
         deliveries += oracle.deliveries
         discards += oracle.expected_discards
     assert deliveries > 0
     assert discards > 0  # histories in which nothing is ever late prove little
 
 
-@pytest.mark.timeout(7200 if SOAK else 300)
-@pytest.mark.parametrize("peer", [RaynalSchiperToueg, PrakashRaynalSinghal, KshemkalyaniSinghal])
-def test_the_compared_algorithms_keep_the_same_promise(
-    run: Runner, peer: type[CausalProcess]
-) -> None:
-    for seed in range(HISTORIES // 10):
-        run(seed, peer)
-
-
-def test_dense_chains_with_clocks_far_apart_keep_the_promise(run_dense: Runner) -> None:
+def test_dense_chains_with_clocks_far_apart_keep_the_promise() -> None:
     for seed in range(HISTORIES // 20):
-        run_dense(seed, DeltaCausal)
+        run_chains(seed, DeltaCausal)
+
+
+class Named(DeltaCausal):
+    """Has a name, and numbers the others as it meets them: each process in another way."""
+
+    def __init__(self, process: int, lifetime: float, *, skew: float) -> None:
+        super().__init__(f"n{process}", lifetime, skew=skew)
+
+    def send(self, destinations: Iterable[ProcessId], *rest: Any, **more: Any) -> Any:
+        copies = super().send({f"n{one}" for one in destinations}, *rest, **more)
+        return {number_of(name): copy for name, copy in copies.items()}
+
+    def forget(self, process: ProcessId) -> None:
+        super().forget(f"n{process}")
+
+
+@pytest.mark.timeout(7200 if SOAK else 300)
+def test_names_that_each_process_numbers_its_own_way_keep_the_promise() -> None:
+    for seed in range(HISTORIES // 2):
+        run_history(seed, Named)
 
 
 def rows_of(process: CausalProcess) -> dict[int, list[tuple[int, int]]]:
-    state = process._state
+    words = int(process._state[WORDS])
     rows: dict[int, list[tuple[int, int]]] = {}
-    for sender, at_us, bits in entries_of(state, TABLE, int(state[COUNT])):
-        rows.setdefault(sender, []).append((at_us, bits))
+    for entry in table_of(process._state):
+        bits = int.from_bytes(entry[2 : 2 + words].tobytes(), "little")
+        rows.setdefault(int(entry[0]), []).append((int(entry[1]), bits))
     return rows
 
 
 class Watched(DeltaCausal):
     """Checks what must hold of its rows after every arrival."""
 
-    adopted = False
-
-    def adopt(self, past: bytes, now: float) -> None:
-        self.adopted = True
-        super().adopt(past, now)
-
-    def receive(self, message: Message | bytes, now: float) -> list[Output]:
+    def receive(self, message: CausalMessage | bytes, now: float) -> list[Output]:
         outputs = super().receive(message, now)
         self.check()
         return outputs
@@ -86,13 +80,12 @@ class Watched(DeltaCausal):
             assert times == sorted(set(times))
             assert all(bits for _, bits in row[:-1]), "an empty entry that is no marker"
             assert not union >> number & 1, "a message to its own sender"
-            if not self.adopted:
-                assert not union >> me & 1, "we ourselves in our own rows (T2.2)"
+            assert not union >> me & 1, "we ourselves in our own rows (T2.2)"
 
 
-def test_rows_stay_ordered_disjoint_and_free_of_ourselves(run: Runner) -> None:
+def test_rows_stay_ordered_disjoint_and_free_of_ourselves() -> None:
     for seed in range(40):
-        run(seed, Watched)
+        run_history(seed, Watched)
 
 
 class FullSetEntered(Watched):
@@ -106,33 +99,11 @@ class FullSetEntered(Watched):
         super().check()
 
 
-def test_the_invariants_notice_a_receiver_in_its_own_rows(run: Runner) -> None:
+def test_the_invariants_notice_a_receiver_in_its_own_rows() -> None:
     with pytest.raises(AssertionError):
-        [run(seed, FullSetEntered) for seed in range(5)]
+        [run_history(seed, FullSetEntered) for seed in range(5)]
 
 
-class FromBytes(DeltaCausal):
-    """Gets bytes, one after the other or as a batch."""
-
-    def receive(self, message: Message | bytes, now: float) -> list[Output]:
-        data = message if isinstance(message, bytes) else message.encode()
-        return super().receive(data, now) if data[2] & 1 else self.receive_many([data], now)
-
-
-def test_bytes_are_received_as_messages_are(run: Runner) -> None:
+def test_bytes_are_received_as_messages_are() -> None:
     for seed in range(40):
-        run(seed, FromBytes)
-
-
-class Restarting(DeltaCausal):
-    """Stops and goes on from its snapshot before every send."""
-
-    def send(self, *arguments: Any, **keywords: Any) -> dict[ProcessId, Message]:
-        again = DeltaCausal.restore(self.snapshot())
-        self.__dict__.update(again.__dict__)
-        return super().send(*arguments, **keywords)
-
-
-def test_restarts_from_a_snapshot_change_nothing(run: Runner) -> None:
-    for seed in range(12):
-        run(seed, Restarting)
+        run_history(seed, DeltaCausal, wire=bytes)

@@ -7,7 +7,7 @@ SCRIPT = """
 import sys
 
 from nearcast.kernels import load
-from nearcast.ordering import DeltaCausal, Message
+from nearcast.ordering import CausalMessage, DeltaCausal
 
 
 def compiled():
@@ -29,13 +29,12 @@ for step in range(200):
     sender = "abcdef"[step % 6]
     sent = members[sender].send(set("abcdef") - {sender}, b"x" * step, now=now)
     for number, (name, message) in enumerate(sent.items()):
-        data = message.encode(roster=bool(step % 2 and number % 2))
         if (step + number) % 5 == 0:
             late.append((name, message))
         elif number % 3:
-            members[name].receive(Message.decode(message.encode()), now=now)
+            members[name].receive(CausalMessage.decode(message.encode()), now=now)
         else:
-            members[name].receive_many([message.encode()], now=now)
+            members[name].receive(message.encode(), now=now)
     if step % 7 == 0:
         for name, message in late:
             members[name].receive(message, now=now)
@@ -44,7 +43,6 @@ for step in range(200):
         one.advance(now=now)
         one.wake_at()
     if step == 100:
-        members["a"] = DeltaCausal.restore(members["a"].snapshot())
         members["b"].forget("f")
         members["b"].observe_offset("c", 0.01)
 assert compiled() == before, {k: v for k, v in compiled().items() if v != before.get(k)}

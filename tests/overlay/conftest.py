@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from nearcast.experiments.content_overlay_world import SimulatedOverlay
-from nearcast.overlay import Bounds, Climb, Event, Extent, Method, Placement, Settings, Split
-from nearcast.simulator import Link, uniform
+from nearcast.overlay import Bounds, Climb, Extent, Method, OverlayEvent, Placement, Settings, Split
+from nearcast.papers.content_overlay.world import SimulatedOverlay
+from nearcast.simulator import SimulatedLink, uniform
 
 SQUARE = Extent((0.0, 0.0), (100.0, 100.0))
 
@@ -17,10 +17,12 @@ SQUARE = Extent((0.0, 0.0), (100.0, 100.0))
 class Town:
     """An overlay in a simulated world, beside a plain list of who subscribed to what."""
 
-    def __init__(self, seed: int = 1, link: Link | None = None, **settings: object) -> None:
+    def __init__(
+        self, seed: int = 1, link: SimulatedLink | None = None, **settings: object
+    ) -> None:
         given = {"extent": SQUARE, "least": 2, "most": 3} | settings
         self.settings = Settings(**given)  # type: ignore[arg-type]
-        self.net = SimulatedOverlay(self.settings, seed, link or Link(uniform(1, 20)))
+        self.net = SimulatedOverlay(self.settings, seed, link or SimulatedLink(uniform(1, 20)))
         self.boxes: dict[str, Bounds] = {}
         self.random = Random(seed)
         self.published = 0
@@ -65,7 +67,7 @@ class Town:
     ) -> tuple[list[str], list[str]]:
         """Publish, wait, and return who got the event (with repetitions) and who should have."""
         self.published += 1
-        event = Event(
+        event = OverlayEvent(
             ("event", self.published), tuple(map(float, lows)), tuple(map(float, highs or lows))
         )
         self.net.publish(name, [event])
@@ -76,7 +78,7 @@ class Town:
     def calm(self) -> None:
         """End all faults; whoever knows nobody that lives is told of one."""
         self.net.world.network.heal()
-        self.net.world.network.link = Link(uniform(1, 20))
+        self.net.world.network.link = SimulatedLink(uniform(1, 20))
         for name, peer in self.net.peers.items():
             others = [other for other in sorted(self.boxes) if other != name]
             if others and not any(contact.peer in self.boxes for contact in peer.contacts):

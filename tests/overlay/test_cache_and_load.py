@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from nearcast.overlay import Event, Method, violations
+from nearcast.overlay import Method, OverlayEvent, violations
 
 MakeTown = Callable[..., Any]
 
@@ -106,7 +106,9 @@ def test_a_cache_forgets_the_oldest_beyond_its_size(make_town: MakeTown) -> None
 def busy_corner(town: Any, rounds: int) -> None:
     """Publish where a small box lies, again and again."""
     for number in range(rounds):
-        town.net.publish("p0", [Event.point(("busy", town.net.world.now, number), (3.0, 3.0))])
+        town.net.publish(
+            "p0", [OverlayEvent.point(("busy", town.net.world.now, number), (3.0, 3.0))]
+        )
         town.net.run(40)
 
 

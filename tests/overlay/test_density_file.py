@@ -14,8 +14,8 @@ from nearcast.model import Attribute, Space
 from nearcast.model.errors import FileFormatError
 from nearcast.overlay import Extent, GridDensity, MarginalDensity
 from nearcast.overlay.density_file import read_density
-from nearcast.pipeline.histograms import Histogram, save_histogram
-from nearcast.server.histogram_files import load_densities
+from nearcast.pipeline.jobs.histogram import EventHistogram, save_histogram
+from nearcast.server.learned.histogram_files import load_densities
 
 SHOPS = Space(
     name="shops",
@@ -27,18 +27,20 @@ NAMES = ("price", "kind")
 BOX = ((10.0, -0.5), (30.0, 0.5))
 
 
-def grid() -> Histogram:
+def grid() -> EventHistogram:
     counts = np.array([[1.0, 2.0], [0.0, 5.0], [3.0, 1.0], [0.0, 0.0]])
-    return Histogram("shops", NAMES, EXTENT, 12, counts, None)
+    return EventHistogram("shops", NAMES, EXTENT, 12, counts, None)
 
 
-def marginals() -> Histogram:
+def marginals() -> EventHistogram:
     samples = np.array([[1.0, 0.0], [20.0, 0.0], [25.0, 1.0], [90.0, 1.0]])
-    return Histogram("shops", NAMES, EXTENT, 4, None, samples)
+    return EventHistogram("shops", NAMES, EXTENT, 4, None, samples)
 
 
 @pytest.mark.parametrize("histogram", [grid(), marginals()])
-def test_what_the_pipeline_wrote_is_the_same_density(histogram: Histogram, tmp_path: Path) -> None:
+def test_what_the_pipeline_wrote_is_the_same_density(
+    histogram: EventHistogram, tmp_path: Path
+) -> None:
     path = tmp_path / "histogram-shops.json"
     save_histogram(histogram, path)
     density = load_densities(tmp_path, [SHOPS])["shops"]

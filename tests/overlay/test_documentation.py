@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearcast.experiments.content_overlay import (
+from nearcast.overlay import Method
+from nearcast.papers.content_overlay.experiment import (
     Parameters,
     cache_rows,
     churn_rows,
     gini,
     overhead_rows,
 )
-from nearcast.experiments.content_overlay_claims import claims, figures, interval, points
-from nearcast.overlay import Method
+from nearcast.papers.content_overlay.sweep import claims, figures, interval, points
 
 GUIDE = Path(__file__).parents[2] / "docs" / "content-overlay.md"
 SMALL = Parameters(peers=25, events=40, event_sigmas=(10.0, 120.0, 500.0), beat_ms=5_000)

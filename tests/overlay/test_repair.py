@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from nearcast.overlay import Address, Envelope, Event, violations
+from nearcast.overlay import Address, Envelope, OverlayEvent, violations
 from nearcast.overlay.messages import (
     Adopt,
     Answer,
-    Entry,
     Grant,
-    Handover,
+    GroupHandover,
     Join,
-    Left,
+    MemberEntry,
+    MemberLeft,
+    MemberReport,
     Replace,
-    Report,
     Returned,
 )
-from nearcast.simulator import Link, uniform
+from nearcast.simulator import SimulatedLink, uniform
 
 MakeTown = Callable[..., Any]
 SOAK = settings.default is not None and settings.default.max_examples > 1000
@@ -112,7 +112,7 @@ def test_after_any_history_of_churn_and_faults_every_live_subscriber_is_served(
 
 def _live_through(make_town: MakeTown, draw_settings: Any, seed: int) -> None:
     random = Random(seed)
-    faulty = Link(
+    faulty = SimulatedLink(
         uniform(1, 60),
         loss=random.choice([0.0, 0.0, 0.02, 0.1]),
         duplication=random.choice([0.0, 0.05]),
@@ -164,32 +164,34 @@ def _something_happens(town: Any, random: Random) -> None:
     else:
         point = (float(random.randrange(100)), float(random.randrange(100)))
         town.published += 1
-        town.net.publish(random.choice(names), [Event.point(("under way", town.published), point)])
+        town.net.publish(
+            random.choice(names), [OverlayEvent.point(("under way", town.published), point)]
+        )
 
 
 # --- nonsense from other peers -------------------------------------------------------------------
 
 STRANGER = Address("stranger", 0)
 BOX = ((1.0, 1.0), (2.0, 2.0))
-ENTRY = Entry(STRANGER, BOX)
+ENTRY = MemberEntry(STRANGER, BOX)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        Join(STRANGER, Entry(STRANGER, ((5.0, 5.0), (1.0, 1.0))), 0, 7),
-        Join(STRANGER, Entry(STRANGER, "no box"), 0, 7),  # type: ignore[arg-type]
+        Join(STRANGER, MemberEntry(STRANGER, ((5.0, 5.0), (1.0, 1.0))), 0, 7),
+        Join(STRANGER, MemberEntry(STRANGER, "no box"), 0, 7),  # type: ignore[arg-type]
         Join(STRANGER, ENTRY, -3, 7),
         Join(STRANGER, ENTRY, 0, 7, hops=10_000),
-        Report(1, ENTRY, 99),
-        Report(-7, ENTRY, 99),
-        Report(1, Entry(Address("p3", 0), BOX), 99),
+        MemberReport(1, ENTRY, 99),
+        MemberReport(-7, ENTRY, 99),
+        MemberReport(1, MemberEntry(Address("p3", 0), BOX), 99),
         Replace(1, ENTRY, 99),
-        Left(1),
-        Left(-1),
-        Handover((Grant(1, (ENTRY,)),), None, 99, 99),
-        Handover((), None, 99, 99),
-        Returned(Handover((Grant(1, (ENTRY,)),), None, 99, 99)),
+        MemberLeft(1),
+        MemberLeft(-1),
+        GroupHandover((Grant(1, (ENTRY,)),), None, 99, 99),
+        GroupHandover((), None, 99, 99),
+        Returned(GroupHandover((Grant(1, (ENTRY,)),), None, 99, 99)),
         Adopt(1, 0, (), (STRANGER,), ()),
         Adopt(5, 99, (), (STRANGER,), ()),
         Answer(12345, -5.0, twin=True),
@@ -257,7 +259,7 @@ def test_a_restarted_peer_replaces_what_is_left_of_it(make_town: MakeTown) -> No
 
 
 def test_a_copy_of_an_event_is_dropped(make_town: MakeTown) -> None:
-    town = grown(make_town, 10, link=Link(uniform(1, 9), duplication=1.0))
+    town = grown(make_town, 10, link=SimulatedLink(uniform(1, 9), duplication=1.0))
     for point in ((20, 20), (50, 50)):
         got, meant = town.publish("p0", point)
         assert got == meant

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.model.errors import LimitError, OutOfRangeError
-from nearcast.overlay import Delivery, Event, Extent, OneHopPeer, count_false_positives, summarise
+from nearcast.overlay import (
+    EventDelivery,
+    Extent,
+    OneHopPeer,
+    OverlayEvent,
+    count_false_positives,
+    summarise,
+)
 from nearcast.overlay.bounds import covers
 
 SQUARE = Extent((0.0, 0.0), (20.0, 20.0))
@@ -51,10 +58,12 @@ def test_a_limit_on_the_number_of_boxes_is_kept(subscribed: Any, most: int) -> N
 @given(st.lists(boxes, min_size=1, max_size=12), st.integers(0, 99))
 def test_false_positives_are_the_events_that_come_for_nobody(subscribed: Any, seed: int) -> None:
     random = Random(seed)
-    events = [Event.point(i, (random.uniform(0, 20), random.uniform(0, 20))) for i in range(60)]
+    events = [
+        OverlayEvent.point(i, (random.uniform(0, 20), random.uniform(0, 20))) for i in range(60)
+    ]
     summary = summarise(subscribed, SQUARE, looseness=2.0)
 
-    def inside(event: Event, some: Any) -> bool:
+    def inside(event: OverlayEvent, some: Any) -> bool:
         return any(covers(box, (event.lows, event.highs)) for box in some)
 
     found = count_false_positives(summary, subscribed, events)
@@ -69,7 +78,9 @@ def test_looser_summaries_have_fewer_boxes_and_more_false_positives() -> None:
     for _ in range(120):
         x, y = random.uniform(0, 18), random.uniform(0, 18)
         subscribed.append(((x, y), (x + 1.0, y + 1.0)))
-    events = [Event.point(i, (random.uniform(0, 20), random.uniform(0, 20))) for i in range(800)]
+    events = [
+        OverlayEvent.point(i, (random.uniform(0, 20), random.uniform(0, 20))) for i in range(800)
+    ]
     sizes, shares = [], []
     for looseness in (0.0, 0.5, 2.0):
         summary = summarise(subscribed, SQUARE, looseness=looseness)
@@ -105,7 +116,7 @@ def carry(peers: Any, sender: str, outputs: Any, delivered: Any) -> int:
     sent, pending = 0, [(sender, output) for output in outputs]
     while pending:
         at, output = pending.pop(0)
-        if isinstance(output, Delivery):
+        if isinstance(output, EventDelivery):
             delivered += [(at, event_id) for event_id in output.batch.ids]
         else:
             sent += 1
@@ -117,7 +128,7 @@ def carry(peers: Any, sender: str, outputs: Any, delivered: Any) -> int:
 def test_one_hop_reaches_exactly_the_matching_peers(subscribed: Any, who: int, point: Any) -> None:
     peers, delivered = everybody(subscribed)
     publisher = f"p{who % len(subscribed)}"
-    event = Event.point("e", point)
+    event = OverlayEvent.point("e", point)
 
     sent = carry(peers, publisher, peers[publisher].publish([event], 0), delivered)
 
@@ -132,7 +143,7 @@ def test_a_change_is_told_to_all_and_an_old_word_is_ignored() -> None:
     news = peers["p0"].announce([((5.0, 5.0), (6.0, 6.0))], 1)
     assert carry(peers, "p0", news, delivered) == 3
     peers["p3"].receive(old, 2)
-    carry(peers, "p3", peers["p3"].publish([Event.point("e", (5.5, 5.5))], 3), delivered)
+    carry(peers, "p3", peers["p3"].publish([OverlayEvent.point("e", (5.5, 5.5))], 3), delivered)
     assert delivered == [("p0", "e")]
     assert (peers["p1"].wake_at(), peers["p1"].advance(9)) == (None, [])
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
-from nearcast.overlay import Climb, Event, Extent, Method, Peer, Settings, Split, violations
+from nearcast.overlay import Climb, Extent, Method, OverlayEvent, Peer, Settings, Split, violations
 
 MakeTown = Callable[..., Any]
 
@@ -225,7 +225,7 @@ def test_events_that_go_the_same_way_travel_together(make_town: MakeTown) -> Non
         town.net.rest()
         before = town.net.sent["Events"]
         for number in range(50):
-            town.net.publish("p1", [Event.point(number, (20.0, 5.0))])
+            town.net.publish("p1", [OverlayEvent.point(number, (20.0, 5.0))])
         town.net.run(3_000)
         sent[wait] = town.net.sent["Events"] - before
         assert all(
@@ -328,12 +328,12 @@ def test_keys_are_unique_and_known() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Event.point("e", (1.0,)),
-        Event.point("e", (math.nan, 1.0)),
-        Event("e", (5.0, 5.0), (1.0, 9.0)),
+        OverlayEvent.point("e", (1.0,)),
+        OverlayEvent.point("e", (math.nan, 1.0)),
+        OverlayEvent("e", (5.0, 5.0), (1.0, 9.0)),
     ],
 )
-def test_an_event_that_is_none_is_refused(bad: Event) -> None:
+def test_an_event_that_is_none_is_refused(bad: OverlayEvent) -> None:
     subject = peer()
     subject.subscribe("k", (1.0, 1.0), (2.0, 2.0), now=0)
     with pytest.raises(MisuseError):

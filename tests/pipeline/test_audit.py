@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from benchmarks.audit_samples import SampleSize, write_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -18,21 +19,28 @@ from typer.testing import CliRunner
 
 from nearcast.cli.pipeline import app
 from nearcast.config.schema import SpaceSection
-from nearcast.eventlog.records import LIMITED, WAY, CausalNote, CausalStep, Dropped, Recorder, Way
+from nearcast.eventlog.records import (
+    LIMITED,
+    WAY,
+    Arrival,
+    CausalNote,
+    CausalStep,
+    Dropped,
+    Recorder,
+)
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import OutOfRangeError
-from nearcast.pipeline.audit import KINDS, audit
-from nearcast.pipeline.audit_causal import Step, misordered_steps
-from nearcast.pipeline.audit_hops import Allowance
-from nearcast.pipeline.audit_logs import find_segments, survey
-from nearcast.pipeline.audit_meetings import meetings
-from nearcast.pipeline.audit_samples import SampleSize, write_sample
-from nearcast.pipeline.audit_segments import FOUND, Case, as_faults, audit_segment
-from nearcast.pipeline.audit_selections import Selecting
-from nearcast.pipeline.audit_wishes import key_in_shape, parts_of, shape_and_key
-from nearcast.pipeline.tables import read_table
+from nearcast.pipeline.audit.causal import CausalEvent, misordered_steps
+from nearcast.pipeline.audit.conditions import Selecting
+from nearcast.pipeline.audit.cross_node_join import meetings
+from nearcast.pipeline.audit.hops import Allowance
+from nearcast.pipeline.audit.job import KINDS, audit
+from nearcast.pipeline.audit.logs import find_segments, survey
+from nearcast.pipeline.audit.segments import FOUND, Case, as_faults, audit_segment
+from nearcast.pipeline.audit.subscription_timeline import key_in_shape, parts_of, shape_and_key
+from nearcast.pipeline.tables.transaction import read_table
 
 Fault = tuple[str, str, int, str]
 _names = iter(range(1_000_000))
@@ -109,7 +117,7 @@ ACTIONS = st.one_of(
         st.just("event"), st.sampled_from(CLIENTS), st.sampled_from(TOPICS), st.integers(0, 2),
         st.lists(st.sampled_from(CLIENTS), max_size=4),
         st.lists(st.sampled_from(CLIENTS), max_size=1),
-        st.sampled_from(list(Way)), st.booleans(),
+        st.sampled_from(list(Arrival)), st.booleans(),
     ),
     st.tuples(st.just("start")),
     st.tuples(st.just("gap")),
@@ -130,7 +138,7 @@ class Oracle:
 
     def event(
         self, number: int, who: str, topic: str, qos: int, got: list[str], dropped: list[str],
-        way: Way, limited: bool,
+        way: Arrival, limited: bool,
     ) -> None:  # fmt: skip
         own: dict[str, bool] = {}
         groups: dict[tuple[str, str], dict[str, bool]] = {}
@@ -144,18 +152,18 @@ class Oracle:
             else:
                 own[client] = own.get(client, False) or due
         handed = Counter(got)
-        is_judged = way is not Way.CHOSEN and not limited
+        is_judged = way is not Arrival.CHOSEN and not limited
         for client in set(CLIENTS):
             copies = (client in own) + sum(client in members for members in groups.values())
             if handed[client] > max(copies, 1):
                 self._tell("doubled", number, client)
             if own.get(client) and is_judged and not handed[client] and client not in dropped:
                 self._tell("lost" if self.is_sure else "unknown", number, client)
-            if handed[client] and not copies and way is not Way.CHOSEN:
+            if handed[client] and not copies and way is not Arrival.CHOSEN:
                 self._tell("unasked" if self.is_sure else "unknown", number, client)
         for (group, _), members in groups.items():
             served = any(handed[one] or one in dropped for one in members)
-            is_origin = way is Way.CLIENT and not limited
+            is_origin = way is Arrival.CLIENT and not limited
             if any(members.values()) and not served and is_origin:
                 self._tell("lost" if self.is_sure else "unknown", number, f"$share/{group}")
 
@@ -242,7 +250,7 @@ def test_what_was_dropped_with_a_reason_is_not_lost(tmp_path: Path) -> None:
 
 def test_who_is_meant_by_a_limit_or_chosen_elsewhere_is_not_judged(tmp_path: Path) -> None:
     recorder = one_client()
-    for flags in (LIMITED, Way.CHOSEN << WAY):
+    for flags in (LIMITED, Arrival.CHOSEN << WAY):
         recorder.events(1, 0, 1 | flags, "ann", b"t", b"x", 0)
     write(tmp_path, "n", recorder)
 
@@ -352,7 +360,13 @@ def pair_of_nodes(
             a.delivered(["$node/b"], 1, qos)
     for place, number in enumerate(order):
         b.events(
-            1, 20_100 + place + late_ms, qos | Way.NODE << WAY, "$node/a", b"t", b"%d" % number, 0
+            1,
+            20_100 + place + late_ms,
+            qos | Arrival.NODE << WAY,
+            "$node/a",
+            b"t",
+            b"%d" % number,
+            0,
         )
         b.delivered(["cyd"], 1, qos)
     for name, recorder in (("a", a), ("b", b)):
@@ -414,7 +428,7 @@ def test_planted_faults_are_found_and_nothing_else(tmp_path: Path, seed: int) ->
 # --- causal order ---------------------------------------------------------------------------------
 
 
-def happened_before(steps: list[Step]) -> set[tuple[Any, Any]]:
+def happened_before(steps: list[CausalEvent]) -> set[tuple[Any, Any]]:
     """Return all pairs of messages of which the first is in the past of the second."""
     pairs: set[tuple[Any, Any]] = set()
     for node in {one.node for one in steps}:
@@ -430,9 +444,9 @@ def happened_before(steps: list[Step]) -> set[tuple[Any, Any]]:
         pairs |= more
 
 
-def talk(random: Random, *, is_wild: bool) -> list[Step]:
+def talk(random: Random, *, is_wild: bool) -> list[CausalEvent]:
     """Let three nodes send to all; deliveries in any order that is possible, or only in causal."""
-    steps: list[Step] = []
+    steps: list[CausalEvent] = []
     waiting: dict[str, list[Any]] = {name: [] for name in "xyz"}
     numbers, stamp = Counter[str](), 0
     while stamp < 9 or any(waiting.values()):
@@ -440,13 +454,13 @@ def talk(random: Random, *, is_wild: bool) -> list[Step]:
         numbers[name] += 1
         if stamp < 9 and random.random() < 0.5:
             stamp += 1
-            steps.append(Step(name, 0, numbers[name], True, (name, stamp)))
+            steps.append(CausalEvent(name, 0, numbers[name], True, (name, stamp)))
             for other, messages in waiting.items():
                 if other != name:
                     messages.append((name, stamp))
         elif waiting[name]:
             place = random.randrange(len(waiting[name])) if is_wild else 0
-            steps.append(Step(name, 0, numbers[name], False, waiting[name].pop(place)))
+            steps.append(CausalEvent(name, 0, numbers[name], False, waiting[name].pop(place)))
     return steps
 
 
@@ -472,7 +486,7 @@ def test_deliveries_out_of_causal_order_are_those_of_the_definition(seed: int) -
 def test_a_delivery_after_its_lifetime_is_late_beyond_the_skew_of_clocks(tmp_path: Path) -> None:
     recorder = started()
     for ms in (1_500, 1_501):
-        recorder.events(1, ms, Way.CAUSAL << WAY, "", b"talk/x", b"%d" % ms, 0)
+        recorder.events(1, ms, Arrival.CAUSAL << WAY, "", b"talk/x", b"%d" % ms, 0)
         note = CausalNote("talk", "n2", 100_000 + ms - 1_500, 400_000)
         recorder.causal(CausalStep.DELIVERED, note, ms, recorder.number(0))
     write(tmp_path, "n", recorder)

@@ -18,11 +18,11 @@ import pytest
 
 from nearcast.eventlog.segments import open_segments, read_segment
 from nearcast.mqtt import Connect, FilterRequest, ProtocolVersion, Publish, Subscribe, encode_packet
-from nearcast.pipeline.audit_hops import Allowance
-from nearcast.pipeline.audit_logs import find_segments, survey
-from nearcast.pipeline.audit_segments import Case, audit_segment
-from nearcast.server import Client, Target
-from nearcast.server.processes import free_port
+from nearcast.pipeline.audit.hops import Allowance
+from nearcast.pipeline.audit.logs import find_segments, survey
+from nearcast.pipeline.audit.segments import Case, audit_segment
+from nearcast.server import BlockingClient, BrokerAddress
+from nearcast.server.local_cluster import free_port
 
 pytestmark = pytest.mark.server
 
@@ -102,11 +102,13 @@ def test_a_broker_that_is_killed_and_comes_back_has_no_fault_in_its_log(
     broker: Callable[..., Broker],
 ) -> None:
     one = broker(durability={"mode": "process"})
-    lasting = Target(port=one.port, client_id="bob", session_expiry_s=1_000, clean_start=False)
-    with Client(lasting) as client:
+    lasting = BrokerAddress(
+        port=one.port, client_id="bob", session_expiry_s=1_000, clean_start=False
+    )
+    with BlockingClient(lasting) as client:
         client.subscribe(FilterRequest("t/#", 1), FilterRequest("u", 0))
     for life in range(3):
-        with Client(Target(port=one.port, client_id="ann")) as client:
+        with BlockingClient(BrokerAddress(port=one.port, client_id="ann")) as client:
             client.publish(
                 Publish(topic, b"%d/%d" % (life, n), n % 3)
                 for n in range(60)
@@ -117,7 +119,7 @@ def test_a_broker_that_is_killed_and_comes_back_has_no_fault_in_its_log(
                 wait_until_written(one.directory, b"%d/59" % life)
             one.end(signal.SIGKILL)
             one.start()
-            with Client(lasting) as client:
+            with BlockingClient(lasting) as client:
                 client.wait_for_answer()  # by then what waited for it has come
                 got = list(client.messages(timeout_s=1.0))
             assert got
@@ -142,7 +144,7 @@ def test_what_a_client_does_not_read_is_dropped_and_not_lost(
         answers = b""
         while len(answers) < 9:  # CONNACK and SUBACK; from now on it reads nothing
             answers += lazy.recv(9 - len(answers))
-        with Client(Target(port=one.port, client_id="ann")) as client:
+        with BlockingClient(BrokerAddress(port=one.port, client_id="ann")) as client:
             for _ in range(40):
                 client.publish(Publish("t", b"x" * 20_000, 0) for _ in range(20))
                 time.sleep(0.01)

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import town
 
+from nearcast.broker import SpaceSettings
+from nearcast.broker.event_log_hooks import note_start
 from nearcast.config.schema import SpaceSection
 from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import Publish
-from nearcast.node import SpaceSettings
-from nearcast.node.noting import note_start
-from nearcast.pipeline.audit_logs import find_segments, read_part, survey
-from nearcast.pipeline.audit_meetings import audit_here
-from nearcast.simulator import town
-from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
-from nearcast.simulator.network import Link, uniform
+from nearcast.pipeline.audit.cross_node_join import audit_here
+from nearcast.pipeline.audit.logs import find_segments, read_part, survey
+from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
+from nearcast.simulator.network import SimulatedLink, uniform
 from nearcast.simulator.world import World
 
 FAULTS = ("lost", "doubled", "late", "misordered", "unasked")
@@ -33,7 +33,7 @@ CITY = SpaceSection.model_validate(
 )
 
 
-class LoggedNode(MqttNode):
+class LoggedNode(SimulatedNode):
     """A node that keeps an event log, over crashes too."""
 
     made: dict[str, LoggedNode]
@@ -73,7 +73,7 @@ def _fresh() -> None:
 def test_a_town_under_faults_has_no_fault_in_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(town, "MqttNode", LoggedNode)
+    monkeypatch.setattr(town, "SimulatedNode", LoggedNode)
     report = town.run_town(seed, least_nodes=3, most_nodes=4)
     assert report.problems == ()
     found = look(written(tmp_path), (CITY,))
@@ -90,7 +90,7 @@ class Forum:
     """Three nodes with a client each, in a causal group, over uneven ways."""
 
     def __init__(self, seed: int) -> None:
-        link = Link(delay=uniform(1, 120))
+        link = SimulatedLink(delay=uniform(1, 120))
         self.world = World(seed, link=link, keep_digest=False)
         spaces = [SpaceSettings(space=TALK, order="causal", lifetime_ms=800)]
         self.nodes = {name: LoggedNode(name, seed, spaces=spaces) for name in ("x", "y", "z")}

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from nearcast.broker import SpaceSettings
+from nearcast.broker.event_log_hooks import note_start
+from nearcast.broker.peers.sessions import PeerSessions
 from nearcast.config.schema import SpaceSection
-from nearcast.eventlog.records import LIMITED, WAY, Dropped, Recorder, Way
+from nearcast.eventlog.records import LIMITED, WAY, Arrival, Dropped, Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.mqtt import Publish
-from nearcast.node import SpaceSettings
-from nearcast.node.noting import note_start
-from nearcast.node.peering import Peering
-from nearcast.pipeline.audit import audit
-from nearcast.pipeline.audit_meetings import audit_here
-from nearcast.pipeline.audit_selections import Selecting
-from nearcast.simulator.mqtt_node import MqttNode, SimulatedClient
+from nearcast.pipeline.audit.conditions import Selecting
+from nearcast.pipeline.audit.cross_node_join import audit_here
+from nearcast.pipeline.audit.job import audit
+from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
 from nearcast.simulator.world import World
 
 CITY = SpaceSection.model_validate(
@@ -74,7 +74,7 @@ class Pair:
         self.a.events(1, ms, qos, "ann", b"city/x", body(number, spot), 0)
 
     def hand(self, number: int, spot: int, ms: int, qos: int = 1) -> None:
-        way = Way.CHOSEN << WAY
+        way = Arrival.CHOSEN << WAY
         self.b.events(1, ms, qos | way, "", b"city/x", body(number, spot), 0)
         self.b.delivered(["cyd"], 1, qos)
 
@@ -181,7 +181,7 @@ def test_a_copy_that_came_another_way_or_was_dropped_will_do(tmp_path: Path) -> 
     for number, ms in ((1, 30_000), (2, 31_000)):
         pair.publish(number, 0, ms)
         pair.a.delivered(["$node/b"], 1, 1)
-        pair.b.events(1, ms + 9, 1 | Way.NODE << WAY, "$node/a", b"city/x", body(number, 0), 0)
+        pair.b.events(1, ms + 9, 1 | Arrival.NODE << WAY, "$node/a", b"city/x", body(number, 0), 0)
         if number == 1:
             pair.b.delivered(["cyd"], 1, 1)
         else:
@@ -197,7 +197,7 @@ def test_a_copy_that_comes_to_the_node_again_is_not_one_for_the_place(tmp_path: 
     pair.publish(1, 0, 30_000)
     pair.a.delivered(["$node/b"], 1, 1)
     for ms in (30_009, 30_900):
-        pair.b.events(1, ms, 1 | Way.NODE << WAY, "$node/a", b"city/x", body(1, 0), 0)
+        pair.b.events(1, ms, 1 | Arrival.NODE << WAY, "$node/a", b"city/x", body(1, 0), 0)
         pair.b.delivered(["cyd"], 1, 1)
 
     assert kinds(tmp_path, pair.a, pair.b) == {"allowed": 1}
@@ -208,7 +208,7 @@ def test_what_is_said_alike_is_due_as_often(tmp_path: Path) -> None:
     for ms in (30_000, 40_000, 50_000):
         pair.publish(1, 0, ms)
     pair.hand(1, 0, 30_050)
-    pair.b.events(1, 40_050, 1 | Way.CHOSEN << WAY, "", b"city/x", body(1, 0), 0)
+    pair.b.events(1, 40_050, 1 | Arrival.CHOSEN << WAY, "", b"city/x", body(1, 0), 0)
     pair.b.dropped(["cyd"], 1, Dropped.QUOTA, 40_050, pair.b.number(0))
     pair.b.events(1, 60_000, 1, "bob", b"city/x", body(1, 0), 0)  # by a client of the same node
     pair.b.delivered(["cyd"], 1, 1)
@@ -299,7 +299,7 @@ class City:
     def __init__(self) -> None:
         self.world = World(5, keep_digest=False)
         spaces = [SpaceSettings(space=CITY.to_space())]
-        self.nodes = {name: MqttNode(name, 5, spaces=spaces) for name in ("a", "b")}
+        self.nodes = {name: SimulatedNode(name, 5, spaces=spaces) for name in ("a", "b")}
         self.logs = {name: Recorder() for name in self.nodes}
         for name, node in self.nodes.items():
             self.world.add(name, node)
@@ -343,16 +343,16 @@ def test_real_nodes_with_a_client_that_comes_and_goes_have_no_fault(tmp_path: Pa
 def test_a_node_that_forgets_what_was_found_for_its_client_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = Peering.deliver
+    inner = PeerSessions.deliver
     calls = 0
 
-    def forgetful(self: Peering, *arguments: Any) -> None:
+    def forgetful(self: PeerSessions, *arguments: Any) -> None:
         nonlocal calls
         calls += 1
         if calls != 3:
             inner(self, *arguments)
 
-    monkeypatch.setattr(Peering, "deliver", forgetful)
+    monkeypatch.setattr(PeerSessions, "deliver", forgetful)
 
     assert City().live(tmp_path) == {"lost": 1}
 

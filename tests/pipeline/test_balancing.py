@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from nearcast.pipeline.balancing import deal_out, keys_of_partitions, spark_hash
+from nearcast.pipeline.jobs.task_balancing import deal_out, keys_of_partitions, spark_hash
 
 LOADS = st.dictionaries(
     st.integers(0, 60), st.tuples(st.integers(0, 10_000), st.integers(0, 300)), max_size=40

@@ -18,7 +18,7 @@ import pytest
 from nearcast.eventlog import VersionedTable
 from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, Space, Subscription, parse_where
-from nearcast.server.processes import free_port
+from nearcast.server.local_cluster import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.java]
 

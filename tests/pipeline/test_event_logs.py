@@ -13,12 +13,18 @@ from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Attribute, FileFormatError, MisuseError, Space
-from nearcast.pipeline.event_logs import SEQUENCE_BITS, is_event_log, node_numbers, read_log
-from nearcast.pipeline.failures import told_plainly
-from nearcast.pipeline.ingest import COLUMNS, Cleaning, ingest
-from nearcast.pipeline.ingest_events import ingest_events, judge_events, topic_pattern
-from nearcast.pipeline.sources import read_events, read_source
-from nearcast.pipeline.tables import read_table
+from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, ingest
+from nearcast.pipeline.jobs.ingest_events import ingest_events, judge_events, topic_pattern
+from nearcast.pipeline.sources.event_logs import (
+    SEQUENCE_BITS,
+    has_rows,
+    is_event_log,
+    node_numbers,
+    read_log,
+)
+from nearcast.pipeline.sources.files import read_events, read_source
+from nearcast.pipeline.spark_errors import told_plainly
+from nearcast.pipeline.tables.transaction import read_table
 
 SPACE = Space(
     name="shops",
@@ -62,6 +68,36 @@ def test_positions_come_from_finished_and_from_open_segments(spark: SparkSession
     kept = read_table(spark, str(tmp_path / "out/positions")).orderBy("user_id", "t").collect()
     assert [row["user_id"] for row in kept] == ["ann"] * 3 + ["bob"] * 3 + ["cid"] * 3
     assert [row["step_s"] for row in kept] == [0.0, 10.0, 10.0] * 3
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_without_spark_it_is_known_which_tables_have_rows(tmp_path: Path, *, is_finished: bool):
+    for node, acts in (("n1", publish), ("n2", None)):
+        recorder = Recorder()
+        recorder.present("ann", START_MS, is_there=True)
+        if acts is not None:
+            acts(recorder, "shops/1/offers", b"{}")
+        path = segment(tmp_path / node, node, 1, recorder)
+        if is_finished:
+            finish(path)
+    logs = [str(tmp_path / node) for node in ("n2", "n1")]
+    assert [has_rows(logs, table) for table in ("events", "presence")] == [True, True]
+    assert [has_rows(logs[:1], table) for table in ("events", "presence")] == [False, True]
+    assert not has_rows(logs, "positions")
+
+
+@pytest.mark.spark
+def test_open_segments_are_read_without_a_shuffle_each_by_a_task(
+    spark: SparkSession, tmp_path: Path
+):
+    for number in (1, 2, 3):
+        recorder = Recorder(first=number * 100)
+        walk(recorder, "ann", 2)
+        segment(tmp_path, "n1", number, recorder)
+    frame = read_log(spark, str(tmp_path), "positions")
+    assert frame.rdd.getNumPartitions() == 3
+    assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
+    assert frame.count() == 6
 
 
 @pytest.mark.spark
@@ -195,6 +231,6 @@ def test_two_nodes_with_one_number_are_refused(tmp_path: Path, monkeypatch: pyte
     for node in ("n1", "n2"):
         segment(tmp_path, node, 1, Recorder())
     assert len(node_numbers(str(tmp_path))) == 2
-    monkeypatch.setattr("nearcast.pipeline.event_logs.zlib.crc32", lambda _: 5)
+    monkeypatch.setattr("nearcast.pipeline.sources.event_logs.zlib.crc32", lambda _: 5)
     with pytest.raises(MisuseError, match="nodes 'n1' and 'n2'"):
         node_numbers(str(tmp_path))

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS, VersionedTable
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.pipeline.failures import told_plainly
-from nearcast.pipeline.ingest import Cleaning, ingest
-from nearcast.pipeline.tables import drafts, read_table
+from nearcast.pipeline.jobs.ingest import Cleaning, ingest
+from nearcast.pipeline.spark_errors import told_plainly
+from nearcast.pipeline.tables.transaction import drafts, read_table
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from nearcast.model import Attribute, Space
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.overlay import GridDensity, MarginalDensity, Settings
-from nearcast.pipeline.histograms import (
-    Histogram,
+from nearcast.pipeline.jobs.histogram import (
+    EventHistogram,
     count_events,
     extent_of,
     load_histogram,
@@ -129,8 +129,8 @@ def test_of_the_quantiles_as_many_lie_in_each_cell_as_events_do(counts: np.ndarr
     assert shares == pytest.approx(counts / counts.sum(), abs=2e-3)
 
 
-def grid(counts: list[list[float]]) -> Histogram:
-    return Histogram("shops", ("price", "kind"), extent_of(SHOPS), 3, np.array(counts), None)
+def grid(counts: list[list[float]]) -> EventHistogram:
+    return EventHistogram("shops", ("price", "kind"), extent_of(SHOPS), 3, np.array(counts), None)
 
 
 def test_how_far_two_histograms_are_apart():
@@ -139,10 +139,10 @@ def test_how_far_two_histograms_are_apart():
     assert one.distance(other) == pytest.approx(0.25)
     assert one.distance(grid([[1, 3]])) == 1.0
     samples = np.sort(np.random.default_rng(1).uniform(-1, 1, (1000, 5)), axis=0)
-    marginal = Histogram("wide", tuple("abcde"), extent_of(WIDE), 9, None, samples)
+    marginal = EventHistogram("wide", tuple("abcde"), extent_of(WIDE), 9, None, samples)
     assert one.distance(marginal) is None
     assert marginal.distance(marginal) == 0.0
-    moved = Histogram(
+    moved = EventHistogram(
         "wide", tuple("abcde"), extent_of(WIDE), 9, None, np.sort(-abs(samples), axis=0)
     )
     apart = marginal.distance(moved)
@@ -155,7 +155,7 @@ def test_a_file_is_read_back_and_a_bad_one_refused(tmp_path: Path):
     samples = np.sort(np.random.default_rng(1).uniform(-1, 1, (50, 5)), axis=0)
     for one in (
         grid([[1, 1.5], [2, 0]]),
-        Histogram("wide", tuple("abcde"), extent_of(WIDE), 9, None, samples),
+        EventHistogram("wide", tuple("abcde"), extent_of(WIDE), 9, None, samples),
     ):
         save_histogram(one, path)
         read = load_histogram(path)

@@ -11,9 +11,9 @@ import shapely
 from pyspark.sql import SparkSession
 
 from nearcast.model.errors import FileFormatError, MisuseError
-from nearcast.pipeline.ingest import COLUMNS, Cleaning, ingest, judge
-from nearcast.pipeline.sources import read_source
-from nearcast.pipeline.tables import read_table
+from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, ingest, judge
+from nearcast.pipeline.sources.files import read_source
+from nearcast.pipeline.tables.transaction import read_table
 
 pytestmark = pytest.mark.spark
 SAME = {name: name for name in COLUMNS}

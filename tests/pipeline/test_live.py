@@ -21,21 +21,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from nearcast.cli import main
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.config import Configuration, load
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.matching import Matcher
 from nearcast.model import Event, MisuseError, Subscription, parse_where
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Publish
-from nearcast.pipeline.live import live_of, start_live
-from nearcast.pipeline.live_events import LiveReader
-from nearcast.pipeline.live_jetstream import FeedAddress, FeedWatch
-from nearcast.pipeline.live_spool import read_spool, spool_end, spool_start
-from nearcast.pipeline.match import Question
-from nearcast.pipeline.stream import Stream, read_deliveries, subscriptions_at
-from nearcast.pipeline.subscriptions import matcher_of
-from nearcast.server.client import Client, Target
-from nearcast.server.processes import Fleet, find_nats_server, free_port
+from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.sources.subscription_tables import matcher_of
+from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
+from nearcast.pipeline.streaming.live_events import LiveReader
+from nearcast.pipeline.streaming.live_stream import live_of, start_live
+from nearcast.pipeline.streaming.spool import read_spool, spool_end, spool_start
+from nearcast.pipeline.streaming.stream import Stream, read_deliveries, subscriptions_at
+from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]
 
@@ -69,7 +69,7 @@ WISHES = {i: f"x >= {i} and y < {2 * i + 5}" for i in range(0, 40, 2)} | {
 class Broker:
     """A broker in a process of its own, which keeps its port and its data; it feeds a NATS."""
 
-    def __init__(self, folder: Path, fleet: Fleet) -> None:
+    def __init__(self, folder: Path, fleet: LocalCluster) -> None:
         self.config = folder / "nearcast.toml"
         self.config.write_text(CONFIG)
         self.nats = fleet.start_nats(free_port())
@@ -94,7 +94,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     except EnvironmentProblem:
         pytest.skip("nats-server is not installed (make setup)")
     folder = tmp_path_factory.mktemp("broker")
-    with Fleet(folder) as fleet:
+    with LocalCluster(folder) as fleet:
         yield Broker(folder, fleet)
 
 
@@ -124,7 +124,7 @@ def events(chance: random.Random, count: int) -> list[dict[str, object]]:
 
 
 def publish(port: int, bodies: list[dict[str, object]], topic: str = "plane/x") -> None:
-    with Client(Target(port=port)) as client:
+    with BlockingClient(BrokerAddress(port=port)) as client:
         client.publish(Publish(topic, json.dumps(one).encode(), 1) for one in bodies)
 
 
@@ -148,7 +148,7 @@ def stream_of(
     declared = next(one for one in load(config, {}).space if one.name == space).to_space()
     return Stream(
         Path("live"), changes or root / "changes", root / "out", root / "checkpoint", declared,
-        Question(space, f"{space}/x"),
+        MatchQuery(space, f"{space}/x"),
     )  # fmt: skip
 
 
@@ -196,11 +196,13 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
     )
     stream = stream_of(tmp_path, config)
     spool = tmp_path / "checkpoint" / "spool"
-    with Client(Target(port=broker.port, client_id="reader", session_expiry_s=900)) as reader:
+    with BlockingClient(
+        BrokerAddress(port=broker.port, client_id="reader", session_expiry_s=900)
+    ) as reader:
         reader.subscribe(FilterRequest("found/#", 1))
     with start_live(spark, stream, live) as running:
         publish(broker.port, during)
-        with Client(Target(port=broker.port)) as client:
+        with BlockingClient(BrokerAddress(port=broker.port)) as client:
             bad = [b"no json", b'{"x": 500, "at": {"y": 1}, "n": 1}']
             client.publish([Publish("plane/x", one, 1) for one in bad])
         broker.kill()
@@ -240,10 +242,12 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
     assert shifted == pairs(spark, tmp_path)
 
     # Each delivery came back once, in order: nothing broke while they were published.
-    with Client(Target(port=broker.port, timeout_s=60)) as client:
+    with BlockingClient(BrokerAddress(port=broker.port, timeout_s=60)) as client:
         client.publish([Publish("found/end", b"end", 1)])
-    resumed = Target(port=broker.port, client_id="reader", session_expiry_s=900, clean_start=False)
-    with Client(resumed) as reader:
+    resumed = BrokerAddress(
+        port=broker.port, client_id="reader", session_expiry_s=900, clean_start=False
+    )
+    with BlockingClient(resumed) as reader:
         came = list(takewhile(lambda one: one.payload != b"end", reader.messages(60)))
     assert Counter((json.loads(one.payload)["n"], key_of(one)) for one in came) == goal
     for key in WISHES:

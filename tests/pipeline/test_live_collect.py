@@ -11,14 +11,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import Publish
-from nearcast.pipeline.live_address import MQTT, parse_address
-from nearcast.pipeline.live_collect import Collector, Repeats
-from nearcast.pipeline.live_spool import Spooled, read_spool, spool_end
-from nearcast.server.client import Client, Target
-from nearcast.server.processes import Fleet, free_port
+from nearcast.pipeline.streaming.addresses import MQTT, parse_address
+from nearcast.pipeline.streaming.collector import Collector, Repeats
+from nearcast.pipeline.streaming.spool import Spooled, read_spool, spool_end
+from nearcast.server.local_cluster import LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -156,7 +156,7 @@ WAIT_S = 60.0  # for what must come; on a good day nobody waits
 class Broker:
     """A broker in a process of its own, which keeps its port."""
 
-    def __init__(self, fleet: Fleet, config: Path | None = None) -> None:
+    def __init__(self, fleet: LocalCluster, config: Path | None = None) -> None:
         self.port = free_port()
         self._fleet = fleet
         self._config = config
@@ -173,13 +173,13 @@ class Broker:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(tmp_path / "fleet") as fleet:
+def fleet(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "fleet") as fleet:
         yield fleet
 
 
 @pytest.fixture
-def broker(fleet: Fleet) -> Broker:
+def broker(fleet: LocalCluster) -> Broker:
     return Broker(fleet)
 
 
@@ -189,7 +189,7 @@ def collector(port: int, folder: Path, topics: str = "city/#", user: str = "") -
 
 
 def publish(port: int, *payloads: bytes, qos: int = 1, topic: str = "city/a") -> None:
-    with Client(Target(port=port, timeout_s=WAIT_S)) as client:
+    with BlockingClient(BrokerAddress(port=port, timeout_s=WAIT_S)) as client:
         client.publish(Publish(topic, one, qos) for one in payloads)
 
 
@@ -261,8 +261,10 @@ def test_killed_between_disk_and_acknowledgement_nothing_is_doubled(
     one = collector(broker.port, folder)
     one.start()
     with monkeypatch.context() as patch:
-        patch.setattr("nearcast.pipeline.live_mqtt.MqttConnection.acknowledge", _nothing)
-        patch.setattr("nearcast.pipeline.live_mqtt.MqttConnection.ping", _nothing)
+        patch.setattr(
+            "nearcast.pipeline.streaming.mqtt_connection.MqttConnection.acknowledge", _nothing
+        )
+        patch.setattr("nearcast.pipeline.streaming.mqtt_connection.MqttConnection.ping", _nothing)
         publish(broker.port, *numbered(0, 50))
         assert wait_for(folder, 50) == numbered(0, 50)
         assert one._connection is not None
@@ -324,7 +326,7 @@ def test_a_disk_that_takes_nothing_ends_it_and_nothing_is_acknowledged(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nearcast.pipeline.live_spool.SpoolWriter.append", full)
+        patch.setattr("nearcast.pipeline.streaming.spool.SpoolWriter.append", full)
         publish(broker.port, b"0")
         one._thread.join(WAIT_S)
     assert isinstance(one.problem, OSError)
@@ -335,7 +337,7 @@ def test_a_disk_that_takes_nothing_ends_it_and_nothing_is_acknowledged(
     again.stop()
 
 
-def test_bad_sources_are_said(fleet: Fleet, tmp_path: Path):
+def test_bad_sources_are_said(fleet: LocalCluster, tmp_path: Path):
     with pytest.raises(EnvironmentProblem, match="no connection"):
         collector(free_port(), tmp_path / "a").start()
     (tmp_path / "users").write_text("")
@@ -359,7 +361,7 @@ def test_a_session_that_the_broker_forgot_is_said(
     one.start()
     one.stop()
     assert not caplog.records
-    with Client(Target(port=broker.port, client_id=one._client_id)):
+    with BlockingClient(BrokerAddress(port=broker.port, client_id=one._client_id)):
         pass  # a clean start ends the session
     again = collector(broker.port, folder)
     again._repeats.wrote([Spooled("city/a", b"0", (), 1)], 0)

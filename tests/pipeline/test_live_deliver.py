@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.model import MisuseError
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Publish
-from nearcast.pipeline import live_deliver
-from nearcast.pipeline.live_address import MQTT, LiveAddress, parse_address
-from nearcast.pipeline.live_deliver import Publisher
-from nearcast.server.client import Client, Target
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.pipeline.streaming import delivery
+from nearcast.pipeline.streaming.addresses import MQTT, LiveAddress, parse_address
+from nearcast.pipeline.streaming.delivery import Publisher
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -35,12 +35,12 @@ allow = false
 class Broker:
     """A broker in a process of its own, which keeps its port and its data."""
 
-    def __init__(self, folder: Path, fleet: Fleet) -> None:
+    def __init__(self, folder: Path, fleet: LocalCluster) -> None:
         self.port = free_port()
         self._fleet = fleet
         self._config = folder / "nearcast.toml"
         self._config.write_text(CONFIG)
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self.start()
 
     @property
@@ -61,13 +61,13 @@ class Broker:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("broker")
-    with Fleet(folder) as fleet:
+    with LocalCluster(folder) as fleet:
         yield Broker(folder, fleet)
 
 
-def reader(broker: Broker, *, fresh: bool) -> Client:
-    return Client(
-        Target(
+def reader(broker: Broker, *, fresh: bool) -> BlockingClient:
+    return BlockingClient(
+        BrokerAddress(
             port=broker.port,
             client_id="r",
             session_expiry_s=900,
@@ -98,7 +98,7 @@ def test_a_broker_killed_meanwhile_gets_the_rest_when_it_is_back(broker: Broker)
     killed.set()
     broker.start()
     publishing.join()
-    with Client(Target(port=broker.port, timeout_s=WAIT_S)) as client:
+    with BlockingClient(BrokerAddress(port=broker.port, timeout_s=WAIT_S)) as client:
         client.publish([Publish("found/end", b"end", 1)])
     with reader(broker, fresh=False) as client:
         payloads = (one.payload for one in client.messages(WAIT_S))
@@ -121,8 +121,8 @@ def test_a_broker_that_stays_away_or_refuses_is_said(
 ):
     nobody = parse_address(f"mqtt://127.0.0.1:{free_port()}/found", "--deliver", MQTT)
     with monkeypatch.context() as patch:
-        patch.setattr(live_deliver, "PATIENCE_S", 0.5)
-        patch.setattr(live_deliver, "_PAUSE_S", 0.1)
+        patch.setattr(delivery, "PATIENCE_S", 0.5)
+        patch.setattr(delivery, "_PAUSE_S", 0.1)
         with pytest.raises(EnvironmentProblem, match="deliveries cannot be published"):
             Publisher(nobody).publish(Publish("found/x", b"", 1))
     publisher = Publisher(broker.sink)

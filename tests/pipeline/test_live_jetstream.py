@@ -14,14 +14,14 @@ from nats.aio.client import Client as Nats
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.pipeline import live_jetstream
-from nearcast.pipeline.live import _feed, live_of
-from nearcast.pipeline.live_jetstream import FeedAddress, FeedWatch, read_feed
-from nearcast.pipeline.match import Question
-from nearcast.pipeline.stream import Stream
-from nearcast.server.feed import stream_config
-from nearcast.server.feed_messages import VERSION, Publication, encode_publication, feed_subject
-from nearcast.server.processes import find_nats_server, free_port
+from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.streaming import jetstream as live_jetstream
+from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch, read_feed
+from nearcast.pipeline.streaming.live_stream import _feed, live_of
+from nearcast.pipeline.streaming.stream import Stream
+from nearcast.server.feed.messages import VERSION, Publication, encode_publication, feed_subject
+from nearcast.server.feed.sender import stream_config
+from nearcast.server.local_cluster import find_nats_server, free_port
 
 pytestmark = pytest.mark.server
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_belongs_to_one_stream(server: Server, tmp_path: Path):
     section = SpaceSection(
         name="s", topics="s/#", attributes={"x": AttributeSection(low=0, high=1)}
     )
-    stream = Stream(Path(), Path(), Path(), tmp_path, section.to_space(), Question("s", "s/x"))
+    stream = Stream(Path(), Path(), Path(), tmp_path, section.to_space(), MatchQuery("s", "s/x"))
     for network in ("first", "first"):
         live = live_of(f"{server.address}/{network}", section, NetworkSection())
         assert _feed(stream, live).section.name == "first"

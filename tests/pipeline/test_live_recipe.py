@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from nearcast.server.processes import free_port
+from nearcast.server.local_cluster import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]
 

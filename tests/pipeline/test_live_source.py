@@ -10,17 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from nearcast.broker.content.event_decoder import Pairs
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.model import FileFormatError, MisuseError
-from nearcast.node.values import Pairs
-from nearcast.pipeline import live_spool
-from nearcast.pipeline.live import LiveStream
-from nearcast.pipeline.live_address import NATS, parse_address
-from nearcast.pipeline.live_deliver import messages_of
-from nearcast.pipeline.live_events import LiveMessage, LiveReader
-from nearcast.pipeline.live_jetstream import FeedAddress
-from nearcast.pipeline.live_source import FeedSource, Numbers, SpoolReader, SpoolSource
-from nearcast.pipeline.live_spool import Spooled, SpoolWriter, spool_start
+from nearcast.pipeline.streaming import spool as live_spool
+from nearcast.pipeline.streaming.addresses import NATS, parse_address
+from nearcast.pipeline.streaming.data_sources import FeedSource, Numbers, SpoolReader, SpoolSource
+from nearcast.pipeline.streaming.delivery import messages_of
+from nearcast.pipeline.streaming.jetstream import FeedAddress
+from nearcast.pipeline.streaming.live_events import LiveMessage, LiveReader
+from nearcast.pipeline.streaming.live_stream import LiveStream
+from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter, spool_start
 
 SECTION = SpaceSection(
     name="plane",

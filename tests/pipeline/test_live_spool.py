@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.model import FileFormatError, KeyInUseError
-from nearcast.pipeline import live_spool
-from nearcast.pipeline.live_spool import (
+from nearcast.pipeline.streaming import spool
+from nearcast.pipeline.streaming.spool import (
     NUMBER,
     Spooled,
     SpoolWriter,
@@ -44,7 +44,7 @@ def read(folder: Path, start: int, end: int) -> list[tuple[int, Spooled]]:
 def test_every_range_gives_its_messages_whatever_the_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(live_spool, "SEGMENT_BYTES", 800)
+    monkeypatch.setattr(spool, "SEGMENT_BYTES", 800)
     writer = SpoolWriter(tmp_path)
     for count in (1, 4, 2, 6, 3):
         writer.append(messages(writer.end, count))
@@ -82,7 +82,7 @@ def test_numbers_and_what_is_unsettled_come_back_and_half_a_block_does_not(tmp_p
         assert [one for _, one in read(tmp_path, 0, kept + 1)] == messages(0, kept + 1)
         again.close()
         segment.write_bytes(whole)
-        (tmp_path / "end").write_bytes(live_spool._MARKS.pack(5, 2))
+        (tmp_path / "end").write_bytes(spool._MARKS.pack(5, 2))
     again = SpoolWriter(tmp_path)
     assert (again.end, again.settled, again.unsettled()) == (5, 2, messages(2, 3))
     again.close()
@@ -108,7 +108,7 @@ def test_a_changed_byte_is_found(tmp_path_factory: pytest.TempPathFactory, data:
 def test_only_what_is_settled_and_done_is_dropped_and_never_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(live_spool, "SEGMENT_BYTES", 1)
+    monkeypatch.setattr(spool, "SEGMENT_BYTES", 1)
     writer = SpoolWriter(tmp_path)
     for _ in range(5):
         writer.append(messages(writer.end, 2))
@@ -149,7 +149,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nearcast.pipeline.live_spool.os.fsync", full)
+        patch.setattr("nearcast.pipeline.streaming.spool.os.fsync", full)
         with pytest.raises(OSError, match="No space"):
             writer.append(messages(2, 3))
     assert writer.end == spool_end(tmp_path) == 2

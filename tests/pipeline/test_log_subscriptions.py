@@ -15,10 +15,10 @@ from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, FileFormatError, Space, Subscription, parse_where
-from nearcast.pipeline.event_logs import SEQUENCE_BITS, node_numbers
-from nearcast.pipeline.log_subscriptions import alive, log_version, matcher_of_log, wish_of
-from nearcast.pipeline.match import Question
-from nearcast.pipeline.stream import Stream, newest_change, read_deliveries, start
+from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.sources.event_logs import SEQUENCE_BITS, node_numbers
+from nearcast.pipeline.sources.log_subscriptions import alive, log_version, matcher_of_log, wish_of
+from nearcast.pipeline.streaming.stream import Stream, newest_change, read_deliveries, start
 
 SPACE = Space(
     name="shops",
@@ -158,7 +158,7 @@ def test_a_damaged_part_is_named(tmp_path: Path):
 
 
 def stream_of(log: Path, root: Path, k: int | None) -> Stream:
-    question = Question("shops", "shops/x/offers", k)
+    question = MatchQuery("shops", "shops/x/offers", k)
     return Stream(log, log, root / "out", root / "state", SPACE, question, 1)
 
 

@@ -25,9 +25,9 @@ from nearcast.eventlog.records import Record
 from nearcast.eventlog.segments import open_segments, read_segment
 from nearcast.locality import load_plan
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.pipeline.event_logs import read_log
+from nearcast.pipeline.sources.event_logs import read_log
 from nearcast.retained import Policies, read_policies, write_policies
-from nearcast.server.processes import Fleet, find_nats_server, free_port
+from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -244,7 +244,7 @@ def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: P
     plan = load_plan(path)
     assert set(plan.brokers or ()) == {0, 1}
     with ExitStack() as stack:
-        fleet = stack.enter_context(Fleet(tmp_path))
+        fleet = stack.enter_context(LocalCluster(tmp_path))
         address = fleet.start_nats(free_port())
         config = lesson["folder"] / "nearcast.toml"
         ports = [free_port(), free_port()]

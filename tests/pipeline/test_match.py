@@ -19,9 +19,9 @@ from nearcast.model import (
     parse_shape,
     parse_where,
 )
-from nearcast.pipeline.match import Question
-from nearcast.pipeline.matching_job import match_tables
-from nearcast.pipeline.tables import read_table
+from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.jobs.match_job import match_tables
+from nearcast.pipeline.tables.transaction import read_table
 
 pytestmark = pytest.mark.spark
 
@@ -132,7 +132,7 @@ def test_deliveries_are_those_of_the_definition(
 ):
     space = city(missing)
     events, wishes = tables(spark)
-    question = Question("city", "city/x", k)
+    question = MatchQuery("city", "city/x", k)
     done = match_tables(
         events.repartition(partitions), wishes.repartition(partitions), space, question,
         str(tmp_path), fits=fits,
@@ -149,7 +149,7 @@ def test_bounds_say_the_same_as_conditions(spark: SparkSession, tmp_path: Path):
                NULL AS lon_low, 0.5D AS lon_high
         UNION ALL SELECT 2L, NULL, NULL, 0.3D, NULL
     """)
-    match_tables(events, bounds, city(), Question("city", "city/x"), str(tmp_path))
+    match_tables(events, bounds, city(), MatchQuery("city", "city/x"), str(tmp_path))
     matcher = Matcher([city()])
     for key, where in ((1, "price <= 5 and lon <= 0.5"), (2, "lon >= 0.3")):
         matcher.add(key, Subscription(topic_filter="city/#", where=parse_where(where)))
@@ -167,7 +167,7 @@ def test_events_that_cannot_be_matched_are_kept_aside(spark: SparkSession, tmp_p
         UNION ALL SELECT 4L, 1D, 'a', 0.5D, 0.5D UNION ALL SELECT 5L, double('NaN'), 'a', 0.5D, 0.5D
     """)
     _, wishes = tables(spark)
-    done = match_tables(bad, wishes, city(), Question("city", "city/x"), str(tmp_path))
+    done = match_tables(bad, wishes, city(), MatchQuery("city", "city/x"), str(tmp_path))
     aside = read_table(spark, str(tmp_path / "rejected_events")).orderBy("event_id").collect()
     assert done.rejected == 4
     assert [row["reason"] for row in aside] == [
@@ -217,7 +217,7 @@ def test_a_table_that_says_nothing_useful_is_answered(
 ):
     with pytest.raises(NearcastError, match=told) as error:
         match_tables(
-            spark.sql(events), spark.sql(wishes), city(), Question("city", "x"), str(tmp_path)
+            spark.sql(events), spark.sql(wishes), city(), MatchQuery("city", "x"), str(tmp_path)
         )
     assert isinstance(error.value, MisuseError)
     assert not (tmp_path / "deliveries").exists()
@@ -228,7 +228,7 @@ def test_empty_tables_one_row_and_only_bad_rows_are_matched_for_what_they_are(
 ):
     one = spark.sql("SELECT 1L AS event_id, 0.5D AS lon, 0.5D AS lat")
     wish = spark.sql("SELECT 7L AS subscription_id, 'lon < 0.6' AS where")
-    question = Question("city", "city/x")
+    question = MatchQuery("city", "city/x")
     for events, wishes, found, rejected in (
         (one, wish, 1, 0),
         (one.limit(0), wish, 0, 0),

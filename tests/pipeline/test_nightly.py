@@ -16,8 +16,8 @@ from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.locality import load_plan
 from nearcast.model.errors import NearcastError
-from nearcast.pipeline.histograms import load_histogram
-from nearcast.pipeline.nightly import changes, last_report
+from nearcast.pipeline.jobs.histogram import load_histogram
+from nearcast.pipeline.jobs.run import changes, last_report
 from nearcast.retained import read_policies
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nearcast.pipeline.part_files import (
+from nearcast.pipeline.tables.worker_writes import (
     Batches,
     Labelled,
     PartFile,
@@ -42,7 +42,7 @@ def test_a_directory_that_was_given_up_does_not_come_back(tmp_path: Path):
 def test_a_task_that_fails_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group_rows: int
 ):
-    monkeypatch.setattr("nearcast.pipeline.part_files._GROUP_ROWS", group_rows)
+    monkeypatch.setattr("nearcast.pipeline.tables.worker_writes._GROUP_ROWS", group_rows)
 
     def failing(batches):
         yield from batches
@@ -54,7 +54,7 @@ def test_a_task_that_fails_leaves_no_file(
 
 
 def test_large_groups_are_written_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nearcast.pipeline.part_files._GROUP_ROWS", 2)
+    monkeypatch.setattr("nearcast.pipeline.tables.worker_writes._GROUP_ROWS", 2)
     with PartFile(str(tmp_path), NUMBERS) as part:
         for value in range(5):
             part.add(numbers(value))

@@ -8,7 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from nearcast.pipeline.part_scans import Batches, Piece, map_rows, note_files, pieces_of, scan
+from nearcast.pipeline.tables.worker_reads import (
+    Batches,
+    RowGroups,
+    map_rows,
+    note_files,
+    pieces_of,
+    scan,
+)
 
 
 def adding() -> Callable[[Batches], Batches]:
@@ -28,7 +35,7 @@ def write(path: Path, rows: int, group: int) -> str:
 def test_files_are_cut_at_row_groups_into_pieces_of_some_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("nearcast.pipeline.part_scans._PIECE_ROWS", 20)
+    monkeypatch.setattr("nearcast.pipeline.tables.worker_reads._PIECE_ROWS", 20)
     files = [
         write(tmp_path / "a", 50, 10),
         write(tmp_path / "b", 5, 10),
@@ -36,7 +43,7 @@ def test_files_are_cut_at_row_groups_into_pieces_of_some_size(
     ]
     a, b, _ = files
     assert pieces_of(files) == [
-        Piece(a, (0, 1)), Piece(a, (2, 3)), Piece(a, (4,)), Piece(b, (0,)),
+        RowGroups(a, (0, 1)), RowGroups(a, (2, 3)), RowGroups(a, (4,)), RowGroups(b, (0,)),
     ]  # fmt: skip
 
 
@@ -44,7 +51,7 @@ def test_files_are_cut_at_row_groups_into_pieces_of_some_size(
 def test_a_frame_of_noted_files_is_read_by_workers_and_its_children_by_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("nearcast.pipeline.part_scans._PIECE_ROWS", 20)
+    monkeypatch.setattr("nearcast.pipeline.tables.worker_reads._PIECE_ROWS", 20)
     files = [write(tmp_path / "a.parquet", 50, 10), write(tmp_path / "b.parquet", 30, 10)]
     frame = note_files(spark.read.parquet(*files), files)
     tasks = map_rows(frame, ["n"], adding(), "total bigint").collect()

@@ -10,15 +10,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS, REGIONS
-from nearcast.locality import Counts, Plan, Rect, load_plan, save_plan
+from nearcast.locality import CellCounts, Plan, Rect, load_plan, save_plan
 from nearcast.model.errors import FileFormatError, MisuseError, OutOfRangeError
-from nearcast.pipeline.census import (
+from nearcast.pipeline.jobs.occupancy import (
     central_space,
     collect_moves,
     moves_between_leaves,
     time_per_cell,
 )
-from nearcast.pipeline.plans import (
+from nearcast.pipeline.jobs.plan import (
     BEFORE_FILE,
     PLAN_FILE,
     PlanRules,
@@ -28,7 +28,7 @@ from nearcast.pipeline.plans import (
     save_found,
     take_census,
 )
-from nearcast.pipeline.tables import drafts, read_table, spark_schema
+from nearcast.pipeline.tables.transaction import drafts, read_table, spark_schema
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +70,7 @@ def table(
 
 def square(count: int) -> Plan:
     xs, ys = np.random.default_rng(1).uniform(0, 8, (2, 400))
-    counts = Counts.from_positions(SPACE, [MARKET], xs, ys, depth=4)
+    counts = CellCounts.from_positions(SPACE, [MARKET], xs, ys, depth=4)
     return Plan.build(SPACE, [MARKET], counts, capacity=400 // count)
 
 
@@ -206,7 +206,7 @@ def test_brokers_keep_their_leaves_where_they_can(spark: SparkSession):
 
 
 def test_a_plan_for_another_city_is_laid_out_anew(spark: SparkSession):
-    elsewhere = Plan.build((100.0, 40.0, 101.0, 41.0), [], Counts.empty(4), version=6)
+    elsewhere = Plan.build((100.0, 40.0, 101.0, 41.0), [], CellCounts.empty(4), version=6)
     found = lay_out(crowd(spark), [], PlanRules(depth=4), elsewhere)
     assert found.plan.version == 7
     assert found.diff is None
@@ -234,7 +234,7 @@ def test_one_position_is_enough_for_a_plan(spark: SparkSession):
 def test_a_plan_of_another_version_is_refused_and_stays(tmp_path: Path):
     path = tmp_path / PLAN_FILE
     assert last_plan(path) is None
-    save_plan(Plan.build(SPACE, [], Counts.empty(3)), path)
+    save_plan(Plan.build(SPACE, [], CellCounts.empty(3)), path)
     for bad in (path.read_text().replace('"format_version": 1', '"format_version": 2'), "{", "[]"):
         path.write_text(bad)
         with pytest.raises(FileFormatError, match="move it away"):

@@ -12,16 +12,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import CELLS, POSITIONS
-from nearcast.locality.slow_regions import CellGrid, CellUse, RegionRules
+from nearcast.locality.layout.slow_regions import CellGrid, CellUse, RegionRules
 from nearcast.model.errors import MisuseError, OutOfRangeError
-from nearcast.pipeline.pictures import draw_regions
-from nearcast.pipeline.regions import (
+from nearcast.pipeline.jobs.regions import (
     cells_by_hour,
     find_regions,
     slow_and_dense,
     write_geojson,
 )
-from nearcast.pipeline.tables import conform, read_table, spark_schema
+from nearcast.pipeline.pictures import draw_regions
+from nearcast.pipeline.tables.transaction import conform, read_table, spark_schema
 
 pytestmark = pytest.mark.spark
 

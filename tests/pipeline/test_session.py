@@ -1,16 +1,20 @@
 """What Spark lacks is said before Spark is started."""
 
 import logging
+import os
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
-from nearcast.pipeline import quiet
+from nearcast.pipeline import spark_logging
 from nearcast.pipeline.session import check_java, check_master, packed_package
 
 
@@ -67,7 +71,7 @@ INTERRUPTING = """
 import os, signal, sys, threading, time
 from unittest import mock
 from nearcast import cli
-from nearcast.pipeline import quiet
+from nearcast.pipeline import spark_logging
 from nearcast.pipeline.session import spark_session
 
 def interrupt_after(seconds):
@@ -97,15 +101,42 @@ def test_ctrl_c_ends_a_job_without_a_stack_trace_and_java_with_it(moment: str):
     assert time.monotonic() - begun < 300
 
 
+IMPORTING = """
+import os
+from nearcast.pipeline import worker_daemon
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux counts threads here")
+def test_the_process_that_workers_are_forked_from_has_one_thread():
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}  # as Spark sets it
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n"
+
+
+@pytest.mark.spark
+def test_a_worker_has_what_jobs_need_when_it_starts(spark: SparkSession):
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            found = "nearcast.pipeline.audit.job" in sys.modules
+            yield pa.RecordBatch.from_pydict({"is_there": [found]})
+
+    rows = spark.range(1, numPartitions=1).mapInArrow(look, "is_there boolean").collect()
+    assert [row["is_there"] for row in rows] == [True]
+
+
 def test_after_ctrl_c_py4j_tells_nothing_more_and_before_it_does():
     py4j = logging.getLogger("py4j")
     level, caller = py4j.level, logging.getLogger("py4j.clientserver")
     try:
         other = logging.makeLogRecord({"msg": "Exception while sending command."})
-        assert quiet._says_something(other)
+        assert spark_logging._says_something(other)
         assert caller.isEnabledFor(logging.ERROR)
         told = logging.makeLogRecord({"msg": "KeyboardInterrupt while sending command."})
-        assert not quiet._says_something(told)
+        assert not spark_logging._says_something(told)
         assert not caller.isEnabledFor(logging.ERROR)
     finally:
         py4j.setLevel(level)

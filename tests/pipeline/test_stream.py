@@ -25,8 +25,8 @@ from nearcast.model import (
     Subscription,
     parse_where,
 )
-from nearcast.pipeline.match import Question
-from nearcast.pipeline.stream import (
+from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.streaming.stream import (
     Stream,
     clear,
     complete,
@@ -81,7 +81,7 @@ def write_changes(folder: Path, name: str, rows: list[tuple[int, str, str]]) -> 
 def stream_of(root: Path, k: int | None = None, files_a_batch: int = 2) -> Stream:
     return Stream(
         root / "events", root / "changes", root / "out", root / "checkpoint", SPACE,
-        Question("plane", "plane/x", k), files_a_batch,
+        MatchQuery("plane", "plane/x", k), files_a_batch,
     )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from nearcast.eventlog import POSITIONS, REGIONS, VersionedTable
 from nearcast.model.errors import FileFormatError, MisuseError
-from nearcast.pipeline.failures import told_plainly
-from nearcast.pipeline.tables import drafts, read_table
+from nearcast.pipeline.spark_errors import told_plainly
+from nearcast.pipeline.tables.transaction import drafts, read_table
 
 NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 

@@ -12,9 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from nearcast.eventlog import LOG_TABLES
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model.errors import FileFormatError, MisuseError
-from nearcast.pipeline.log_checks import check_logs
-from nearcast.pipeline.part_scans import map_rows
-from nearcast.pipeline.topic_rates import (
+from nearcast.pipeline.jobs.topic_aggregation import (
+    COLUMNS,
+    TALLY,
+    Codes,
+    tally_nodes,
+    tally_topics,
+)
+from nearcast.pipeline.jobs.topic_rates import (
     ALIVE_MS,
     added_up,
     possible_filters,
@@ -22,7 +27,8 @@ from nearcast.pipeline.topic_rates import (
     subscriber_rates,
     with_subscribers,
 )
-from nearcast.pipeline.topic_tally import COLUMNS, TALLY, Codes, tally_nodes, tally_topics
+from nearcast.pipeline.sources.log_checks import check_logs
+from nearcast.pipeline.tables.worker_reads import map_rows
 
 NODES = "node string, share double"
 START_MS = ALIVE_MS * 3_000_000
@@ -240,8 +246,8 @@ def test_a_tally_is_what_its_definition_says(rows: list[Row], size: int, coded: 
 
 
 def test_a_task_that_has_counted_much_passes_it_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nearcast.pipeline.topic_tally._ROWS_AT_ONCE", 1)
-    monkeypatch.setattr("nearcast.pipeline.topic_tally._MOST_HELD", 2)
+    monkeypatch.setattr("nearcast.pipeline.jobs.topic_aggregation._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("nearcast.pipeline.jobs.topic_aggregation._MOST_HELD", 2)
     rows: list[Row] = [("a", f"t{n % 4}", n, True, "client") for n in range(12)]
     found = list(tally_topics(1000, iter([batch_of([row], coded=True) for row in rows])))
     assert len(found) > 2

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from nearcast.eventlog import LOG_TABLES
 from nearcast.eventlog.segments import VERSION, VERSION_KEY
 from nearcast.model.errors import FileFormatError, MisuseError
-from nearcast.pipeline.tables import read_table
-from nearcast.pipeline.training import (
+from nearcast.pipeline.jobs.train import (
     RateGroup,
     Trained,
     TrainingRules,
@@ -24,6 +23,7 @@ from nearcast.pipeline.training import (
     share_earned,
     train,
 )
+from nearcast.pipeline.tables.transaction import read_table
 from nearcast.retained import (
     DecisionProcess,
     Fit,

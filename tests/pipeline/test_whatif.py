@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from nearcast.broker import RetainedSettings, SpaceSettings
 from nearcast.cli.pipeline import app
+from nearcast.cluster import NamedPlan
 from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
-from nearcast.locality import Counts, Plan, plan_to_json
+from nearcast.locality import CellCounts, Plan, plan_to_json
 from nearcast.model import Attribute, FileFormatError, MisuseError, Space
-from nearcast.network import NamedPlan
-from nearcast.node import RetainedSettings, SpaceSettings
-from nearcast.pipeline.whatif import Tally, Way, compare, read_plan
-from nearcast.pipeline.whatif_log import Story, read_story
+from nearcast.pipeline.jobs.whatif import ReplayResult, WhatIfCase, compare, read_plan
+from nearcast.pipeline.jobs.whatif_log import ReplayLog, read_story
 from nearcast.retained import Policies, Rates, TopicPolicy, Weights, write_policies
 
 SPACE = Space(
@@ -69,7 +69,7 @@ def plan_of(cuts: int, version: int = 1) -> Plan:
     """Return a plan of one leaf, or of so many more."""
     random = np.random.default_rng(1)
     xs, ys = random.uniform(-0.99, 0.99, 400), random.uniform(-0.99, 0.99, 400)
-    counts = Counts.from_positions(BOUNDS, [], xs, ys, depth=4)
+    counts = CellCounts.from_positions(BOUNDS, [], xs, ys, depth=4)
     return Plan.build(BOUNDS, [], counts, capacity=500 if not cuts else 120, version=version)
 
 
@@ -82,13 +82,13 @@ def test_a_plan_that_cuts_a_path_costs_handovers_and_one_that_does_not_saves_the
     many = plan_of(1)
     middle = [int(leaf.rect.west >= 0) for leaf in many.leaves]
     cut = NamedPlan(many.with_brokers(middle), ("n1", "n2"))
-    done = compare(story, Way(cut), Way(whole), spaces=[SpaceSettings(space=SPACE)])
+    done = compare(story, WhatIfCase(cut), WhatIfCase(whole), spaces=[SpaceSettings(space=SPACE)])
 
     assert done.old.deliveries == done.candidate.deliveries == 40
     assert done.candidate.handovers < done.old.handovers
     assert (done.old.handovers, done.candidate.handovers) == (40, 0)
     assert done.candidate.messages_between < done.old.messages_between
-    again = compare(story, Way(cut), Way(cut), spaces=[SpaceSettings(space=SPACE)])
+    again = compare(story, WhatIfCase(cut), WhatIfCase(cut), spaces=[SpaceSettings(space=SPACE)])
     assert again.old == again.candidate == done.old
 
 
@@ -114,7 +114,7 @@ def test_a_policy_that_waits_saves_retained_copies(tmp_path: Path) -> None:
     newcomers_log(tmp_path)
     story = read_story([str(tmp_path)], 10_000)
     retained = [RetainedSettings(topics="news", hold_max_s=5.0)]
-    ways = (Way(policies=policies_that(action)) for action in (0, 1))
+    ways = (WhatIfCase(policies=policies_that(action)) for action in (0, 1))
     done = compare(story, *ways, retained=retained)
 
     assert done.old.retained_copies == 29
@@ -128,7 +128,7 @@ def test_a_story_may_be_cut_and_says_so(tmp_path: Path) -> None:
     story = read_story([str(tmp_path)], 50)
 
     assert (len(story.acts), story.left_out) == (50, 68)
-    assert isinstance(story, Story)
+    assert isinstance(story, ReplayLog)
 
 
 def test_a_log_without_events_is_refused(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_command_shows_both_side_by_side(tmp_path: Path) -> None:
     assert "handovers" in shown.output
     document = json.loads(told.output)
     assert document["nodes"] == ["n1", "n2"]
-    assert set(document["old"]) == set(Tally.__dataclass_fields__)
+    assert set(document["old"]) == set(ReplayResult.__dataclass_fields__)
 
 
 def test_the_command_wants_something_to_try_and_of_this_version(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from nearcast.retained import (
     Mode,
     Policies,
     Rates,
-    Reason,
     Release,
+    ReleaseReason,
     RetainedCopy,
     RetainedDelivery,
     TopicPolicy,
@@ -125,7 +125,7 @@ def test_silence_ends_a_wait_before_dmax() -> None:
         released += core.advance(wake)
         last = wake
 
-    assert released == [Release("t", ("anna",), Reason.QUIET)]
+    assert released == [Release("t", ("anna",), ReleaseReason.QUIET)]
     assert now + 3.0 < last < now + 5.0  # four mean intervals, not Dmax
 
 
@@ -137,7 +137,7 @@ def test_at_dmax_the_copy_is_sent() -> None:
 
     assert core.advance(math.nextafter(now + 10.0, 0)) == []
     assert core.wake_at() == now + 10.0
-    assert core.advance(now + 10.0) == [Release("t", ("anna",), Reason.DEADLINE)]
+    assert core.advance(now + 10.0) == [Release("t", ("anna",), ReleaseReason.DEADLINE)]
 
 
 def test_an_old_message_is_a_quiet_topic_whatever_its_arrival_says() -> None:
@@ -192,7 +192,7 @@ def test_a_publish_that_does_not_stand_in_lets_the_copy_go_first() -> None:
         core.on_subscribe("t", "anna", now, copy=RetainedCopy(qos=1), qos=2)
 
         released = core.on_publish("t", now + 1, retain=retain, qos=qos, missed=missed)
-        assert released == [Release("t", ("anna",), Reason.BEFORE_LIVE)]
+        assert released == [Release("t", ("anna",), ReleaseReason.BEFORE_LIVE)]
         assert core.advance(now + 30.0) == []
 
 
@@ -240,7 +240,7 @@ def test_a_kept_session_gets_the_copy_into_its_queue_unless_it_is_qos_0() -> Non
     core.on_subscribe("t", "bert", now, copy=RetainedCopy(qos=1), qos=0)
 
     queued = core.on_disconnect("anna", now + 1, session_kept=True)
-    assert queued == [Release("t", ("anna",), Reason.OFFLINE)]
+    assert queued == [Release("t", ("anna",), ReleaseReason.OFFLINE)]
     assert core.on_disconnect("bert", now + 1, session_kept=True) == []
     assert core.on_disconnect("nobody", now + 1, session_kept=True) == []
 
@@ -279,8 +279,8 @@ def test_newcomers_of_different_steps_have_deadlines_of_their_own() -> None:
     core.on_subscribe("t", "anna", now, copy=COPY)
     core.on_subscribe("t", "bert", now + 3.0, copy=COPY)
 
-    assert core.advance(now + 10.0) == [Release("t", ("anna",), Reason.DEADLINE)]
-    assert core.advance(now + 13.0) == [Release("t", ("bert",), Reason.DEADLINE)]
+    assert core.advance(now + 10.0) == [Release("t", ("anna",), ReleaseReason.DEADLINE)]
+    assert core.advance(now + 13.0) == [Release("t", ("bert",), ReleaseReason.DEADLINE)]
 
 
 def test_a_topics_own_table_overrules_the_general_policy() -> None:
@@ -306,7 +306,7 @@ def test_a_table_is_read_at_the_steps_held_and_the_age() -> None:
     assert answer == Wait(now + 10.0)
     assert core.advance(now + 1.0) == []
     assert core.wake_at() == pytest.approx(now + 2.0)
-    assert core.advance(now + 2.0) == [Release("t", ("b",), Reason.POLICY)]
+    assert core.advance(now + 2.0) == [Release("t", ("b",), ReleaseReason.POLICY)]
 
 
 def test_new_policies_release_whom_they_would_not_hold() -> None:
@@ -316,7 +316,7 @@ def test_new_policies_release_whom_they_would_not_hold() -> None:
 
     assert core.load(Policies(topics={"t": WAITING}), now + 0.5) == []
     released = core.load(Policies(topics={"t": SENDING}), now + 1.0)
-    assert released == [Release("t", ("anna",), Reason.POLICY)]
+    assert released == [Release("t", ("anna",), ReleaseReason.POLICY)]
     assert core.wake_at() is None
 
 
@@ -328,7 +328,7 @@ def test_a_longer_dmax_does_not_move_a_deadline_already_promised() -> None:
     settings["t"] = TopicSetting(Mode.WAIT, hold_max_s=100.0)
     core.load(Policies(), now + 1.0)
 
-    assert core.advance(now + 10.0) == [Release("t", ("anna",), Reason.DEADLINE)]
+    assert core.advance(now + 10.0) == [Release("t", ("anna",), ReleaseReason.DEADLINE)]
 
 
 def test_a_clock_set_back_does_not_make_anyone_wait_longer() -> None:
@@ -347,7 +347,7 @@ def test_a_clock_set_back_does_not_make_anyone_wait_longer() -> None:
         released = core.advance(wake)
 
     assert wakes[-1] == pytest.approx(back + 6.0)
-    assert released == [Release("t", ("anna",), Reason.DEADLINE)]
+    assert released == [Release("t", ("anna",), ReleaseReason.DEADLINE)]
 
 
 def test_a_clock_set_forward_releases_and_trusts_nothing_old() -> None:

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from nearcast.experiments.learned_retained import (
+from nearcast.model.errors import UnknownNameError
+from nearcast.papers.learned_retained.experiment import (
     POLICIES,
     claim_1,
     claim_2,
@@ -14,7 +15,6 @@ from nearcast.experiments.learned_retained import (
     sensitivity_points,
     topic_point,
 )
-from nearcast.model.errors import UnknownNameError
 
 
 def test_a_point_is_the_same_for_the_same_seed() -> None:

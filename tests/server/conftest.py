@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.processes import find_nats_server, free_port
+from nearcast.server.local_cluster import find_nats_server, free_port
 
 _SERVE = """
 import json, sys

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from nearcast.broker import Connection, LoginVerdict
 from nearcast.config import AuthSection, RuleSection
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.mqtt import Connect
-from nearcast.node import Connection, Verdict
 from nearcast.server import hash_password, is_password, read_users, set_password
-from nearcast.server.access import ConfiguredAccess
+from nearcast.server.auth.rules import ConfiguredAccess
 
 
 def test_a_password_is_known_by_its_hash_only() -> None:
@@ -57,13 +57,13 @@ local, remote = Connection(listener="0"), Connection(listener="1")
 @pytest.mark.parametrize(
     ("anonymous", "from_local", "from_remote"),
     [
-        ("loopback", Verdict.WELCOME, Verdict.FORBIDDEN),
-        ("always", Verdict.WELCOME, Verdict.WELCOME),
-        ("never", Verdict.FORBIDDEN, Verdict.FORBIDDEN),
+        ("loopback", LoginVerdict.WELCOME, LoginVerdict.FORBIDDEN),
+        ("always", LoginVerdict.WELCOME, LoginVerdict.WELCOME),
+        ("never", LoginVerdict.FORBIDDEN, LoginVerdict.FORBIDDEN),
     ],
 )
 def test_the_nameless_are_welcome_where_the_setting_says(
-    anonymous: str, from_local: Verdict, from_remote: Verdict
+    anonymous: str, from_local: LoginVerdict, from_remote: LoginVerdict
 ) -> None:
     access = ConfiguredAccess(AuthSection(anonymous=anonymous), {}, ["0"])  # type: ignore[arg-type]
 
@@ -75,21 +75,21 @@ def test_a_name_needs_its_password() -> None:
     access = ConfiguredAccess(AuthSection(), USERS, ["0"])
     good = Connect("c", user_name="ann", password=b"pw")
 
-    assert access.authenticate(good, local) is Verdict.LATER
-    assert access.check_password(good) is Verdict.WELCOME
+    assert access.authenticate(good, local) is LoginVerdict.LATER
+    assert access.check_password(good) is LoginVerdict.WELCOME
     assert access.identity(good, local) == "ann"
     wrong = Connect("c", user_name="ann", password=b"no")
-    assert access.check_password(wrong) is Verdict.WRONG_PASSWORD
+    assert access.check_password(wrong) is LoginVerdict.WRONG_PASSWORD
     unknown = Connect("c", user_name="eve", password=b"pw")
-    assert access.authenticate(unknown, local) is Verdict.LATER
-    assert access.check_password(unknown) is Verdict.WRONG_PASSWORD
-    assert access.authenticate(Connect("c", user_name="ann"), local) is Verdict.WRONG_PASSWORD
+    assert access.authenticate(unknown, local) is LoginVerdict.LATER
+    assert access.check_password(unknown) is LoginVerdict.WRONG_PASSWORD
+    assert access.authenticate(Connect("c", user_name="ann"), local) is LoginVerdict.WRONG_PASSWORD
 
 
 def test_a_name_that_nobody_has_checked_counts_for_nothing() -> None:
     access = ConfiguredAccess(AuthSection(), {}, ["0"])
 
-    assert access.authenticate(Connect("c", user_name="root"), local) is Verdict.WELCOME
+    assert access.authenticate(Connect("c", user_name="root"), local) is LoginVerdict.WELCOME
     assert access.identity(Connect("c", user_name="root"), local) is None
 
 
@@ -98,7 +98,7 @@ def test_a_certificate_is_a_name() -> None:
     shown = Connection(listener="1")
     shown.certificate_name = "ann"
 
-    assert access.authenticate(Connect("c"), shown) is Verdict.WELCOME
+    assert access.authenticate(Connect("c"), shown) is LoginVerdict.WELCOME
     assert access.identity(Connect("c"), shown) == "ann"
 
 

@@ -10,23 +10,25 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nearcast.broker import Broker, BrokerSettings, Connection, LoginVerdict
+from nearcast.broker.session.admission import Admission
 from nearcast.config import ListenerSection
-from nearcast.mqtt import Connect, Publish, encode_packet
-from nearcast.node import Connection, Node, NodeSettings, Verdict
-from nearcast.server.client_log import NodeEntrance
+from nearcast.mqtt import Connect, MqttProtocolError, Publish, ReasonCode, encode_packet
+from nearcast.server.auth.password_checks import MOST_WAITING, PasswordChecks, source_of
+from nearcast.server.client_log import BrokerAcceptPolicy
 from nearcast.server.clock import Clock
-from nearcast.server.listening import take_port, tls_context
-from nearcast.server.password_checks import MOST_WAITING, PasswordChecks, source_of
-from nearcast.server.processes import free_port
-from nearcast.server.tcp import MqttProtocol
-from nearcast.server.turns import Turns
+from nearcast.server.listeners import listener as listening
+from nearcast.server.listeners.listener import AcceptPolicy, take_port, tls_context
+from nearcast.server.listeners.tcp import MqttProtocol
+from nearcast.server.local_cluster import free_port
+from nearcast.server.loop_batches import LoopBatches
 
 HERE = "127.0.0.1"
 
@@ -74,13 +76,13 @@ def test_tls_websocket_and_connect_have_one_deadline_together(
 
 
 async def test_a_connection_counts_from_its_first_byte_of_tls(certificates: Path) -> None:
-    node = Node(NodeSettings(max_open_connections=3))
-    turns = Turns(node, Clock())
+    node = Broker(BrokerSettings(max_open_connections=3))
+    turns = LoopBatches(node, Clock())
     context = tls_context(
         ListenerSection.model_validate({"kind": "tls", **tls_files(certificates)})
     )
     door = await take_port("tls", HERE, 0, context)
-    await door.open(partial(MqttProtocol, turns, "0"), NodeEntrance(node))
+    await door.open(partial(MqttProtocol, turns, "0"), BrokerAcceptPolicy(node))
     idle = [await asyncio.open_connection(HERE, door.port) for _ in range(3)]
     reader, writer = await asyncio.open_connection(HERE, door.port)
 
@@ -91,6 +93,139 @@ async def test_a_connection_counts_from_its_first_byte_of_tls(certificates: Path
         one.close()
     door.close()
     turns.stop()
+
+
+class CountingContext(ssl.SSLContext):
+    """Counts the connections that have a state of TLS."""
+
+    states = 0
+
+    def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
+        self.states += 1
+        return super().wrap_bio(*given, **named)
+
+
+class Listener(AcceptPolicy):
+    """Keeps what is told of handshakes that came to nothing."""
+
+    def __init__(self, most_s: float = 60.0) -> None:
+        super().__init__()
+        self.most_s = most_s
+        self.told: list[str] = []
+
+    def timeout_s(self) -> float:
+        return self.most_s
+
+    def failed(self, address: str, problem: Exception) -> None:
+        self.told.append(str(problem))
+
+
+@contextlib.asynccontextmanager
+async def tls_door(certificates: Path, entrance: AcceptPolicy) -> AsyncIterator[tuple[int, Any]]:
+    """Open a door for TLS that echoes nothing; yield its port and its context."""
+    context = CountingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    door = await take_port("tls", HERE, 0, context)
+    await door.open(asyncio.Protocol, entrance)
+    yield door.port, context
+    door.close()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.005)
+
+
+def client_hello() -> tuple[ssl.SSLObject, ssl.MemoryBIO, bytes]:
+    """Return a client's state of TLS, what it reads from, and what it says first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return client, incoming, outgoing.read()
+
+
+async def test_a_client_costs_no_state_of_tls_before_its_hello_is_whole(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakes: list[socket.socket] = []
+    real = listening._is_readable
+
+    async def counted(accepted: socket.socket) -> None:
+        await real(accepted)
+        wakes.append(accepted)
+
+    monkeypatch.setattr(listening, "_is_readable", counted)
+    entrance = Listener()
+    async with tls_door(certificates, entrance) as (port, context):
+        client, incoming, hello = client_hello()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        await until(lambda: entrance.handshakes == 1)
+        for at in range(len(hello) - 1):
+            writer.write(hello[at : at + 1])
+            await writer.drain()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert context.states == 0
+        assert len(wakes) == 1, "its head; the rest wakes nobody before it is whole"
+        writer.write(hello[-1:])
+        incoming.write(await asyncio.wait_for(reader.read(1 << 16), 60))
+        assert context.states == 1
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        assert client.version() is not None
+        writer.close()
+        await until(lambda: not entrance.handshakes)
+    assert len(wakes) == 2
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00" + b"x" * 100])
+async def test_a_client_that_ends_before_its_hello_is_whole_is_forgotten(
+    certificates: Path, said: bytes
+) -> None:
+    entrance = Listener()
+    async with tls_door(certificates, entrance) as (port, _):
+        _, writer = await asyncio.open_connection(HERE, port)
+        await until(lambda: entrance.handshakes == 1)
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+        await until(lambda: not entrance.handshakes)
+    assert len(entrance.told) == 1
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\n", b"\x10\x0d\0\4MQTT", b"\x16\x03\x01\xff\xff"]
+)
+async def test_what_is_no_tls_is_refused_at_once(certificates: Path, said: bytes) -> None:
+    entrance = Listener()
+    async with tls_door(certificates, entrance) as (port, _):
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(said)
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        writer.close()
+        await until(lambda: not entrance.handshakes)
+    assert len(entrance.told) == 1
+
+
+async def test_a_hello_that_does_not_come_in_time_ends_the_connection(certificates: Path) -> None:
+    entrance = Listener(0.2)
+    async with tls_door(certificates, entrance) as (port, context):
+        clients = [await asyncio.open_connection(HERE, port) for _ in range(2)]
+        clients[1][1].write(b"\x16\x03\x01\x02")
+        for reader, writer in clients:
+            async with asyncio.timeout(30):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
+        await until(lambda: not entrance.handshakes)
+        assert context.states == 0
+    assert entrance.told == ["no ClientHello in time"] * 2
 
 
 # --- memory ---------------------------------------------------------------------------------
@@ -112,7 +247,7 @@ def kept_bytes(connection: Connection) -> int:
 
 
 def test_half_connects_cost_a_little_each_and_a_bounded_sum() -> None:
-    node = Node()
+    node = Broker()
     settings = node.state.settings
     packet = half_a_connect(60_000)
     crowd = [Connection(f"10.0.0.{number}:1") for number in range(1_000)]
@@ -140,7 +275,7 @@ def test_half_connects_cost_a_little_each_and_a_bounded_sum() -> None:
 
 
 def test_a_connect_in_tiny_pieces_costs_about_its_bytes() -> None:
-    node, connection = Node(), Connection()
+    node, connection = Broker(), Connection()
     packet = half_a_connect(14_000)
     node.open(connection, 1)
     most = 0
@@ -152,7 +287,7 @@ def test_a_connect_in_tiny_pieces_costs_about_its_bytes() -> None:
 
 
 def test_a_connect_above_the_limit_is_refused_by_its_length_alone() -> None:
-    node, connection = Node(), Connection()
+    node, connection = Broker(), Connection()
     node.open(connection, 1)
     node.receive(connection, b"\x10\x80\x80\x20", 1)  # 512 KiB
 
@@ -160,7 +295,7 @@ def test_a_connect_above_the_limit_is_refused_by_its_length_alone() -> None:
 
 
 def test_a_large_publish_right_behind_connect_is_no_connect() -> None:
-    node, connection = Node(), Connection()
+    node, connection = Broker(), Connection()
     node.open(connection, 1)
     large = encode_packet(Publish("a", b"x" * 500_000))
     node.receive(connection, encode_packet(Connect("c")) + large[:-1], 1)
@@ -168,6 +303,111 @@ def test_a_large_publish_right_behind_connect_is_no_connect() -> None:
 
     assert not connection.is_closing
     assert node.counters.publish_received == 1
+
+
+def test_so_many_connections_may_be_open_and_no_more() -> None:
+    node = Broker(BrokerSettings(max_open_connections=2))
+    crowd = [Connection(str(one)) for one in range(3)]
+    for one in crowd:
+        node.open(one, 1)
+    assert [one.is_closing for one in crowd] == [False, False, True]
+    assert node.counters.connects_refused == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"), [(110, None), (111, ReasonCode.SERVER_BUSY), (10, None)]
+)
+def test_the_pool_may_be_used_to_its_last_byte(size: int, reason: ReasonCode | None) -> None:
+    settings = BrokerSettings(newcomer_bytes=10, newcomers_bytes=100, max_connect_bytes=1_000)
+    assert _refusal(size, settings) is reason
+
+
+@pytest.mark.parametrize(("size", "reason"), [(1_010, None), (1_011, ReasonCode.PACKET_TOO_LARGE)])
+def test_one_newcomer_holds_a_connect_and_its_allowance(
+    size: int, reason: ReasonCode | None
+) -> None:
+    settings = BrokerSettings(newcomer_bytes=10, newcomers_bytes=1 << 20, max_connect_bytes=1_000)
+    assert _refusal(size, settings) is reason
+
+
+def _refusal(size: int, settings: BrokerSettings) -> ReasonCode | None:
+    connection = Connection("c")
+    connection.pending_bytes = size
+    try:
+        Admission().hold(connection, settings)
+    except MqttProtocolError as problem:
+        return problem.reason
+    return None
+
+
+def test_what_a_connect_in_pieces_holds_is_accounted_for_and_given_back() -> None:
+    settings = BrokerSettings(newcomer_bytes=1_000, newcomers_bytes=5_000)
+    node, connection = Broker(settings), Connection("c")
+    node.open(connection, 1)
+    packet = half_a_connect(4_000) + b"x"
+    for at in range(0, len(packet) - 1, 100):
+        held = at
+        assert node.admission.pool_bytes == max(0, held - settings.newcomer_bytes)
+        node.receive(connection, packet[at : min(at + 100, len(packet) - 1)], 1)
+    assert node.admission.pool_bytes > 2_000
+    node.receive(connection, packet[-1:], 1)
+    assert connection.session is not None
+    assert node.admission.pool_bytes == connection.pool_bytes == 0
+
+
+def test_a_connect_in_pieces_is_refused_as_soon_as_it_holds_too_much() -> None:
+    node, connection = (
+        Broker(BrokerSettings(newcomer_bytes=1_000, newcomers_bytes=500)),
+        Connection(),
+    )
+    node.open(connection, 1)
+    packet = half_a_connect(4_000)
+    sent = 0
+    while not connection.is_closing:
+        node.receive(connection, packet[sent : sent + 100], 1)
+        sent += 100
+    assert sent == 1_600
+    node.lost(connection, 1)
+    assert node.admission.pool_bytes == 0
+
+
+class Ending(asyncio.Transport):
+    """A transport that notes how it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.how: list[str] = []
+
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.how.append("eof")
+
+    def abort(self) -> None:
+        self.how.append("abort")
+
+
+@pytest.mark.parametrize(("is_late", "how"), [(True, "abort"), (False, "eof")])
+async def test_nobody_waits_for_the_end_of_a_client_that_came_too_late(
+    is_late: bool, how: str
+) -> None:
+    turns = LoopBatches(Broker(), Clock())
+    protocol = MqttProtocol(turns, "0")
+    transport = Ending()
+    protocol._transport = transport
+    turns.node.open(protocol._connection, 1)
+    if is_late:
+        turns.node.wake(1 << 40)
+    protocol.finish()
+    assert transport.how == [how]
+    moment = protocol._last_moment
+    protocol.connection_lost(None)
+    assert moment is None or moment.cancelled()
+    turns.stop()
 
 
 # --- passwords ------------------------------------------------------------------------------
@@ -184,16 +424,16 @@ class Checks:
 
     def __init__(self) -> None:
         self.checked: list[str] = []
-        self.answers: dict[str, Verdict] = {}
+        self.answers: dict[str, LoginVerdict] = {}
         self.go_on = threading.Semaphore(0)
         self.queue = PasswordChecks(self.check, self.answer)
 
-    def check(self, connect: Connect) -> Verdict:
+    def check(self, connect: Connect) -> LoginVerdict:
         assert self.go_on.acquire(timeout=60)
         self.checked.append(connect.client_id)
-        return Verdict.WELCOME
+        return LoginVerdict.WELCOME
 
-    def answer(self, connection: Connection, verdict: Verdict) -> None:
+    def answer(self, connection: Connection, verdict: LoginVerdict) -> None:
         assert connection.connect is not None
         self.answers[connection.connect.client_id] = verdict
 
@@ -226,7 +466,7 @@ async def test_one_address_has_a_limit_and_closed_connections_are_not_checked() 
     crowd = [asking(f"2001:db8::{number}", f"c{number}") for number in range(MOST_WAITING + 20)]
     for one in crowd:
         checks.queue.ask(one)
-    busy = [name for name, verdict in checks.answers.items() if verdict is Verdict.BUSY]
+    busy = [name for name, verdict in checks.answers.items() if verdict is LoginVerdict.BUSY]
     assert 20 - 4 <= len(busy) <= 20, "all of one IPv6 network; some are being checked"
     for one in crowd[10:]:
         one.is_closing = True
@@ -237,6 +477,44 @@ async def test_one_address_has_a_limit_and_closed_connections_are_not_checked() 
     await checks.wait_for(len(busy) + 11)
 
     assert sorted(checks.checked) == sorted([f"c{number}" for number in range(10)] + ["late"])
+    checks.stop()
+
+
+async def test_a_worker_stays_free_for_other_addresses() -> None:
+    checks = Checks()
+    started: list[str] = []
+    check = checks.queue.check
+
+    def noted(connect: Connect) -> LoginVerdict:
+        started.append(connect.client_id)
+        return check(connect)
+
+    checks.queue.check = noted
+    checks.queue._workers, checks.queue._most_of_one = 2, 1
+    for name in ("a1", "a2", "a3"):
+        checks.queue.ask(asking("10.0.0.1", name))
+    checks.queue.ask(asking("10.0.0.2", "b1"))
+    await until(lambda: len(started) == 2)
+    assert sorted(started) == ["a1", "b1"]
+    checks.stop()
+    await checks.wait_for(2)
+
+
+async def test_addresses_take_turns_and_nothing_is_kept_of_them() -> None:
+    checks = Checks()
+    checks.queue._workers = checks.queue._most_of_one = 1
+    gone = asking("10.0.0.1", "gone")
+    for one in (asking("10.0.0.1", "a1"), asking("10.0.0.1", "a2"), gone):
+        checks.queue.ask(one)
+    checks.queue.ask(asking("10.0.0.1", "a3"))
+    checks.queue.ask(asking("10.0.0.2", "b1"))
+    gone.is_closing = True
+    for count in range(1, 5):
+        checks.go_on.release()
+        await checks.wait_for(count)
+    assert checks.checked == ["a1", "a2", "b1", "a3"]
+    assert not checks.queue._running
+    assert not checks.queue._waiting
     checks.stop()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress, broker_figures
 from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
 from nearcast.mqtt import (
     Connack,
@@ -23,7 +24,6 @@ from nearcast.mqtt import (
     Publish,
     encode_packet,
 )
-from nearcast.server.client import Client, Target, broker_figures
 
 pytestmark = pytest.mark.server
 versions = pytest.mark.parametrize("version", list(ProtocolVersion))
@@ -31,8 +31,8 @@ versions = pytest.mark.parametrize("version", list(ProtocolVersion))
 
 @versions
 def test_messages_come_through_at_every_quality(all_doors: Any, version: ProtocolVersion) -> None:
-    target = Target(port=all_doors.port, version=version)
-    with Client(target) as receiver, Client(target) as sender:
+    target = BrokerAddress(port=all_doors.port, version=version)
+    with BlockingClient(target) as receiver, BlockingClient(target) as sender:
         receiver.subscribe(FilterRequest("t/#", 2))
         wanted = [Publish("t/x", b"%d" % number, number % 3) for number in range(1500)]
         assert sender.publish(wanted) == 1500
@@ -46,8 +46,8 @@ def test_messages_come_through_at_every_quality(all_doors: Any, version: Protoco
 
 
 def test_over_tls(all_doors: Any, certificates: Path) -> None:
-    target = Target(port=all_doors.ports["tls"], ca_file=certificates / "ca.pem")
-    with Client(target) as client:
+    target = BrokerAddress(port=all_doors.ports["tls"], ca_file=certificates / "ca.pem")
+    with BlockingClient(target) as client:
         client.subscribe(FilterRequest("s"))
         assert list(client.messages(0.1)) == []
         client.publish([Publish("s", b"still here")])
@@ -75,7 +75,7 @@ def test_in_a_pause_it_says_in_time_that_it_is_there() -> None:
         broker = threading.Thread(target=answer)
         broker.start()
         began = time.monotonic()
-        with Client(Target(port=door.getsockname()[1], keep_alive_s=1)) as client:
+        with BlockingClient(BrokerAddress(port=door.getsockname()[1], keep_alive_s=1)) as client:
             heard = [one.payload for one in islice(client.messages(60), 2)]
         broker.join()
     assert heard == [b"1", b"2"]
@@ -84,8 +84,8 @@ def test_in_a_pause_it_says_in_time_that_it_is_there() -> None:
 
 @versions
 def test_refusals_are_errors_in_words(all_doors: Any, version: ProtocolVersion) -> None:
-    target = Target(port=all_doors.port, version=version)
-    with Client(target) as client:
+    target = BrokerAddress(port=all_doors.port, version=version)
+    with BlockingClient(target) as client:
         with pytest.raises(PeerProtocolError, match="a#b"):
             client.subscribe(FilterRequest("a#b"))
         if version == 5:
@@ -95,11 +95,11 @@ def test_refusals_are_errors_in_words(all_doors: Any, version: ProtocolVersion) 
 
 def test_nobody_there_is_named() -> None:
     with pytest.raises(EnvironmentProblem, match="no connection"):
-        Client(Target(port=1))
+        BlockingClient(BrokerAddress(port=1))
 
 
 def test_figures_of_a_broker(all_doors: Any) -> None:
-    figures = broker_figures(Target(port=all_doors.port))
+    figures = broker_figures(BrokerAddress(port=all_doors.port))
 
     assert figures["version"].startswith("nearcast")
     assert "clients/connected" in figures

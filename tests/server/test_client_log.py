@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nearcast.broker import Broker, BrokerSettings, Connection, LoginVerdict
 from nearcast.config import AuthSection, RuleSection
 from nearcast.mqtt import (
     Connect,
@@ -25,11 +26,10 @@ from nearcast.mqtt import (
     Subscribe,
     encode_packet,
 )
-from nearcast.node import Connection, Node, NodeSettings, Verdict
-from nearcast.server.access import ConfiguredAccess
+from nearcast.server.auth.rules import ConfiguredAccess
 from nearcast.server.client_log import ClientLog
-from nearcast.server.logs import RateLimited, set_up_logging
-from nearcast.server.processes import free_port
+from nearcast.server.local_cluster import free_port
+from nearcast.server.log_format import RateLimited, set_up_logging
 
 V5 = ProtocolVersion.V5
 
@@ -40,7 +40,7 @@ class Watched:
     def __init__(self, level: str, form: str, access: Any = None) -> None:
         self.stream = StringIO()
         set_up_logging(form, level, self.stream)
-        self.node = Node(NodeSettings(), access=access)
+        self.node = Broker(BrokerSettings(), access=access)
         self.node.state.observer = ClientLog()
         self.now_ms = 1_000
 
@@ -125,8 +125,8 @@ def test_a_takeover_and_a_session_that_is_resumed_are_told(watch: Callable[..., 
 class Refusing:
     """Lets nobody in."""
 
-    def authenticate(self, _connect: Connect, _connection: Connection) -> Verdict:
-        return Verdict.WRONG_PASSWORD
+    def authenticate(self, _connect: Connect, _connection: Connection) -> LoginVerdict:
+        return LoginVerdict.WRONG_PASSWORD
 
 
 def test_refused_logins_are_told_with_name_and_address(watch: Callable[..., Watched]) -> None:

@@ -17,8 +17,8 @@ import pytest
 
 import nearcast
 from nearcast.mqtt import FilterRequest, Publish
-from nearcast.server import Client, Target
-from nearcast.server.processes import free_port
+from nearcast.server import BlockingClient, BrokerAddress
+from nearcast.server.local_cluster import free_port
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 CONFIGURATION = """
@@ -90,7 +90,9 @@ class People:
     """Clients a hundred metres apart, each of which wants what is near."""
 
     def __init__(self, port: int) -> None:
-        self.clients = [Client(Target(port=port, timeout_s=WAIT_S)) for _ in range(PEOPLE)]
+        self.clients = [
+            BlockingClient(BrokerAddress(port=port, timeout_s=WAIT_S)) for _ in range(PEOPLE)
+        ]
         for number, one in enumerate(self.clients):
             one.publish([Publish("$position", place(number), 1)])
             one.subscribe(FilterRequest("$near/150m/city/#"), FilterRequest("mark"))

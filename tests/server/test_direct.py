@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearcast.broker import Broker, Connection
+from nearcast.cluster.cluster import Cluster
+from nearcast.cluster.links import LinkTiming
 from nearcast.config import load
 from nearcast.model import NearcastError
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import Connect, FilterRequest, ProtocolVersion, Publish, Subscribe, encode_packet
-from nearcast.network.links import LinkTiming
-from nearcast.network.mesh import Mesh
-from nearcast.node import Connection, Node
-from nearcast.server import direct
 from nearcast.server.clock import Clock
-from nearcast.server.direct import Doors, Way
-from nearcast.server.turns import Turns
+from nearcast.server.cluster import direct_links
+from nearcast.server.cluster.direct_links import DirectConnection, DirectLinks
+from nearcast.server.loop_batches import LoopBatches
 
 DOOR = "127.0.0.1:0"
 WAIT_S = 60
@@ -33,7 +33,7 @@ PATIENT = LinkTiming(silence_ms=1_000_000)
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody go over NATS because this machine stood still for a second."""
-    monkeypatch.setattr(direct, "DIAL_S", WAIT_S)
+    monkeypatch.setattr(direct_links, "DIAL_S", WAIT_S)
 
 
 class Box:
@@ -75,11 +75,11 @@ class Side:
     """A node, its mesh, its turns and its door."""
 
     def __init__(self, name: str, nats: Nats, door: str | None) -> None:
-        self.node = Node()
-        self.mesh = Mesh(name, self.node, random=Random(name), timing=PATIENT)
+        self.node = Broker()
+        self.mesh = Cluster(name, self.node, random=Random(name), timing=PATIENT)
         self.clock = Clock()
-        self.turns = Turns(self.node, self.clock)
-        self.doors = Doors("net", door, self.mesh, self.turns, nats.ask, self.received)
+        self.turns = LoopBatches(self.node, self.clock)
+        self.doors = DirectLinks("net", door, self.mesh, self.turns, nats.ask, self.received)
         self._nats = nats
         nats.sides[name] = self
         self.turns.on_taken, self.turns.on_written = self.mesh.settle, self._send
@@ -256,7 +256,7 @@ async def test_a_link_that_begins_anew_has_a_connection_of_its_own():
 async def test_a_node_that_comes_back_with_another_door_is_reached_there(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(direct, "AGAIN_S", 1e9)
+    monkeypatch.setattr(direct_links, "AGAIN_S", 1e9)
     async with two("b") as (a, b, _):
         address, b.address = b.address, ""
         await linked(a, b)
@@ -321,7 +321,7 @@ async def test_a_link_over_nats_goes_on_directly_and_nothing_overtakes(late: int
 async def test_what_waits_for_frames_that_nats_has_lost_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(direct, "EARLY_S", 0.1)
+    monkeypatch.setattr(direct_links, "EARLY_S", 0.1)
     async with two("b") as (a, b, nats):
         address, b.address = b.address, ""
         await linked(a, b)
@@ -354,7 +354,7 @@ async def test_who_leaves_while_it_is_called_is_not_connected():
         found.set()
         await until(lambda: not a.doors._dialing)
         assert not a.doors.is_direct("b")
-        way = Way(a.doors, "b")
+        way = DirectConnection(a.doors, "b")
         a.doors.use(way)  # it was let in at the very last moment
         assert not a.doors.is_direct("b")
 
@@ -366,7 +366,7 @@ async def test_nobody_is_called_after_the_end():
         await until(lambda: not a.doors._ways)
         assert a.doors.send([("b", b"frame")]) == [("b", b"frame")]
         assert not a.doors._dialing
-        assert not a.doors.awaits(Way(a.doors))
+        assert not a.doors.awaits(DirectConnection(a.doors))
 
 
 async def test_the_last_words_are_heard():
@@ -398,7 +398,7 @@ async def test_a_door_on_all_addresses_is_told_as_one():
 
 
 async def test_with_a_wrong_key_they_talk_over_nats(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(direct, "DIAL_S", 0.2)
+    monkeypatch.setattr(direct_links, "DIAL_S", 0.2)
     async with two() as (a, b, nats):
         nats.key = "guess"
         await linked(a, b)
@@ -439,7 +439,7 @@ async def test_an_address_that_is_none_is_left_for_nats(address: str):
 
 
 async def test_a_door_that_says_nothing_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(direct, "DIAL_S", 0.2)
+    monkeypatch.setattr(direct_links, "DIAL_S", 0.2)
     loop = asyncio.get_running_loop()
     silent = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
     async with two("b") as (a, b, _):
@@ -453,7 +453,7 @@ async def test_a_door_that_says_nothing_is_left_after_a_while(monkeypatch: pytes
 async def test_a_door_that_was_shut_is_tried_again_while_the_link_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(direct, "AGAIN_S", 0.3)
+    monkeypatch.setattr(direct_links, "AGAIN_S", 0.3)
     async with two("b") as (a, b, nats):
         nats.is_there = False  # nobody to ask for the key, and no other way
         a.meet(b)
@@ -494,8 +494,8 @@ async def test_strangers_are_sent_away_and_nobody_notices(
 
 
 async def test_a_crowd_of_strangers_is_not_let_in(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(direct, "MOST_STRANGERS", 2)
-    monkeypatch.setattr(direct, "DIAL_S", 2 * WAIT_S)
+    monkeypatch.setattr(direct_links, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(direct_links, "DIAL_S", 2 * WAIT_S)
     async with two() as (a, b, _):
         host, _, port = b.address.rpartition(":")
         first = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
@@ -512,7 +512,7 @@ async def test_a_crowd_of_strangers_is_not_let_in(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(direct, "DIAL_S", 0.1)
+    monkeypatch.setattr(direct_links, "DIAL_S", 0.1)
     async with two("a") as (a, _, _):
         host, _, port = a.doors.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -539,19 +539,19 @@ class Frames:
         self.got: list[bytes] = []
         self.is_lost = False
 
-    def admits(self, _way: Way, line: bytes) -> bool:
+    def admits(self, _way: DirectConnection, line: bytes) -> bool:
         return line == b"hello\n"
 
-    def received(self, _way: Way, frame: bytes) -> None:
+    def received(self, _way: DirectConnection, frame: bytes) -> None:
         self.got.append(frame)
 
-    def lost(self, _way: Way) -> None:
+    def lost(self, _way: DirectConnection) -> None:
         self.is_lost = True
 
 
-def way_to(frames: Any) -> Way:
-    async def make() -> Way:
-        way = Way(frames)
+def way_to(frames: Any) -> DirectConnection:
+    async def make() -> DirectConnection:
+        way = DirectConnection(frames)
         way._transport = Written()  # type: ignore[assignment]
         return way
 

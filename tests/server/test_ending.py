@@ -31,7 +31,7 @@ from nearcast.mqtt import (
     Subscribe,
     encode_packet,
 )
-from nearcast.server.processes import free_port
+from nearcast.server.local_cluster import free_port
 
 pytestmark = pytest.mark.server
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5

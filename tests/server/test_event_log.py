@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ import pytest
 
 from nearcast.eventlog import segments
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import batch_header, open_segments, read_segment
-from nearcast.server import event_log, log_pump
-from nearcast.server.event_log import EventLog
+from nearcast.eventlog.segments import batch_header, is_complete, open_segments, read_segment
+from nearcast.server.eventlog import event_log, log_writer
+from nearcast.server.eventlog.event_log import EventLog
 
 pytestmark = pytest.mark.server
 
@@ -51,9 +52,9 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 def test_writer_and_reader_agree_on_the_form_of_a_segment() -> None:
-    assert log_pump.MAGIC == segments.MAGIC
-    assert log_pump.BATCH.format == segments.BATCH.format
-    assert log_pump.MARK == segments.MARK
+    assert log_writer.MAGIC == segments.MAGIC
+    assert log_writer.BATCH.format == segments.BATCH.format
+    assert log_writer.MARK == segments.MARK
 
 
 async def test_little_is_written_soon_without_another_turn(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_what_the_disk_refuses_leaves_a_gap(tmp_path: Path) -> None:
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     pump = subprocess.Popen(
         [
-            *(sys.executable, "-I", "-S", log_pump.__file__, str(tmp_path)),
+            *(sys.executable, "-I", "-S", log_writer.__file__, str(tmp_path)),
             *("n", "1", str(lock), "60", "1000000000"),
         ],
         stdin=subprocess.PIPE,
@@ -162,3 +163,75 @@ def test_what_the_disk_refuses_leaves_a_gap(tmp_path: Path) -> None:
     assert [len(one["payload"]) for one in rows(tmp_path, "events")] == [10, 20]
     assert numbers(tmp_path) == [1, 2, 3, 4]
     assert {one["reason"] for one in rows(tmp_path, "gaps")} == {"disk"}
+
+
+# --- the end --------------------------------------------------------------------------------
+
+
+async def test_the_end_does_not_wait_for_ever_for_a_disk_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = EventLog(tmp_path, "n", 1.0, 60.0)
+    os.kill(log._pump.pid, signal.SIGSTOP)
+    for _ in range(100):
+        note(log, 50_000)  # more than the pipe takes
+    monkeypatch.setattr(event_log, "END_S", 0.5)
+    began_s = time.monotonic()
+    log.close()
+    assert 0.4 < time.monotonic() - began_s < 20
+    assert "could not be written" in caplog.text
+    os.kill(log._pump.pid, signal.SIGCONT)
+    log._pump.wait(60)
+
+    monkeypatch.setattr(event_log, "END_S", 60.0)
+    EventLog(tmp_path, "n", 1.0, 60.0).close()
+    assert any("crash" in one["reason"] for one in rows(tmp_path, "gaps"))
+
+
+async def test_the_end_does_not_wait_for_ever_for_tables_and_the_next_start_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The writer starts without it (-S), the worker that makes tables sleeps in it.
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text("import time; time.sleep(600)")
+    monkeypatch.setenv("PYTHONPATH", f"{slow}:{os.environ.get('PYTHONPATH', '')}")
+    log = EventLog(tmp_path / "log", "n", 1.0, 60.0)
+    monkeypatch.undo()
+    monkeypatch.setattr(event_log, "END_S", 0.5)
+    note(log)
+    log.close()
+    (worker,) = _children(log._pump.pid)
+    assert "before its event log is turned into tables" in caplog.text
+    (left,) = open_segments(tmp_path / "log")
+    assert is_complete(left)
+
+    monkeypatch.setattr(event_log, "END_S", 60.0)
+    monkeypatch.setattr(event_log, "_LOCK_S", 5.0)
+    EventLog(tmp_path / "log", "n", 1.0, 60.0).close()  # nobody holds the lock
+    os.kill(worker, signal.SIGKILL)
+    log._pump.wait(60)
+    assert numbers(tmp_path / "log") == [1]
+    assert rows(tmp_path / "log", "gaps") == []
+    assert open_segments(tmp_path / "log") == []
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def test_a_segment_that_is_cut_short_is_not_complete(tmp_path: Path) -> None:
+    path = tmp_path / "open-n-00000001.log"
+    batch = batch_header(3, 5) + b"abc"
+    for data, expected in (
+        (b"", False),
+        (segments.MAGIC, False),
+        (segments.MAGIC + batch, False),
+        (segments.MAGIC + batch + batch_header(0, 5), True),
+        (segments.MAGIC + batch_header(0, 5), True),
+        (segments.MAGIC + batch_header(0, 5)[:-1], False),
+        (segments.MAGIC + batch_header(0, 5) + batch, False),
+    ):
+        path.write_bytes(data)
+        assert is_complete(path) is expected

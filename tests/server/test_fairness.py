@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
+from nearcast.broker import Broker, Connection
+from nearcast.broker.settings import BrokerSettings
 from nearcast.mqtt import Connect, FilterRequest, Publish, Subscribe, encode_packet
-from nearcast.node import Connection, Node
-from nearcast.node.settings import NodeSettings
-from nearcast.server import turns as turns_module
+from nearcast.server import loop_batches as turns_module
 from nearcast.server.clock import Clock
-from nearcast.server.turns import Turns
-from nearcast.server.websocket import WebSocketProtocol
+from nearcast.server.listeners.websocket import WebSocketProtocol
+from nearcast.server.loop_batches import LoopBatches
 
 PINGREQ, PINGRESP = b"\xc0\0", b"\xd0\0"
 
@@ -47,9 +47,9 @@ class Wire:
 class World:
     """A node on a loop, with wires instead of sockets."""
 
-    def __init__(self, settings: NodeSettings | None = None) -> None:
-        self.node = Node(settings or NodeSettings())
-        self.turns = Turns(self.node, Clock())
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.node = Broker(settings or BrokerSettings())
+        self.turns = LoopBatches(self.node, Clock())
         self.journal: list[tuple[str, bytes]] = []
 
     async def connect(self, name: str) -> tuple[Connection, Wire]:
@@ -75,7 +75,7 @@ class World:
 
 def run(story: Callable[[World], Coroutine[Any, Any, None]], **settings: int) -> None:
     async def tell() -> None:
-        world = World(NodeSettings(**settings))  # type: ignore[arg-type]
+        world = World(BrokerSettings(**settings))  # type: ignore[arg-type]
         try:
             await story(world)
         finally:
@@ -104,12 +104,14 @@ def test_a_bystander_is_answered_in_the_middle_of_a_flood() -> None:
 
 def test_large_reads_of_many_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "_BULK_S", 1e-9)
+    monkeypatch.setattr(turns_module, "_SLICE_S", 60.0)  # each by itself is no flood
 
     async def story(world: World) -> None:
         crowd = [await world.connect(str(one)) for one in range(5)]
         for connection, _ in crowd:
             world.turns.read(connection, PINGREQ * 20_000)
         assert sum(connection.is_waiting for connection, _ in crowd) >= 4
+        assert all(wire.is_read != connection.is_waiting for connection, wire in crowd)
         await world.quiet()
         assert all(wire.data == PINGRESP * 20_000 and wire.is_read for _, wire in crowd)
 
@@ -130,6 +132,7 @@ def test_what_a_client_has_sent_counts_though_its_connection_is_lost() -> None:
         assert wire.data == encode_packet(Publish("last", b"word"))
         assert "flood" not in world.node.state.sessions
         assert flood not in world.node.state.connections
+        assert not world.turns._gone
 
     run(story)
 
@@ -145,6 +148,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_from() -> None:
             sent += 1
         assert sent == 6  # 2,000 bytes each
         assert not wire.data
+        world.turns.look_after(deaf)
         assert world.node.counters.unread == 1
         world.turns.resumed(deaf)
         assert wire.is_read
@@ -207,6 +211,118 @@ def test_messages_that_wait_for_a_slow_subscriber_are_no_answers() -> None:
         assert wire.is_read
 
     run(story, max_answer_bytes=10_000)
+
+
+def test_a_client_that_reads_its_many_answers_is_read_from() -> None:
+    async def story(world: World) -> None:
+        flood, wire = await world.connect("flood")
+        world.turns.read(flood, PINGREQ * 100_000)
+        assert flood.is_waiting
+        await world.quiet()
+        assert wire.data == PINGRESP * 100_000
+        assert wire.is_read
+
+    run(story, max_answer_bytes=100)
+
+
+def test_who_waited_without_being_held_is_held_if_its_answers_are_unread() -> None:
+    async def story(world: World) -> None:
+        deaf, wire = await world.connect("deaf")
+        deaf.is_paused = True
+        world.node.put_off(deaf, PINGREQ * 100, world.turns.now_ms)
+        assert wire.is_read
+        world.turns.schedule()
+        await world.quiet()
+        assert not wire.is_read
+
+    run(story, max_answer_bytes=100)
+
+
+def test_a_connection_that_closes_is_read_to_its_end() -> None:
+    async def story(world: World) -> None:
+        closing, wire = await world.connect("closing")
+        closing.is_waiting = closing.is_closing = True
+        world.turns.look_after(closing)
+        assert wire.is_read
+        closing.is_waiting = False
+
+    run(story)
+
+
+class Ticks:
+    """A clock that goes on by about a millisecond whenever it is asked."""
+
+    def __init__(self) -> None:
+        self.now_s = 1.0
+
+    def __call__(self) -> float:
+        self.now_s += 1 / 1_024
+        return self.now_s
+
+
+def test_each_that_waits_has_a_slice_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "perf_counter", Ticks())
+    monkeypatch.setattr(turns_module, "_BULK_S", 1.0)
+    monkeypatch.setattr(turns_module, "_SLICE_S", 4 / 1_024)
+
+    async def story(world: World) -> None:
+        crowd = [await world.connect(str(one)) for one in range(3)]
+        for connection, _ in crowd:
+            world.node.put_off(connection, PINGREQ * 100, world.turns.now_ms)
+        world.turns._serve()
+        world.turns.end()
+        assert [len(wire.data) // 2 for _, wire in crowd] == [5, 5, 5]
+        await world.quiet()
+        assert all(wire.data == PINGRESP * 100 for _, wire in crowd)
+
+    run(story)
+
+
+def test_a_slice_begins_with_whatever_comes_though_the_last_one_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns_module, "_SLICE_S", 60.0)
+
+    async def story(world: World) -> None:
+        done: list[int] = []
+        client, _ = await world.connect("c")
+        world.turns._slice_until_s = 1e-9
+        world.turns.read(client, PINGREQ * 3)
+        assert not client.is_waiting
+
+        def work() -> Iterator[None]:
+            for one in range(3):
+                done.append(one)
+                yield
+
+        world.turns._slice_until_s = 1e-9
+        world.turns.work(work())
+        assert done == [0, 1, 2]
+        world.node.state.timers.at(1, done.append, 3)
+        world.turns._slice_until_s = 1e-9
+        world.turns._wake()
+        assert done == [0, 1, 2, 3]
+
+    run(story)
+
+
+def test_an_alarm_that_is_not_needed_any_more_is_cancelled() -> None:
+    async def story(world: World) -> None:
+        await world.connect("c")
+        await world.quiet()
+        now_ms = world.turns.now_ms
+        alarms = [world.turns._alarm]
+        for delay_ms in (5_000, 3_000):
+            world.node.state.timers.at(now_ms + delay_ms, print, None)
+            world.turns.end()
+            alarms.append(world.turns._alarm)
+        assert len(set(alarms)) == 3
+        assert [one is None or one.cancelled() for one in alarms] == [True, True, False]
+        world.turns.stop()
+        assert alarms[-1] is not None
+        assert alarms[-1].cancelled()
+
+    run(story)
 
 
 class Transport:

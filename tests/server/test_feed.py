@@ -19,20 +19,20 @@ from hypothesis import strategies as st
 from nats.aio.client import Client as Nats
 from nats.js.errors import NotFoundError
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.config import Configuration
 from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
 from nearcast.mqtt import FilterRequest, Properties, Publish
-from nearcast.server.client import Client, Target
-from nearcast.server.feed import RETRY_S
-from nearcast.server.feed_messages import (
+from nearcast.server.feed.messages import (
     VERSION,
     Publication,
     decode_publication,
     encode_publication,
     stream_name,
 )
-from nearcast.server.feed_numbers import FeedNumbers
-from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
+from nearcast.server.feed.numbers import FeedNumbers
+from nearcast.server.feed.sender import RETRY_S
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
 
@@ -58,11 +58,11 @@ SIZES = {"nearcast": "64MiB", "tight": "20KiB", "absurd": "900000GiB"}
 class Town:
     """Two nodes of one network, and networks with little and with too much room in JetStream."""
 
-    fleet: Fleet
+    fleet: LocalCluster
     address: str
     nats_port: int
     folder: Path
-    nodes: dict[str, Child]
+    nodes: dict[str, ChildProcess]
 
     def begin(self, name: str, port: int, network: str = "nearcast") -> None:
         config = self.folder / f"{network}.toml"
@@ -92,8 +92,8 @@ class Town:
         with self.client(name) as client:
             client.publish(messages)
 
-    def client(self, name: str) -> Client:
-        return Client(Target(port=self.nodes[name].port, timeout_s=WAIT_S))
+    def client(self, name: str) -> BlockingClient:
+        return BlockingClient(BrokerAddress(port=self.nodes[name].port, timeout_s=WAIT_S))
 
     def end(self) -> int:
         """Return how many messages the feed has had."""
@@ -165,7 +165,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     except EnvironmentProblem:
         pytest.skip("nats-server is not installed (make setup)")
     folder = tmp_path_factory.mktemp("town")
-    with Fleet(folder) as fleet:
+    with LocalCluster(folder) as fleet:
         nats_port = free_port()
         town = Town(fleet, fleet.start_nats(nats_port), nats_port, folder, {})
         for name, network in (("a", "nearcast"), ("b", "nearcast")):
@@ -265,7 +265,7 @@ def test_a_jetstream_without_room_is_said_once_and_clients_are_served(town: Town
     town.publish("absurd", *plain(20))
 
 
-def _problems(node: Child) -> list[str]:
+def _problems(node: ChildProcess) -> list[str]:
     """Return why the feed stood still, each time that it was said."""
     lines = node.log.read_text().splitlines()
     return [one.partition("waits: ")[2] for one in lines if "the feed stands still" in one]
@@ -303,7 +303,7 @@ def test_a_message_that_comes_again_keeps_its_number_over_restarts(tmp_path: Pat
 
 
 def test_the_file_of_numbers_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nearcast.server.feed_numbers._MOST_BYTES", 1_000)
+    monkeypatch.setattr("nearcast.server.feed.numbers._MOST_BYTES", 1_000)
     path = tmp_path / "numbers"
     numbers = FeedNumbers(path)
     for number in range(500):

@@ -1,12 +1,12 @@
 """A node's figures count clients; other nodes, which have sessions as well, are none."""
 
 import pytest
+from tests.support.simulated_city import SimulatedCity
 
-from nearcast.server.figures import prometheus_text, sys_topics
-from nearcast.simulator.city import City
+from nearcast.server.metrics.exposition import prometheus_text, sys_topics
 
 
-def clients(city: City, name: str) -> dict[str, str]:
+def clients(city: SimulatedCity, name: str) -> dict[str, str]:
     """Return what a node says of its clients in both ways; both must agree."""
     node = city.nodes[name].node
     figures = {
@@ -28,11 +28,11 @@ def counts(total: int, connected: int) -> dict[str, str]:
 
 
 @pytest.fixture
-def city() -> City:
-    return City(3)
+def city() -> SimulatedCity:
+    return SimulatedCity(3)
 
 
-def test_other_nodes_are_no_clients_whether_they_are_there_or_away(city: City):
+def test_other_nodes_are_no_clients_whether_they_are_there_or_away(city: SimulatedCity):
     assert clients(city, "n0") == counts(0, 0)
     city.client("ann", "n0", "news/#")
     bob = city.client("bob", "n0", "news/#")
@@ -46,7 +46,7 @@ def test_other_nodes_are_no_clients_whether_they_are_there_or_away(city: City):
     assert clients(city, "n0") == counts(2, 1)
 
 
-def test_other_nodes_are_no_clients_in_what_comes_back_from_the_journal(city: City):
+def test_other_nodes_are_no_clients_in_what_comes_back_from_the_journal(city: SimulatedCity):
     city.client("ann", "n0", "news/#")
     city.run(100)
     city.crash("n0")

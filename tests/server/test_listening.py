@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from nearcast.broker import Broker
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.node import Node
-from nearcast.server import listening
-from nearcast.server.client_log import NodeEntrance
-from nearcast.server.listening import take_port
+from nearcast.server.client_log import BrokerAcceptPolicy
+from nearcast.server.listeners import listener
+from nearcast.server.listeners.listener import take_port
 
 HERE = "127.0.0.1"
 loops = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -111,7 +111,7 @@ def test_an_address_of_another_machine_is_told_of(make_loop: MakeLoop):
 async def test_a_port_on_which_nothing_could_be_accepted_is_served_again_after_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(listening, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(listener, "_PAUSE_S", 0.05)
     door = await take_port("tcp", HERE, 0)
     await door.open(Greeter)
     for taken in door._sockets:
@@ -124,7 +124,7 @@ async def test_a_port_on_which_nothing_could_be_accepted_is_served_again_after_a
 
 
 def test_a_connection_that_is_closed_at_once_is_counted():
-    node = Node()
-    NodeEntrance(node).refused()
+    node = Broker()
+    BrokerAcceptPolicy(node).refused()
 
     assert node.counters.connects_refused == 1

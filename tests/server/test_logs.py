@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nearcast.server.logs import set_up_logging
+from nearcast.server.log_format import set_up_logging
 
 
 @pytest.fixture(autouse=True)

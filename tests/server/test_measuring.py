@@ -13,8 +13,13 @@ import pytest
 
 from nearcast.config import Configuration, LogSection
 from nearcast.mqtt import Connect, FilterRequest, Publish, Subscribe, encode_packet
-from nearcast.server.measuring import BOUNDS_S, Histogram, LoopDelay, process_lines
-from nearcast.server.processes import free_port
+from nearcast.server.local_cluster import free_port
+from nearcast.server.metrics.measurements import (
+    BOUNDS_S,
+    LatencyHistogram,
+    LoopDelay,
+    process_lines,
+)
 
 
 def buckets(text: str, name: str) -> dict[str, int]:
@@ -23,7 +28,7 @@ def buckets(text: str, name: str) -> dict[str, int]:
 
 
 def test_a_histogram_counts_up_to_each_bound() -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     histogram.add(0.0001)
     histogram.add(0.003, 5)
     histogram.add(100.0)

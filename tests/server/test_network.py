@@ -24,14 +24,14 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
-from nearcast.locality import Counts, Plan, plan_to_json
+from nearcast.locality import CellCounts, Plan, plan_to_json
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server import processes
-from nearcast.server.nats_admin import look
-from nearcast.server.nats_connection import close, connect
-from nearcast.server.nats_members import LinkState, Member, open_bucket
-from nearcast.server.nats_settings import PLAN, SharedSettings
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server import local_cluster
+from nearcast.server.cluster.nats_admin import look
+from nearcast.server.cluster.nats_connection import close, connect
+from nearcast.server.cluster.nats_members import LinkState, MemberRecord, open_bucket
+from nearcast.server.cluster.nats_settings import PLAN, SharedSettings
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -101,13 +101,13 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.fleet = Fleet(directory)
+        self.fleet = LocalCluster(directory)
         self.nats_port = free_port()
         self.address = self.fleet.start_nats(self.nats_port)
         self.ports: dict[str, int] = {}
         self.clients: list[Listener] = []
 
-    def start(self, *names: str, config: Path | None = None) -> list[Child]:
+    def start(self, *names: str, config: Path | None = None) -> list[ChildProcess]:
         children = []
         for name in names:
             port = self.ports.setdefault(name, free_port())
@@ -119,7 +119,7 @@ class World:
             )
         return children
 
-    def restart(self, name: str) -> Child:
+    def restart(self, name: str) -> ChildProcess:
         """Start a node again that has ended; its log begins anew."""
         self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
         return self.start(name)[0]
@@ -136,10 +136,10 @@ class World:
             for other in names - {one.name}
         )
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[MemberRecord]:
         return asyncio.run(look(NetworkSection(join=[self.address])))
 
-    def node(self, name: str) -> Child:
+    def node(self, name: str) -> ChildProcess:
         return next(one for one in self.fleet.nodes if one.name == name)
 
     def kill(self, name: str) -> None:
@@ -435,7 +435,7 @@ def test_nodes_that_do_not_fit_are_refused_by_name_and_the_rest_goes_on(
         '[[space]]\nname = "shops"\ntopics = "shops/#"\n'
         "[space.attributes]\nprice = { low = 0, high = 10 }\n"
     )
-    with Fleet(tmp_path) as strangers:
+    with LocalCluster(tmp_path) as strangers:
         impostor = strangers.start_node("a", free_port(), three.address)
         port = free_port()
         odd = strangers.start_node("odd", port, three.address, config)
@@ -460,7 +460,7 @@ def test_a_node_without_nats_serves_its_clients_and_joins_when_it_comes(
     three: World, tmp_path: Path
 ):
     port = free_port()
-    with Fleet(tmp_path) as alone:
+    with LocalCluster(tmp_path) as alone:
         node = alone.start_node("late", port, f"nats://127.0.0.1:{(nats_port := free_port())}")
         alone.wait_until_ready()
         listener = Listener(port)
@@ -601,7 +601,7 @@ def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(
             [(n % 17) / 10 - 0.8 for n in range(200)],
             [(n % 13) / 10 - 0.6 for n in range(200)],
         )
-        counts = Counts.from_positions(area, [], *places, depth=4)
+        counts = CellCounts.from_positions(area, [], *places, depth=4)
         (tmp_path / "plan.json").write_text(plan_to_json(Plan.build(area, [], counts, capacity=40)))
         code, said = nodes_command(world, "--plan", str(tmp_path / "plan.json"))
         assert (code, said.strip()) == (0, "Plan 1 is shared with a, b.")
@@ -631,7 +631,7 @@ async def _share(address: str, data: bytes) -> None:
 
 def two_free_ports() -> int:
     """Return a port that is free, as is the next."""
-    return next(first for first in iter(free_port, 0) if processes._take(first + 1))
+    return next(first for first in iter(free_port, 0) if local_cluster._take(first + 1))
 
 
 def test_up_starts_a_network_says_where_it_is_and_leaves_nothing_running(tmp_path: Path):

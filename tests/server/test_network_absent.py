@@ -17,9 +17,9 @@ import pytest
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyMissingError
-from nearcast.server.nats_admin import forget_node, look
-from nearcast.server.nats_members import LinkState
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server.cluster.nats_admin import forget_node, look
+from nearcast.server.cluster.nats_members import LinkState
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -38,8 +38,8 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(tmp_path / "fleet") as fleet:
+def fleet(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "fleet") as fleet:
         yield fleet
 
 
@@ -52,14 +52,16 @@ def is_linked(address: str, name: str, other: str) -> bool:
     return links_of(address, name).get(other, LinkState()).is_up
 
 
-def kill(fleet: Fleet, child: Child) -> None:
+def kill(fleet: LocalCluster, child: ChildProcess) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.end(5)
     fleet.nodes.remove(child)
 
 
 @pytest.mark.parametrize("reason", ["port", "certificate"])
-def test_a_node_that_cannot_listen_was_never_there(fleet: Fleet, tmp_path: Path, reason: str):
+def test_a_node_that_cannot_listen_was_never_there(
+    fleet: LocalCluster, tmp_path: Path, reason: str
+):
     address = fleet.start_nats(free_port())
     a = fleet.start_node("a", free_port(), address)
     fleet.wait_until_ready()
@@ -95,7 +97,7 @@ def test_a_node_that_cannot_listen_was_never_there(fleet: Fleet, tmp_path: Path,
 
 
 def test_a_node_that_is_away_is_known_by_who_has_begun_anew_until_it_is_forgotten(
-    fleet: Fleet, tmp_path: Path
+    fleet: LocalCluster, tmp_path: Path
 ):
     config = tmp_path / "kept.toml"
     config.write_text('[durability]\nmode = "process"\n')

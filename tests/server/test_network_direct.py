@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.config import NetworkSection
 from nearcast.mqtt import FilterRequest, Publish
-from nearcast.server.client import Client, Target
-from nearcast.server.nats_admin import look
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server.cluster.nats_admin import look
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -26,7 +26,7 @@ Wait = Callable[[Callable[[], object]], None]
 class Trio:
     """Nodes a and b with doors, node c without."""
 
-    def __init__(self, directory: Path, fleet: Fleet, wait_for: Wait) -> None:
+    def __init__(self, directory: Path, fleet: LocalCluster, wait_for: Wait) -> None:
         self.fleet = fleet
         self.wait_for = wait_for
         self._config = directory / "door.toml"
@@ -37,7 +37,7 @@ class Trio:
         fleet.wait_until_ready()
         self.wait_for_links()
 
-    def start(self, name: str) -> Child:
+    def start(self, name: str) -> ChildProcess:
         config = None if name == "c" else self._config
         return self.fleet.start_node(name, self._ports[name], self.address, config)
 
@@ -49,22 +49,22 @@ class Trio:
         links = [link for one in members for link in one.links.values()]
         return len(links) == 6 and all(one.is_up and one.is_direct for one in links)
 
-    def reader(self, name: str, *, fresh: bool = True) -> Client:
-        target = Target(
+    def reader(self, name: str, *, fresh: bool = True) -> BlockingClient:
+        target = BrokerAddress(
             port=self._ports[name],
             client_id=f"r{name}",
             session_expiry_s=900,
             clean_start=fresh,
             timeout_s=WAIT_S,
         )
-        return Client(target)
+        return BlockingClient(target)
 
     def publish(self, name: str, numbers: range) -> None:
-        with Client(Target(port=self._ports[name], timeout_s=WAIT_S)) as client:
+        with BlockingClient(BrokerAddress(port=self._ports[name], timeout_s=WAIT_S)) as client:
             client.publish(Publish("t", str(one).encode(), 1) for one in numbers)
 
 
-def take(client: Client, count: int) -> list[int]:
+def take(client: BlockingClient, count: int) -> list[int]:
     """Return the next messages, without what comes again; fewer if no more come."""
     got: dict[int, None] = {}
     for one in client.messages(WAIT_S):
@@ -77,7 +77,7 @@ def take(client: Client, count: int) -> list[int]:
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory, wait_for: Wait) -> Iterator[Trio]:
     directory = tmp_path_factory.mktemp("trio")
-    with Fleet(directory) as fleet:
+    with LocalCluster(directory) as fleet:
         yield Trio(directory, fleet, wait_for)
 
 

@@ -19,8 +19,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.nats_connection import connect
-from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
+from nearcast.server.cluster.nats_connection import connect
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
 
@@ -34,7 +34,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def start_closed_nats(directory: Path, certificates: Path) -> Child:
+def start_closed_nats(directory: Path, certificates: Path) -> ChildProcess:
     """Start a NATS that encrypts, shows a certificate and asks for user and password."""
     port = free_port()
     (directory / "nats.conf").write_text(
@@ -44,7 +44,7 @@ def start_closed_nats(directory: Path, certificates: Path) -> Child:
         'authorization {user: "node", password: "secret"}\n'
     )
     command = [find_nats_server(), "-c", str(directory / "nats.conf")]
-    return Child("nats", port, command, directory / "nats.log")
+    return ChildProcess("nats", port, command, directory / "nats.log")
 
 
 def configuration(directory: Path, certificates: Path, name: str, password: str) -> Path:
@@ -76,7 +76,7 @@ def test_members_join_through_a_closed_door_and_a_stranger_is_told_why_not(
         address = f"tls://127.0.0.1:{nats.port}"
         member = configuration(tmp_path, certificates, "member", "secret")
         guess = configuration(tmp_path, certificates, "guess", "guess")
-        with Fleet(tmp_path) as fleet:
+        with LocalCluster(tmp_path) as fleet:
             a = fleet.start_node("a", free_port(), address, member)
             b = fleet.start_node("b", free_port(), address, member)
             stranger = fleet.start_node("stranger", free_port(), address, guess)
@@ -176,7 +176,7 @@ def test_members_show_a_credentials_file_and_one_that_nobody_signed_opens_nothin
         + accounts.configuration()
     )
     command = [find_nats_server(), "-c", str(tmp_path / "nats.conf")]
-    nats = Child("nats", port, command, tmp_path / "nats.log")
+    nats = ChildProcess("nats", port, command, tmp_path / "nats.log")
     configs = {}
     for name, account in (("member", accounts.members), ("guess", Key(nkeys.PREFIX_BYTE_ACCOUNT))):
         path = write_credentials(tmp_path / f"{name}.creds", account)
@@ -185,7 +185,7 @@ def test_members_show_a_credentials_file_and_one_that_nobody_signed_opens_nothin
     try:
         wait_for(lambda: nats.has_said("Server is ready"))
         address = f"nats://127.0.0.1:{nats.port}"
-        with Fleet(tmp_path) as fleet:
+        with LocalCluster(tmp_path) as fleet:
             a = fleet.start_node("a", free_port(), address, configs["member"])
             b = fleet.start_node("b", free_port(), address, configs["member"])
             stranger = fleet.start_node("stranger", free_port(), address, configs["guess"])

@@ -36,8 +36,10 @@ def found(seconds: int, *options: str) -> dict[str, Any]:
 
 @pytest.mark.server
 @pytest.mark.timeout(FAULTS_S + 1_500)
-def test_nothing_is_lost_doubled_misplaced_or_out_of_order_and_the_nodes_logs_say_so_too():
-    told = found(FAULTS_S, "--audit")
+def test_nothing_is_lost_doubled_misplaced_or_out_of_order_and_the_nodes_logs_say_so_too(
+    tmp_path: Path,
+):
+    told = found(FAULTS_S, "--audit", "--directory", str(tmp_path))  # to look at if it fails
 
     assert (told["wrong"], told["examples"], told["unsettled"]) == ({}, [], 0), told["story"]
     assert told["mended"]

@@ -16,12 +16,12 @@ import pytest
 from nearcast.config import NetworkSection
 from nearcast.model.errors import FileFormatError
 from nearcast.retained import Policies, policies_to_text, write_policies
-from nearcast.server.nats_admin import share_policies
-from nearcast.server.nats_connection import close, connect
-from nearcast.server.nats_members import open_bucket
-from nearcast.server.nats_settings import POLICIES, SharedSettings
-from nearcast.server.policies import PolicyFile
-from nearcast.server.processes import Fleet, free_port
+from nearcast.server.cluster.nats_admin import share_policies
+from nearcast.server.cluster.nats_connection import close, connect
+from nearcast.server.cluster.nats_members import open_bucket
+from nearcast.server.cluster.nats_settings import POLICIES, SharedSettings
+from nearcast.server.learned.policy_file import PolicyFile
+from nearcast.server.local_cluster import LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -118,7 +118,7 @@ def test_the_command_reaches_running_nodes_and_those_that_come_later(tmp_path: P
     write_policies(Policies(discount=0.5), path)
     (tmp_path / "own").mkdir()
     write_policies(Policies(), tmp_path / "own" / "policies.json")
-    with Fleet(tmp_path) as fleet:
+    with LocalCluster(tmp_path) as fleet:
         address = fleet.start_nats(free_port())
         first, own = (fleet.start_node(name, free_port(), address, config) for name in ("a", "own"))
         fleet.wait_until_ready()

@@ -14,8 +14,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from nearcast.server.network import JOIN_S
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server.cluster.runtime import JOIN_S
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -31,12 +31,12 @@ class Network:
     def __init__(self, directory: Path, wait_for: Wait) -> None:
         self.directory = directory
         self.wait_for = wait_for
-        self.fleet = Fleet(directory)
+        self.fleet = LocalCluster(directory)
         self.address = self.fleet.start_nats(free_port())
         self.ports: dict[str, int] = {}
         self.config: Path | None = None
 
-    def begin(self, name: str, prelude: str = "") -> Child:
+    def begin(self, name: str, prelude: str = "") -> ChildProcess:
         """Start a node without waiting for it."""
         self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
         port = self.ports.setdefault(name, free_port())
@@ -47,7 +47,7 @@ class Network:
             self.begin(name)
         self.fleet.wait_until_ready()
 
-    def node(self, name: str) -> Child:
+    def node(self, name: str) -> ChildProcess:
         return next(one for one in self.fleet.nodes if one.name == name)
 
     def end(self, *names: str) -> None:
@@ -141,7 +141,7 @@ def test_a_node_waits_for_the_only_one_that_has_them_if_that_is_slow(network: Ne
     holder = network.node("a").pid
     stops_it_as_it_joins = f"""
 import os, signal
-import nearcast.server.network as network
+import nearcast.server.cluster.runtime as network
 joined = network.Network._joined
 def stop_and_join(self):
     os.kill({holder}, signal.SIGSTOP)
@@ -159,7 +159,7 @@ network.Network._joined = stop_and_join
 def test_a_node_does_not_wait_for_ever_and_says_whom_it_did_not_wait_for(network: Network):
     network.start("a")
     deaf = """
-import nearcast.server.network as network
+import nearcast.server.cluster.runtime as network
 network.JOIN_S = 1.0
 network.Network._received = lambda *_: None
 """

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,25 +23,25 @@ from nearcast.model.errors import (
     KeyInUseError,
     KeyMissingError,
 )
-from nearcast.server import nats_frames, nats_members, nats_settings
-from nearcast.server.nats_admin import ask_to_leave, forget_node, look
-from nearcast.server.nats_connection import NatsConnection, close, connect
-from nearcast.server.nats_frames import FrameCarrier
-from nearcast.server.nats_members import (
+from nearcast.server.cluster import nats_frames, nats_members, nats_settings
+from nearcast.server.cluster.nats_admin import ask_to_leave, forget_node, look
+from nearcast.server.cluster.nats_connection import NatsConnection, close, connect
+from nearcast.server.cluster.nats_frames import FrameCarrier
+from nearcast.server.cluster.nats_members import (
     TAKEN_BACK,
-    Left,
+    DepartedMember,
     LinkState,
-    Member,
+    MemberRecord,
     Members,
     key_of,
     list_members,
     name_of,
     open_bucket,
 )
-from nearcast.server.nats_pieces import Assembly, cut
-from nearcast.server.nats_settings import Shared, SharedSettings
-from nearcast.server.network import Network
-from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
+from nearcast.server.cluster.nats_pieces import Assembly, cut
+from nearcast.server.cluster.nats_settings import Shared, SharedSettings
+from nearcast.server.cluster.runtime import ClusterRuntime
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
 
@@ -61,21 +62,21 @@ def _long_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with Fleet(tmp_path_factory.mktemp("nats")) as fleet:
+    with LocalCluster(tmp_path_factory.mktemp("nats")) as fleet:
         yield fleet.start_nats(free_port())
 
 
 @pytest.fixture
 def special_nats(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Return what starts a NATS with a configuration of its own."""
-    children: list[Child] = []
+    children: list[ChildProcess] = []
 
     def start(text: str = "", *options: str) -> str:
         (tmp_path / "nats.conf").write_text(text.replace("STORE", str(tmp_path / "store")))
         port = free_port()
         command = [find_nats_server(), "-a", "127.0.0.1", "-p", str(port)]
         command += ["-c", str(tmp_path / "nats.conf"), *options]
-        child = Child("nats", port, command, tmp_path / "nats.log")
+        child = ChildProcess("nats", port, command, tmp_path / "nats.log")
         children.append(child)
         while not child.has_said("Server is ready"):
             assert child.is_alive, child.last_words()
@@ -158,6 +159,27 @@ def test_whatever_is_lost_doubled_or_out_of_order_nothing_arrives_that_was_not_s
     arrived = [one for piece in arriving if (one := assembly.add(piece)) is not None]
 
     assert set(arrived) <= set(frames)
+
+
+@pytest.mark.parametrize("count", [65_535, 65_536, 65_537])
+def test_a_frame_may_have_more_pieces_than_two_bytes_count(count: int):
+    most, short_head = 40, 8
+    data = random.Random(count).randbytes(count * (most - short_head))
+    pieces = list(cut(data, most, 1 << 40))
+    assembly = Assembly()
+
+    assert len(pieces) >= count
+    assert all(len(piece) <= most for piece in pieces)
+    assert [one for piece in pieces if (one := assembly.add(piece)) is not None] == [data]
+    lost = assembly.add(pieces[0]), assembly.add(pieces[2])
+    assert [*lost, *map(assembly.add, pieces[3:])] == [None] * (len(pieces) - 1)
+
+
+async def test_a_nats_that_takes_a_few_bytes_only_is_refused_in_words():
+    carrier = FrameCarrier("n", "a.1", received=print, has_room=print)
+    client = SimpleNamespace(max_payload=1_023)
+    with pytest.raises(EnvironmentProblem, match=r"at most 1023 bytes.*Raise max_payload"):
+        await carrier.run(client)  # type: ignore[arg-type]
 
 
 def test_pieces_out_of_order_make_no_frame():
@@ -298,7 +320,7 @@ async def test_who_is_there_is_listed_whenever_one_asks(
 ):
     for name in ("a", "b.1"):
         members = await members_of(client, section)
-        await members.claim(Member(name, "id"))
+        await members.claim(MemberRecord(name, "id"))
 
     lists = [await names(client, section) for _ in range(300)]
 
@@ -308,7 +330,7 @@ async def test_who_is_there_is_listed_whenever_one_asks(
 async def test_a_node_in_the_list_is_seen_with_all_that_it_says(
     client: NatsConnection, section: NetworkSection
 ):
-    me = Member("berlin.3", "id", ["mqtt://h:1"], (1, 2), "0.1", 77, "digest", clients=5)
+    me = MemberRecord("berlin.3", "id", ["mqtt://h:1"], (1, 2), "0.1", 77, "digest", clients=5)
 
     await (await members_of(client, section)).claim(me)
 
@@ -325,7 +347,7 @@ async def test_a_name_that_a_living_node_has_is_refused_and_stays_its(
     client: NatsConnection, section: NetworkSection
 ):
     first, second = [await members_of(client, section) for _ in range(2)]
-    holder = Member("a", "first", ["mqtt://h:1883"])
+    holder = MemberRecord("a", "first", ["mqtt://h:1883"])
     await first.claim(holder)
 
     async def live() -> None:
@@ -336,7 +358,7 @@ async def test_a_name_that_a_living_node_has_is_refused_and_stays_its(
     task = asyncio.create_task(live())
     with pytest.raises(KeyInUseError, match=r"'a' is taken by a node at mqtt://h:1883.*--name"):
         async with asyncio.timeout(WAIT_S):  # half of the time that an entry stays
-            await second.claim(Member("a", "second"))
+            await second.claim(MemberRecord("a", "second"))
     task.cancel()
     assert [one.identity for one in await list_members(client, section)] == ["first"]
 
@@ -346,10 +368,10 @@ async def test_a_node_that_comes_back_takes_its_own_entry_over_at_once(
 ):
     monkeypatch.setattr(nats_members, "_LOOK_S", 2 * WAIT_S)  # who looks twice is too late
     first, second = [await members_of(client, section) for _ in range(2)]
-    await first.claim(Member("a", "same", started_ms=1))
+    await first.claim(MemberRecord("a", "same", started_ms=1))
 
     async with asyncio.timeout(WAIT_S):
-        await second.claim(Member("a", "same", started_ms=2))
+        await second.claim(MemberRecord("a", "same", started_ms=2))
 
     assert [one.started_ms for one in await list_members(client, section)] == [2]
 
@@ -359,10 +381,10 @@ async def test_the_entry_of_a_dead_node_expires_and_its_name_is_free(
 ):
     monkeypatch.setattr(nats_members, "EXPIRY_S", 2.0)
     members = await members_of(client, section)
-    await members.claim(Member("a", "dead"))
+    await members.claim(MemberRecord("a", "dead"))
 
     async with asyncio.timeout(WAIT_S):
-        await (await members_of(client, section)).claim(Member("a", "new"))
+        await (await members_of(client, section)).claim(MemberRecord("a", "new"))
 
     assert [one.identity for one in await list_members(client, section)] == ["new"]
 
@@ -371,7 +393,7 @@ async def test_an_entry_that_vanished_is_written_anew_and_one_taken_over_is_noti
     client: NatsConnection, section: NetworkSection
 ):
     members, other = [await members_of(client, section) for _ in range(2)]
-    me = Member("a", "me")
+    me = MemberRecord("a", "me")
     await members.claim(me)
     await other.withdraw("a")
     assert await names(client, section) == []
@@ -380,12 +402,12 @@ async def test_an_entry_that_vanished_is_written_anew_and_one_taken_over_is_noti
     assert await names(client, section) == ["a"]
 
     await other.withdraw("a")
-    await other.claim(Member("a", "thief"))
+    await other.claim(MemberRecord("a", "thief"))
 
     async def thief_lives() -> None:
         while True:
             await asyncio.sleep(0.2)
-            await other.refresh(Member("a", "thief"))
+            await other.refresh(MemberRecord("a", "thief"))
 
     task = asyncio.create_task(thief_lives())
     with pytest.raises(KeyInUseError):
@@ -397,21 +419,24 @@ async def test_others_hear_of_entries_marks_and_marks_taken_back(
     client: NatsConnection, section: NetworkSection
 ):
     members = await members_of(client, section)
-    await members.claim(Member("early", "1"))
+    await members.claim(MemberRecord("early", "1"))
     await (await open_bucket(client, section, expires=True)).put("noise", b"\xff no entry")
     await members.mark_left("gone.1", 55)
     changes = (await members_of(client, section)).changes()
 
     heard = [await anext(changes) for _ in range(2)]
-    await (await members_of(client, section)).claim(Member("late", "2"))
+    await (await members_of(client, section)).claim(MemberRecord("late", "2"))
     heard.append(await anext(changes))
     await members.unmark_left("gone.1")
     await members.unmark_left("never-was-there")
     heard.append(await anext(changes))
     await changes.aclose()
 
-    assert sorted(heard[:2], key=lambda one: one.name) == [Member("early", "1"), Left("gone.1", 55)]
-    assert heard[2:] == [Member("late", "2"), Left("gone.1", TAKEN_BACK)]
+    assert sorted(heard[:2], key=lambda one: one.name) == [
+        MemberRecord("early", "1"),
+        DepartedMember("gone.1", 55),
+    ]
+    assert heard[2:] == [MemberRecord("late", "2"), DepartedMember("gone.1", TAKEN_BACK)]
 
 
 async def test_only_a_node_that_is_away_can_be_forgotten(
@@ -420,12 +445,12 @@ async def test_only_a_node_that_is_away_can_be_forgotten(
     members = await members_of(client, section)
     with pytest.raises(KeyMissingError, match="no node that is there"):
         await forget_node(section, "a")  # nobody can say whether there ever was one
-    await members.claim(Member("a", "1"))
+    await members.claim(MemberRecord("a", "1"))
 
     with pytest.raises(KeyInUseError, match="nearcast nodes --leave a"):
         await forget_node(section, "a")
     await members.withdraw("a")
-    await members.claim(Member("b", "2", links={"a": LinkState(), "c": LinkState()}))
+    await members.claim(MemberRecord("b", "2", links={"a": LinkState(), "c": LinkState()}))
     with pytest.raises(KeyMissingError, match=r"no node 'A'; expected one that is away: a, c$"):
         await forget_node(section, "A")
     await forget_node(section, "a")
@@ -434,14 +459,14 @@ async def test_only_a_node_that_is_away_can_be_forgotten(
     changes = members.changes()
     mark = await anext(changes)
     await changes.aclose()
-    assert isinstance(mark, Left)
+    assert isinstance(mark, DepartedMember)
     assert mark.name == "a"
 
 
 async def test_where_no_node_is_away_none_can_be_forgotten(
     client: NatsConnection, section: NetworkSection
 ):
-    await (await members_of(client, section)).claim(Member("b", "2"))
+    await (await members_of(client, section)).claim(MemberRecord("b", "2"))
     with pytest.raises(KeyMissingError, match=r"no node 'a'; expected one that is away; none is$"):
         await forget_node(section, "a")
 
@@ -451,8 +476,8 @@ async def test_what_was_wrong_with_a_node_is_told_as_long_as_it_is_there(
 ):
     links = {name: LinkState(restarts=3, problem="other spaces") for name in ("odd", "gone")}
     members = await members_of(client, section)
-    await members.claim(Member("b", "2", links=links))
-    await (await members_of(client, section)).claim(Member("odd", "3"))
+    await members.claim(MemberRecord("b", "2", links=links))
+    await (await members_of(client, section)).claim(MemberRecord("odd", "3"))
 
     b, _ = await look(section)
 
@@ -462,7 +487,7 @@ async def test_what_was_wrong_with_a_node_is_told_as_long_as_it_is_there(
 async def test_asking_a_node_to_leave_that_is_not_there_or_deaf_is_answered(
     client: NatsConnection, section: NetworkSection
 ):
-    await (await members_of(client, section)).claim(Member("a", "1"))
+    await (await members_of(client, section)).claim(MemberRecord("a", "1"))
 
     with pytest.raises(KeyMissingError, match="no node 'b'; expected one of a"):
         await ask_to_leave(section, "b")
@@ -499,26 +524,30 @@ class Side:
 @pytest.mark.parametrize(
     ("changes", "did"),
     [
-        ([Member("b", "1", started_ms=5), Member("b", "1", started_ms=5)], ["meet b"]),
-        ([Member("me", "1")], []),
-        ([Member("b", "1", started_ms=5), Left("b", 9)], ["meet b", "part b"]),
-        ([Left("b", 9)], ["forget b"]),
-        ([Left("b", 9), Member("b", "1", started_ms=5)], ["forget b"]),
-        ([Left("b", 9), Member("b", "1", started_ms=10)], ["forget b", "meet b"]),
-        ([Member("b", "1", started_ms=10), Left("b", 9)], ["meet b"]),
+        ([MemberRecord("b", "1", started_ms=5), MemberRecord("b", "1", started_ms=5)], ["meet b"]),
+        ([MemberRecord("me", "1")], []),
+        ([MemberRecord("b", "1", started_ms=5), DepartedMember("b", 9)], ["meet b", "part b"]),
+        ([DepartedMember("b", 9)], ["forget b"]),
+        ([DepartedMember("b", 9), MemberRecord("b", "1", started_ms=5)], ["forget b"]),
+        ([DepartedMember("b", 9), MemberRecord("b", "1", started_ms=10)], ["forget b", "meet b"]),
+        ([MemberRecord("b", "1", started_ms=10), DepartedMember("b", 9)], ["meet b"]),
         (
-            [Left("b", 9), Left("b", TAKEN_BACK), Member("b", "1", started_ms=5)],
+            [
+                DepartedMember("b", 9),
+                DepartedMember("b", TAKEN_BACK),
+                MemberRecord("b", "1", started_ms=5),
+            ],
             ["forget b", "meet b"],
         ),
-        ([Member("b", "1", started_ms=5), Left("b", TAKEN_BACK)], ["meet b"]),
-        ([Left("me", 9)], []),
+        ([MemberRecord("b", "1", started_ms=5), DepartedMember("b", TAKEN_BACK)], ["meet b"]),
+        ([DepartedMember("me", 9)], []),
     ],
 )
 async def test_entries_and_marks_in_any_order_mean_the_same(
-    changes: list[Member | Left], did: list[str]
+    changes: list[MemberRecord | DepartedMember], did: list[str]
 ):
     side: Any = Side()
-    network = Network(NetworkSection(), side, side, describe=print, on_leave=print)  # type: ignore[arg-type]
+    network = ClusterRuntime(NetworkSection(), side, side, describe=print, on_leave=print)  # type: ignore[arg-type]
 
     for change in changes:
         network._changed(change)
@@ -638,7 +667,7 @@ async def problem_of(section: NetworkSection, timeout_s: float = WAIT_S) -> str:
     try:
         members = await members_of(client, section)
         for _ in range(3):
-            await members.refresh(Member("a", "1"))
+            await members.refresh(MemberRecord("a", "1"))
     except EnvironmentProblem as problem:
         return str(problem)
     finally:
@@ -761,7 +790,7 @@ async def test_a_certificate_that_cannot_be_read_is_told_of(tmp_path: Path):
 
 
 def test_a_machine_without_nats_server_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("nearcast.server.processes._PLACES", ())
+    monkeypatch.setattr("nearcast.server.local_cluster._PLACES", ())
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
 
@@ -787,10 +816,10 @@ def test_a_server_on_the_path_goes_before_the_one_that_came_with_the_environment
 
 
 def test_nothing_is_left_of_a_fleet_whose_start_fails(tmp_path: Path):
-    seen: list[Child] = []
+    seen: list[ChildProcess] = []
 
     def start() -> None:
-        with Fleet(tmp_path) as fleet:
+        with LocalCluster(tmp_path) as fleet:
             port = free_port()
             address = fleet.start_nats(port)
             assert fleet._nats is not None
@@ -806,10 +835,10 @@ def test_nothing_is_left_of_a_fleet_whose_start_fails(tmp_path: Path):
 def test_no_two_who_ask_at_once_are_given_the_same_port():
     code = """
 import random
-from nearcast.server import processes
+from nearcast.server import local_cluster
 ports = range(20_000, 20_500)
 random.SystemRandom.sample = lambda _self, _ports, _count: ports
-print(*(processes.free_port() for _ in range(10)), flush=True)
+print(*(local_cluster.free_port() for _ in range(10)), flush=True)
 input()
 """
     command = [sys.executable, "-c", code]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nearcast.broker import Broker, Connection
 from nearcast.config import NetworkSection
-from nearcast.node import Connection, Node
-from nearcast.server.network import Network
+from nearcast.server.cluster.runtime import ClusterRuntime
 
 NOW_MS = 5_000
 
@@ -45,7 +45,7 @@ class Mesh:
         self.advanced: list[int] = []
         self.begun_anew: list[str] = []
         self.neighbours = self
-        self.node = Node()
+        self.node = Broker()
         self.left_ms: list[int] = []
 
     def leave(self, now_ms: int) -> None:
@@ -75,9 +75,9 @@ class Mesh:
         self.begun_anew.append(name)
 
 
-def network(mesh: Any, turns: Any) -> Network:
+def network(mesh: Any, turns: Any) -> ClusterRuntime:
     describe: Any = None
-    return Network(NetworkSection(), mesh, turns, describe=describe, on_leave=lambda: None)
+    return ClusterRuntime(NetworkSection(), mesh, turns, describe=describe, on_leave=lambda: None)
 
 
 @pytest.mark.parametrize(

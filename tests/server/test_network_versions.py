@@ -17,11 +17,11 @@ import pytest
 from benchmarks.mended_paho import Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from nearcast.cluster.messages import SPEAKS
 from nearcast.config import NetworkSection
-from nearcast.network.messages import SPEAKS
-from nearcast.server.nats_admin import look
-from nearcast.server.nats_members import Member
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server.cluster.nats_admin import look
+from nearcast.server.cluster.nats_members import MemberRecord
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -32,9 +32,9 @@ Wait = Callable[[Callable[[], object]], None]
 def speaking(oldest: int, newest: int) -> str:
     """Return what makes a node one of another version, whose interests have a further field."""
     return f"""
-import nearcast.network.messages as messages
-import nearcast.network.terms as terms
-import nearcast.server.network_entry as network_entry
+import nearcast.cluster.messages as messages
+import nearcast.cluster.peer_handshake as terms
+import nearcast.server.cluster.member_entry as network_entry
 for module in (messages, terms, network_entry):
     module.SPEAKS = ({oldest}, {newest})
 before = messages._encode
@@ -61,15 +61,15 @@ class Town:
     def __init__(self, directory: Path, wait_for: Wait) -> None:
         self.directory = directory
         self.wait_for = wait_for
-        self.fleet = Fleet(directory)
+        self.fleet = LocalCluster(directory)
         self.address = self.fleet.start_nats(free_port())
         self.ports = {name: free_port() for name in (*NAMES, "odd", "fast")}
 
-    def start(self, name: str, prelude: str = "") -> Child:
+    def start(self, name: str, prelude: str = "") -> ChildProcess:
         self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
         return self.fleet.start_node(name, self.ports[name], self.address, prelude=prelude)
 
-    def end(self, child: Child) -> None:
+    def end(self, child: ChildProcess) -> None:
         child.ask_to_end()
         child.end(20)
         self.fleet.nodes.remove(child)
@@ -82,7 +82,7 @@ class Town:
         self.fleet.wait_until_ready()
         self.wait_for(lambda: self.is_linked(*NAMES))
 
-    def members(self) -> dict[str, Member]:
+    def members(self) -> dict[str, MemberRecord]:
         found = asyncio.run(look(NetworkSection(join=[self.address])))
         return {one.name: one for one in found}
 

@@ -22,9 +22,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.nats_admin import look
-from nearcast.server.nats_members import LinkState
-from nearcast.server.processes import Child, Fleet, free_port
+from nearcast.server.cluster.nats_admin import look
+from nearcast.server.cluster.nats_members import LinkState
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -125,7 +125,7 @@ class Pair:
         directory.mkdir()
         self._config = directory / "kept.toml"
         self._config.write_text('[durability]\nmode = "process"\n')
-        self.fleet = Fleet(directory)
+        self.fleet = LocalCluster(directory)
         self._address = self.fleet.start_nats(free_port())
         self.ports = {"a": free_port(), "b": free_port()}
         for name in self.ports:
@@ -134,7 +134,7 @@ class Pair:
         self.listener = Guest("listener").come(self.ports["b"])
         self.listener.subscribe("wills/#")
 
-    def _start(self, name: str) -> Child:
+    def _start(self, name: str) -> ChildProcess:
         return self.fleet.start_node(name, self.ports[name], self._address, self._config)
 
     def _join(self) -> None:

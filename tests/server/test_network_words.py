@@ -14,9 +14,9 @@ import uvloop
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.nats_admin import look
-from nearcast.server.nats_connection import close, connect
-from nearcast.server.processes import Child, Fleet, find_nats_server, free_port
+from nearcast.server.cluster.nats_admin import look
+from nearcast.server.cluster.nats_connection import close, connect
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
 
@@ -31,16 +31,16 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def start_nats(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
+def start_nats(tmp_path: Path) -> Iterator[Callable[[str], ChildProcess]]:
     """Return what starts a NATS with a configuration of its own."""
-    children: list[Child] = []
+    children: list[ChildProcess] = []
 
-    def start(text: str) -> Child:
+    def start(text: str) -> ChildProcess:
         (tmp_path / "nats.conf").write_text(text.replace("STORE", str(tmp_path / "store")))
         port = free_port()
         command = [find_nats_server(), "-a", "127.0.0.1", "-p", str(port)]
         command += ["-c", str(tmp_path / "nats.conf")]
-        children.append(Child("nats", port, command, tmp_path / "nats.log"))
+        children.append(ChildProcess("nats", port, command, tmp_path / "nats.log"))
         wait_for(lambda: children[-1].has_said("Server is ready"))
         return children[-1]
 
@@ -56,7 +56,7 @@ def start_nats(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_an_encrypted_connection_ends_without_a_word(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
-    start_nats: Callable[[str], Child],
+    start_nats: Callable[[str], ChildProcess],
     certificates: Path,
     caplog: pytest.LogCaptureFixture,
 ):
@@ -112,12 +112,12 @@ def test_a_file_for_encryption_that_cannot_be_read_is_named(
 
 
 def test_a_store_without_room_for_the_feed_is_not_called_that_of_the_nodes(
-    start_nats: Callable[[str], Child], tmp_path: Path
+    start_nats: Callable[[str], ChildProcess], tmp_path: Path
 ):
     nats = start_nats('jetstream {store_dir: "STORE", max_mem: 10MB, max_file: 10MB}')
     config = tmp_path / "fed.toml"
     config.write_text('[network]\nfeed = ["#"]\nfeed_size = "1GiB"\n')
-    with Fleet(tmp_path / "fleet") as fleet:
+    with LocalCluster(tmp_path / "fleet") as fleet:
         node = fleet.start_node("a", free_port(), f"nats://127.0.0.1:{nats.port}", config)
         fleet.wait_until_ready()
         wait_for(lambda: node.has_said("the feed stands still"))
@@ -127,7 +127,7 @@ def test_a_store_without_room_for_the_feed_is_not_called_that_of_the_nodes(
 
 
 def test_a_node_without_nats_says_so_in_whole_sentences(tmp_path: Path):
-    with Fleet(tmp_path) as fleet:
+    with LocalCluster(tmp_path) as fleet:
         node = fleet.start_node("a", free_port(), f"nats://127.0.0.1:{free_port()}")
         fleet.wait_until_ready()
         wait_for(lambda: node.has_said("Trying on."))

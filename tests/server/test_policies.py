@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from nearcast.broker import Broker, Connection
 from nearcast.config import Configuration, DurabilitySection, NodeSection, RetainedSection
 from nearcast.config.schema import ListenerSection
 from nearcast.mqtt import Connect, FilterRequest, Subscribe, encode_packet
-from nearcast.node import Connection, Node
 from nearcast.retained import Policies, policies_to_text, write_policies
 from nearcast.server import Server
-from nearcast.server.learning import learn_tables
-from nearcast.server.policies import PolicyFile
+from nearcast.server.learned.policy_file import PolicyFile
+from nearcast.server.learned.retained_learning import learn_tables
 
 pytestmark = pytest.mark.server
 
@@ -170,7 +170,7 @@ def test_a_broker_that_may_learns_a_table_of_its_own(tmp_path: Path) -> None:
     assert holding.waiting == 1
 
 
-def newcomer(node: Node, name: str, now_ms: int) -> None:
+def newcomer(node: Broker, name: str, now_ms: int) -> None:
     connection = Connection(peer=name, listener="0")
     node.open(connection, now_ms)
     for packet in (Connect(client_id=name), Subscribe(1, (FilterRequest("quick/a"),))):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server import processes
-from nearcast.server.processes import Fleet, free_port
+from nearcast.server import local_cluster
+from nearcast.server.local_cluster import LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
@@ -21,15 +21,15 @@ while not pathlib.Path({path!r}).exists():
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    with Fleet(tmp_path / "fleet") as fleet:
+def fleet(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "fleet") as fleet:
         yield fleet
 
 
 def test_a_node_that_runs_and_is_never_ready_is_not_said_to_have_ended(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(processes, "_START_S", 0.1)
+    monkeypatch.setattr(local_cluster, "_START_S", 0.1)
     node = fleet.start_node("a", free_port(), None, prelude=BUSY.format(path=str(tmp_path / "no")))
 
     with pytest.raises(
@@ -40,7 +40,7 @@ def test_a_node_that_runs_and_is_never_ready_is_not_said_to_have_ended(
     assert node.is_alive
 
 
-def test_a_node_that_ends_is_not_waited_for(fleet: Fleet):
+def test_a_node_that_ends_is_not_waited_for(fleet: LocalCluster):
     fleet.start_node("a", free_port(), None, prelude="raise SystemExit('no more')")
 
     with pytest.raises(EnvironmentProblem, match=r"a does not start \(exit code 1\): no more"):

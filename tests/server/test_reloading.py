@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from nearcast.broker import Connection
 from nearcast.config import Configuration, DurabilitySection, LimitsSection, LogSection, NodeSection
 from nearcast.config.schema import AuthSection, ListenerSection, RuleSection
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.node import Connection
 from nearcast.server import Server
-from nearcast.server.reloading import changed_keys, merged
+from nearcast.server.config_reload import changed_keys, merged
 
 pytestmark = pytest.mark.server
 

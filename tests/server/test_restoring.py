@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from nearcast.broker.persistence.journal import Journal
+from nearcast.broker.publish.message import Message, MessageHead
+from nearcast.broker.session.session import Session, WillMessage
 from nearcast.mqtt import (
     Connack,
     Connect,
@@ -26,9 +29,6 @@ from nearcast.mqtt import (
     encode_packet,
 )
 from nearcast.mqtt.wire import encode_string
-from nearcast.node.journal import Journal
-from nearcast.node.message import Head, Message
-from nearcast.node.session import Session, WillMessage
 from nearcast.server import JournalFile
 
 pytestmark = pytest.mark.server
@@ -91,7 +91,7 @@ def test_a_will_that_cannot_be_published_is_set_aside_and_the_broker_starts(
     journal, file = Journal(), JournalFile(broker.directory / "journal")
     batches = list(file.batches())
     poisoned = Session("poisoned", 999)
-    head = Head(encode_string("/".join("x" * 200)), 4, 1)
+    head = MessageHead(encode_string("/".join("x" * 200)), 4, 1)
     journal.session(poisoned)
     journal.will(poisoned, WillMessage(Message(head, b"deep"), 0, -1))
     file.begin([*batches, journal.take()])

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from nearcast.broker import Broker, BrokerSettings, LoginVerdict
 from nearcast.config import (
     AuthSection,
     Configuration,
@@ -49,12 +50,11 @@ from nearcast.mqtt import (
     Subscribe,
     encode_packet,
 )
-from nearcast.node import Node, NodeSettings, Verdict
 from nearcast.server import Server, set_password
 from nearcast.server.clock import Clock
-from nearcast.server.listening import allow_descriptors
-from nearcast.server.storage import JournalFile
-from nearcast.server.turns import Turns
+from nearcast.server.listeners.listener import allow_descriptors
+from nearcast.server.loop_batches import LoopBatches
+from nearcast.server.storage.journal_file import JournalFile
 
 pytestmark = pytest.mark.server
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
@@ -181,7 +181,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(tmp_path: Path) -> 
 async def test_a_log_in_use_is_named_and_nothing_stays_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearcast.server.event_log._LOCK_S", 0.1)
+    monkeypatch.setattr("nearcast.server.eventlog.event_log._LOCK_S", 0.1)
     settings = configuration(
         tmp_path, durability=DurabilitySection(mode="process"), log=LogSection(events="full")
     )
@@ -297,7 +297,7 @@ async def test_wrong_passwords_in_a_loop_keep_nobody_else_waiting(tmp_path: Path
         assert server._turns is not None
         check_password = server._turns.checks.check
 
-        def check_slowly(connect: Connect) -> Verdict:
+        def check_slowly(connect: Connect) -> LoginVerdict:
             if not impatient.is_set() and not may_go_on.wait(20):
                 impatient.set()  # nobody was served meanwhile
             return check_password(connect)
@@ -361,7 +361,7 @@ def test_the_event_log_survives_a_kill_and_ends_as_parquet(
 ) -> None:
     import pyarrow.parquet as pq
 
-    from nearcast.server import Client, Target
+    from nearcast.server import BlockingClient, BrokerAddress
 
     broker = start_broker(log={"events": "full"})
     folder = broker.directory / "eventlog"
@@ -371,7 +371,7 @@ def test_the_event_log_survives_a_kill_and_ends_as_parquet(
             payload in body for path in open_segments(folder) for _, body in read_segment(path)
         )
 
-    with Client(Target(port=broker.port)) as client:
+    with BlockingClient(BrokerAddress(port=broker.port)) as client:
         client.subscribe(FilterRequest("e/#", 1))
         client.publish([Publish("e/x", b"first", 1)])
         wait_until(lambda: is_written(b"first"))
@@ -381,7 +381,7 @@ def test_the_event_log_survives_a_kill_and_ends_as_parquet(
     os.kill(broker.pid, signal.SIGKILL)
     broker.end(signal.SIGKILL)
     broker.start()
-    with Client(Target(port=broker.port)) as client:
+    with BlockingClient(BrokerAddress(port=broker.port)) as client:
         client.publish([Publish("e/y", b"after", 2)])
     assert broker.end(signal.SIGTERM) == ""
     events = [
@@ -544,12 +544,12 @@ class Cable:
 async def test_with_power_durability_nothing_is_acknowledged_before_the_disk_has_it(
     tmp_path: Path,
 ) -> None:
-    from nearcast.node import Connection
+    from nearcast.broker import Connection
 
     disk = SlowDisk(tmp_path)
     disk.compact([])
-    node = Node(NodeSettings(), with_journal=True)
-    turns = Turns(node, Clock(), journal=disk)
+    node = Broker(BrokerSettings(), with_journal=True)
+    turns = LoopBatches(node, Clock(), journal=disk)
     link, cable = Connection(), Cable()
     link.transport = cable
     node.open(link, turns.clock.now_ms())

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearcast.broker.persistence.journal import HEADER as RECORD
 from nearcast.model.errors import EnvironmentProblem, FileFormatError
-from nearcast.node.journal import HEADER as RECORD
 from nearcast.server import JournalFile
-from nearcast.server.journal_format import (
+from nearcast.server.storage.journal_format import (
     _OLD_BATCH,
     BATCH_HEADER_BYTES,
     FILE_HEADER_BYTES,
     MAGIC,
     OLD_MAGIC,
-    Batch,
     Damage,
+    JournalBatch,
     batch_header,
     file_header,
     read_journal,
@@ -97,7 +97,7 @@ def whole_file(written: list[bytes], snapshot: int = 0) -> tuple[bytes, list[int
 def read(data: bytes) -> tuple[list[bytes], list[Damage]]:
     found = list(read_journal(data, "test"))
     return (
-        [one.records for one in found if isinstance(one, Batch)],
+        [one.records for one in found if isinstance(one, JournalBatch)],
         [one for one in found if isinstance(one, Damage)],
     )
 

@@ -9,12 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from nearcast.broker import Broker, Connection
+from nearcast.broker.settings import BrokerSettings
 from nearcast.mqtt import Connect, FilterRequest, Properties, Publish, Subscribe, encode_packet
-from nearcast.node import Connection, Node
-from nearcast.node.settings import NodeSettings
 from nearcast.server import JournalFile
+from nearcast.server import loop_batches as turns_module
 from nearcast.server.clock import Clock
-from nearcast.server.turns import _MOST_READS, Turns
+from nearcast.server.loop_batches import _MOST_READS, LoopBatches
+
+
+@pytest.fixture(autouse=True)
+def _long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no slice be spent because this machine stood still."""
+    monkeypatch.setattr(turns_module, "_SLICE_S", 60.0)
 
 
 class Wire:
@@ -53,7 +60,7 @@ def _storm(count: int) -> tuple[list[bool], list[bool]]:
     """Let a crowd speak at once; return who was answered before the loop went on, and after."""
 
     async def run() -> tuple[list[bool], list[bool]]:
-        turns = Turns(Node(NodeSettings()), Clock())
+        turns = LoopBatches(Broker(BrokerSettings()), Clock())
         wires = [Wire() for _ in range(count)]
         turns.schedule()
         for number, wire in enumerate(wires):
@@ -85,7 +92,7 @@ def test_a_small_crowd_is_answered_in_one_go() -> None:
 def test_what_is_read_after_a_turn_was_held_up_has_the_instant_of_then() -> None:
     async def run() -> list[int]:
         clock, instants = SlowClock(), []
-        turns = Turns(Node(NodeSettings()), clock)
+        turns = LoopBatches(Broker(BrokerSettings()), clock)
         turns.schedule()
         for number in range(2):
             connection = Connection(peer=str(number))
@@ -114,13 +121,13 @@ class FullJournal:
             raise OSError(28, "No space left on device")
 
 
-def _acknowledged(ending: Callable[[Turns, FullJournal], None]) -> list[int]:
+def _acknowledged(ending: Callable[[LoopBatches, FullJournal], None]) -> list[int]:
     """Let a client publish to itself three times at QoS 1; return which it takes for safe."""
 
     async def run() -> list[int]:
         journal = FullJournal(room=100)
-        node = Node(NodeSettings(), with_journal=True)
-        turns = Turns(node, Clock(), journal=journal)  # type: ignore[arg-type]
+        node = Broker(BrokerSettings(), with_journal=True)
+        turns = LoopBatches(node, Clock(), journal=journal)  # type: ignore[arg-type]
         connection = Connection(peer="client")
         connection.transport = wire = Wire()
         node.open(connection, turns.now_ms)
@@ -144,6 +151,33 @@ def _acknowledged(ending: Callable[[Turns, FullJournal], None]) -> list[int]:
 
 def test_while_the_journal_is_written_all_is_acknowledged() -> None:
     assert _acknowledged(lambda _turns, _journal: None) == [7, 8, 9]
+
+
+def test_a_client_that_reads_again_is_told_only_what_is_stored() -> None:
+    async def run() -> tuple[int, list[bytes], list[bytes]]:
+        journal = FullJournal(room=100)
+        turns = LoopBatches(Broker(BrokerSettings(), with_journal=True), Clock(), journal=journal)  # type: ignore[arg-type]
+        connection, wire = Connection(peer="client"), Wire()
+        connection.transport = wire
+        turns.node.open(connection, turns.now_ms)
+        connect = Connect("c", clean_start=False, properties=Properties(session_expiry_interval=60))
+        turns.read(connection, encode_packet(connect))
+        turns.read(connection, encode_packet(Subscribe(1, (FilterRequest("t", 1),))))
+        turns.end()
+        wire.chunks.clear()
+        connection.is_paused = True
+        room = journal.room
+        turns.read(connection, encode_packet(Publish("t", b"x", 1, packet_id=7)))
+        turns.resumed(connection)
+        stored, early = room - journal.room, list(wire.chunks)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        turns.stop()
+        return stored, early, wire.chunks
+
+    stored, early, late = asyncio.run(run())
+    assert (stored, early) == (0, [])  # the turn is not over
+    assert bytes((0x40, 2, 0, 7)) in b"".join(late)
 
 
 def test_once_the_journal_cannot_be_written_nothing_is_acknowledged_any_more() -> None:
@@ -181,7 +215,7 @@ class Growing(JournalFile):
         super().sync()
 
 
-def connected(turns: Turns) -> tuple[Connection, Wire]:
+def connected(turns: LoopBatches) -> tuple[Connection, Wire]:
     """Return a client with a session that lasts."""
     connection, wire = Connection(peer="client"), Wire()
     connection.transport = wire
@@ -191,7 +225,7 @@ def connected(turns: Turns) -> tuple[Connection, Wire]:
     return connection, wire
 
 
-def subscribe(turns: Turns, connection: Connection, number: int) -> None:
+def subscribe(turns: LoopBatches, connection: Connection, number: int) -> None:
     turns.read(connection, encode_packet(Subscribe(number, (FilterRequest(f"t/{number}", 1),))))
     turns.end()
 
@@ -201,7 +235,7 @@ def test_a_compaction_that_fails_is_told_and_tried_again_later_and_the_broker_go
 ) -> None:
     async def run() -> tuple[list[int], int]:
         journal, clock, tried = Growing(tmp_path), SlowClock(), []
-        turns = Turns(Node(NodeSettings(), with_journal=True), clock, journal=journal)
+        turns = LoopBatches(Broker(BrokerSettings(), with_journal=True), clock, journal=journal)
         connection, wire = connected(turns)
         journal.is_full = True
         before = journal.compactions
@@ -223,7 +257,7 @@ def test_a_compaction_that_fails_is_told_and_tried_again_later_and_the_broker_go
     assert tried == [1, 1, 1, 2]
     assert answers == 5
     assert "could not be compacted (OSError: [Errno 24] Too many open files)" in caplog.text
-    node = Node(with_journal=True)
+    node = Broker(with_journal=True)
     assert node.restore(JournalFile(tmp_path).batches(), 1) == []
     assert len(node.state.sessions["c"].subscriptions) == 5
 
@@ -233,7 +267,7 @@ def test_a_journal_is_not_compacted_while_a_sync_runs(tmp_path: Path) -> None:
 
     async def run() -> list[int]:
         journal = Growing(tmp_path, syncs=True)
-        turns = Turns(Node(NodeSettings(), with_journal=True), Clock(), journal=journal)
+        turns = LoopBatches(Broker(BrokerSettings(), with_journal=True), Clock(), journal=journal)
         connection, wire = connected(turns)
         seen = [journal.compactions]
         for number in (1, 2):
@@ -253,3 +287,80 @@ def test_a_journal_is_not_compacted_while_a_sync_runs(tmp_path: Path) -> None:
     first, *during, after = asyncio.run(run())
     assert during == [first, first]
     assert after == first + 1
+
+
+def test_answers_that_wait_for_a_sync_do_not_count_as_unread(tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        journal = Growing(tmp_path, syncs=True)
+        turns = LoopBatches(Broker(BrokerSettings(), with_journal=True), Clock(), journal=journal)
+        connection, _ = connected(turns)
+        seen = []
+        for _ in range(3):
+            turns.read(connection, b"\xc0\0" * 100)
+            turns.end()
+            seen.append(connection.answer_bytes)
+        journal.may_sync.set()
+        turns.stop()
+        await asyncio.sleep(0.05)
+        journal.close()
+        return seen
+
+    assert asyncio.run(run()) == [0, 0, 0]
+
+
+def test_what_a_subscriber_is_owed_goes_on_after_a_sync_though_a_slice_found_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "_SLICE_S", 1e-9)  # a step each
+
+    async def run() -> bytes:
+        journal = JournalFile(tmp_path, syncs=True)
+        journal.begin([])
+        node = Broker(BrokerSettings(outbox_window_bytes=100), with_journal=True)
+        for topic in ("t/0/y", *(f"t/{one}/x" for one in range(1, 50)), "t/50/y"):
+            node.publish(topic, b"wanted" * 20, now_ms=1, retain=True)
+        turns = LoopBatches(node, Clock(), journal=journal)
+        connection, wire = connected(turns)
+        turns.read(connection, encode_packet(Subscribe(1, (FilterRequest("t/+/y", 1),))))
+        async with asyncio.timeout(20):
+            while b"t/50/y" not in b"".join(wire.chunks):  # noqa: ASYNC110 - a wire has no event
+                await asyncio.sleep(0.001)
+        turns.stop()
+        await asyncio.sleep(0)
+        journal.close()
+        return b"".join(wire.chunks)
+
+    assert b"t/0/y" in asyncio.run(run())
+
+
+class BrokenWire(Wire):
+    """Cannot be written to, as nobody foresaw."""
+
+    def write(self, chunks: list[bytes]) -> None:
+        raise RuntimeError
+
+
+def test_a_connection_that_cannot_be_written_to_after_a_sync_holds_nobody_else_back(
+    tmp_path: Path,
+) -> None:
+    async def run() -> tuple[bytes, int]:
+        journal = Growing(tmp_path, syncs=True)
+        journal.may_sync.set()
+        turns = LoopBatches(Broker(BrokerSettings(), with_journal=True), Clock(), journal=journal)
+        turns.node.state.failures.listener = lambda *_: None
+        broken = Connection(peer="broken")
+        broken.transport = BrokenWire()
+        turns.node.open(broken, turns.now_ms)
+        turns.read(broken, encode_packet(Connect("broken")))
+        _, wire = connected(turns)
+        turns.end()
+        async with asyncio.timeout(60):
+            while not wire.chunks or turns._sync:  # noqa: ASYNC110 - a wire has no event
+                await asyncio.sleep(0.001)
+        turns.stop()
+        journal.close()
+        return b"".join(wire.chunks), turns.node.state.failures.count
+
+    answer, errors = asyncio.run(run())
+    assert answer[0] == 0x20
+    assert errors == 1

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.server.websocket import RefusedRequestError, answer_request
-from nearcast.server.websocket_frames import FrameDecoder, encode_frame, unmask
+from nearcast.server.listeners.websocket import RefusedRequestError, answer_request
+from nearcast.server.listeners.websocket_frames import FrameDecoder, encode_frame, unmask
 
 REQUEST = (
     "GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: WebSocket\r\nConnection: keep-alive, Upgrade\r\n"
@@ -337,3 +337,12 @@ def test_a_will_is_published_when_frames_make_no_sense(all_doors: Any, client: C
 
     assert next(watcher.frames()) == (2, b"\x30\x04\0\1tw")
     watcher.close()
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(8_192, True), (8_193, False), (8_300, False)])
+def test_a_request_may_have_eight_kilobytes(all_doors: Any, size: int, is_taken: bool) -> None:
+    request = REQUEST + "\r\nX: "
+    request += "y" * (size - len(request))
+    with socket.create_connection(("127.0.0.1", all_doors.ports["ws"]), timeout=30) as client:
+        client.sendall(request.encode() + b"\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 101" if is_taken else b"HTTP/1.1 400")

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import settings
-
-from nearcast.locality import Rect
-from nearcast.locality.gateway import Gateway
-from nearcast.locality.holder import Holder
-from nearcast.locality.messages import Event
-from nearcast.simulator.handover_runs import (
+from tests.support.handover_runs import (
     END_MS,
     Faults,
     HandoverRun,
@@ -18,6 +13,11 @@ from nearcast.simulator.handover_runs import (
     judge,
     missing,
 )
+
+from nearcast.locality import Rect
+from nearcast.locality.registration.gateway import Gateway
+from nearcast.locality.registration.holder import Holder
+from nearcast.locality.registration.messages import PlacedEvent
 
 EVERYDAY = 40
 SOAK = 2_000
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_the_runs_notice_a_gateway_that_delivers_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def always(self: Gateway, name: str, event: Event) -> bool:
+    def always(self: Gateway, name: str, event: PlacedEvent) -> bool:
         area = self._subscriptions[name].area_at(event.published_at)
         return area is not None and area.intersects(event.area)
 
@@ -84,7 +84,7 @@ def test_the_runs_notice_a_holder_that_matches_events_only_as_they_come(
 HERE, THERE = Rect(0, 0, 1, 1), Rect(5, 5, 6, 6)
 
 
-def log_of(*events: Event) -> _Log:
+def log_of(*events: PlacedEvent) -> _Log:
     log = _Log()
     log.followed["s"] = [(10, HERE), (20, THERE), (30, None)]
     log.gateway_of["s"] = 1
@@ -92,8 +92,8 @@ def log_of(*events: Event) -> _Log:
     return log
 
 
-def event(at: int, qos: int = 1, place: Rect = HERE, deadline: int = END_MS + 1) -> Event:
-    return Event((0, at), place, at, deadline, qos)
+def event(at: int, qos: int = 1, place: Rect = HERE, deadline: int = END_MS + 1) -> PlacedEvent:
+    return PlacedEvent((0, at), place, at, deadline, qos)
 
 
 @pytest.mark.parametrize(

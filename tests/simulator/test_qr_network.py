@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearcast.experiments.qr_network import (
+from nearcast.locality import CellCounts, Plan, Rect
+from nearcast.model.errors import UnknownNameError
+from nearcast.papers.qr_network.experiment import (
     LAYOUTS,
     NAMES,
-    Claim,
-    Point,
+    NetworkClaim,
+    NetworkPoint,
+    NetworkRow,
     RoutingRow,
-    Row,
     as_records,
     claims,
     draw_figures,
@@ -26,18 +28,16 @@ from nearcast.experiments.qr_network import (
     sensitivity,
     sweep,
 )
-from nearcast.locality import Counts, Plan, Rect
-from nearcast.model.errors import UnknownNameError
-from nearcast.simulator.layout_runs import FollowingLayout, LayoutRun, PlannedLayout
-from nearcast.simulator.r_network import SubscriberTree
+from nearcast.papers.qr_network.layouts import FollowingLayout, LayoutRun, PlannedLayout
+from nearcast.papers.qr_network.subscriber_tree import SubscriberTree
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
-SMALL = Point(subscribers=120, rounds=8, capacity=8, regions=6)
+SMALL = NetworkPoint(subscribers=120, rounds=8, capacity=8, regions=6)
 
 
 def west_and_east() -> PlannedLayout:
     """A region in the west, one block for the rest."""
-    return PlannedLayout(Plan.build(SPACE, [(1, 1, 3, 3)], Counts.empty(3)))
+    return PlannedLayout(Plan.build(SPACE, [(1, 1, 3, 3)], CellCounts.empty(3)))
 
 
 def places(*points: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +67,7 @@ def test_an_event_for_someone_just_handed_over_is_sent_again() -> None:
 
 def test_messages_count_the_hops_from_the_root_to_each_leaf() -> None:
     crowd = np.array([0.5, 1.5, 2.5, 3.5])
-    counts = Counts.from_positions(SPACE, [], crowd, crowd, depth=3)
+    counts = CellCounts.from_positions(SPACE, [], crowd, crowd, depth=3)
     layout = PlannedLayout(Plan.build(SPACE, [], counts, capacity=2))
     near, far = Rect.at(0.5, 0.5), Rect.at(7, 7)
 
@@ -121,7 +121,7 @@ def test_an_unknown_layout_is_refused() -> None:
         run_point(replace(SMALL, layout="x"))
 
 
-def rows_with(**values: dict[str, float]) -> list[Row]:
+def rows_with(**values: dict[str, float]) -> list[NetworkRow]:
     """Rows of two sizes and three seeds, with means as given per column and layout."""
     base = dict.fromkeys(("brokers", "all_blocks", "handovers", "multicast_messages"), 100.0)
     rows = []
@@ -136,11 +136,11 @@ def rows_with(**values: dict[str, float]) -> list[Row]:
                 numbers |= dict.fromkeys(
                     ("retransmissions", "deliveries", "ratio_with_deliveries"), 0
                 )
-                rows.append(Row(layout, size, 5, seed, **numbers))  # type: ignore[arg-type]
+                rows.append(NetworkRow(layout, size, 5, seed, **numbers))  # type: ignore[arg-type]
     return rows
 
 
-def judged(claim: str, **values: dict[str, float]) -> Claim:
+def judged(claim: str, **values: dict[str, float]) -> NetworkClaim:
     return next(c for c in claims(rows_with(**values)) if c.claim == claim)
 
 
@@ -156,7 +156,7 @@ def judged(claim: str, **values: dict[str, float]) -> Claim:
 def test_a_claim_holds_when_the_figures_say_so_and_not_otherwise(
     claim: str, column: str, good: tuple[float, ...], bad: list[tuple[float, ...]]
 ) -> None:
-    def verdict_on(means: tuple[float, ...]) -> Claim:
+    def verdict_on(means: tuple[float, ...]) -> NetworkClaim:
         return judged(claim, **{column: dict(zip(("q", "qr", "r"), means, strict=True))})
 
     assert verdict_on(good).holds

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nearcast.simulator.movers import Fixes
-from nearcast.simulator.recorded_runs import (
+from nearcast.papers.qr_network.recorded import (
     Halves,
     compare_assignments,
     compare_classes,
@@ -14,6 +13,7 @@ from nearcast.simulator.recorded_runs import (
     found_regions,
     plan_of,
 )
+from nearcast.simulator.movers import Fixes
 
 
 @pytest.fixture(scope="module")

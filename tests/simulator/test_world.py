@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
-from nearcast.simulator import Link, Network, Send, World, constant, exponential, uniform
+from nearcast.simulator import (
+    Send,
+    SimulatedLink,
+    SimulatedNetwork,
+    World,
+    constant,
+    exponential,
+    uniform,
+)
 
 
 class Recorder:
@@ -79,7 +87,7 @@ class Gossip(Recorder):
 
 
 def gossip_digest(seed: int) -> str:
-    link = Link(uniform(1, 9), loss=0.1, duplication=0.1, reordering=0.3)
+    link = SimulatedLink(uniform(1, 9), loss=0.1, duplication=0.1, reordering=0.3)
     world = World(seed, link=link)
     for name in range(8):
         world.add(name, Gossip(name, 8, world))
@@ -92,7 +100,7 @@ def gossip_digest(seed: int) -> str:
     return world.digest()
 
 
-def burst_world(link: Link, count: int = 200, seed: int = 1) -> tuple[World, Recorder]:
+def burst_world(link: SimulatedLink, count: int = 200, seed: int = 1) -> tuple[World, Recorder]:
     world = World(seed, link=link)
     world.add("from", Burst("to", count))
     receiver = world.add("to", Recorder())
@@ -116,14 +124,14 @@ def test_the_same_seed_gives_the_same_run_in_another_process_too() -> None:
 
 
 def test_without_reordering_messages_arrive_in_the_order_sent_whatever_the_delays() -> None:
-    world, receiver = burst_world(Link(uniform(1, 50)))
+    world, receiver = burst_world(SimulatedLink(uniform(1, 50)))
     world.run()
 
     assert [message for _, message in receiver.seen] == list(range(200))
 
 
 def test_with_reordering_some_messages_overtake_others() -> None:
-    world, receiver = burst_world(Link(uniform(1, 50), reordering=0.5))
+    world, receiver = burst_world(SimulatedLink(uniform(1, 50), reordering=0.5))
     world.run()
     got = [message for _, message in receiver.seen]
 
@@ -135,7 +143,7 @@ def test_with_reordering_some_messages_overtake_others() -> None:
 def test_loss_and_duplication_happen_about_as_often_as_asked(
     loss: float, duplication: float
 ) -> None:
-    world, receiver = burst_world(Link(loss=loss, duplication=duplication), count=4000)
+    world, receiver = burst_world(SimulatedLink(loss=loss, duplication=duplication), count=4000)
     world.run()
     kept = len({message for _, message in receiver.seen})
     again = len(receiver.seen) - kept
@@ -146,7 +154,7 @@ def test_loss_and_duplication_happen_about_as_often_as_asked(
 
 
 def test_a_message_takes_as_long_as_its_delay_and_one_to_oneself_no_time() -> None:
-    world, receiver = burst_world(Link(constant(7)), count=1)
+    world, receiver = burst_world(SimulatedLink(constant(7)), count=1)
     myself = world.add("self", Burst("self", 0))
     world.perform("self", [Send("self", "hello")])
     world.run()
@@ -157,7 +165,7 @@ def test_a_message_takes_as_long_as_its_delay_and_one_to_oneself_no_time() -> No
 
 
 def test_a_partition_drops_what_is_sent_and_what_is_under_way_until_it_heals() -> None:
-    world, receiver = burst_world(Link(constant(10)), count=3)
+    world, receiver = burst_world(SimulatedLink(constant(10)), count=3)
     world.call_at(5, lambda: world.network.partition([["to"]]))
     world.post("from", "go", at=6)
     world.call_at(30, world.network.heal)
@@ -168,7 +176,7 @@ def test_a_partition_drops_what_is_sent_and_what_is_under_way_until_it_heals() -
 
 
 def test_a_cut_works_in_one_direction_only() -> None:
-    network = Network()
+    network = SimulatedNetwork()
     network.cut("a", "b")
 
     assert not network.connected("a", "b")
@@ -178,7 +186,7 @@ def test_a_cut_works_in_one_direction_only() -> None:
 
 
 def test_actors_that_no_side_names_stay_together() -> None:
-    network = Network()
+    network = SimulatedNetwork()
     network.partition([["a", "b"], ["c"]])
 
     assert network.connected("a", "b")
@@ -238,7 +246,7 @@ def test_run_until_ends_the_clock_there_and_keeps_what_is_later() -> None:
 
 
 def test_run_stops_after_the_steps_allowed() -> None:
-    world, receiver = burst_world(Link(), count=9)
+    world, receiver = burst_world(SimulatedLink(), count=9)
 
     assert world.run(most_steps=4) == 4
     assert len(receiver.seen) == 3
@@ -340,7 +348,7 @@ def test_misuse_is_refused_with_a_reason() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_probability_is_between_0_and_1(share: float) -> None:
     with pytest.raises(OutOfRangeError):
-        Link(loss=share)
+        SimulatedLink(loss=share)
 
 
 def test_delays_are_checked_when_they_are_made() -> None:
@@ -375,8 +383,8 @@ def test_removing_an_actor_frees_its_name() -> None:
 
 
 def test_a_link_of_its_own_counts_for_one_direction_and_can_be_taken_back() -> None:
-    world, receiver = burst_world(Link(constant(1)), count=1)
-    world.network.set_link("from", "to", Link(constant(9)))
+    world, receiver = burst_world(SimulatedLink(constant(1)), count=1)
+    world.network.set_link("from", "to", SimulatedLink(constant(9)))
     world.run()
     world.network.set_link("from", "to", None)
     world.post("from", "go")

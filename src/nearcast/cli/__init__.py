@@ -94,7 +94,7 @@ def main() -> None:
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader (head, less) has gone: that is no error
+    except BrokenPipeError:  # the reader (head, less) has closed the pipe: no error
         sys.stderr.close()
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - whatever it is, a script wants JSON and a code
@@ -104,10 +104,10 @@ def main() -> None:
 
 
 def _report_other(error: Exception, *, as_json: bool) -> int:
-    """Print an error that is none of ours; return the exit code.
+    """Print an error of another library; return the exit code.
 
     With --json Typer leaves its usage errors to us. They have no public class in common; all of
-    them, and nothing else, know how to format their message and which exit code they want.
+    them, and nothing else, have a method that formats their message and an exit code.
     """
     usage = getattr(error, "format_message", None)
     if as_json and usage is not None:
@@ -123,7 +123,7 @@ def _report_other(error: Exception, *, as_json: bool) -> int:
 
 
 def _follows_interrupt(error: BaseException | None) -> bool:
-    """Tell whether something failed only because Ctrl-C came in its middle, as Spark's calls do."""
+    """Return whether something failed only because of Ctrl-C in its middle, as Spark's calls do."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

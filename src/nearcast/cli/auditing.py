@@ -12,8 +12,8 @@ from nearcast.cli.sparking import started_spark
 from nearcast.cli.terminal import JSON, print_json
 
 if TYPE_CHECKING:
-    from nearcast.pipeline.audit import Audited
-    from nearcast.pipeline.whatif import Compared
+    from nearcast.pipeline.audit.job import Audited
+    from nearcast.pipeline.jobs.whatif import Compared
 
 Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, yarn …")]
 Logs = Annotated[
@@ -48,16 +48,16 @@ def audit(
     Example: nearcast pipeline audit --input a/eventlog --input b/eventlog --output audit
     """
     from nearcast.config import load
-    from nearcast.pipeline import audit as job
-    from nearcast.pipeline.audit_hops import Allowance
-    from nearcast.pipeline.audit_logs import find_segments
-    from nearcast.pipeline.audit_selections import Selecting
-    from nearcast.pipeline.failures import told_plainly
+    from nearcast.pipeline.audit import job
+    from nearcast.pipeline.audit.conditions import Selecting
+    from nearcast.pipeline.audit.hops import Allowance
+    from nearcast.pipeline.audit.logs import find_segments
     from nearcast.pipeline.progress import spark_progress
+    from nearcast.pipeline.spark_errors import told_plainly
 
     selecting = None if config is None else Selecting(tuple(load(config, os.environ).space))
     allowance = Allowance(_milliseconds(skew, "--skew"), _milliseconds(settle, "--settle"))
-    find_segments(input)  # what is no log is said before Spark takes its time to start
+    find_segments(input)  # an input that is no log is reported before Spark takes its time to start
     spark = started_spark(master, as_json=json)
     with told_plainly(output), spark_progress(spark, "audit"):
         done = job.audit(spark, input, output, selecting=selecting, allowance=allowance)
@@ -121,8 +121,8 @@ def whatif(
     from nearcast.cli.terminal import told_of_files
     from nearcast.config import load
     from nearcast.model.errors import MisuseError
-    from nearcast.pipeline.whatif import Way, compare, read_plan
-    from nearcast.pipeline.whatif_log import read_story
+    from nearcast.pipeline.jobs.whatif import WhatIfCase, compare, read_plan
+    from nearcast.pipeline.jobs.whatif_log import read_story
     from nearcast.retained import read_policies
     from nearcast.server.server import retained_settings, space_settings
 
@@ -133,11 +133,11 @@ def whatif(
     configuration = load(config, os.environ)
     with told_of_files():
         story = read_story(input, most)
-        before = Way(
+        before = WhatIfCase(
             None if old_plan is None else read_plan(old_plan, story.nodes),
             None if old_policies is None else read_policies(old_policies),
         )
-        after = Way(
+        after = WhatIfCase(
             before.plan if plan is None else read_plan(plan, story.nodes),
             before.policies if policies is None else read_policies(policies),
         )

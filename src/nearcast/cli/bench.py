@@ -1,6 +1,6 @@
-"""`nearcast bench …`: ours and peers side by side in one run.
+"""The command `nearcast bench …`: our software and peers side by side in one run.
 
-The benchmarks live in `benchmarks/` of a checkout, outside the installed package: they need peers
+The benchmarks are in `benchmarks/` of a checkout, outside the installed package: they need peers
 that a user of the broker does not. Each module there has `run(quick) -> {"rows": [...]}`.
 """
 
@@ -145,7 +145,7 @@ def _run(
     as_json: bool,
     **more: object,
 ) -> None:
-    """Run benchmark modules one after the other, print their rows and keep them."""
+    """Run benchmark modules one after the other, print their rows and store them."""
     loaded = {module: _module(module) for module in modules}
     rows: list[dict[str, Any]] = []
     _say("; ".join(f"{what} {value}" for what, value in machine().items()), as_json=as_json)
@@ -170,7 +170,7 @@ def _run(
 
 
 def _say(text: str, *, as_json: bool) -> None:
-    """Print a line for people, beside the figures where these go to a machine."""
+    """Print a line for people; to standard error where the results go to a machine."""
     typer.echo(text, err=as_json)
 
 
@@ -190,7 +190,7 @@ def _module(name: str) -> Any:
 
 
 def machine() -> dict[str, str]:
-    """Return what the figures were measured on and with."""
+    """Return the machine and the versions of a measurement."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -202,7 +202,7 @@ def machine() -> dict[str, str]:
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """Print a benchmark's rows as a table: our figure, the peer's, the ratio, the target."""
+    """Print a benchmark's rows as a table: our result, the peer's, the ratio, the target."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
@@ -216,7 +216,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _peer(row: dict[str, Any]) -> object:
-    """Return the peers of a row with their figures, however the benchmark names them."""
+    """Return the peers of a row with their results, however the benchmark names them."""
     if row.get("peer_figure"):
         return {row["peer"]: row["peer_figure"]}
     return row.get("peer", row.get("peers"))

@@ -28,7 +28,7 @@ from nearcast.cli.tracks import Positions, TrackFile
 if TYPE_CHECKING:
     from nearcast.mqtt import Properties as PacketProperties
     from nearcast.mqtt import Publish
-    from nearcast.server import Client
+    from nearcast.server import BlockingClient
 
 Qos = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
@@ -83,7 +83,7 @@ def pub(
     """
     from nearcast.cli.tracks import position_messages, read_track
     from nearcast.mqtt import Publish
-    from nearcast.server import Client
+    from nearcast.server import BlockingClient
 
     payloads = _payloads(message, file, null=null, lines=lines)
     extra = _user_properties(properties, version)
@@ -100,7 +100,7 @@ def pub(
         key=key,
         session=session,
     )
-    with Client(target) as client:
+    with BlockingClient(target) as client:
         client.publish(places)
         count = client.publish(
             Publish(topic, payload, qos=qos, retain=retain, properties=extra)
@@ -115,7 +115,7 @@ def pub(
 def _payloads(
     message: str | None, file: Path | None, *, null: bool, lines: bool
 ) -> Iterable[bytes]:
-    """Return what is to be published: exactly one source must be given."""
+    """Return the payloads to publish: exactly one source must be given."""
     from nearcast.model.errors import EnvironmentProblem, MisuseError
 
     given = [message is not None, file is not None, null, lines]
@@ -149,7 +149,7 @@ def _user_properties(texts: list[str] | None, version: str) -> PacketProperties:
 
 
 def pair_of(text: str) -> tuple[str, str]:
-    """Return the user property that NAME=VALUE states."""
+    """Return the user property of NAME=VALUE."""
     from nearcast.model.errors import MisuseError
 
     name, equals, value = text.partition("=")
@@ -203,7 +203,7 @@ def sub(
     """
     from nearcast.cli.tracks import position_messages, read_track
     from nearcast.mqtt import FilterRequest
-    from nearcast.server import Client
+    from nearcast.server import BlockingClient
 
     extra = _user_properties(properties, version)
     places = position_messages(read_track(position, track))
@@ -220,7 +220,7 @@ def sub(
         session=session,
     )
     seen = 0
-    with Client(target) as client:
+    with BlockingClient(target) as client:
         client.publish(each for after_s, each in places if not after_s)
         granted = client.subscribe(*(FilterRequest(each, qos) for each in topic), properties=extra)
         _tell_subscribed(client, dict(zip(topic, granted, strict=True)), as_json=json)
@@ -233,11 +233,11 @@ def sub(
             if seen == count:
                 return
     if count is not None:
-        raise typer.Exit(1)  # fewer came than were asked for
+        raise typer.Exit(1)  # fewer arrived than requested
 
 
-def _tell_subscribed(client: Client, granted: dict[str, int], *, as_json: bool) -> None:
-    """Say on standard error that the subscription is in force, and what the broker said."""
+def _tell_subscribed(client: BlockingClient, granted: dict[str, int], *, as_json: bool) -> None:
+    """Print to standard error that the subscription is in force, and the broker's remarks."""
     connack = client.conversation.connack
     resumed = connack is not None and connack.session_present
     if as_json:

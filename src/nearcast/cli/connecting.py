@@ -1,4 +1,4 @@
-"""The options that say which broker a command connects to, and as whom."""
+"""The options for the broker that a command connects to, and for the credentials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from nearcast.server import Target
+    from nearcast.server import BrokerAddress
 
 Host = Annotated[str, typer.Option("--host", "-H", help="The broker's address.")]
 Port = Annotated[int, typer.Option("--port", "-p", help="The broker's port.")]
@@ -45,18 +45,18 @@ def target_of(
     certificate: Path | None = None,
     key: Path | None = None,
     session: str = "",
-) -> Target:
-    """Return where to connect and as whom, or raise MisuseError."""
+) -> BrokerAddress:
+    """Return address and credentials of the connection, or raise MisuseError."""
     from nearcast.model.errors import MisuseError
     from nearcast.mqtt import ProtocolVersion
-    from nearcast.server import Target
+    from nearcast.server import BrokerAddress
 
     versions = {"5": ProtocolVersion.V5, "3.1.1": ProtocolVersion.V311}
     if version not in versions:
         raise MisuseError(repr(version), where="--version", expected="5 or 3.1.1")
     if key is not None and certificate is None:
         raise MisuseError("--key without --cert", expected="both")
-    return Target(
+    return BrokerAddress(
         host=host,
         port=port,
         version=versions[version],

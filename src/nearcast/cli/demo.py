@@ -1,4 +1,4 @@
-"""`nearcast demo`: what it does, then a city on four nodes before and after it has learned."""
+"""`nearcast demo`: what the product does, then a city on four nodes before and after learning."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from nearcast.cli.terminal import JSON, console, print_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nearcast.demo.city import City, News
-    from nearcast.demo.story import Say, Show, Story
+    from nearcast.demo.city import DemoCity, News
+    from nearcast.demo.story import DemoStory, Say, Show
 
 
 def demo(
     *,
-    people: Annotated[int, typer.Option(min=8, max=2_000, help="How many live there.")] = 160,
-    seconds: Annotated[float, typer.Option(min=2, help="How long it lives, each time.")] = 12.0,
+    people: Annotated[int, typer.Option(min=8, max=2_000, help="How many clients move.")] = 160,
+    seconds: Annotated[float, typer.Option(min=2, help="How long they move, each time.")] = 12.0,
     out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo"),
     wait_for: Annotated[Path | None, typer.Option(hidden=True)] = None,
     json: bool = JSON,
 ) -> None:
     """Show what Nearcast does: near, nearest, a city on four nodes, and what it learns.
 
-    Starts four nodes on this machine (one without nats-server), real clients that move, and Spark;
-    without PySpark or Java learning is left out. Ends by itself, and leaves nothing running.
+    Starts four nodes on this machine (one without nats-server), MQTT clients that move, and Spark.
+    Without PySpark or Java it leaves learning out. It ends by itself and leaves nothing running.
 
     Example: nearcast demo --people 160
     """
@@ -40,16 +40,12 @@ def demo(
     from nearcast.demo.page import write_page
     from nearcast.demo.story import tell
 
-    needs, screen = Needs(wait_for), console()
-    missing = "" if needs.is_arriving() else needs.missing()
-    if missing and not json:
-        _printer(screen)(f"Learning will be left out: {missing}")
+    screen = console()
     if (out / "nearcast.toml").exists():
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     with _shown(screen, is_silent=json) as (say, show):
-        say("Four nodes start ...")
-        story = asyncio.run(tell(out, people, seconds, needs, say, show))
+        story = asyncio.run(tell(out, people, seconds, Needs(wait_for), say, show))
     if story.learned is not None:
         story.page = str(write_page(story, out))
     if json:
@@ -60,7 +56,7 @@ def demo(
 
 @contextlib.contextmanager
 def _shown(screen: Console, *, is_silent: bool) -> Iterator[tuple[Say, Show]]:
-    """Yield how to say something, and how to show the map: it moves below what is said."""
+    """Yield two functions: one prints a line, one shows the map below the lines."""
     from rich.live import Live
     from rich.text import Text
 
@@ -73,8 +69,8 @@ def _shown(screen: Console, *, is_silent: bool) -> Iterator[tuple[Say, Show]]:
     else:
         with Live(console=screen, transient=True, refresh_per_second=4) as live:
 
-            def show(city: City, news: Sequence[News]) -> None:
-                live.update(Text(draw_map(city, news) + "\n  · walks  o drives  * happens now"))
+            def show(city: DemoCity, news: Sequence[News]) -> None:
+                live.update(Text(draw_map(city, news) + "\n  · walker  o car  * event"))
 
             yield _printer(live.console), show
 
@@ -84,13 +80,13 @@ def _printer(screen: Console) -> Say:
 
 
 def _nothing(*_: object) -> None:
-    """Say and show nothing."""
+    """Print and show nothing."""
 
 
-def _show(story: Story, screen: Console) -> None:
+def _show(story: DemoStory, screen: Console) -> None:
     from rich.table import Table
 
-    from nearcast.demo.page import faults, tables, verdicts
+    from nearcast.demo.page import RUNS_DIFFER, audit_verdict, tables, verdicts
 
     say: Callable[[str], None] = _printer(screen)
     for one in tables(story):
@@ -104,8 +100,9 @@ def _show(story: Story, screen: Console) -> None:
     for line in verdicts(story):
         say(line)
     if story.audit is not None:
-        say(f"Audit: {faults(story) or 'no'} message lost, doubled or late.")
-        say(f"The map of the plan: {story.page}")
+        screen.print(RUNS_DIFFER)
+        say(audit_verdict(story))
+        say(f"\nFigures, and a map of the plan: {story.page}")
     for line in story.missing:
         say(f"Left out: {line}")
-    say("\nNext: nearcast serve, and the README's three commands")
+    say("Next: start a broker (nearcast serve) and try the three commands of the README.")

@@ -24,7 +24,7 @@ from nearcast.cli.connecting import (
 from nearcast.cli.terminal import JSON, print_json, told_of_files
 
 if TYPE_CHECKING:
-    from nearcast.server import Target
+    from nearcast.server import BrokerAddress
 
 EXPLAIN_TOPIC = "$nearcast/explain"
 _MARKS = {True: "yes", False: "NO ", None: " ? "}
@@ -95,17 +95,17 @@ def explain(
     raise typer.Exit(0 if found["delivered"] else 1)
 
 
-def _from_broker(target: Target, question: dict[str, Any]) -> dict[str, Any]:
+def _from_broker(target: BrokerAddress, question: dict[str, Any]) -> dict[str, Any]:
     """Ask over MQTT and return the answer."""
     import json
     import secrets
 
     from nearcast.model.errors import MisuseError, PeerProtocolError
     from nearcast.mqtt import FilterRequest, Properties, Publish
-    from nearcast.server import Client
+    from nearcast.server import BlockingClient
 
     answers = f"nearcast/explain/{secrets.token_hex(8)}"
-    with Client(target) as client:
+    with BlockingClient(target) as client:
         client.subscribe(FilterRequest(answers, 1))
         asking = Properties(response_topic=answers)
         payload = json.dumps(question).encode()

@@ -1,9 +1,9 @@
-"""Why a client got a message, or did not: from what a broker wrote to its event log.
+"""Why a client got a message, or did not: from a broker's event log.
 
-The log has the events (without their MQTT properties), who they were handed to, who subscribed to
-what when, and where clients were. So it tells for certain whether a message was handed over, and
-which step of the selection stood in its way. Where all steps pass and yet nothing was handed over,
-it names what is left: those things are not logged.
+The log has the events (without their MQTT properties), their deliveries, the subscriptions and
+positions of clients over time. So it tells for certain whether a message was delivered, and which
+step of the selection prevented it. Where all steps pass and yet nothing was delivered, it names the
+remaining causes, which are not logged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was looked at; `ok` is None where nobody can tell."""
+    """One condition that was checked; `ok` is None where the log cannot tell."""
 
     step: str
     ok: bool | None
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Whether a message was handed to a client, and what decided it."""
+    """Whether a message was delivered to a client, and what decided it."""
 
     client: str
     topic: str
@@ -60,7 +60,7 @@ class Explanation:
 
 
 class LogFolder:
-    """The tables of an event log, segments that are still open included."""
+    """The tables of an event log, including segments that are still open."""
 
     def __init__(self, folders: list[Path]) -> None:
         self._folders = folders
@@ -148,7 +148,7 @@ def _covers(gap: Row, number: int) -> bool:
 
 
 def held(changes: Iterable[Row]) -> list[str]:
-    """Return the subscriptions that a client held after these changes."""
+    """Return the subscriptions that a client had after these changes."""
     texts: dict[str, None] = {}
     for change in changes:
         texts.pop(change["filter"], None)
@@ -196,7 +196,7 @@ class _Case:
         return steps
 
     def _event(self) -> tuple[Event | None, Step | None]:
-        """Read the event in its space, as the broker does."""
+        """Return the event in its space, decoded as the broker does."""
         if self.space is None:
             return None, Step("space", True, "the topic belongs to no space: all of it is wanted")
         name = self.space.name
@@ -238,18 +238,18 @@ class _Case:
 
 
 def read_identity(text: str) -> Subscription:
-    """Return the subscription that an identity says: `$share/g/$where/…/filter`."""
+    """Return the subscription of an identity: `$share/g/$where/…/filter`."""
     pairs, topic_filter = split_prefixes(split_shared(text).topic_filter, SELECTING)
     return read_subscription(topic_filter, decoded(pairs)).subscription
 
 
 def read_event(section: SpaceSection, topic: str, payload: bytes) -> Event:
-    """Return the event that a JSON payload is in its space."""
-    from nearcast.node.spaces import SpaceSettings
-    from nearcast.node.values import EventReader
+    """Return the event of a JSON payload in its space."""
+    from nearcast.broker.content.event_decoder import EventDecoder
+    from nearcast.broker.content.spaces import SpaceSettings
 
     settings = SpaceSettings(space=section.to_space(), values="json", paths=section.paths())
-    return EventReader(settings).read(topic, payload, ())
+    return EventDecoder(settings).read(topic, payload, ())
 
 
 def _conditions(wish: Subscription, event: Event) -> Iterator[Step]:

@@ -10,12 +10,12 @@ import typer
 from nearcast.cli.terminal import JSON, print_json, told_of_files
 
 if TYPE_CHECKING:
-    from nearcast.server.journal_report import Report
+    from nearcast.server.storage.journal_report import JournalReport
 
 app = typer.Typer(help="Look at the journal of a broker, and repair it.", no_args_is_help=True)
 
 DEFAULT = Path("nearcast-data")
-_MOST_LINES = 20  # of one kind; --json has all
+_MOST_LINES = 20  # per kind; --json has all
 
 JournalPath = Annotated[
     Path, typer.Argument(help="A data directory, or a journal file.", show_default=True)
@@ -31,7 +31,7 @@ def check(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
 
     Example: nearcast journal check /var/lib/nearcast
     """
-    from nearcast.server.journal_report import find_journal, inspect
+    from nearcast.server.storage.journal_report import find_journal, inspect
 
     with told_of_files():
         report = inspect(find_journal(path))
@@ -53,9 +53,9 @@ def repair(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
     Example: nearcast journal repair /var/lib/nearcast
     """
     from nearcast.model.errors import MisuseError
-    from nearcast.server.journal_report import find_journal, inspect
-    from nearcast.server.journal_report import repair as write_anew
-    from nearcast.server.storage import newest_journal
+    from nearcast.server.storage.journal_file import newest_journal
+    from nearcast.server.storage.journal_report import find_journal, inspect
+    from nearcast.server.storage.journal_report import repair as write_anew
 
     with told_of_files():
         found = find_journal(path)
@@ -83,7 +83,7 @@ def repair(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
         typer.echo(f"Wrote the records that could not be applied to {aside}.")
 
 
-def _print(report: Report) -> None:
+def _print(report: JournalReport) -> None:
     typer.echo(
         f"{report.path}: format {report.format}, {report.size:,} bytes, {report.batches:,} batches"
     )

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from nearcast.config import Configuration
     from nearcast.locality import Rect
-    from nearcast.pipeline.nightly import Audit, Step, Summary
-    from nearcast.pipeline.plans import PlanRules
-    from nearcast.pipeline.training import Settings
+    from nearcast.pipeline.jobs.plan import PlanRules
+    from nearcast.pipeline.jobs.run import Audit, JobResult, Summary
+    from nearcast.pipeline.jobs.train import Settings
 
 Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, yarn …")]
 Output = Annotated[str, typer.Option("--output", help="The directory for tables and files.")]
@@ -88,11 +88,11 @@ def plan(
 
     Example: nearcast pipeline plan --input city/positions --output city --brokers 4
     """
-    from nearcast.pipeline import plans
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.inputs import check_table
+    from nearcast.pipeline.jobs import plan as plans
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.tables import read_table
+    from nearcast.pipeline.sources.input_checks import check_table
+    from nearcast.pipeline.spark_errors import told_plainly
+    from nearcast.pipeline.tables.transaction import read_table
 
     rules = _plan_rules(leaves, capacity, brokers, depth, bounds)
     path = plan_file or Path(output) / plans.PLAN_FILE
@@ -129,12 +129,12 @@ def histogram(
 
     Example: nearcast pipeline histogram --space shops --input city/events --output city
     """
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.histograms import count_events, load_histogram, save_histogram
-    from nearcast.pipeline.inputs import check_there
-    from nearcast.pipeline.nightly import histogram_summary
+    from nearcast.pipeline.jobs.histogram import count_events, load_histogram, save_histogram
+    from nearcast.pipeline.jobs.run import histogram_summary
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.sources import read_all
+    from nearcast.pipeline.sources.files import read_all
+    from nearcast.pipeline.sources.input_checks import check_there
+    from nearcast.pipeline.spark_errors import told_plainly
 
     declared = _declared(_load(config or Path("nearcast.toml")), space)
     path = Path(output) / f"histogram-{space}.json"
@@ -172,10 +172,10 @@ def train(
     Example: nearcast pipeline train --input data/eventlog --output nightly
     --policies data/policies.json
     """
-    from nearcast.pipeline import training
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.log_checks import check_logs
+    from nearcast.pipeline.jobs import train as training
     from nearcast.pipeline.progress import spark_progress
+    from nearcast.pipeline.sources.log_checks import check_logs
+    from nearcast.pipeline.spark_errors import told_plainly
 
     settings = _settings(_load(config or Path("nearcast.toml")))
     path = policies or Path(output) / training.POLICY_FILE
@@ -219,11 +219,11 @@ def run(
     Example: nearcast pipeline run --input data/eventlog --output nightly --config nearcast.toml
     --policies data/policies.json
     """
-    from nearcast.pipeline import nightly
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.inputs import check_positions
+    from nearcast.pipeline.jobs import run as nightly
+    from nearcast.pipeline.jobs.train import TrainingRules
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.training import TrainingRules
+    from nearcast.pipeline.sources.input_checks import check_positions
+    from nearcast.pipeline.spark_errors import told_plainly
 
     configuration = _load(config)
     rules = nightly.RunRules(
@@ -254,14 +254,14 @@ def run(
     )
 
 
-def _silent(_: Step) -> None:
-    """Say nothing: the summary comes at the end."""
+def _silent(_: JobResult) -> None:
+    """Print nothing: the summary comes at the end."""
 
 
 def _audit(configuration: Configuration) -> Audit:
     def look(spark: SparkSession, logs: Sequence[str], output: str) -> Summary:
-        from nearcast.pipeline.audit import audit
-        from nearcast.pipeline.audit_selections import Selecting
+        from nearcast.pipeline.audit.conditions import Selecting
+        from nearcast.pipeline.audit.job import audit
 
         selecting = Selecting(tuple(configuration.space))
         return audit(spark, logs, output, selecting=selecting).as_dict()
@@ -275,13 +275,13 @@ def _audit(configuration: Configuration) -> Audit:
 def _plan_rules(
     leaves: int, capacity: float | None, brokers: int | None, depth: int, bounds: str
 ) -> PlanRules:
-    from nearcast.pipeline.plans import PlanRules
+    from nearcast.pipeline.jobs.plan import PlanRules
 
     return PlanRules(leaves, capacity, brokers, depth, _rect(bounds))
 
 
 def _rect(text: str) -> Rect | None:
-    from nearcast.locality.rect import checked_rect
+    from nearcast.locality.layout.rect import checked_rect
     from nearcast.model.errors import MisuseError
 
     if not text:
@@ -321,11 +321,11 @@ def _settings(configuration: Configuration) -> Settings:
     ]
 
 
-# --- telling ------------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 
-def _print_step(step: Step, before: Summary | None) -> None:
-    from nearcast.pipeline.nightly import changes
+def _print_step(step: JobResult, before: Summary | None) -> None:
+    from nearcast.pipeline.jobs.run import changes
 
     if step.summary is None:
         typer.echo(f"{step.name}: skipped, {step.skipped}")

@@ -22,8 +22,8 @@ from nearcast.model.errors import MisuseError
 
 if TYPE_CHECKING:
     from nearcast.config import NetworkSection
-    from nearcast.server.nats_members import Member
-    from nearcast.server.processes import Fleet
+    from nearcast.server.cluster.nats_members import MemberRecord
+    from nearcast.server.local_cluster import LocalCluster
 
 _LAST_PORT = 65_535
 _WIDE = 100
@@ -57,16 +57,16 @@ def up(
         raise MisuseError(last, where="--port", expected=f"ports up to {_LAST_PORT}")
     with _held_back(signal.SIGINT):
         from nearcast.config import load
-        from nearcast.server.processes import Fleet
+        from nearcast.server.local_cluster import LocalCluster
 
     config = found_config(config, no_config=no_config)
-    load(config, os.environ)  # what is wrong with it is told before anything is started
+    load(config, os.environ)  # errors in it are reported before anything is started
     with contextlib.ExitStack() as stack:
         stack.enter_context(_interrupted_by(signal.SIGTERM))
         directory = data
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearcast-")))
-        fleet = stack.enter_context(Fleet(directory))
+        fleet = stack.enter_context(LocalCluster(directory))
         address = nats or fleet.start_nats()
         for number in range(nodes):
             fleet.start_node(f"node-{number + 1}", port + number, address, config)
@@ -95,7 +95,7 @@ def _interrupted_by(number: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """Let a signal wait: compiled packages lose an interruption in the middle of their import."""
+    """Defer a signal: compiled packages lose an interrupt in the middle of their import."""
     came: list[int] = []
     before = signal.signal(number, lambda number, _frame: came.append(number))
     try:
@@ -106,13 +106,13 @@ def _held_back(number: signal.Signals) -> Iterator[None]:
         signal.raise_signal(number)
 
 
-def _print_fleet_json(fleet: Fleet, address: str) -> None:
+def _print_fleet_json(fleet: LocalCluster, address: str) -> None:
     nodes = [{"node": one.name, "port": one.port, "process": one.pid} for one in fleet.nodes]
     print_json({"ready": True, "nats": address, "nodes": nodes})
     sys.stdout.flush()
 
 
-def _print_fleet(fleet: Fleet, address: str, config: Path | None, *, keeps: bool) -> None:
+def _print_fleet(fleet: LocalCluster, address: str, config: Path | None, *, keeps: bool) -> None:
     from rich.table import Table
 
     table = Table(title=f"NATS at {address}", title_justify="left")
@@ -128,16 +128,16 @@ def _print_fleet(fleet: Fleet, address: str, config: Path | None, *, keeps: bool
     sys.stdout.flush()
 
 
-def _tell_of_islands(fleet: Fleet) -> None:
-    """Tell of nodes that serve clients, but have not found the others."""
+def _tell_of_islands(fleet: LocalCluster) -> None:
+    """Report nodes that serve clients, but have not found the others."""
     for child in fleet.nodes:
         reason = _NOT_YET.search(child.log.read_text(encoding="utf-8", errors="replace"))
         if reason is not None:
             typer.echo(f"{child.name} is alone, and tries on: {reason[1]}", err=True)
 
 
-def _watch_over(fleet: Fleet) -> None:
-    """Wait for Ctrl-C; tell of processes that end by themselves, and restart none."""
+def _watch_over(fleet: LocalCluster) -> None:
+    """Wait for Ctrl-C; report processes that end by themselves, and restart none."""
     try:
         while fleet.is_alive:
             for child in fleet.take_ended():
@@ -180,7 +180,7 @@ def nodes(
     """
     import asyncio
 
-    from nearcast.server.nats_admin import ask_to_leave, forget_node, look
+    from nearcast.server.cluster.nats_admin import ask_to_leave, forget_node, look
 
     wishes = {"--leave": leave, "--forget": forget, "--plan": plan, "--policies": policies}
     given = [name for name, value in wishes.items() if value is not None]
@@ -225,7 +225,7 @@ def _share(section: NetworkSection, path: Path, *, as_json: bool) -> None:
 
     from nearcast.cli.terminal import told_of_files
     from nearcast.locality import load_plan
-    from nearcast.server.nats_admin import share_plan
+    from nearcast.server.cluster.nats_admin import share_plan
 
     with told_of_files():
         plan = load_plan(path)
@@ -239,7 +239,7 @@ def _share_policies(section: NetworkSection, path: Path, *, as_json: bool) -> No
 
     from nearcast.cli.terminal import told_of_files
     from nearcast.retained import policies_to_text, read_policies
-    from nearcast.server.nats_admin import share_policies
+    from nearcast.server.cluster.nats_admin import share_policies
 
     with told_of_files():
         text = policies_to_text(read_policies(path))
@@ -260,10 +260,10 @@ def _section(config: Path | None, join: str | None, network: str | None) -> Netw
     return section.model_copy(update={"join": ["nats://127.0.0.1:4222"]})
 
 
-def _print_members(section: NetworkSection, members: list[Member]) -> None:
+def _print_members(section: NetworkSection, members: list[MemberRecord]) -> None:
     from rich.table import Table
 
-    from nearcast.server.nats_connection import public_address
+    from nearcast.server.cluster.nats_connection import public_address
 
     where = ", ".join(public_address(one) for one in section.join)
     if not members:
@@ -287,7 +287,7 @@ def _print_members(section: NetworkSection, members: list[Member]) -> None:
                 typer.echo(f"{one.name}: {link.problem}")
 
 
-def _cells(one: Member) -> tuple[str, ...]:
+def _cells(one: MemberRecord) -> tuple[str, ...]:
     """Return a row; sent and received are frames to and from other nodes."""
     is_recent = time.time() - one.started_ms / 1000 < 86_400
     since = time.localtime(one.started_ms / 1000)

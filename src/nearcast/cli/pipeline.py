@@ -14,7 +14,7 @@ from nearcast.cli.terminal import JSON, print_json, report_fields
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
     from nearcast.model import Space
-    from nearcast.pipeline.live import Live
+    from nearcast.pipeline.streaming.live_stream import Live
 
 app = typer.Typer(help="Run a job on Spark.", no_args_is_help=True)
 
@@ -49,13 +49,13 @@ def ingest(
     Example: nearcast pipeline ingest --input cabs.csv --output city --columns t=time,user_id=cab
     """
     from nearcast.model.errors import MisuseError
-    from nearcast.pipeline import ingest as job
-    from nearcast.pipeline.event_logs import is_event_log
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.ingest_events import ingest_events
-    from nearcast.pipeline.inputs import check_source
+    from nearcast.pipeline.jobs import ingest as job
+    from nearcast.pipeline.jobs.ingest_events import ingest_events
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.sources import read_events, read_source
+    from nearcast.pipeline.sources.event_logs import is_event_log
+    from nearcast.pipeline.sources.files import read_events, read_source
+    from nearcast.pipeline.sources.input_checks import check_source
+    from nearcast.pipeline.spark_errors import told_plainly
 
     section = _section(config, space) if space else None
     if section and section.values == "properties" and is_event_log(input):
@@ -109,13 +109,13 @@ def regions(
 
     Example: nearcast pipeline regions --input city/positions --output city
     """
-    from nearcast.locality.slow_regions import RegionRules
-    from nearcast.pipeline import regions as job
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.inputs import check_table
+    from nearcast.locality.layout.slow_regions import RegionRules
+    from nearcast.pipeline.jobs import regions as job
     from nearcast.pipeline.pictures import draw_regions
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.tables import read_table
+    from nearcast.pipeline.sources.input_checks import check_table
+    from nearcast.pipeline.spark_errors import told_plainly
+    from nearcast.pipeline.tables.transaction import read_table
 
     rules = RegionRules(slow, slow_share, density, min_cells)
     check_table(input)
@@ -162,15 +162,17 @@ def match(
     --subscriptions wishes.parquet --output found --top 5
     """
     from nearcast.matching.ranking import checked_rank
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.inputs import check_there
-    from nearcast.pipeline.match import Question
-    from nearcast.pipeline.matching_job import match_tables
+    from nearcast.pipeline.jobs.match import MatchQuery
+    from nearcast.pipeline.jobs.match_job import match_tables
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.sources import read_all
+    from nearcast.pipeline.sources.files import read_all
+    from nearcast.pipeline.sources.input_checks import check_there
+    from nearcast.pipeline.spark_errors import told_plainly
 
     declared = _space(config, space)
-    question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
+    question = MatchQuery(
+        space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank)
+    )
     for path in (input, subscriptions):
         check_there(path)
     spark = started_spark(master, as_json=json)
@@ -227,13 +229,20 @@ def stream(
     """
     from nearcast.matching.ranking import checked_rank
     from nearcast.model.errors import EnvironmentProblem
-    from nearcast.pipeline.failures import told_plainly
-    from nearcast.pipeline.inputs import check_there
-    from nearcast.pipeline.match import Question
-    from nearcast.pipeline.stream import Stream, check_event_files, start, unfinished_batch
+    from nearcast.pipeline.jobs.match import MatchQuery
+    from nearcast.pipeline.sources.input_checks import check_there
+    from nearcast.pipeline.spark_errors import told_plainly
+    from nearcast.pipeline.streaming.stream import (
+        Stream,
+        check_event_files,
+        start,
+        unfinished_batch,
+    )
 
     declared = _space(config, space)
-    question = Question(space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank))
+    question = MatchQuery(
+        space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank)
+    )
     live = _live(config, space, input, source, deliver)
     paths = (Path(input or source), Path(subscriptions), Path(output), checkpoint)
     asked = Stream(*paths, declared, question, files_a_batch)
@@ -247,7 +256,7 @@ def stream(
             _tell_listening(f"new files in {input}", as_json=json)
             query.awaitTermination()
         else:
-            from nearcast.pipeline.live import start_live
+            from nearcast.pipeline.streaming.live_stream import start_live
 
             with start_live(spark, asked, live, once=once) as running:
                 _tell_listening(live.source.place, as_json=json)
@@ -265,7 +274,7 @@ def stream(
 
 
 def _tell_listening(place: str, *, as_json: bool) -> None:
-    """Say that nothing published from now on is missed."""
+    """Print that nothing published from now on is missed."""
     if as_json:
         report_fields({"listening": place})
     else:
@@ -273,7 +282,7 @@ def _tell_listening(place: str, *, as_json: bool) -> None:
 
 
 def _live(config: Path, space: str, folder: str, source: str, deliver: str) -> Live | None:
-    """Return the live source that is asked for, None for files; it is one or the other."""
+    """Return the requested live source, None for files; exactly one must be given."""
     import os
 
     from nearcast.config import load
@@ -286,13 +295,13 @@ def _live(config: Path, space: str, folder: str, source: str, deliver: str) -> L
         if deliver:
             raise MisuseError("--deliver with --input", expected="--source, a live one")
         return None
-    from nearcast.pipeline.live import live_of
+    from nearcast.pipeline.streaming.live_stream import live_of
 
     return live_of(source, _section(config, space), load(config, os.environ).network, deliver)
 
 
 def _space(config: Path, name: str) -> Space:
-    """Return a space that the configuration declares."""
+    """Return a space of the configuration."""
     return _section(config, name).to_space()
 
 
@@ -314,12 +323,12 @@ def _event_columns(space: Space) -> tuple[str, ...]:
 
 
 def _some_topic(topic_filter: str) -> str:
-    """Return a topic that fits a filter, for tables that name none."""
+    """Return a topic that matches a filter, for tables without topics."""
     return topic_filter.replace("+", "x").replace("#", "x")
 
 
 def _mapping(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
-    """Read 'a=b,c=d' over the names that a job wants."""
+    """Return the mapping 'a=b,c=d' over the column names of a job."""
     from nearcast.model.errors import MisuseError
 
     names = {name: name for name in wanted}

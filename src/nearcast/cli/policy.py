@@ -89,7 +89,7 @@ def _check_topics(policies: Policies, topics: list[str], where: str) -> None:
 
 
 def _draw(policies: Policies, topics: list[str], out: Path) -> None:
-    """Draw the topics asked for; else the general policy, else the first few topics."""
+    """Draw the requested topics; else the general policy, else the first few topics."""
     from nearcast.model.errors import MisuseError
     from nearcast.retained.picture import draw_policy
 

@@ -11,7 +11,7 @@ from nearcast.cli.sparking import need, started_spark
 from nearcast.cli.terminal import JSON, console, print_json
 
 if TYPE_CHECKING:
-    from nearcast.reproduction import Outcome
+    from nearcast.papers import RunOutcome
 
 
 def reproduce(
@@ -33,10 +33,10 @@ def reproduce(
 
     Example: nearcast reproduce --quick --out reproduction
     """
-    from nearcast.pipeline.failures import told_plainly
+    from nearcast.papers import reproduce as run
+    from nearcast.papers.reproduce import REPORT, check
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.reproduction import reproduce as run
-    from nearcast.reproduction.reproduce import REPORT, check
+    from nearcast.pipeline.spark_errors import told_plainly
 
     papers = paper or []
     need("matplotlib", extra="research")
@@ -52,7 +52,7 @@ def reproduce(
     typer.echo(f"Report: {out / REPORT} ({outcome.facts['seconds']} s)")
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: RunOutcome) -> None:
     from rich.table import Table
 
     table = Table(title="Claims", title_justify="left")

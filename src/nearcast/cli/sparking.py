@@ -1,4 +1,4 @@
-"""How a command starts Spark: needs are checked first, and a line says what is waited for."""
+"""How a command starts Spark: requirements are checked first, and progress is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def need(*modules: str, extra: str) -> None:
-    """Raise EnvironmentProblem, with what to install, unless these packages are there."""
+    """Raise EnvironmentProblem, with what to install, unless these packages are installed."""
     from importlib.util import find_spec
 
     from nearcast.model.errors import EnvironmentProblem
@@ -26,7 +26,7 @@ def need(*modules: str, extra: str) -> None:
 
 
 def started_spark(master: str, *, as_json: bool, name: str = "nearcast") -> SparkSession:
-    """Return a Spark session; people are told what they wait for, on standard error."""
+    """Return a Spark session; reports on standard error that it is starting."""
     from nearcast.pipeline.session import check_master, check_spark, spark_session
 
     check_master(master)

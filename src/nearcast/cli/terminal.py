@@ -1,4 +1,4 @@
-"""How commands speak: tables and lines for people, JSON for machines, exit codes for scripts.
+"""Output of commands: tables and lines for people, JSON for machines, exit codes for scripts.
 
 | code | meaning |
 |------|---------|
@@ -47,9 +47,9 @@ def exit_code(error: NearcastError) -> int:
 
 
 def as_fields(error: NearcastError) -> dict[str, object]:
-    """Return an error as machines want it: kind, message, and its parts by name.
+    """Return an error as fields for JSON: kind, message, and its parts by name.
 
-    Typer hangs objects of its own on an exception that passes through it; their names begin with _.
+    Typer attaches its own objects to an exception that passes through it; their names begin with _.
     """
     parts = {key: value for key, value in vars(error).items() if not key.startswith("_")}
     return {
@@ -75,7 +75,7 @@ def report_fields(fields: Mapping[str, object]) -> None:
 
 @contextmanager
 def told_of_files() -> Iterator[None]:
-    """Turn a file that is missing or may not be touched into an answer."""
+    """Convert an OSError, as of a missing or forbidden file, into an EnvironmentProblem."""
     try:
         yield
     except OSError as problem:
@@ -85,7 +85,7 @@ def told_of_files() -> Iterator[None]:
 
 @contextmanager
 def told_by_option(options: Mapping[str, str]) -> Iterator[None]:
-    """Name the option, not the variable that it stands for: {"NEARCAST_NODE__NAME": "--name"}."""
+    """Name the option in errors, not its variable: {"NEARCAST_NODE__NAME": "--name"}."""
     try:
         yield
     except ConfigurationError as problem:

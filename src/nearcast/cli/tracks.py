@@ -35,7 +35,7 @@ _FORM = "LON,LAT or LON,LAT@TIME, such as 2.35,48.85@10s"
 
 
 class Fix(NamedTuple):
-    """Where the client is, so many seconds after the start."""
+    """A position, and the seconds after the start at which the client is there."""
 
     after_s: float
     lon: float
@@ -52,7 +52,7 @@ def read_track(texts: Iterable[str] | None, path: Path | None) -> list[Fix]:
 
 
 def parse_fix(text: str) -> Fix:
-    """Return the fix that a `--position` states.
+    """Return the fix of a `--position`.
 
     >>> parse_fix("2.35,48.85@10s")
     Fix(after_s=10.0, lon=2.35, lat=48.85)

@@ -1,4 +1,4 @@
-"""Publishing: to how many, to whom first, and until when."""
+"""Publishing: how many subscribers get a message, by which rank, and until when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """How a message is to be handed out; whatever is left out is as the space's defaults say.
+    """How a message is distributed; options left out follow the space's defaults.
 
     >>> Offer(top=3, rank="nearest", lifetime="30s").pairs
     (('$top', '3'), ('$rank', 'nearest'), ('$lifetime', '30s'))
@@ -31,21 +31,21 @@ class Offer:
     """
 
     top: int | None = None
-    """Only the so many best matches get it."""
+    """Only this many best matches get the message."""
     rank: str | None = None
-    """What is best: `narrowest`, `nearest`, `centre` or `weight`."""
+    """The ranking: `narrowest`, `nearest`, `centre` or `weight`."""
     lifetime: str | None = None
-    """It is discarded where it cannot be handed over within this time, such as `250ms`."""
+    """The message is discarded if it cannot be delivered within this time, such as `250ms`."""
     area: str | Shape | None = None
-    """An extent of the event itself, in place of a point."""
+    """An extent of the event itself, instead of a point."""
     order: str | None = None
-    """`causal`: after what caused it."""
+    """`causal`: delivered after its causal predecessors."""
     reply: str | None = None
-    """`matches`: answer on the response topic with the ranked list. Not for MQTT 3.1.1."""
+    """`matches`: the broker publishes the ranked list to the response topic. MQTT 5 only."""
     deliver: bool | None = None
-    """With `reply`: whether the matches also get the message. Not for MQTT 3.1.1."""
+    """With `reply`: whether the matches also get the message. MQTT 5 only."""
     values: Mapping[str, object] = field(default_factory=dict)
-    """Attribute values, for spaces that take them from user properties. Not for MQTT 3.1.1."""
+    """Attribute values, for spaces that read them from user properties. MQTT 5 only."""
 
     def __post_init__(self) -> None:
         if self.top is not None:

@@ -19,7 +19,7 @@ def paho_properties(
 ) -> Properties:
     """Return paho's properties of a packet (`SUBSCRIBE`, `PUBLISH`, …) with these pairs.
 
-    With `base`, the pairs join the user properties that are there; `base` itself is changed and
+    With `base`, the pairs are appended to its user properties; `base` itself is changed and
     returned, as paho's properties cannot be copied.
     """
     try:
@@ -36,12 +36,12 @@ def paho_properties(
         properties = Properties(getattr(PacketTypes, packet))  # type: ignore[no-untyped-call]
     found = list(pairs)
     if found:
-        properties.UserProperty = found  # paho appends to the user properties that are there
+        properties.UserProperty = found  # paho appends to existing user properties
     return properties
 
 
 def one_of(value: str, where: str, known: tuple[str, ...]) -> None:
-    """Raise UnknownNameError unless the value is a known one."""
+    """Raise UnknownNameError unless the value is known."""
     if value not in known:
         raise UnknownNameError(
             shown(value),

@@ -1,4 +1,4 @@
-"""Saying where this client is."""
+"""The position of a client, as a payload or as user properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
 
 POSITION_TOPIC = "$position"
-DECIMALS = 6  # a tenth of a metre; a GPS knows no better
+DECIMALS = 6  # about 0.1 m; GPS is no more precise
 
 
 def position(lon: float, lat: float) -> bytes:
@@ -31,7 +31,7 @@ from -90 to 90. Longitude comes first, then latitude: are the two swapped?
 
 
 def position_pairs(lon: float, lat: float) -> Pairs:
-    """Return the user properties that say the same on CONNECT.
+    """Return the position as user properties of CONNECT.
 
     >>> position_pairs(2.35, 48.85)
     (('lon', '2.35'), ('lat', '48.85'))
@@ -41,7 +41,7 @@ def position_pairs(lon: float, lat: float) -> Pairs:
 
 
 def position_properties(lon: float, lat: float, base: Properties | None = None) -> Properties:
-    """Return paho's properties for `connect`: a position from the first moment on.
+    """Return paho's properties for `connect`: the position is known from the start.
 
     >>> position_properties(2.35, 48.85).UserProperty
     [('lon', '2.35'), ('lat', '48.85')]

@@ -1,4 +1,4 @@
-"""Reading what the broker adds: the rank of a delivery, the list of matches."""
+"""Decodes what the broker adds: the rank of a delivery, the list of matches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nearcast.model.wording import shown
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a delivery says about itself to a subscriber who asked with `explain=True`."""
+    """Rank and distance of a delivery, for a subscription with `explain=True`."""
 
     rank: int | None = None  # 1 is the best
     distance_m: float | None = None
@@ -21,7 +21,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class RankedMatch:
-    """One of the subscriptions that fit, in an answer to `reply="matches"`."""
+    """One matching subscription in an answer to `reply="matches"`."""
 
     rank: int
     label: str | None
@@ -30,9 +30,9 @@ class RankedMatch:
 
 
 def delivered(properties: Any) -> Delivered:
-    """Return rank and distance of a message: of its paho properties, or of pairs.
+    """Return rank and distance of a message, from its paho properties or from pairs.
 
-    Where no space is declared, a publisher's own `$rank` passes through; that is no answer.
+    Without a space the publisher's own `$rank` passes through unchanged; it is ignored here.
 
     >>> delivered([("$rank", "2"), ("$distance", "118.5"), ("colour", "red")])
     Delivered(rank=2, distance_m=118.5)

@@ -1,4 +1,4 @@
-"""Subscribing: what of a topic filter is wanted."""
+"""Subscribing: which events of a topic filter to select."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which events of a topic filter are wanted; whatever is left out does not restrict.
+    """Selects events of a topic filter; options left out do not restrict.
 
     >>> wish = Selection(where="price < 10 and kind = food", near="500m", label="Lunch")
     >>> wish.pairs
@@ -35,15 +35,15 @@ class Selection:
     area: str | Shape | None = None
     """A fixed area: `bbox(w,s,e,n)`, `circle(lon,lat,500m)`, `geojson({…})`, or a shape."""
     near: str | None = None
-    """A distance from wherever this client is, such as `500m`."""
+    """A distance from the client's current position, such as `500m`."""
     retained: str | None = None
-    """`now`: the retained message at once, whatever the learned policy says."""
+    """`now`: deliver the retained message at once, whatever the learned policy says."""
     explain: bool = False
-    """Deliveries say their rank and distance. Not available to MQTT 3.1.1."""
+    """Deliveries carry their rank and distance. MQTT 5 only."""
     label: str | None = None
-    """A public name for this subscription, for ranked replies. Not available to MQTT 3.1.1."""
+    """A public name for this subscription, for ranked replies. MQTT 5 only."""
     weight: float | None = None
-    """How much it counts where a publisher ranks by `weight`. Not available to MQTT 3.1.1."""
+    """Its score where a publisher ranks by `weight`. MQTT 5 only."""
 
     def __post_init__(self) -> None:
         if self.retained is not None:
@@ -53,7 +53,7 @@ class Selection:
         self._subscription("#")
 
     def _subscription(self, topic_filter: str) -> Subscription:
-        """Return the vocabulary's own subscription; it says what is wrong with one."""
+        """Return the model's subscription, which raises if an option is invalid."""
         where = area = near_m = None
         if self.where is not None:
             where = parse_where(self.where)
@@ -98,7 +98,7 @@ class Selection:
         return tuple((name, value) for name, value in named if value is not None)
 
     def properties(self, base: Properties | None = None) -> Properties:
-        """Return paho's properties for `subscribe`; they count for all filters of the call.
+        """Return paho's properties for `subscribe`; they apply to all filters of the call.
 
         >>> Selection(near="500m").properties().UserProperty
         [('$near', '500m')]
@@ -106,7 +106,7 @@ class Selection:
         return paho_properties("SUBSCRIBE", self.pairs, base)
 
     def for_unsubscribe(self, base: Properties | None = None) -> Properties:
-        """Return paho's properties for `unsubscribe`: they name this one of the filter.
+        """Return paho's properties for `unsubscribe`: they identify this selection.
 
         >>> Selection(near="500m", label="me").for_unsubscribe().UserProperty
         [('$near', '500m')]
@@ -116,8 +116,8 @@ class Selection:
     def filter(self, topic_filter: str, group: str | None = None) -> str:
         """Return the topic filter with this selection in front of it, for MQTT 3.1.1.
 
-        `group` makes it a shared subscription. What `properties()` says on a filter and this text
-        are the same subscription: one replaces the other.
+        `group` makes it a shared subscription. The same selection as user properties of the filter
+        is the same subscription: one replaces the other.
 
         >>> Selection(area="circle(2.35, 48.85, 500m)").filter("alerts/+", group="staff")
         '$share/staff/$area/2.35,48.85,500m/alerts/+'

@@ -1,7 +1,7 @@
-"""Where a key of a TOML file stands, so that a complaint can name its line.
+"""The line of each key of a TOML file, so that an error can name it.
 
-The standard library's parser forgets positions. This scan knows headers and `key = value` lines;
-what lies deeper (inside an inline table or a list) is found at the line of what contains it.
+The standard library's parser drops positions. This scan knows headers and `key = value` lines;
+anything deeper (inside an inline table or a list) gets the line of its container.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(path: KeyPath, lines: dict[KeyPath, int]) -> int | None:
-    """Return the line of `path`, or of the nearest thing around it that has one."""
+    """Return the line of `path`, or of its nearest container that has one."""
     for depth in range(len(path), 0, -1):
         if path[:depth] in lines:
             return lines[path[:depth]]
@@ -63,7 +63,7 @@ def _opened_quote(line: str) -> str:
 
 
 def _parts(dotted: str) -> KeyPath:
-    """Split a dotted key the way TOML does: by letting TOML do it."""
+    """Split a dotted key by TOML's own parser."""
     try:
         node: object = tomllib.loads(f"{dotted} = 0")
     except tomllib.TOMLDecodeError:
@@ -76,7 +76,7 @@ def _parts(dotted: str) -> KeyPath:
 
 
 def _table_path(dotted: str, elements: Counter[KeyPath], *, is_element: bool) -> KeyPath:
-    """Resolve a header; a list of tables on the way means its latest element."""
+    """Return the path of a header; a list of tables in it means its latest element."""
     path: KeyPath = ()
     names = _parts(dotted)
     for depth, name in enumerate(names, start=1):

@@ -1,4 +1,4 @@
-"""From text and environment to a `Configuration`, or to answers that name file, key and line."""
+"""From text and environment to a `Configuration`, or to errors that name file, key and line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What came of a text: a configuration, or the problems that stood in its way."""
+    """The result of reading: a configuration, or the problems found."""
 
     configuration: Configuration | None
     problems: tuple[ConfigurationError, ...] = ()
@@ -114,7 +114,7 @@ def _syntax_problem(error: tomllib.TOMLDecodeError, file: str) -> ConfigurationE
 def _override(
     tree: dict[str, Any], name: str, value: str, origin: dict[KeyPath, str]
 ) -> list[ConfigurationError]:
-    """Put one environment variable into the tree; return what is wrong with it."""
+    """Put one environment variable into the tree; return the problems with it."""
     parts = [part.lower() for part in name.removeprefix(_PREFIX).split("__")]
     path = tuple(int(part) if part.isdigit() else part for part in parts)
     node: Any = tree
@@ -131,7 +131,7 @@ def _override(
 
 
 def _step(node: Any, key: str | int, default: Any) -> Any:
-    """Go down one level; the element after a list's last one may be begun."""
+    """Return the node one level down; the element after a list's last one may be created."""
     if isinstance(key, int):
         if key == len(node):
             node.append(default)
@@ -140,7 +140,7 @@ def _step(node: Any, key: str | int, default: Any) -> Any:
 
 
 def _toml_value(text: str) -> object:
-    """Read `text` as a TOML value, and as plain text where it is none."""
+    """Return `text` as a TOML value, or as plain text where it is none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -168,7 +168,7 @@ def _origin_of(path: KeyPath, origin: dict[KeyPath, str]) -> str:
 
 
 def _dotted(path: KeyPath) -> str:
-    """Write a path as people do.
+    """Return a path in the usual notation.
 
     >>> _dotted(("listener", 0, "port"))
     'listener[0].port'
@@ -177,7 +177,7 @@ def _dotted(path: KeyPath) -> str:
 
 
 def _explain(detail: ErrorDetails, path: KeyPath) -> tuple[str, str, str]:
-    """Say what was found, what was expected and what to do, for one of Pydantic's complaints."""
+    """Return what was found, what was expected and what to do, for one of Pydantic's errors."""
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -220,7 +220,7 @@ def _explain_unknown_key(path: KeyPath) -> tuple[str, str, str]:
 def _keys_at(path: KeyPath) -> list[str]:
     """Return the keys that the section at `path` may have."""
     kind: Any = Configuration
-    is_free = False  # the next part is a name of the user's own
+    is_free = False  # the next part is a name chosen by the user
     for part in path:
         if is_free or not isinstance(part, str):
             is_free = False

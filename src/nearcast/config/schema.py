@@ -45,7 +45,7 @@ FORMS = {
     _NATS_ADDRESS: "an address such as nats://10.0.0.1:4222 or tls://10.0.0.1:4222",
     _SPACE_NAME: "a letter, then letters, digits, '_' and '-' only",
 }
-"""What a text that must have some form looks like, for people."""
+"""Description of the expected form of a text, for error messages."""
 
 
 def _seconds(value: object) -> object:
@@ -65,14 +65,14 @@ def _bytes(value: object) -> object:
 
 
 LARGEST_PACKET = 268_000_000
-"""MQTT ends at 268,435,455 bytes; the rest is for what a broker adds to a message."""
+"""MQTT's limit is 268,435,455 bytes; the rest is for properties that a broker adds."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
 
 
 def split_address(text: str, example: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT; an IPv6 address stands in brackets.
+    """Return host and port of HOST:PORT; an IPv6 address is in brackets.
 
     >>> split_address("[::1]:9100", "'[::1]:9100'")
     ('::1', 9100)
@@ -86,7 +86,7 @@ def split_address(text: str, example: str) -> tuple[str, int]:
 
 
 class Section(BaseModel):
-    """One section: unknown keys are mistakes, and nothing is converted silently."""
+    """One section: unknown keys are errors, and nothing is converted silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -99,7 +99,7 @@ class NodeSection(Section):
 
 
 class ListenerSection(Section):
-    """A door for clients; with `client_ca` they must show a certificate signed by it."""
+    """A listener for clients; with `client_ca` they must present a certificate signed by it."""
 
     kind: Literal["tcp", "tls", "ws", "wss"] = "tcp"
     host: str = Field("127.0.0.1", min_length=1)
@@ -122,7 +122,7 @@ class ListenerSection(Section):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -132,12 +132,12 @@ class ListenerSection(Section):
 
 
 class RuleSection(Section):
-    """What someone may do: the first rule that fits decides; without rules everything is allowed.
+    """One access rule: the first rule that matches decides; without rules everything is allowed.
 
-    With rules, what none of them decides is refused, but for a publication to `$position`. A rule
-    that allows a named user `#` covers `$SYS/#` and `$nearcast/#` as well.
+    With rules, a request that no rule matches is refused, except a publication to `$position`. A
+    rule that allows a named user `#` covers `$SYS/#` and `$nearcast/#` as well.
 
-    In `topic`, `%u` stands for the user's name and `%c` for the client identifier.
+    In `topic`, `%u` is the user's name and `%c` the client identifier.
     """
 
     user: str = "*"
@@ -156,16 +156,17 @@ class AuthSection(Section):
 
 
 class LimitsSection(Section):
-    """What one client, and all together, may cost.
+    """Limits for one client, and for all together.
 
-    `keep_alive`: the longest that MQTT 5 clients get; they are told. 3.1.1 clients cannot be told:
-    with `max_keep_alive`, those that want a longer one, or none, are refused. `message_size_limit`:
-    the largest payload. `printable_topics`: topics with control characters are refused.
+    `keep_alive`: the longest keep-alive of MQTT 5 clients, sent in CONNACK. 3.1.1 clients cannot be
+    told: with `max_keep_alive`, those that request a longer one, or none, are refused.
+    `message_size_limit`: the largest payload. `printable_topics`: topics with control characters
+    are refused.
 
-    What exceeds `sessions`, `subscriptions`, `client_subscriptions`, `client_near`, `filters` (of
-    one SUBSCRIBE), `where` (its conditions as text), `retained` or `retained_bytes` is refused
-    with 0x97, quota exceeded. A client that leaves more than `answers` unread is not read from
-    until it has read them.
+    Requests beyond `sessions`, `subscriptions`, `client_subscriptions`, `client_near`, `filters`
+    (of one SUBSCRIBE), `where` (its conditions as text), `retained` or `retained_bytes` are refused
+    with 0x97, quota exceeded. The broker stops reading from a client that leaves more than
+    `answers` bytes unread, until it has read them.
     """
 
     connections: int = Field(10_000, ge=1)
@@ -201,7 +202,7 @@ class DurabilitySection(Section):
 
 
 class LogSection(Section):
-    """The event log that the pipeline learns from, and the log for people."""
+    """The event log for the pipeline, and the log for people."""
 
     events: Literal["off", "sampled", "full"] = "off"
     sample: float = Field(0.01, gt=0, le=1)
@@ -219,7 +220,7 @@ class LogSection(Section):
         return value
 
     def metrics_address(self) -> tuple[str, int]:
-        """Return host and port of `/metrics`; this machine alone where no host is given."""
+        """Return host and port of `/metrics`; only loopback where no host is given."""
         text = str(self.metrics_port)
         return split_address(text if ":" in text else f"127.0.0.1:{text}", "HOST:PORT")
 
@@ -232,21 +233,21 @@ NatsAddress = Annotated[str, Field(pattern=_NATS_ADDRESS)]
 
 
 class NetworkSection(Section):
-    """Other nodes to work with, over NATS; without `join` this node is alone.
+    """The cluster: other nodes, over NATS; without `join` this node is alone.
 
-    `looseness`: other nodes are told boxes around the `$where` subscriptions here; by how much such
-    a box may be larger than what it covers. 0: not at all, so that nothing crosses for nobody; the
-    more, the fewer boxes. `histograms`: a directory of `nearcast pipeline histogram`, so that
+    `looseness`: nodes send each other boxes around their `$where` subscriptions; by how much such a
+    box may be larger than the boxes in it. 0: not at all, so that no event crosses in vain; the
+    higher, the fewer boxes. `histograms`: a directory of `nearcast pipeline histogram`, so that
     events count there instead of volume.
 
-    `name` keeps networks on one NATS apart. With `tls://`, an `authority` or a `certificate` the
-    connection is encrypted or not made at all. `leave`: whether the node leaves the network for
-    good when it is told to stop; if not, the others keep for it what it must not miss.
+    `name` keeps clusters on one NATS apart. With `tls://`, an `authority` or a `certificate` the
+    connection is encrypted or not made at all. `leave`: whether the node leaves the cluster for
+    good when it is stopped; if not, the others queue for it the messages that it must not miss.
     `replicas`: on how many servers of a NATS cluster its key-value store is kept. `skew`: how far
     the clocks of nodes may be apart for causal order; the same at all nodes. `feed`: topics whose
-    publications go into a stream of JetStream, for `nearcast pipeline stream`; that keeps as much
-    as `feed_size` and `feed_age` allow. `direct`: HOST:PORT where other nodes may connect to this
-    one, so that messages between them need not pass through NATS; not encrypted.
+    publications go into a JetStream stream, for `nearcast pipeline stream`; the stream keeps as
+    much as `feed_size` and `feed_age` allow. `direct`: HOST:PORT where other nodes may connect to
+    this one, so that messages between them need not pass through NATS; not encrypted.
     """
 
     join: Annotated[list[NatsAddress], BeforeValidator(_addresses)] = []
@@ -308,7 +309,7 @@ class NetworkSection(Section):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the connection must be encrypted."""
+        """Return whether the connection must be encrypted."""
         return bool(self.authority or self.certificate) or any(
             one.startswith("tls://") for one in self.join
         )
@@ -339,7 +340,7 @@ class AttributeSection(Section):
         return self
 
     def to_attribute(self, name: str) -> Attribute:
-        """Return what the matcher works with."""
+        """Return the attribute as the matcher uses it."""
         if self.categories is not None:
             return Attribute.category(name, self.categories)
         assert self.low is not None
@@ -355,20 +356,20 @@ def _check_categories(names: list[str]) -> None:
 
 
 class PositionSection(Section):
-    """Whether user properties (`lon`, `lat`) say where a client is; `$position` always does."""
+    """Whether user properties (`lon`, `lat`) set a client's position; `$position` always does."""
 
     connect: bool = True
     publish: bool = False
 
 
 class SpaceSection(Section):
-    """Topics whose events carry attributes that subscriptions put conditions on.
+    """A space: topics whose events carry attributes that subscriptions put conditions on.
 
-    `top`, `rank`, `lifetime`, `order` hold for publications that say nothing else; `retained` for
-    subscriptions. `offline`: whether a subscriber who is away counts among the best of `$top` or
+    `top`, `rank`, `lifetime`, `order` are defaults for publications without their own; `retained`
+    for subscriptions. `offline`: whether an offline subscriber counts among the best of `$top` or
     is skipped. `hysteresis`: how far beyond its radius, as a share of it, a `$near` subscription
-    must have gone before coming back delivers a retained message again. `positions`: whether
-    clients may subscribe to the positions of others (`$position/<client>`).
+    must have gone before its return delivers a retained message again. `positions`: whether clients
+    may subscribe to the positions of others (`$position/<client>`).
     """
 
     name: str = Field(min_length=1, pattern=_SPACE_NAME)
@@ -408,11 +409,11 @@ class SpaceSection(Section):
                 known = ", ".join(self.attributes)
                 msg = f"{role}: '{name}' is none of the attributes ({known})"
                 raise ValueError(msg)
-        self.to_space()  # the vocabulary's own checks: ranges of coordinates, names
+        self.to_space()  # the model's own checks: ranges of coordinates, names
         return self
 
     def to_space(self) -> Space:
-        """Return the space that the matcher works with."""
+        """Return the space as the matcher uses it."""
         return Space(
             name=self.name,
             topic_filter=self.topics,
@@ -424,7 +425,7 @@ class SpaceSection(Section):
         )
 
     def paths(self) -> dict[str, tuple[str, ...]]:
-        """Return the way from the payload to each attribute that has one of its own."""
+        """Return the path in the payload of each attribute that has one."""
         return {
             name: tuple(section.path.split("."))
             for name, section in self.attributes.items()
@@ -433,13 +434,13 @@ class SpaceSection(Section):
 
 
 class RetainedSection(Section):
-    """How retained messages of some topics reach newcomers; the first section that fits decides.
+    """How retained messages of some topics reach new subscribers; the first match decides.
 
-    `immediate`: at once, MQTT's way, as everywhere without such a section. `learned`: a policy may
-    hold the copy back, for at most `hold`, and let the next message serve the newcomer. `wait`:
-    hold back wherever that is allowed. `omega` weighs timeliness (1) against traffic (0), and
-    `cost` is what one message costs. For up to `learn` topics the broker learns a table of its own
-    from what it sees, where `policies.json` has none.
+    `immediate`: at once, plain MQTT, as everywhere without such a section. `learned`: a policy may
+    defer the copy, for at most `hold`, and let the next message serve the new subscriber. `wait`:
+    defer wherever that is allowed. `omega` weighs timeliness (1) against traffic (0), and `cost` is
+    the cost of one message. For up to `learn` topics the broker learns its own table from what it
+    observes, where `policies.json` has none.
     """
 
     topics: str = Field(min_length=1)

@@ -10,6 +10,7 @@ from random import Random
 Place = tuple[float, float]  # longitude, latitude
 
 WEST, SOUTH, EAST, NORTH = -122.4150, 37.7820, -122.4010, 37.7930
+BOUNDS = (-122.42, 37.78, -122.40, 37.80)  # west, south, east, north of all plans
 HOT_PLACES: tuple[Place, ...] = ((-122.4125, 37.7840), (-122.4040, 37.7855), (-122.4085, 37.7908))
 STOPS = 12
 WALK_M_S = 1.4
@@ -46,7 +47,7 @@ class News:
     qos: int = 1
 
 
-class City:
+class DemoCity:
     """Moves everybody and makes things happen; the same seed gives the same city."""
 
     def __init__(self, people: int, seed: int = 1) -> None:
@@ -103,7 +104,7 @@ def quarter(place: Place) -> int:
     return 1 if x > 0 else 3
 
 
-def draw_map(city: City, news: Sequence[News], width: int = 64, height: int = 16) -> str:
+def draw_map(city: DemoCity, news: Sequence[News], width: int = 64, height: int = 16) -> str:
     """Return the city as text: walkers are dots, cars are o, and what just happened is *."""
     rows = [[" "] * width for _ in range(height)]
     marks = [(one.place, "o" if one.drives else "·") for one in city.movers]

@@ -1,4 +1,4 @@
-"""The city's people as MQTT clients: a connection each, nothing but MQTT 5."""
+"""The city's people as MQTT clients: each has a connection and speaks plain MQTT 5."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from nearcast.demo.city import NEAR_M, STOPS, City, Mover, News, Place, quarter
+from nearcast.demo.city import NEAR_M, STOPS, DemoCity, Mover, News, Place, quarter
 from nearcast.mqtt import Connect, Conversation, FilterRequest, Properties, Publish, Suback
 
 Work = TypeVar("Work")
@@ -21,8 +21,8 @@ NEWS_A_STEP = 12
 
 
 @dataclass
-class Tally:
-    """What clients got: live messages by kind, retained copies, and how long newcomers waited."""
+class ReceivedCounts:
+    """What clients received: live messages by kind, retained messages, and waiting times."""
 
     got: Counter[str] = field(default_factory=Counter)
     copies: int = 0
@@ -82,10 +82,11 @@ class Inhabitant:
         self._talk.subscribe(FilterRequest(topic_filter, qos))
         self._flush()
 
-    async def wants(self, topic_filter: str) -> None:
-        """Subscribe, and wait until the whole network knows."""
-        answers = self._subscribed + 1
-        self.want(topic_filter)
+    async def wants(self, *topic_filters: str) -> None:
+        """Subscribe to all of these, and wait until all nodes know."""
+        answers = self._subscribed + len(topic_filters)
+        for topic_filter in topic_filters:
+            self.want(topic_filter)
         async with asyncio.timeout(30):
             while self._subscribed < answers:
                 await self._wait()
@@ -101,11 +102,11 @@ class Inhabitant:
 
     @property
     def unsettled(self) -> int:
-        """How many of its messages the broker has not answered for yet."""
+        """How many of its publications the broker has not answered yet."""
         return len(self._talk.unsettled)
 
     async def go(self) -> None:
-        """Say goodbye."""
+        """Disconnect."""
         self._talk.disconnect()
         self._flush()
         if self._task is not None and self._writer is not None:
@@ -115,17 +116,17 @@ class Inhabitant:
 
 
 class Inhabitants:
-    """All clients of the city, and those who publish what happens, each at the node of its quarter.
+    """The clients of the city and the publishers of its events, each at the node of its quarter.
 
-    A city may begin again: the same people move and the same things happen once more.
+    The city can begin again: then the same people make the same moves, and the same happens.
     """
 
     def __init__(self, people: int, ports: Sequence[int]) -> None:
         self._people = people
         self._ports = ports
-        self.city = City(people)
+        self.city = DemoCity(people)
         self.tracks: dict[str, list[Place]] = {}
-        self.tally = Tally()
+        self.tally = ReceivedCounts()
         self._clients: dict[str, Inhabitant] = {}
         self._stops: dict[str, int] = {}
         self._since_s: dict[tuple[str, str], float] = {}
@@ -133,16 +134,18 @@ class Inhabitants:
         self._steps = 0
 
     async def come(self) -> None:
-        """Let everybody connect and say what they want."""
+        """Connect all clients and subscribe each to what is near it."""
         for writer, port in zip(self._writers, self._ports, strict=True):
             await writer.come(port)
-        for number, one in enumerate(self.city.movers):
-            client = self._clients[one.name] = Inhabitant(one.name, partial(self._take, one.name))
-            await client.come(self._ports[self._node_near(one.place)])
-            client.say(position(one.place))
-            wish = "$where/price < 5/" if number % 5 == 0 else ""
-            client.want(f"{wish}$near/{NEAR_M}m/city/#")
+        await asyncio.gather(*map(self._come, range(self._people), self.city.movers))
         await self._settle()
+
+    async def _come(self, number: int, one: Mover) -> None:
+        client = self._clients[one.name] = Inhabitant(one.name, partial(self._take, one.name))
+        await client.come(self._ports[self._node_near(one.place)])
+        client.say(position(one.place))
+        wish = "$where/price < 5/" if number % 5 == 0 else ""
+        client.want(f"{wish}$near/{NEAR_M}m/city/#")
 
     def _node_near(self, place: Place) -> int:
         return quarter(place) % len(self._ports)
@@ -154,8 +157,8 @@ class Inhabitants:
             self.tally.waits_s.append(time.monotonic() - since_s)
 
     async def begin(self) -> None:
-        """Begin the city again: everybody is back where they were at first, and nothing waits."""
-        self.city, self._steps = City(self._people), 0
+        """Begin the city again: all clients are back at their first place, at no bus stop."""
+        self.city, self._steps = DemoCity(self._people), 0
         for one in self.city.movers:
             client, stop = self._clients[one.name], self._stops.pop(one.name, None)
             client.say(position(one.place))
@@ -164,23 +167,25 @@ class Inhabitants:
         self._since_s.clear()
         self._tell_times()
         await self._settle()
-        self.tally = Tally()
 
-    async def live(self, seconds: float, show: Callable[[City, Sequence[News]], None]) -> int:
-        """Let the city move for so many seconds; return how much has happened.
+    async def live(self, seconds: float, show: Callable[[DemoCity, Sequence[News]], None]) -> int:
+        """Let the city move for so many seconds; return how many events were published.
 
         The number of steps is fixed, so that the same happens each time, on a slow machine too.
         """
-        happened = 0
+        self.tally = ReceivedCounts()
         loop = asyncio.get_running_loop()
+        happened = self._tell_times()  # a stop that was silent for long counts as quiet
+        await asyncio.sleep(STEP_S / 2)
         for _ in range(max(1, round(seconds / STEP_S))):
-            begun = loop.time()
+            begun_s = loop.time()
             self._move()
             news = self._publish()
-            happened += len(news) + self._tell_times()
             show(self.city, news)
+            await _sleep_until(begun_s + STEP_S / 2)  # a client that arrives finds the last times
+            happened += len(news) + self._tell_times()
             self._steps += 1
-            await asyncio.sleep(max(0.01, STEP_S - (loop.time() - begun)))
+            await _sleep_until(begun_s + STEP_S)
         await self._settle()
         return happened
 
@@ -194,7 +199,7 @@ class Inhabitants:
             self._follow_stop(client, one)
 
     def _follow_stop(self, client: Inhabitant, one: Mover) -> None:
-        """Let a driver watch the stop that it passes."""
+        """Subscribe a driver to the bus stop that it passes."""
         stop = self.city.stop_near(one.place)
         before = self._stops.get(one.name)
         if one.drives and stop != before:
@@ -204,15 +209,17 @@ class Inhabitants:
             self._since_s[one.name, f"stops/{stop}"] = time.monotonic()
             client.want(f"stops/{stop}")
 
-    async def wait_for(self, work: Coroutine[Any, Any, Work]) -> Work:
-        """Let nobody move while some work is done; the stops go on telling their times."""
-        task = asyncio.create_task(work)
-        while not task.done():
-            self._tell_times()
-            self._steps += 1
-            await asyncio.wait({task}, timeout=STEP_S)
-        await self._settle()
-        return task.result()
+    async def wait_for(self, work: Awaitable[Work]) -> Work:
+        """Wait until work is done; nobody moves, the stops go on publishing their times."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                self._tell_times()
+                self._steps += 1
+                await asyncio.wait({task}, timeout=STEP_S)
+            return task.result()
+        finally:
+            task.cancel()
 
     def _publish(self) -> list[News]:
         news = list(self.city.news(NEWS_A_STEP))
@@ -221,7 +228,7 @@ class Inhabitants:
         return news
 
     def _tell_times(self) -> int:
-        """Let the stops tell when the next bus comes; return how many there are."""
+        """Publish when the next bus comes to each stop; return the number of stops."""
         for stop in range(STOPS):
             text = json.dumps({"stop": stop, "minutes": (stop + self._steps) % 10})
             message = Publish(f"stops/{stop}", text.encode() * 8, 1, retain=True)
@@ -229,16 +236,20 @@ class Inhabitants:
         return STOPS
 
     async def _settle(self) -> None:
-        """Wait until everything published is answered for, and has had time to arrive."""
+        """Wait until the broker has answered all publications; some may still be on their way."""
         async with asyncio.timeout(60):
             while any(one.unsettled for one in self._writers):  # noqa: ASYNC110 - many at once
                 await asyncio.sleep(0.05)
-        await asyncio.sleep(1.0)
 
     async def go(self) -> None:
-        """Let everybody say goodbye."""
+        """Disconnect all clients."""
         everyone = [*self._clients.values(), *self._writers]
         await asyncio.gather(*(one.go() for one in everyone))
+
+
+async def _sleep_until(instant_s: float) -> None:
+    """Sleep until an instant of the loop's clock, a moment at least."""
+    await asyncio.sleep(max(0.01, instant_s - asyncio.get_running_loop().time()))
 
 
 def _ignore(_: Publish) -> None:
@@ -246,7 +257,7 @@ def _ignore(_: Publish) -> None:
 
 
 def position(place: Place) -> Publish:
-    """Return the message that tells where its client is."""
+    """Return the message by which a client reports its place."""
     payload = json.dumps({"lon": round(place[0], 6), "lat": round(place[1], 6)})
     return Publish("$position", payload.encode())
 

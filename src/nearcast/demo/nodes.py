@@ -1,4 +1,4 @@
-"""The demonstration's brokers: four nodes on NATS, or one where there is none."""
+"""The demonstration's brokers: four nodes over NATS, or one node where there is no NATS."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from nearcast.config import NetworkSection
 from nearcast.demo.city import EAST, NORTH, SOUTH, WEST
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained import Policies, write_policies
-from nearcast.server.processes import Fleet, free_port
+from nearcast.server.local_cluster import LocalCluster, free_port
 
 if TYPE_CHECKING:
     from nearcast.locality import Plan
-    from nearcast.server.nats_members import Member
+    from nearcast.server.cluster.nats_members import MemberRecord
 
 _PLAN_S = 60.0
+_LOGGED_S = 0.5  # after that, what has happened is in the logs
+_ARRIVAL_S = 0.5  # from a broker's answer until the message is everywhere
+_REFRESH_S = 1.0  # how often a node writes its figures into the list of nodes
 NAMES = ("north", "east", "south", "west")
 CONFIG = f"""\
 [log]
@@ -47,17 +50,27 @@ omega = 0.3
 
 
 class Brokers:
-    """Broker processes that end with the body, and what can be asked of them."""
+    """The broker processes; they end with the body."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.config = directory / "nearcast.toml"
         self.missing = ""
         self.ports: list[int] = []
-        self._fleet = Fleet(directory)
+        self._fleet = LocalCluster(directory)
         self._address: str | None = None
+        self._plans = 0
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
+        try:
+            self._start()
+            await asyncio.to_thread(self._fleet.wait_until_ready)  # Ctrl-C is heard meanwhile
+        except BaseException:
+            self._fleet.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self) -> None:
         self.config.write_text(CONFIG, encoding="utf-8")
         try:
             self._address = self._fleet.start_nats(free_port())
@@ -68,29 +81,36 @@ class Brokers:
             port = free_port()
             self.ports.append(port)
             self._fleet.start_node(name, port, self._address, self.config)
-        self._fleet.wait_until_ready()
-        return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._fleet.__exit__(kind, problem, trace)
+        """End the nodes; that takes seconds, in which other tasks go on."""
+        await asyncio.to_thread(self._fleet.__exit__, kind, problem, trace)
 
     @property
     def names(self) -> Sequence[str]:
-        """The nodes: one alone without NATS."""
+        """The names of the nodes: one node without NATS."""
         return NAMES if self._address is not None else NAMES[:1]
 
     @property
     def logs(self) -> list[Path]:
-        """Where the nodes write what happens."""
+        """The directories that the nodes write their event logs to."""
         return [self.directory / name / "eventlog" for name in self.names]
 
+    async def copy_logs(self, target: str) -> list[Path]:
+        """Copy the event logs as they are now, and return the copies: the nodes write on."""
+        await asyncio.sleep(_LOGGED_S)
+        copies = [self.directory / target / name for name in self.names]
+        for log, copy in zip(self.logs, copies, strict=True):
+            shutil.copytree(log, copy)
+        return copies
+
     def write_policies(self, name: str, path: Path | None) -> None:
-        """Let a node decide by these policies about retained messages; None: by none."""
+        """Write the policies for retained messages that a node decides by; None: no policies."""
         target = self.directory / name / "policies.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         if path is None:
@@ -99,30 +119,44 @@ class Brokers:
             shutil.copyfile(path, target)
 
     def load(self, policies: Path) -> None:
-        """Let all running nodes take these policies."""
+        """Let all running nodes load these policies."""
         for child in self._fleet.nodes:
             self.write_policies(child.name, policies)
             os.kill(child.pid, signal.SIGHUP)
 
-    async def share(self, plan: Plan) -> None:
-        """Let the running network follow a plan, and wait until all nodes do."""
-        from nearcast.server.nats_admin import share_plan
+    async def share(self, plan: Plan) -> Sequence[str]:
+        """Let the running nodes follow a plan and wait until all do.
+
+        Plans are numbered in the order in which they are shared. Returns the name of the node that
+        serves the leaves of each broker number.
+        """
+        from nearcast.server.cluster.nats_admin import share_plan
 
         if self._address is None:
-            return
-        await share_plan(NetworkSection(join=[self._address]), plan)
+            return self.names
+        self._plans += 1
+        assert plan.brokers is not None
+        numbered = plan.with_brokers(plan.brokers, self._plans)
+        named = await share_plan(NetworkSection(join=[self._address]), numbered)
+        await self._wait_for_plan(self._plans)
+        return named.nodes
+
+    async def _wait_for_plan(self, version: int) -> None:
         until_s = time.monotonic() + _PLAN_S
-        while min(one.plan for one in await self._members()) < plan.version:
+        while min(one.plan for one in await self._members()) < version:
             if time.monotonic() > until_s:
                 raise EnvironmentProblem(
                     f"the nodes do not use the plan after {_PLAN_S:g} s",
                     todo=f"See the logs in {self.directory}.",
                 )
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
 
     async def figures(self) -> dict[str, int]:
-        """Return what the nodes have told each other so far; they say so once a second."""
-        await asyncio.sleep(1.5 if self._address is not None else 0)
+        """Return how much the nodes have sent to each other, up to half a second after the call.
+
+        By then, what was answered before the call has arrived. Nodes tell the figures every second.
+        """
+        await asyncio.sleep(_ARRIVAL_S + (_REFRESH_S if self._address is not None else 0))
         members = await self._members()
         return {
             "handovers": sum(one.handovers for one in members),
@@ -130,8 +164,8 @@ class Brokers:
             "bytes": sum(one.bytes_sent for one in members),
         }
 
-    async def _members(self) -> list[Member]:
-        from nearcast.server.nats_admin import look
+    async def _members(self) -> list[MemberRecord]:
+        from nearcast.server.cluster.nats_admin import look
 
         if self._address is None:
             return []

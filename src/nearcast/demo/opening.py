@@ -1,10 +1,11 @@
-"""What the product does, tried in a few seconds: who is near gets a message, and who is nearest."""
+"""What the product does, in seconds: a message for clients that are near, and for the nearest."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nearcast.demo.city import Place
@@ -18,6 +19,7 @@ BAKERY: Place = (-122.4075, 37.7874)
 KITCHEN: Place = (-122.4085, 37.7860)
 WITHIN_M = 300
 TOP = 3
+_CONTEST_S = 5.0
 COURIERS: dict[str, Place] = {
     f"courier{number}": (-122.4140 + 0.0011 * number, 37.7830 + 0.0009 * (number * 5 % 11))
     for number in range(1, 12)
@@ -26,7 +28,7 @@ COURIERS: dict[str, Place] = {
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Whom a message reached, whom it had to reach, and how far everybody was away in metres."""
+    """The clients that a message reached and had to reach, and the distance of each in metres."""
 
     reached: list[str]
     expected: list[str]
@@ -34,19 +36,28 @@ class Reached:
 
     @property
     def is_right(self) -> bool:
-        """Whether the message reached those whom it had to reach, and nobody else."""
+        """Whether the message reached all clients that it had to reach, and no other."""
         return sorted(self.reached) == sorted(self.expected)
 
 
 class _Crowd:
-    """Clients that listen; a later message that reaches everybody ends each trial."""
+    """Clients that listen. A later message, which all of them get, ends each trial."""
 
     def __init__(self) -> None:
         self._heard: list[tuple[str, str]] = []
         self._clients: dict[str, Inhabitant] = {}
         self._more = asyncio.Event()
 
-    async def come(self, name: str, place: Place, port: int, wish: str) -> None:
+    async def come_all(self, places: dict[str, Place], ports: Sequence[int], wish: str) -> None:
+        """Connect a client for each name, by turns to each node, and subscribe it."""
+        await asyncio.gather(
+            *(
+                self._come(name, place, ports[number % len(ports)], wish)
+                for number, (name, place) in enumerate(places.items())
+            )
+        )
+
+    async def _come(self, name: str, place: Place, port: int, wish: str) -> None:
         def take(message: Publish) -> None:
             self._heard.append((name, message.topic))
             self._more.set()
@@ -54,30 +65,34 @@ class _Crowd:
         client = self._clients[name] = Inhabitant(name, take)
         await client.come(port)
         client.say(position(place))
-        await client.wants(wish)
-        await client.wants("mark")
+        await client.wants(wish, "mark")
 
-    async def reached(self, publisher: Inhabitant, message: Publish) -> list[str]:
-        """Publish, and return who had it when a mark behind it has reached everybody."""
+    async def reached(self, publisher: Inhabitant, message: Publish, count: int) -> list[str]:
+        """Publish, and return the clients that have the message when all have the next one.
+
+        The next one is published when `count` clients have the message, or after five seconds: the
+        nodes may still be finding the nearest clients when they have answered the publisher.
+        """
         self._heard.clear()
         publisher.say(message)
-        await _answered(publisher)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CONTEST_S):
+                await self._until(lambda: len(self._heard) >= count)
         publisher.say(Publish("mark", b"", 1))
         async with asyncio.timeout(30):
-            while sum(topic == "mark" for _, topic in self._heard) < len(self._clients):
-                self._more.clear()
-                await self._more.wait()
+            await self._until(lambda: self._marked() == len(self._clients))
         return sorted(name for name, topic in self._heard if topic != "mark")
+
+    def _marked(self) -> int:
+        return sum(topic == "mark" for _, topic in self._heard)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._more.clear()
+            await self._more.wait()
 
     async def go(self) -> None:
         await asyncio.gather(*(one.go() for one in self._clients.values()))
-
-
-async def _answered(publisher: Inhabitant) -> None:
-    async with asyncio.timeout(30):
-        while publisher.unsettled:  # noqa: ASYNC110 - the answer comes within milliseconds
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)  # a contest over nodes is decided after the answer
 
 
 def _event(topic: str, place: Place, properties: Properties | None = None) -> Publish:
@@ -87,26 +102,25 @@ def _event(topic: str, place: Place, properties: Properties | None = None) -> Pu
 
 
 async def try_near(ports: Sequence[int]) -> Reached:
-    """Publish beside Ana; Ben wants the same and is too far away. All are at different nodes."""
+    """Publish close to Ana; Ben subscribes to the same and is too far away. Each has its node."""
     places = {"ana": ANA, "ben": BEN}
     crowd, bakery = _Crowd(), Inhabitant("bakery", lambda _: None)
-    for number, (name, place) in enumerate(places.items()):
-        await crowd.come(name, place, ports[number % len(ports)], f"$near/{WITHIN_M}m/city/#")
+    await crowd.come_all(places, ports, f"$near/{WITHIN_M}m/city/#")
     await bakery.come(ports[2 % len(ports)])
-    reached = await crowd.reached(bakery, _event("city/bread", BAKERY))
-    await asyncio.gather(crowd.go(), bakery.go())
     away_m = {name: round(distance_m(*place, *BAKERY)) for name, place in places.items()}
-    return Reached(reached, [name for name in places if away_m[name] <= WITHIN_M], away_m)
+    expected = [name for name in places if away_m[name] <= WITHIN_M]
+    reached = await crowd.reached(bakery, _event("city/bread", BAKERY), len(expected))
+    await asyncio.gather(crowd.go(), bakery.go())
+    return Reached(reached, expected, away_m)
 
 
 async def try_nearest(ports: Sequence[int]) -> Reached:
-    """Publish an order for the three nearest of all couriers, who are spread over the nodes."""
+    """Publish an order for the three nearest couriers; the couriers are spread over the nodes."""
     crowd, kitchen = _Crowd(), Inhabitant("kitchen", lambda _: None)
-    for number, (name, place) in enumerate(COURIERS.items()):
-        await crowd.come(name, place, ports[number % len(ports)], "$near/2km/city/orders")
+    await crowd.come_all(COURIERS, ports, "$near/2km/city/orders")
     await kitchen.come(ports[0])
     best = Properties(user_properties=(("$top", str(TOP)), ("$rank", "nearest")))
-    reached = await crowd.reached(kitchen, _event("city/orders", KITCHEN, best))
+    reached = await crowd.reached(kitchen, _event("city/orders", KITCHEN, best), TOP)
     await asyncio.gather(crowd.go(), kitchen.go())
     away_m = {name: round(distance_m(*place, *KITCHEN)) for name, place in COURIERS.items()}
     return Reached(reached, sorted(away_m, key=away_m.__getitem__)[:TOP], away_m)

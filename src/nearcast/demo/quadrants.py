@@ -1,7 +1,8 @@
-"""A plan of quadrants alone, to compare the learned plan with: as many leaves, as many brokers."""
+"""A plan of quadrants only, to compare the learned plan with: as many leaves, as many brokers."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -9,34 +10,39 @@ from itertools import pairwise
 import numpy as np
 
 from nearcast.demo.city import Place
-from nearcast.locality import Counts, Plan, assign_leaves
+from nearcast.locality import CellCounts, Plan, Rect, assign_leaves
+
+_DEPTH = 9  # as the pipeline's own
 
 
-def quadrants_like(plan: Plan, tracks: Iterable[Sequence[Place]], version: int) -> Plan:
-    """Return a Q plan from these tracks with about as many leaves as `plan`, and as many brokers.
+def quadrant_plan(
+    space: Rect, tracks: Iterable[Sequence[Place]], leaves: int, brokers: int
+) -> Plan:
+    """Return a Q plan for the movement in `tracks`, with about so many leaves on so many brokers.
 
-    Its leaves are shared out with the same care: balanced, and cutting few of the paths gone.
+    The leaves are assigned with the same care as those of a learned plan: brokers have about the
+    same load, and few of the paths that people took lead from one broker to another.
     """
     paths = [np.array(track) for track in tracks]
-    everything = np.concatenate(paths)
-    counts = Counts.from_positions(
-        plan.space, [], everything[:, 0], everything[:, 1], depth=plan.grid.depth
-    )
-    found = min(
-        (_built(plan, counts, int(capacity)) for capacity in _capacities(len(everything))),
-        key=lambda one: abs(len(one.leaves) - len(plan.leaves)),
-    )
+    plan = _with_about(leaves, space, np.concatenate(paths))
     flows: Counter[tuple[int, int]] = Counter()
     for path in paths:
-        leaves = found.leaf_numbers_at(path[:, 0], path[:, 1]).tolist()
-        flows.update((a, b) for a, b in pairwise(leaves) if a != b)
-    brokers = 1 if plan.brokers is None else len(set(plan.brokers))
-    return found.with_brokers(assign_leaves(found, flows, brokers).brokers, version)
+        numbers = plan.leaf_numbers_at(path[:, 0], path[:, 1]).tolist()
+        flows.update((a, b) for a, b in pairwise(numbers) if a != b)
+    return plan.with_brokers(assign_leaves(plan, flows, brokers).brokers)
 
 
-def _capacities(positions: int) -> list[float]:
-    return sorted(set(np.geomspace(1, positions, 120).round().tolist()))
+def _with_about(leaves: int, space: Rect, places: np.ndarray) -> Plan:
+    """Return the Q plan whose number of leaves is closest: the more a leaf may hold, the fewer."""
+    counts = CellCounts.from_positions(space, [], places[:, 0], places[:, 1], depth=_DEPTH)
 
+    def built(capacity: int) -> Plan:
+        return Plan.build(space, [], counts, layout="q", capacity=capacity)
 
-def _built(plan: Plan, counts: Counts, capacity: int) -> Plan:
-    return Plan.build(plan.space, [], counts, layout="q", capacity=capacity)
+    enough = bisect_left(
+        range(1, len(places)), -leaves, key=lambda capacity: -len(built(capacity).leaves)
+    )
+    return min(
+        (built(capacity) for capacity in (max(1, enough), enough + 1)),
+        key=lambda plan: abs(len(plan.leaves) - leaves),
+    )

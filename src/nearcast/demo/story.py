@@ -1,54 +1,50 @@
-"""What happens in the demonstration: what it does, a city, what it learns, what that changed."""
+"""What happens in the demonstration: what the product does, a city, learning, what that changed."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from nearcast.demo.city import City, News
+from nearcast.demo.city import BOUNDS, NEAR_M, DemoCity, News, Place
 from nearcast.demo.inhabitants import Inhabitants
 from nearcast.demo.needs import Needs
 from nearcast.demo.nodes import Brokers
 from nearcast.demo.opening import TOP, WITHIN_M, Reached, try_near, try_nearest
-from nearcast.model.errors import EnvironmentProblem
+from nearcast.demo.spark_process import SparkProcess
+
+if TYPE_CHECKING:
+    from nearcast.locality import Plan
 
 LEAVES = 40
-# A short job runs much code once: Java's second compiler costs it more than it saves.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
 _TELL_S = 10.0
 Outcome = TypeVar("Outcome")
 Say = Callable[[str], None]
-Show = Callable[[City, Sequence[News]], None]
+Show = Callable[[DemoCity, Sequence[News]], None]
 
 
 @dataclass
 class Chapter:
-    """What a stretch of the city's life came to; the figures of nodes are None with one node."""
+    """The figures of one life of the city; those about nodes are None where there is one node."""
 
     seconds: float = 0.0
     events: int = 0
     news: int = 0  # of the events, those with a place
     near: int = 0  # deliveries of these
-    copies: int = 0  # retained messages sent to newcomers
-    wait_s: float = 0.0  # until a newcomer had its first message, the median
+    copies: int = 0  # retained messages sent to new subscribers
+    wait_s: float = 0.0  # until a new subscriber had its first message, the median
     handovers: int | None = None
     messages: int | None = None
     bytes: int | None = None
 
 
 @dataclass
-class Story:
-    """The whole of it; what was left out has its reason in `missing`."""
+class DemoStory:
+    """All that happened; `missing` has the reason for each part that was left out."""
 
     nodes: int = 0
     people: int = 0
@@ -60,148 +56,216 @@ class Story:
     quadrants: Chapter | None = None
     leaves: int = 0
     leaves_quadrants: int = 0  # as compared: about as many
-    leaves_needed: int = 0  # of quadrants alone, with as many people in each as in the plan
+    leaves_needed: int = 0  # of quadrants only, with as many people in each as in the plan
     regions: int = 0
+    names: list[str] = field(default_factory=list)  # of the nodes, by their number in the plan
+    people_at: dict[str, Place] = field(default_factory=dict)  # at the end
     steps: list[dict[str, Any]] = field(default_factory=list)
     audit: dict[str, Any] | None = None
     page: str = ""
 
     @property
     def flooded(self) -> int:
-        """Messages between nodes if each event went to every node, and was answered for."""
+        """Messages between nodes if each event went to every node, and each node answered."""
         return 2 * (self.nodes - 1) * self.no_plan.events
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for machines."""
+        """Return all figures as JSON has them."""
         return {**asdict(self), "flooded": self.flooded}
 
 
 async def tell(
     directory: Path, people: int, seconds: float, needs: Needs, say: Say, show: Show
-) -> Story:
-    """Live through it; everything is written below `directory`, nothing runs on afterwards."""
-    story = Story(people=people)
-    with Brokers(directory) as brokers:
-        story.nodes = len(brokers.names)
-        if brokers.missing:
-            story.missing.append(f"several nodes: {brokers.missing}")
-            say(f"One node only: {brokers.missing}")
-        await _open(story, brokers, say)
-        inhabitants = Inhabitants(people, brokers.ports)
-        say(f"\n2. A city on {_nodes(story.nodes)}: {people} people, half of them in cars")
+) -> DemoStory:
+    """Run the demonstration; all files are written below `directory`, no process is left over."""
+    async with SparkProcess(directory / "pipeline.log") as spark:
+        missing = "" if needs.is_arriving() else needs.missing()
+        if missing:
+            say(f"Learning will be left out: {missing}")
+        elif not needs.is_arriving():
+            await spark.start()
+        return await _Telling(directory, people, seconds, say, show, spark).tell(needs)
+
+
+@dataclass
+class _Telling:
+    """The demonstration under way."""
+
+    directory: Path
+    people: int
+    seconds: float
+    say: Say
+    show: Show
+    spark: SparkProcess
+
+    async def tell(self, needs: Needs) -> DemoStory:
+        self.say("Starting four nodes ...")
+        async with Brokers(self.directory) as brokers:
+            story = DemoStory(nodes=len(brokers.names), people=self.people)
+            if brokers.missing:
+                story.missing.append(f"several nodes: {brokers.missing}")
+                self.say(f"One node only: {brokers.missing}")
+            await self._open(story, brokers)
+            inhabitants = Inhabitants(self.people, brokers.ports)
+            await self._live_first(story, inhabitants, brokers)
+            if not await self._can_learn(needs, inhabitants):
+                story.missing.append(f"learning: {needs.missing()}")
+                await inhabitants.go()
+                return story
+            await self._learn(story, inhabitants, brokers)
+            await inhabitants.go()
+            audit = await self._begin_audit(brokers)
+        story.audit = await audit
+        return story
+
+    async def _open(self, story: DemoStory, brokers: Brokers) -> None:
+        """Show what the product does."""
+        say = self.say
+        say("1. A message reaches the clients that are near")
+        near = story.near = await try_near(brokers.ports)
+        say(f"   {_nodes(story.nodes)}.")
+        say(f"   Ana and Ben subscribe to $near/{WITHIN_M}m/city/#. A bakery publishes city/bread.")
+        for name, away_m in near.away_m.items():
+            verb = "gets it" if name in near.reached else "does not"
+            say(f"   {name.capitalize()} is {away_m:3,} m away and {verb}.")
+        nearest = story.nearest = await try_nearest(brokers.ports)
+        say(f"   An order with $top={TOP} and $rank=nearest reaches the nearest of 11 couriers:")
+        ranked = sorted(nearest.reached, key=nearest.away_m.__getitem__)
+        away = ", ".join(f"{name} ({nearest.away_m[name]} m)" for name in ranked)
+        say(f"   {away}")
+        for one in (near, nearest):
+            if not one.is_right:
+                say(f"   This is wrong: it should have reached {', '.join(one.expected)}.")
+
+    async def _live_first(
+        self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers
+    ) -> None:
+        """Let the city live without a plan; Spark, if it starts, is up before anything is timed."""
+        say, spark = self.say, self.spark
+        say(f"\n2. A city: {self.people} MQTT clients on the move, half of them cars")
         await inhabitants.come()
-        say(f"   They move for {seconds:g} s; what happens is for whoever is within 150 m.")
-        story.no_plan = await _live(inhabitants, brokers, seconds, show)
-        _tell_of_near(story, say)
-        if await _can_learn(needs, inhabitants, say, show):
-            await _learn(story, inhabitants, brokers, seconds, say, show)
+        if spark.is_started and not spark.is_ready:
+            say("   Spark is starting; the city waits, so that nothing disturbs what is timed ...")
+        if spark.is_started:
+            await spark.ready()
+        say(f"   They move for {self.seconds:g} s, and get what happens within {NEAR_M} m of them.")
+        chapter = story.no_plan = await _live(inhabitants, brokers, self.seconds, self.show)
+        say(
+            f"   {chapter.news:,} events were delivered {chapter.near:,} times. With an ordinary "
+            f"topic each would\n   go to everybody: {chapter.news * story.people:,} messages."
+        )
+
+    async def _can_learn(self, needs: Needs, inhabitants: Inhabitants) -> bool:
+        """Return whether PySpark and Java are there; the city lives on while they are installed."""
+        if self.spark.is_started:
+            return True
+        if needs.is_arriving():
+            self.say(
+                "\n   PySpark and Java are still being installed; the city lives on meanwhile ..."
+            )
+        while needs.is_arriving():
+            await inhabitants.live(5, self.show)
+            self.say(f"   {needs.progress()}")
+        missing = needs.missing()
+        if missing:
+            self.say(f"\n3. Learning is left out: {missing}")
         else:
-            story.missing.append(f"learning: {needs.missing()}")
-        await inhabitants.go()
-    if story.learned is not None:
-        say("\nWas anything lost, doubled or late? (nearcast pipeline audit) ...")
-        story.audit = await _pipeline(brokers, "audit", directory / "audit", say=say)
-    return story
+            await self.spark.start()
+        return not missing
+
+    async def _learn(self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers) -> None:
+        """Learn from the logs while nobody moves; then live under what was learned."""
+        self.say("\n3. Learning: Spark reads the nodes' logs (nearcast pipeline run) ...")
+        begun_s = time.monotonic()
+        quadrants = asyncio.to_thread(_quadrants, inhabitants.tracks, story.nodes)
+        plan, _ = await inhabitants.wait_for(asyncio.gather(quadrants, self._run(story, brokers)))
+        self.say(
+            f"   Learned in {time.monotonic() - begun_s:.0f} s: a plan of {story.leaves} areas "
+            f"(leaves) around {story.regions} regions\n   where people are slow, and when it pays "
+            "to send retained messages"
+        )
+        await self._live_again(story, inhabitants, brokers)
+        if story.nodes > 1:
+            await self._live_in_quadrants(story, inhabitants, brokers, plan)
+
+    async def _run(self, story: DemoStory, brokers: Brokers) -> None:
+        """Run the pipeline on a copy of the logs, to which nothing is added while it works."""
+        options = ["--brokers", str(story.nodes), "--leaves", str(LEAVES), "--no-audit"]
+        options += [f"--bounds={','.join(map(str, BOUNDS))}"]
+        logs = await brokers.copy_logs("learned-from")
+        found = await self._pipeline("run", logs, brokers.config, *options)
+        story.steps = found["steps"]
+        plan = next(step["summary"] for step in story.steps if step["name"] == "plan")
+        story.leaves, story.regions = plan["leaves"], plan["regions"]
+        story.leaves_needed = plan["leaves_q_only"]
+
+    async def _live_in_quadrants(
+        self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers, plan: Plan
+    ) -> None:
+        story.leaves_quadrants = len(plan.leaves)
+        await brokers.share(plan)
+        self.say("   And once more under a plan of quadrants only, to compare")
+        story.quadrants = await _live(inhabitants, brokers, self.seconds, self.show)
+
+    async def _live_again(
+        self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers
+    ) -> None:
+        from nearcast.locality import load_plan
+
+        learned = self.directory / "nightly"
+        brokers.load(learned / "policies.json")
+        story.names = list(await brokers.share(load_plan(learned / "plan.json")))
+        self.say(f"\n4. The same {self.seconds:g} s under the learned plan and policies")
+        story.learned = await _live(inhabitants, brokers, self.seconds, self.show)
+        story.people_at = {one.name: one.place for one in inhabitants.city.movers}
+
+    async def _begin_audit(self, brokers: Brokers) -> asyncio.Task[dict[str, Any]]:
+        """Begin the audit of a copy of the logs: it goes on while the nodes end."""
+        self.say("\n5. Was any message lost, doubled or late? (nearcast pipeline audit) ...")
+        logs = await brokers.copy_logs("audited")
+        return asyncio.create_task(self._pipeline("audit", logs, brokers.config))
+
+    async def _pipeline(
+        self, job: str, logs: Sequence[Path], config: Path, *options: str
+    ) -> dict[str, Any]:
+        """Run a command of `nearcast pipeline`; every ten seconds, say how far it is."""
+        output = self.directory / _OUTPUTS[job]
+        words = ["pipeline", job, "--output", str(output), "--config", str(config), "--json"]
+        words += [word for log in logs for word in ("--input", str(log))]
+        work = self.spark.run(*words, *options)
+        return await _told_meanwhile(work, output, self.say)
+
+
+_OUTPUTS = {"run": "nightly", "audit": "audit"}
+
+
+def _quadrants(tracks: Mapping[str, Sequence[Place]], nodes: int) -> Plan:
+    """Return the plan to compare with; its first call loads and compiles for a second."""
+    from nearcast.demo.quadrants import quadrant_plan
+    from nearcast.locality import Rect
+
+    return quadrant_plan(Rect(*BOUNDS), tracks.values(), LEAVES, nodes)
 
 
 def _nodes(count: int) -> str:
-    return "one node" if count == 1 else f"{count} nodes"
-
-
-async def _open(story: Story, brokers: Brokers, say: Say) -> None:
-    """Show what the product does."""
-    say(f"1. A message reaches who is near ({_nodes(story.nodes)}; any MQTT client will do)")
-    near = story.near = await try_near(brokers.ports)
-    say(f"   Ana and Ben subscribe to $near/{WITHIN_M}m/city/#. A bakery publishes city/bread.")
-    for name, away_m in near.away_m.items():
-        verb = "gets it" if name in near.reached else "does not get it"
-        say(f"   {name.capitalize():4}{away_m:5,} m away: {verb}")
-    nearest = story.nearest = await try_nearest(brokers.ports)
-    say(f"   An order with $top={TOP}, $rank=nearest, for {len(nearest.away_m)} couriers, reaches")
-    ranked = sorted(nearest.reached, key=nearest.away_m.__getitem__)
-    away = ", ".join(f"{name} ({nearest.away_m[name]} m)" for name in ranked)
-    say(f"   {away}")
-    for one in (near, nearest):
-        if not one.is_right:
-            say(f"   This is wrong: it should have reached {', '.join(one.expected)}.")
-
-
-def _tell_of_near(story: Story, say: Say) -> None:
-    chapter = story.no_plan
-    everyone = chapter.news * story.people
-    say(
-        f"   {chapter.news:,} things happened; {chapter.near:,} messages told those who were near."
-        f"\n   A plain topic would have brought {everyone:,}."
-    )
-
-
-async def _can_learn(needs: Needs, inhabitants: Inhabitants, say: Say, show: Show) -> bool:
-    """Wait for what is being installed, while the city lives on; tell whether all is there."""
-    if needs.is_arriving():
-        say("\n   PySpark and Java are still being installed; the city lives on meanwhile ...")
-    while needs.is_arriving():
-        await inhabitants.live(5, show)
-        say(f"   {needs.progress()}")
-    missing = needs.missing()
-    if missing:
-        say(f"\n3. Learning is left out: {missing}")
-    return not missing
-
-
-async def _learn(
-    story: Story,
-    inhabitants: Inhabitants,
-    brokers: Brokers,
-    seconds: float,
-    say: Say,
-    show: Show,
-) -> None:
-    """Let Spark read the log, and the same city live again under what came of it."""
-    from nearcast.demo.quadrants import quadrants_like
-    from nearcast.locality import load_plan
-
-    say("\n3. It learns: Spark reads the nodes' logs (nearcast pipeline run) ...")
-    nightly = brokers.directory / "nightly"
-    run = _pipeline(brokers, "run", nightly, "--brokers", str(story.nodes), "--no-audit", say=say)
-    begun_s = time.monotonic()
-    story.steps = (await inhabitants.wait_for(run))["steps"]
-    found = next(step["summary"] for step in story.steps if step["name"] == "plan")
-    story.leaves, story.regions = found["leaves"], found["regions"]
-    story.leaves_needed = found["leaves_q_only"]
-    say(
-        f"   A plan of {story.leaves} leaves over {story.regions} slow regions, and policies for "
-        f"retained messages, after {time.monotonic() - begun_s:.0f} s"
-    )
-    learned = load_plan(nightly / "plan.json")
-    plain = quadrants_like(learned, inhabitants.tracks.values(), learned.version + 1)
-    story.leaves_quadrants = len(plain.leaves)
-    brokers.load(nightly / "policies.json")
-    await brokers.share(learned)
-    say(f"\n4. The same {seconds:g} s again, under the learned plan and policies")
-    story.learned = await _live(inhabitants, brokers, seconds, show)
-    if story.nodes > 1:
-        await brokers.share(plain)
-        say("   And once more under a plan of quadrants alone, to compare")
-        story.quadrants = await _live(inhabitants, brokers, seconds, show)
+    return "One node is up" if count == 1 else f"{count} nodes are up and act as one broker"
 
 
 async def _live(inhabitants: Inhabitants, brokers: Brokers, seconds: float, show: Show) -> Chapter:
-    """Let the same city live from its beginning; return what it came to."""
+    """Let the city live from its beginning; return the figures."""
     await inhabitants.begin()
     before = await brokers.figures()
-    begun_s = time.perf_counter()
     news: list[int] = []
 
-    def counted(city: City, happened: Sequence[News]) -> None:
+    def counted(city: DemoCity, happened: Sequence[News]) -> None:
         news.append(len(happened))
         show(city, happened)
 
     events = await inhabitants.live(seconds, counted)
-    took_s = round(time.perf_counter() - begun_s, 1)
     after, tally = await brokers.figures(), inhabitants.tally
     told = {name: after[name] - before[name] for name in before} if len(brokers.names) > 1 else {}
     return Chapter(
-        seconds=took_s,
+        seconds=seconds,
         events=events,
         news=sum(news),
         near=tally.got["city"],
@@ -211,42 +275,17 @@ async def _live(inhabitants: Inhabitants, brokers: Brokers, seconds: float, show
     )
 
 
-async def _pipeline(
-    brokers: Brokers, job: str, output: Path, *options: str, say: Say
-) -> dict[str, Any]:
-    """Run a job as a user would, in a process of its own; say how far it is now and then."""
-    inputs = [word for log in brokers.logs for word in ("--input", str(log))]
-    leaves = ["--leaves", str(LEAVES)] if job == "run" else []
-    command = [sys.executable, "-c", "from nearcast.cli import main; main()", "pipeline", job]
-    command += [*inputs, "--output", str(output), "--config", str(brokers.config), "--json"]
-    process = await asyncio.create_subprocess_exec(
-        *command, *options, *leaves,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={"SPARK_SUBMIT_OPTS": _JAVA, **os.environ},
-    )  # fmt: skip
-    try:
-        stdout, stderr = await _told_meanwhile(process.communicate(), output, say)
-    except asyncio.CancelledError:  # Ctrl-C
-        process.terminate()
-        raise
-    try:
-        found: dict[str, Any] = json.loads(stdout)
-    except ValueError:
-        words = (stderr or stdout).decode(errors="replace").strip().splitlines()
-        raise EnvironmentProblem(
-            f"pipeline {job} did not end well: {words[-1] if words else 'no word'}"
-        ) from None
-    return found
-
-
 async def _told_meanwhile(work: Coroutine[Any, Any, Outcome], output: Path, say: Say) -> Outcome:
-    """Wait for a job; say every ten seconds how long it has run and what it has written."""
+    """Wait for a job; print every ten seconds how long it has run and which tables it wrote."""
     task, begun_s = asyncio.ensure_future(work), time.monotonic()
-    while not (await asyncio.wait({task}, timeout=_TELL_S))[0]:
-        say(f"   {time.monotonic() - begun_s:.0f} s{_written(output)}")
-    return task.result()
+    try:
+        while not (await asyncio.wait({task}, timeout=_TELL_S))[0]:
+            say(f"   {time.monotonic() - begun_s:.0f} s{_written(output)}")
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def _written(output: Path) -> str:
     tables = sorted(one.name for one in output.glob("*") if one.is_dir())
-    return f"; written so far: {', '.join(tables)}" if tables else ""
+    return f"; wrote {', '.join(tables)}" if tables else ""

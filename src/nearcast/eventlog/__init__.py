@@ -1,11 +1,11 @@
-"""What is logged and tabled, and in which form: shared by the broker and the pipeline.
+"""Formats of the event log and of tables, shared by the broker and the pipeline.
 
 - `schemas.py`: the columns of every table.
-- `records.py`: what a node notes while it works; `segments.py`: how that lies on disk and how it
-  becomes Parquet, one table for each kind of record (`LOG_TABLES`).
+- `records.py`: the records that a node collects while it works; `segments.py`: their form on disk,
+  and their conversion to Parquet, one table for each kind of record (`LOG_TABLES`).
 - `tables.py`: a table is a directory of versions and a pointer to the current one.
 
-It knows PyArrow and nothing else: no socket, no clock, no Spark.
+The package uses PyArrow and no socket, clock or Spark.
 """
 
 from nearcast.eventlog.schemas import (

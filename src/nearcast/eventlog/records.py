@@ -1,10 +1,10 @@
-"""What a node notes while it works: records of runs, small enough for the hot path.
+"""Collects the records of a node's event log on the hot path.
 
-A publisher's run of packets is one record, with the packets' bytes as they came; rows are made
-of it later (`segments.finish`), outside the broker. Every event has a sequence number; numbers
-that were left out on purpose stand in gap records, so that a missing number means a loss.
-Subscriptions, who is there, and positions are numbered together with the events: what was in effect
-when an event came is known by number, whatever the clocks say.
+A run of PUBLISH packets of one publisher is one record with the unchanged bytes of the packets; a
+process outside the broker later converts it to rows (`segments.finish`). Every event has a sequence
+number. Numbers that are left out on purpose are in gap records, so a number without a record means
+a loss. Changes of subscriptions, presence and positions are numbered together with the events: the
+numbers say what was in effect when an event arrived, whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Record(IntEnum):
-    """What a record tells."""
+    """The kind of a record."""
 
     EVENTS = 1
     DELIVERIES = 2
@@ -31,17 +31,17 @@ class Record(IntEnum):
     CAUSAL = 10
 
 
-class Way(IntEnum):
-    """How an event came to a node."""
+class Arrival(IntEnum):
+    """How an event arrived at a node."""
 
-    CLIENT = 0  # published here
-    NODE = 1  # from the session of another node: for all here who want it
-    CAUSAL = 2  # from another node, in causal order
-    CHOSEN = 3  # for those whom a holder of places, a contest or a share group has chosen
+    CLIENT = 0  # published by a client of this node
+    NODE = 1  # through the session of a peer: for all subscribers here
+    CAUSAL = 2  # from a peer, in causal order
+    CHOSEN = 3  # for subscribers chosen by a holder, a top-k or a share group
 
 
 class Dropped(IntEnum):
-    """Why a message that was due was not handed to somebody, or not sent after it had waited."""
+    """Why a due message was not delivered, or was removed from a queue."""
 
     SLOW = 0
     QUOTA = 1
@@ -51,20 +51,20 @@ class Dropped(IntEnum):
 
 
 class CausalStep(IntEnum):
-    """What became of a message of a causal group at one node."""
+    """What happened to a message of a causal group at one node."""
 
     SENT = 0
     DELIVERED = 1
     HELD = 2
     DISCARDED = 3
-    KEPT = 4  # published too soon after a start to be sent already
+    KEPT = 4  # not sent yet: published too soon after a start
 
 
 class CausalNote(NamedTuple):
-    """What an audit needs to know of a message of a causal group.
+    """The fields of a causal message that an audit needs.
 
-    A message is known by its sender and its stamp. `detail`: the destinations of one sent, what one
-    held waits for, why one was discarded.
+    Sender and stamp identify a message. `detail` has the destinations of a sent message, what a
+    held one waits for, or why one was discarded.
     """
 
     group: str
@@ -74,18 +74,21 @@ class CausalNote(NamedTuple):
     detail: str = ""
 
 
-class Choice(IntEnum):
-    """What became of a retained copy for a newcomer."""
+class RetainedChoice(IntEnum):
+    """What happened to a retained message for a new subscriber."""
 
     SENT_NOW = 0
     HELD_BACK = 1
-    NOT_SENT = 2  # there was none, or the subscriber asked for none
-    RELEASED = 3  # a copy held back has gone out after all
-    REPLACED = 4  # a live message stood in for a copy held back
+    NOT_SENT = 2  # there was none, or the subscriber requested none
+    RELEASED = 3  # a deferred copy was delivered after all
+    REPLACED = 4  # a live message replaced a deferred copy
 
 
 class LoggedRates(NamedTuple):
-    """What a decision rests on: publishes, newcomers, departures of each subscriber, per second."""
+    """The rates behind a decision.
+
+    Publishes, subscribes, and unsubscribes per subscriber, per second.
+    """
 
     publish_per_s: float
     subscribe_per_s: float
@@ -93,9 +96,15 @@ class LoggedRates(NamedTuple):
 
 
 HEADER = Struct("<BI")
-# first, count, ms, flags, head, size, sizes of publisher and topic, lifetime in ms or 0
+# first number, count, time (ms), flags, size of the head, size of a packet, sizes of publisher and
+# topic, lifetime in ms or 0
 EVENTS = Struct("<QIQBIIHHI")
-QOS, RETAIN, LIMITED, WAY = 3, 4, 8, 4  # of an event's flags; those from bit WAY on are its `Way`
+QOS, RETAIN, LIMITED, WAY = (
+    3,
+    4,
+    8,
+    4,
+)  # masks of an event's flags; the bits from WAY on are its `Arrival`
 DELIVERIES = Struct("<QIB")
 SUBSCRIPTION = Struct("<QQBBHH")
 ADDED, NO_LOCAL, RESTORED = 1, 2, 4
@@ -114,10 +123,10 @@ Keeps = Callable[[int], bool]
 
 
 class Recorder:
-    """Collects records; `take` gives those since the last call.
+    """Collects records; `take` returns those since the last call.
 
-    `keeps(sequence)` says of a run, by its first number, whether it is noted; what is not leaves
-    a gap. Complexity: O(bytes) a record, nothing per message of a run.
+    `keeps(sequence)` decides by the first number of a run whether it is recorded; a run that is not
+    leaves a gap. Complexity: O(bytes) per record, nothing per message of a run.
     """
 
     __slots__ = (
@@ -133,20 +142,20 @@ class Recorder:
     )
 
     def __init__(self, first: int = 1, keeps: Keeps | None = None) -> None:
-        self.next = first
-        self.size = 0
+        self.next = first  # the sequence number of the next event
+        self.size = 0  # bytes of the records that were not taken yet
         self._keeps = keeps
         self._parts: list[bytes] = []
-        self._notes = True
-        self._first = self._taken = first
-        self._gap_first = self._gap_count = 0
+        self._notes = True  # whether the last run was recorded
+        self._first = self._taken = first  # first number of the last run; next number at `take`
+        self._gap_first = self._gap_count = 0  # the sampling gap that is still open
 
     def keep(self, keeps: Keeps | None) -> None:
-        """Choose anew what is noted."""
+        """Replace the function that decides which runs are recorded."""
         self._keeps = keeps
 
     def take(self) -> list[bytes]:
-        """Return the records since the last call, in pieces: runs are not copied."""
+        """Return the records since the last call, in pieces: packets are not copied."""
         self._close_gap("sampled")
         parts, self._parts = self._parts, []
         self.size = 0
@@ -164,10 +173,10 @@ class Recorder:
         head_size: int,
         lifetime_ms: int = 0,
     ) -> None:
-        """Note a run: `packets` are `count` of one size, each with its payload behind the head.
+        """Record a run of `count` packets of equal size, each with its payload after the head.
 
-        `flags` are QoS, RETAIN, LIMITED (not everyone who wants it is meant to get it), and the
-        `Way` from bit WAY on; `lifetime_ms` is 0 for no end.
+        `flags` are QoS, RETAIN, LIMITED (not every subscriber is meant to get it), and the
+        `Arrival` from bit WAY on; `lifetime_ms` is 0 for a message that does not expire.
         """
         self._first = self.next
         self.next += count
@@ -195,34 +204,34 @@ class Recorder:
         self.size += HEADER.size + whole
 
     def delivered(self, receivers: list[str], count: int, qos: int, offset: int = 0) -> None:
-        """Note that messages of the last run were handed to these clients."""
+        """Record that messages of the last run were delivered to these clients."""
         if self._notes and receivers:
             fixed = DELIVERIES.pack(self._first + offset, count, qos)
             self._add(Record.DELIVERIES, fixed + "\0".join(receivers).encode())
 
     def number(self, offset: int) -> int:
-        """Return the number of a message of the last run; 0 if it was not noted."""
+        """Return the number of a message of the last run; 0 if the run was not recorded."""
         return self._first + offset if self._notes else 0
 
     def dropped(
         self, receivers: list[str], count: int, reason: int, now_ms: int, number: int
     ) -> None:
-        """Note that messages from `number` on were not handed to these (0: nothing is noted).
+        """Record that messages from `number` on were not delivered to these clients.
 
-        `reason` is a `Dropped`.
+        `reason` is a `Dropped`. With number 0 nothing is recorded.
         """
         if number:
             fixed = DROPS.pack(number, count, now_ms, reason)
             self._add(Record.DROPS, fixed + "\0".join(receivers).encode())
 
     def sent(self, number: int, receiver: str, now_ms: int, deadline_ms: int) -> None:
-        """Note that a message with a lifetime has left the queue in which it waited."""
+        """Record that a message with a lifetime was sent from the queue in which it waited."""
         self._add(Record.SENT, SENT.pack(number, now_ms, deadline_ms) + receiver.encode())
 
     def present(self, client: str, now_ms: int, *, is_there: bool) -> None:
-        """Note that a client or another node has come or gone; "" is this node itself.
+        """Record that a client or peer connected or disconnected; "" is this node itself.
 
-        It has a number like an event, and is never left out by sampling.
+        The record has a number like an event, and sampling never leaves it out.
         """
         self._close_gap("sampled")
         fixed = PRESENCE.pack(self.next, now_ms, is_there)
@@ -230,9 +239,9 @@ class Recorder:
         self._add(Record.PRESENCE, fixed + client.encode())
 
     def causal(self, step: CausalStep, note: CausalNote, now_ms: int, number: int) -> None:
-        """Note what became of a message of a causal group (number 0: nothing is noted).
+        """Record a step of a message of a causal group; with number 0 nothing is recorded.
 
-        `number` is that of its event, or `next` if it is none here: held, discarded.
+        `number` is that of its event, or `next` if there is none here: held, discarded.
         """
         if not number:
             return
@@ -252,20 +261,20 @@ class Recorder:
         no_local: bool = False,
         is_restored: bool = False,
     ) -> None:
-        """Note that a subscription began or ended; it has a number like an event.
+        """Record that a subscription began or ended; the record has a number like an event.
 
-        `is_restored`: it was there before this node was started.
+        `is_restored`: the subscription existed before this node was started.
         """
         self._close_gap("sampled")
         name, raw = client.encode(), text.encode()
         flags = is_added * ADDED | no_local * NO_LOCAL | is_restored * RESTORED
-        size = min(len(raw), 0xFFFF)  # a selection may be longer; readers take the rest as text
+        size = min(len(raw), 0xFFFF)  # conditions may be longer; readers take all that follows
         fixed = SUBSCRIPTION.pack(self.next, now_ms, flags, qos, len(name), size)
         self.next += 1
         self._add(Record.SUBSCRIPTION, fixed + name + raw)
 
     def position(self, client: str, lon: float, lat: float, now_ms: int) -> None:
-        """Note where a client says it is; sampled like an event, and numbered like one."""
+        """Record a client's reported position; sampled and numbered like an event."""
         number = self.next
         self.next += 1
         if self._is_noted(number):
@@ -276,17 +285,17 @@ class Recorder:
         self,
         client: str,
         topic: str,
-        choice: Choice,
+        choice: RetainedChoice,
         now_ms: int,
         *,
         rates: tuple[float, float, float] | None = None,
         policy: str = "",
         reason: str = "",
     ) -> None:
-        """Note what became of a retained copy, and why; sampled and numbered like an event.
+        """Record the decision about a retained message; sampled and numbered like an event.
 
-        `rates` are `LoggedRates`, or None where nothing is known; `policy` names the policy that
-        was asked, `reason` says in a word or two what decided.
+        `rates` are `LoggedRates`, or None where they are unknown; `policy` names the policy that
+        decided, `reason` says in a word or two why.
         """
         number = self.next
         self.next += 1
@@ -297,7 +306,7 @@ class Recorder:
             self._add(Record.RETAINED, fixed + b"".join(texts))
 
     def drop(self) -> None:
-        """Throw away what was not taken yet; the gap says so."""
+        """Discard the records that were not taken yet, and record a gap for them."""
         self._close_gap("sampled")
         self._parts.clear()
         self.size = 0
@@ -305,11 +314,11 @@ class Recorder:
             self.gap(self._taken, self.next - self._taken, "backlog")
 
     def gap(self, first: int, count: int, reason: str) -> None:
-        """Note that numbers were left out, and why."""
+        """Record that sequence numbers were left out, and why."""
         self._add(Record.GAP, GAP.pack(first, count) + reason.encode())
 
     def _is_noted(self, number: int) -> bool:
-        """Tell whether this number is kept; see to the gap either way."""
+        """Return whether this number is recorded; close or extend the gap accordingly."""
         if self._keeps is None or self._keeps(number):
             self._close_gap("sampled")
             return True
@@ -332,7 +341,7 @@ class Recorder:
 
 
 def sampled(share: float) -> Keeps:
-    """Return a choice that keeps about this share of all runs, the same ones in every run.
+    """Return a `Keeps` that keeps about this share of all runs, the same ones every time.
 
     >>> sum(sampled(0.25)(number) for number in range(10_000)) in range(2_300, 2_700)
     True

@@ -14,9 +14,9 @@ POSITIONS = pa.schema(
         pa.field("t", INSTANT, nullable=False),
         pa.field("lon", pa.float64(), nullable=False),
         pa.field("lat", pa.float64(), nullable=False),
-        # A trip ends where fixes stop for longer than the gap; trips of a user count from 0.
+        # A trip ends where positions stop for longer than the gap; trips of a user count from 0.
         pa.field("trip", pa.int32(), nullable=False),
-        # From the trip's previous fix to this one; 0 at a trip's first fix.
+        # From the trip's previous position to this one; 0 at a trip's first position.
         pa.field("step_s", pa.float64(), nullable=False),
         pa.field("step_m", pa.float64(), nullable=False),
     ]
@@ -58,7 +58,7 @@ REGIONS = pa.schema(
     ]
 )
 
-# A retained policy's table for one topic, with the rates that it rests on.
+# The policy table of one topic, with the rates from which it was computed.
 TOPIC_POLICIES = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -67,7 +67,7 @@ TOPIC_POLICIES = pa.schema(
         pa.field("subscribe_per_s", pa.float64(), nullable=False),
         pa.field("leave_per_s", pa.float64(), nullable=False),
         pa.field("hold_s", pa.float64(), nullable=False),
-        # Per step, a tenth of the longest hold; publishing and leaving rounded to the grid.
+        # Per step, a tenth of the longest deferral; publish and leave are rounded to the grid.
         pa.field("publish", pa.float64(), nullable=False),
         pa.field("subscribe", pa.float64(), nullable=False),
         pa.field("leave", pa.float64(), nullable=False),
@@ -86,7 +86,7 @@ DELIVERIES = pa.schema(
     ]
 )
 
-# What `pipeline audit` found: one row a fault. A message is known by its node and number there.
+# Results of `pipeline audit`: one row per fault. Node and sequence number identify a message.
 FAULTS = pa.schema(
     [
         # lost, doubled, late, misordered or unasked
@@ -101,7 +101,7 @@ FAULTS = pa.schema(
     ]
 )
 
-# What it could not tell, and why: so many deliveries or numbers of a node.
+# What the audit could not decide, and why: the number of deliveries or sequence numbers of a node.
 UNKNOWN = pa.schema(
     [
         pa.field("node", pa.string(), nullable=False),
@@ -112,14 +112,14 @@ UNKNOWN = pa.schema(
     ]
 )
 
-# What an ingested row was, as JSON, beside the reason why it was dropped.
+# A rejected input row as JSON, and the reason.
 REJECTED_ROWS = pa.schema(
     [pa.field("raw", pa.string()), pa.field("reason", pa.string(), nullable=False)]
 )
 
 
 def events_schema(space: Space) -> pa.Schema:
-    """Return the columns of a table of a space's events: who, when, and a column per attribute."""
+    """Return the columns of a table of a space's events: publisher, time, and one per attribute."""
     attributes = [
         pa.field(one.name, pa.string() if one.is_category else pa.float64())
         for one in space.attributes
@@ -152,11 +152,11 @@ EVENTS = pa.schema(
         pa.field("qos", pa.int8(), nullable=False),
         pa.field("retain", pa.bool_(), nullable=False),
         pa.field("payload", pa.binary(), nullable=False),
-        # Null: it has no end.
+        # Null: it does not expire.
         pa.field("lifetime_ms", pa.int64()),
-        # Who is meant to get it does not follow from this row ($top, an event with an extent).
+        # The receivers do not follow from this row ($top, an event with an extent).
         pa.field("limited", pa.bool_(), nullable=False),
-        # A name of `records.Way`, in small letters.
+        # The lower-case name of a `records.Arrival`.
         pa.field("way", pa.string(), nullable=False),
     ]
 )
@@ -179,7 +179,7 @@ SUBSCRIPTION_CHANGES = pa.schema(
         pa.field("qos", pa.int8(), nullable=False),
         pa.field("added", pa.bool_(), nullable=False),
         pa.field("no_local", pa.bool_(), nullable=False),
-        # It was there before the node was started.
+        # It existed before the node was started.
         pa.field("restored", pa.bool_(), nullable=False),
     ]
 )
@@ -200,7 +200,7 @@ RETAINED_DECISIONS = pa.schema(
         pa.field("t", _LOGGED_AT, nullable=False),
         pa.field("client", pa.string(), nullable=False),
         pa.field("topic", pa.string(), nullable=False),
-        # A name of `records.Choice`, in small letters.
+        # The lower-case name of a `records.RetainedChoice`.
         pa.field("choice", pa.string(), nullable=False),
         # Null where the topic's rates were not known.
         pa.field("publish_per_s", pa.float64()),
@@ -211,7 +211,7 @@ RETAINED_DECISIONS = pa.schema(
     ]
 )
 
-# Who came and went: clients, other nodes ($node/NAME), and the node itself ("").
+# Connects and disconnects: clients, peers ($node/NAME), and the node itself ("").
 PRESENCE = pa.schema(
     [
         *_NUMBERED,
@@ -221,18 +221,18 @@ PRESENCE = pa.schema(
     ]
 )
 
-# What was due and not handed over, or waited and was not sent; numbers are those of events.
+# Messages that were due and not delivered, or removed from a queue; numbers are those of events.
 DROPS = pa.schema(
     [
         *_NUMBERED,
         pa.field("t", _LOGGED_AT, nullable=False),
         pa.field("receiver", pa.string(), nullable=False),
-        # A name of `records.Dropped`, in small letters.
+        # The lower-case name of a `records.Dropped`.
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
 
-# When a message with a lifetime left the queue in which it had waited.
+# When a message with a lifetime was sent from the queue in which it had waited.
 SENT = pa.schema(
     [
         *_NUMBERED,
@@ -242,12 +242,12 @@ SENT = pa.schema(
     ]
 )
 
-# Messages of causal groups: each is known by its sender and its stamp.
+# Messages of causal groups; sender and stamp identify a message.
 CAUSAL = pa.schema(
     [
         *_NUMBERED,
         pa.field("t", _LOGGED_AT, nullable=False),
-        # A name of `records.CausalStep`, in small letters.
+        # The lower-case name of a `records.CausalStep`.
         pa.field("step", pa.string(), nullable=False),
         pa.field("group", pa.string(), nullable=False),
         pa.field("sender", pa.string(), nullable=False),
@@ -257,7 +257,7 @@ CAUSAL = pa.schema(
     ]
 )
 
-# Numbers left out on purpose; a number that is in no table was lost.
+# Numbers that were left out on purpose; a number that is in no table was lost.
 GAPS = pa.schema(
     [
         *_NUMBERED,

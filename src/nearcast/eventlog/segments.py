@@ -2,12 +2,13 @@
 
     eventlog/
     ├── open-<node>-00000007.log                 batches: size twice, next number, records
-    ├── events/part-<node>-00000006.parquet      written beside, renamed when whole
+    ├── events/part-<node>-00000006.parquet      written under another name, renamed when complete
     ├── deliveries/…  subscriptions/…  positions/…  presence/…  drops/…  causal/…  gaps/…
 
-A killed broker leaves an open segment; its last batch may be cut short and is then dropped. There
-is no checksum: it would cost more than the writing, and a log is no journal.
-Finishing the same segment twice gives the same files.
+A killed broker leaves an open segment; an incomplete last batch is ignored. A broker that ends in
+order writes an empty batch last. There is no checksum: it would cost more than writing, and the
+event log is no journal. Finishing the same segment twice
+gives the same files. `records.py` has the records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -25,32 +26,42 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import records
-from nearcast.eventlog.records import CausalStep, Choice, Dropped, LoggedRates, Record, Way
+from nearcast.eventlog.records import (
+    Arrival,
+    CausalStep,
+    Dropped,
+    LoggedRates,
+    Record,
+    RetainedChoice,
+)
 from nearcast.eventlog.schemas import LOG_TABLES
 from nearcast.model.errors import FileFormatError
 
 MAGIC = b"nearcast events 3\n"
-BATCH = Struct("<IIQ")  # size, size again as a mark, the number after the batch's last
+BATCH = Struct("<IIQ")  # size, size XOR MARK, the sequence number after the batch
 MARK = 0x5EC7104E
 _GROUP_ROWS = 100_000
 VERSION_KEY, VERSION = b"nearcast-events", b"3"
-"""In the metadata of every Parquet file of a log."""
+"""The format version, in the metadata of every Parquet file of a log."""
 
 Columns = dict[str, list[Any]]
 
 
 def batch_header(size: int, next_number: int) -> bytes:
-    """Return what stands before `size` bytes of records, up to a number exclusive."""
+    """Return the header of a batch of `size` bytes.
+
+    `next_number` follows its last sequence number.
+    """
     return BATCH.pack(size, size ^ MARK, next_number)
 
 
 def open_segments(directory: Path) -> list[Path]:
-    """Return the segments that are not finished, the oldest first."""
+    """Return the unfinished segments, oldest first."""
     return sorted(directory.glob("open-*-????????.log"))
 
 
 def _batches(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the number after each batch, and the batch; stop at a last one that was cut short."""
+    """Yield each batch with the sequence number after it; stop at an incomplete last batch."""
     with path.open("rb") as file:
         magic = file.read(len(MAGIC))
         if magic != MAGIC and magic != MAGIC[: len(magic)]:
@@ -66,7 +77,7 @@ def _batches(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_segment(path: Path) -> Iterator[tuple[Record, bytes]]:
-    """Yield the records of a segment; a last batch that was cut short is left out."""
+    """Yield the records of a segment; an incomplete last batch is left out."""
     for _, batch in _batches(path):
         position = 0
         while position < len(batch):
@@ -76,13 +87,24 @@ def read_segment(path: Path) -> Iterator[tuple[Record, bytes]]:
             position += size
 
 
+def table_of(kind: Record) -> str:
+    """Return the name of the table that records of this kind become rows of."""
+    return _MAKERS[kind][0]
+
+
 def last_sequence(path: Path) -> int:
-    """Return the highest number that a segment speaks of, 0 if none."""
+    """Return the highest sequence number of a segment, 0 if it has none."""
     return max((next_number - 1 for next_number, _ in _batches(path)), default=0)
 
 
+def is_complete(path: Path) -> bool:
+    """Return whether a segment's broker has ended in order: its last batch is empty."""
+    sizes = [len(batch) for _, batch in _batches(path)]
+    return bool(sizes) and not sizes[-1]
+
+
 def finish(path: Path) -> dict[str, int]:
-    """Turn an open segment into Parquet files and remove it; return the rows of each table.
+    """Convert an open segment to Parquet files and remove it; return the number of rows per table.
 
     Memory: one batch and one row group of each table.
     """
@@ -103,7 +125,7 @@ def finish(path: Path) -> dict[str, int]:
 
 
 class _TableFile:
-    """A Parquet file in the making; it has its name only once it is whole."""
+    """A Parquet file that is being written; it gets its final name when it is complete."""
 
     def __init__(self, folder: Path, name: str, schema: pa.Schema) -> None:
         self._whole = folder / f"{name}.parquet"
@@ -114,7 +136,7 @@ class _TableFile:
         self._rows = 0
 
     def add(self, node: str, rows: Columns) -> None:
-        """Add rows, given by columns."""
+        """Append rows, given by columns."""
         count = len(rows["sequence"])
         self._columns["node"] += [node] * count
         for name, values in rows.items():
@@ -133,7 +155,7 @@ class _TableFile:
         self._columns = {one: [] for one in self._schema.names}
 
     def close(self) -> int:
-        """Give the file its name, if there is a row; return the rows."""
+        """Complete and rename the file, if it has rows; return their number."""
         if self._columns["node"]:
             self._flush()
         if self._writer is not None:
@@ -143,7 +165,7 @@ class _TableFile:
         return self._rows
 
     def abandon(self) -> None:
-        """Leave nothing behind, where `close` was not reached."""
+        """Remove the file if `close` was not reached."""
         if self._writer is not None:
             self._writer.close()
             self._draft.unlink(missing_ok=True)
@@ -169,7 +191,7 @@ def _events(body: bytes) -> Columns:
         "payload": [body[start + head : start + size] for start in starts],
         "lifetime_ms": [lifetime_ms or None] * count,
         "limited": [bool(flags & records.LIMITED)] * count,
-        "way": [Way(flags >> records.WAY).name.lower()] * count,
+        "way": [Arrival(flags >> records.WAY).name.lower()] * count,
     }
 
 
@@ -207,7 +229,11 @@ def _positions(body: bytes) -> Columns:
 def _retained(body: bytes) -> Columns:
     number, ms, choice, *rest = records.RETAINED.unpack_from(body)
     rates, sizes = rest[:3], rest[3:]
-    row: Columns = {"sequence": [number], "t": [ms], "choice": [Choice(choice).name.lower()]}
+    row: Columns = {
+        "sequence": [number],
+        "t": [ms],
+        "choice": [RetainedChoice(choice).name.lower()],
+    }
     at = records.RETAINED.size
     for name, size in zip(("client", "topic", "policy", "reason"), sizes, strict=True):
         row[name] = [body[at : at + size].decode()]
@@ -272,7 +298,7 @@ _MAKERS: dict[Record, tuple[str, Callable[[bytes], Columns]]] = {
 
 
 if __name__ == "__main__":
-    os.nice(10)  # a broker on the same machine goes first
+    os.nice(10)  # so that a broker on the same machine has priority
     for name in sys.argv[1:]:
-        if Path(name).exists():  # or else somebody was faster
+        with suppress(FileNotFoundError):  # somebody was faster
             finish(Path(name))

@@ -5,10 +5,10 @@
     ├── 000001-77c0/part-….parquet
     └── 000002-9f3a/part-….parquet
 
-A writer fills a new version's directory and only then moves the pointer. Readers follow the
-pointer, so an interrupted write leaves the old table as it was. Nothing but the pointer is ever
-replaced: that holds on object stores too, where a small object is put whole and renaming a
-directory is not atomic.
+A writer fills the directory of a new version and then replaces the pointer. Readers follow the
+pointer, so an interrupted write leaves the old table as it was. Only the pointer is ever replaced.
+This also works on object stores, where putting a small object is atomic and renaming a directory is
+not. `nearcast/pipeline/tables/transaction.py` writes several tables together.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Version:
 
 
 class VersionedTable:
-    """The table at `root`: a local path or the address of an object store."""
+    """The table at `root`: a local path or the URL of an object store."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self._store, self._base = open_store(self.root)
 
     def current(self) -> Version | None:
-        """Return the version that the pointer names, or None before the first."""
+        """Return the version that the pointer names; None before the first."""
         path = f"{self._base}/{POINTER}"
         if self._store.get_file_info(path).type != fs.FileType.File:
             return None
@@ -50,7 +50,7 @@ class VersionedTable:
             return _parse_pointer(stream.read(), where=f"{self.root}/{POINTER}")
 
     def current_path(self) -> str:
-        """Return the directory with the current version's files."""
+        """Return the directory of the current version; raise MisuseError if there is none."""
         version = self.current()
         if version is None:
             raise MisuseError(
@@ -62,11 +62,14 @@ class VersionedTable:
         return self.path_of(version.name)
 
     def path_of(self, version: str) -> str:
-        """Return the directory of a version, which may be still to be written."""
+        """Return the directory of a version, which need not exist yet."""
         return f"{self.root}/{version}"
 
     def next_version(self, suffix: str) -> str:
-        """Name the version after the current one; `suffix` tells apart writers that race."""
+        """Return a name for the version after the current one.
+
+        `suffix` distinguishes racing writers.
+        """
         version = self.current()
         number = int(version.name.split("-")[0]) + 1 if version else 1
         return f"{number:06d}-{suffix}"
@@ -80,7 +83,7 @@ class VersionedTable:
         self._store.move(beside, f"{self._base}/{POINTER}")
 
     def discard(self, version: str) -> None:
-        """Remove what was written of a version that will not be published."""
+        """Remove the files of a version that will not be published."""
         for path in (f"{self._base}/{version}", f"{self._base}/.{POINTER}-{version}"):
             kind = self._store.get_file_info(path).type
             if kind == fs.FileType.Directory:
@@ -90,7 +93,7 @@ class VersionedTable:
         self._drop_empty_root()
 
     def keep_only(self, version: str, names: set[str], schema: pa.Schema) -> None:
-        """Remove all files of a version but these; without any, leave an empty one."""
+        """Remove all files of a version except these; if there are none, write an empty one."""
         base = f"{self._base}/{version}"
         for info in self._store.get_file_info(fs.FileSelector(base, allow_not_found=True)):
             if info.type == fs.FileType.File and info.base_name not in names:
@@ -105,9 +108,9 @@ class VersionedTable:
             self._store.delete_dir(self._base)
 
     def drop_old(self, keep: int = 2) -> None:
-        """Remove all but the current version and the ones before it, `keep` in all.
+        """Remove all versions except the current one and those before it, `keep` in all.
 
-        What an interrupted writer left behind goes as well once it is old enough.
+        Versions of interrupted writers are removed in the same way once they are old enough.
         """
         version = self.current()
         if version is None:
@@ -126,10 +129,10 @@ class VersionedTable:
 
 
 def open_store(root: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a path or address, and the path in it."""
+    """Return the file system of a path or URL, and the path in it."""
     if "://" not in root:
         return fs.LocalFileSystem(), root
-    # Spark says s3a where Arrow says s3.
+    # Spark's scheme is s3a, Arrow's is s3.
     store, base = fs.FileSystem.from_uri(root.replace("s3a://", "s3://", 1))
     return store, base.rstrip("/")
 

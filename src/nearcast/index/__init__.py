@@ -1,28 +1,29 @@
-"""Data structures that answer "who fits this?": intervals, boxes, topics.
+"""Indexes for matching: intervals, boxes, topics.
 
-- `IntervalSkipList`: intervals on one attribute, ranked (paper 1). Read `interval_skip_list.py`.
-- `BoxIndex`: boxes on several attributes that move. Read `box_index.py`.
+- `IntervalSkipList`: intervals on one attribute, ranked (paper 1). Read
+  `intervals/interval_skip_list.py`.
+- `BoxIndex`: boxes on several attributes that move. Read `boxes/box_index.py`.
 - `TopicTree`: topic filters. Read `topic_tree.py`.
 
-They hold numbers and keys, nothing else: no exact shapes, no metres, no subscribers (that is
-`nearcast.matching`), no threads. Names are loaded when first used, so that whoever
-needs only the topic tree does not import Numba. `warm_up()` compiles all kernels, or loads them
-from the disk: call it at installation, and in a process that serves before it serves.
+They contain numbers and keys, nothing else: no exact shapes, no metres, no subscribers (those are
+in `nearcast.matching`), no threads. Names are loaded on first use, so that a program that needs
+only the topic tree does not import Numba. `warm_up()` compiles all kernels, or loads them from
+disk: call it at installation, and in a server before it serves.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearcast.index.box_index import BoxIndex
-    from nearcast.index.interval_skip_list import IntervalSkipList
+    from nearcast.index.boxes.box_index import BoxIndex
+    from nearcast.index.intervals.interval_skip_list import IntervalSkipList
     from nearcast.index.topic_tree import TopicTree
 
 __all__ = ["BoxIndex", "IntervalSkipList", "TopicTree", "warm_up"]
 
 _HOMES = {
-    "BoxIndex": "nearcast.index.box_index",
-    "IntervalSkipList": "nearcast.index.interval_skip_list",
+    "BoxIndex": "nearcast.index.boxes.box_index",
+    "IntervalSkipList": "nearcast.index.intervals.interval_skip_list",
     "TopicTree": "nearcast.index.topic_tree",
 }
 
@@ -36,11 +37,11 @@ def __getattr__(name: str) -> object:
 
 
 def warm_up() -> None:
-    """Compile every kernel of both indexes, or load it from the disk.
+    """Compile every kernel of both indexes, or load it from disk.
 
     More than a minute of one processor the first time, a second later; see `nearcast.warming`.
     """
-    from nearcast.index import interval_skip_list
+    from nearcast.index.intervals import interval_skip_list
     from nearcast.kernels import load
 
     load(["matching"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def topic_matches(topic_filter: str, topic: str) -> bool:
-    """Say whether a topic fits a filter; the definition, for one pair.
+    """Return whether a topic matches a filter; the definition, for one pair.
 
     >>> topic_matches("shops/+/food", "shops/5/food"), topic_matches("#", "$SYS/uptime")
     (True, False)
@@ -21,7 +21,7 @@ def topic_matches(topic_filter: str, topic: str) -> bool:
 
 
 def filters_overlap(one: str, other: str) -> bool:
-    """Say whether some topic fits both filters.
+    """Return whether some topic matches both filters.
 
     >>> filters_overlap("shops/#", "+/5"), filters_overlap("shops/+", "shops")
     (True, False)
@@ -38,11 +38,11 @@ def filters_overlap(one: str, other: str) -> bool:
     if len(ours) == len(theirs):
         return True
     longer, shorter = (ours, theirs) if len(ours) > len(theirs) else (theirs, ours)
-    return longer[len(shorter) :] == ["#"]  # `a/#` fits the topic `a` itself
+    return longer[len(shorter) :] == ["#"]  # `a/#` matches the topic `a` itself
 
 
 def filter_covers(pattern: str, topic_filter: str) -> bool:
-    """Tell whether every topic that fits `topic_filter` fits `pattern` too.
+    """Return whether every topic that matches `topic_filter` matches `pattern` too.
 
     >>> filter_covers("a/#", "a/+/c"), filter_covers("a/+", "a/#")
     (True, False)

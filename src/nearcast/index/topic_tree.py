@@ -1,4 +1,4 @@
-"""Topic filters in a tree, one level of the topic a level of the tree (MQTT 5, section 4.7)."""
+"""Topic filters in a tree, one tree level per topic level (MQTT 5, section 4.7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class _Level(Generic[K, V]):
-    """What lies behind one level: filters that end here, `#` behind here, and deeper levels."""
+    """One tree level: filters that end here, filters with `#` after it, and deeper levels."""
 
     __slots__ = ("below", "children", "here")
 
@@ -26,17 +26,17 @@ class _Level(Generic[K, V]):
 
 
 class TopicTree(Generic[K, V]):
-    """Filters, each with any number of keyed values; a topic finds the values of all that fit.
+    """Filters, each with any number of keyed values; a topic finds those of all that match.
 
-    `+` stands for one level, `#` for the level before it and all below. A topic that begins with
-    `$` is not matched by a filter that begins with a wildcard.
+    `+` matches one level, `#` the level before it and all below. A topic that begins with
+    `$` is not matched by a filter that begins with a wildcard [MQTT-4.7.2-1].
 
     Contract: filters are well-formed (`nearcast.mqtt.check_topic_filter`). `match` answers from
     a cache of at most `cache_size` topics while nothing changes; a change of a filter without
-    wildcards forgets one topic, of any other all.
+    wildcards evicts one topic, of any other all.
 
     Complexity, for a topic of d levels: `add`, `discard` O(d); `match` O(1) from the cache, else
-    O(d + w) for the w tree levels that fit some part of the topic.
+    O(d + w) for the w tree levels that match some part of the topic.
 
     >>> tree = TopicTree[str, str]()
     >>> tree.add("shops/+", "ann", "wants shops")
@@ -63,7 +63,7 @@ class TopicTree(Generic[K, V]):
         self.put(topic_filter, key, value)
 
     def put(self, topic_filter: str, key: K, value: V) -> None:
-        """Register `value` under (filter, key), in place of what was there."""
+        """Register `value` under (filter, key), replacing an earlier one."""
         level = self._root
         names, deep = _split(topic_filter)
         for name in names:
@@ -105,7 +105,7 @@ class TopicTree(Generic[K, V]):
         return value
 
     def match(self, topic: str) -> tuple[V, ...]:
-        """Return the values of all filters that `topic` fits, in no particular order."""
+        """Return the values of all filters that match `topic`, in no particular order."""
         found = self._cache.get(topic)
         if found is None:
             found = tuple(self._search(topic))
@@ -125,7 +125,7 @@ class TopicTree(Generic[K, V]):
             stack.extend(level.children.values())
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; for tests."""
+        """Assert the invariants that hold between calls; for tests."""
         count, stack = 0, [self._root]
         while stack:
             level = stack.pop()
@@ -154,7 +154,7 @@ class TopicTree(Generic[K, V]):
     def _search(self, topic: str) -> Iterator[V]:
         names = topic.split("/")
         frontier = [self._root]
-        wild = not topic.startswith("$")  # a leading wildcard fits no $ topic
+        wild = not topic.startswith("$")  # a leading wildcard matches no $ topic [MQTT-4.7.2-1]
         for name in names:
             deeper: list[_Level[K, V]] = []
             for level in frontier:

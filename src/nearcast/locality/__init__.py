@@ -1,62 +1,68 @@
-"""The plan of a broker network laid out by how people move (paper 0), and all that follows from it.
+"""The Q+R plan of a broker network, built from how people move (paper 0), and all that uses it.
 
-What it does: builds the Q+R plan, finds the leaves of events and subscriptions, routes step by
-step, keeps registrations, hands them over without loss, moves a network from one plan to the next,
-and shares leaves out over few brokers.
+This package builds the Q+R plan, finds the leaves of events and subscriptions, routes step by step,
+keeps registrations, hands them over without loss, moves a network from one plan to the next, and
+assigns leaves to a limited number of brokers.
 
-What it will not do: find slow regions in bulk (the rules are in `slow_regions.py`, the bulk is the
-pipeline's), open a socket, read a clock, or match attributes other than the two coordinates.
+It does not find slow regions in bulk (the rules are in `slow_regions.py`; the pipeline applies them
+to large data), open a socket, read a clock, or match attributes other than the two coordinates.
 
 Read next: `plan.py`, then `registry.py`, then `gateway.py` and `holder.py` (the distributed form).
 """
 
-from nearcast.locality.balancing import (
+from nearcast.locality.layout.balancing import (
     Assignment,
     assign_leaves,
     movement_flows,
     naive_assignment,
 )
-from nearcast.locality.changes import PlanDiff, adapted, plan_diff
-from nearcast.locality.drawing import draw_plan, plan_geojson
-from nearcast.locality.gateway import Gateway
-from nearcast.locality.grid import Counts, Grid
-from nearcast.locality.holder import Holder
-from nearcast.locality.messages import Deliver, Event, Outgoing, Timing
-from nearcast.locality.mobility import Mobility, regions_of_class
-from nearcast.locality.plan import Leaf, Plan
-from nearcast.locality.planfile import load_plan, plan_from_json, plan_to_json, save_plan
-from nearcast.locality.pursuit import Pursuit
-from nearcast.locality.rect import Rect
-from nearcast.locality.registry import Delivery, Handover, Registration, Registry, decide
-from nearcast.locality.rollout import Rollout
-from nearcast.locality.routing import Route, Router
-from nearcast.locality.spool import Spool
-from nearcast.locality.view import PlanView
+from nearcast.locality.layout.changes import PlanDiff, adapted, plan_diff
+from nearcast.locality.layout.drawing import draw_plan, plan_geojson
+from nearcast.locality.layout.grid import CellCounts, Grid
+from nearcast.locality.layout.mobility import Mobility, regions_of_class
+from nearcast.locality.layout.plan import Leaf, Plan
+from nearcast.locality.layout.planfile import load_plan, plan_from_json, plan_to_json, save_plan
+from nearcast.locality.layout.rect import Rect
+from nearcast.locality.registration.gateway import Gateway
+from nearcast.locality.registration.holder import Holder
+from nearcast.locality.registration.messages import DeliverToClient, Outgoing, PlacedEvent, Timing
+from nearcast.locality.registration.outbox import EventOutbox
+from nearcast.locality.registration.registry import (
+    EventReach,
+    LeafChange,
+    Registration,
+    Registry,
+    decide,
+)
+from nearcast.locality.registration.retry import RetryUntilAcked
+from nearcast.locality.registration.rollout import Rollout
+from nearcast.locality.registration.routing import LeafRoute, LeafRouter
+from nearcast.locality.registration.view import PlanView
 
 __all__ = [
     "Assignment",
-    "Counts",
-    "Deliver",
-    "Delivery",
-    "Event",
+    "CellCounts",
+    "DeliverToClient",
+    "EventOutbox",
+    "EventReach",
     "Gateway",
     "Grid",
-    "Handover",
     "Holder",
     "Leaf",
+    "LeafChange",
+    "LeafRoute",
+    "LeafRouter",
     "Mobility",
     "Outgoing",
+    "PlacedEvent",
     "Plan",
     "PlanDiff",
     "PlanView",
-    "Pursuit",
     "Rect",
     "Registration",
     "Registry",
+    "RetryUntilAcked",
     "Rollout",
-    "Route",
-    "Router",
-    "Spool",
     "Timing",
     "adapted",
     "assign_leaves",

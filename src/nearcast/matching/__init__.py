@@ -1,10 +1,10 @@
-"""Who matches an event, exactly, and who matches it best.
+"""Which subscriptions match an event, exactly, and which match it best.
 
-One `Matcher` answers for a broker and for Spark: topic filter, then the boxes of the space, then
-the exact shape, then rank and k. It delivers nothing, knows no sessions and no MQTT packets.
+One `Matcher` serves a broker and Spark: topic filter, then the boxes of the space, then the exact
+shape, then rank and k. It delivers nothing, and knows no sessions and no MQTT packets.
 
-Read `matcher.py` first; `shelf.py` holds the boxes of one topic filter in one space, `ranking.py`
-says what is better, `files.py` saves a matcher for workers.
+Read `matcher.py` first; `filter_index.py` has the boxes of one topic filter in one space,
+`ranking.py` defines the ranks, `files.py` saves a matcher for workers.
 """
 
 from nearcast.matching.files import open_matcher, save_matcher

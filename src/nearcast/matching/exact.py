@@ -1,4 +1,4 @@
-"""From covering boxes to exact shapes: inside the circle, not only inside its box."""
+"""From covering boxes to exact shapes: inside the circle, not only inside its bounding box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _circles(ids: Any, lon: float, lat: float, lons: Any, lats: Any, radii: Any,
     for i in range(ids.size):
         box = ids[i]
         radius = radii[box]
-        # A row without a circle has a radius of NaN, which no comparison holds of.
+        # A row without a circle has the radius NaN, for which every comparison is false.
         if not compiled_distance_m(lons[box], lats[box], lon, lat) > radius:
             keep[kept] = box
             kept += 1
@@ -27,7 +27,7 @@ def _circles(ids: Any, lon: float, lat: float, lons: Any, lats: Any, radii: Any,
 def inside_circles(
     ids: NDArray[np.int64], rows: NDArray[np.void], lon: float, lat: float
 ) -> NDArray[np.int64]:
-    """Return those boxes whose circle, if they have one, holds the place."""
+    """Return the boxes whose circle, if they have one, contains the place."""
     keep = np.empty_like(ids)
     kept = _circles(ids, lon, lat, rows["lon"], rows["lat"], rows["radius_m"], keep)
     return keep[:kept]
@@ -53,7 +53,7 @@ def keys_inside_circles(
     place: tuple[float, float],
     columns: tuple[NDArray[Any], ...],
 ) -> NDArray[np.int64]:
-    """Return the keys of those boxes whose circle, if any, holds the place; `ids` is used up.
+    """Return the keys of the boxes whose circle, if any, contains the place; overwrites `ids`.
 
     `columns` are longitude, latitude, radius and key of each box.
     """
@@ -88,7 +88,7 @@ def pairs_inside_circles(
     event_lons: NDArray[np.float64],
     event_lats: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Say for each pair of event and box whether the box's circle, if any, holds the event."""
+    """Return for each pair of event and box if the box's circle, if any, contains the event."""
     ok = np.empty(len(ids), np.bool_)
     places = (rows["lon"], rows["lat"], rows["radius_m"])
     _circle_pairs(events, ids, event_lons, event_lats, *places, ok)

@@ -1,13 +1,13 @@
-"""A matcher in files, opened memory-mapped by many workers at once.
+"""A matcher in files, which many workers memory-map at once.
 
     matcher/
-    ├── manifest.json      format, spaces, and for each shelf: its filter and its exact shapes
-    ├── 0.rows.npy         who, how old, how wide, where
-    ├── 0.boxes/           the shelf's BoxIndex
+    ├── manifest.json      format, spaces, and for each filter index: its filter and exact shapes
+    ├── 0.rows.npy         key, age, accuracy and place of each box (`rows.py`)
+    ├── 0.boxes/           the BoxIndex of the filter index
     └── …
 
-What is opened can be asked and not changed: a worker matches, the owner of the matcher changes it
-and saves it anew.
+An opened matcher is read-only: a worker matches; the owner of the matcher changes it and saves it
+again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from nearcast.matching.filter_index import FilterIndex
 from nearcast.matching.rows import ROW, Rows
-from nearcast.matching.shelf import Shelf
 from nearcast.matching.view import MatcherView
 from nearcast.model import (
     Attribute,
@@ -34,7 +34,7 @@ FORMAT = 1
 
 
 def save_matcher(matcher: MatcherView, path: str | Path) -> None:
-    """Write the matcher to a new or empty directory; the manifest comes last."""
+    """Write the matcher to a new or empty directory; the manifest is written last."""
     root = Path(path)
     if root.exists() and any(root.iterdir()):
         raise MisuseError("the directory is not empty", where=str(root), expected="a new one")
@@ -51,8 +51,8 @@ def save_matcher(matcher: MatcherView, path: str | Path) -> None:
 
 
 def open_matcher(path: str | Path) -> MatcherView:
-    """Open what `save_matcher` wrote; the arrays stay in the files until they are needed."""
-    from nearcast.index.box_index import BoxIndex
+    """Open the files of `save_matcher`; the arrays stay on disk until they are needed."""
+    from nearcast.index.boxes.box_index import BoxIndex
 
     root = Path(path)
     manifest = _manifest(root)
@@ -63,7 +63,7 @@ def open_matcher(path: str | Path) -> MatcherView:
             table = np.load(root / f"{number}.rows.npy", mmap_mode="r")
             if table.dtype != ROW:
                 raise FileFormatError("rows of another form", where=str(root), todo="Save it anew")
-            shelf = Shelf.of(
+            shelf = FilterIndex.of(
                 space,
                 Rows(table),
                 BoxIndex.open(root / f"{number}.boxes"),

@@ -1,4 +1,7 @@
-"""One matcher over topics, boxes, exact shapes and rank."""
+"""The matcher: topic filters, boxes, exact shapes and ranks.
+
+Read next: `filter_index.py`; `view.py` has the queries, `subscription_compiler.py` the boxes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nearcast.matching.following import Follower
-from nearcast.matching.placing import Position, placed_in, spaces_for
-from nearcast.matching.shelf import Shelf
+from nearcast.matching.filter_index import FilterIndex
+from nearcast.matching.moving_box import MovingBox
+from nearcast.matching.subscription_compiler import Position, placed_in, spaces_for
 from nearcast.matching.view import MatcherView
 from nearcast.model import (
     KeyInUseError,
@@ -23,35 +26,38 @@ from nearcast.model.sphere import checked_place
 
 @dataclass(slots=True)
 class _Entry:
-    """A subscription, and where its boxes stand."""
+    """A subscription, and where its boxes are."""
 
     subscription: Subscription
     age: int
     weight: float
     position: Position | None
-    boxes: list[tuple[Shelf, list[int]]]
-    followers: list[list[Follower]]  # for each shelf; of `$near` without a fixed area
+    boxes: list[tuple[FilterIndex, list[int]]]
+    followers: list[list[MovingBox]]  # per filter index; only of `$near` without a fixed area
 
     @property
-    def lone(self) -> Follower | None:
-        """The one follower, if there is one: then it is one box on one shelf, but for the seams."""
+    def lone(self) -> MovingBox | None:
+        """Return the only moving box, if there is just one: then it is one box in one filter index.
+
+        A box at a seam (the antimeridian, a pole) may still be cut into several.
+        """
         followers = self.followers
         return followers[0][0] if len(followers) == 1 and len(followers[0]) == 1 else None
 
 
 class Matcher(MatcherView):
-    """Subscriptions under int64 keys; finds who wants an event, or wants it most precisely.
+    """Subscriptions under int64 keys; finds all that match an event, or the best of them.
 
-    Subscriptions stand on shelves, one for each topic filter and space. An event asks the shelves
-    of its space whose filter its topic fits. A `$near` subscription follows its owner (`move`);
+    Subscriptions are in filter indexes, one per topic filter and space. An event queries those
+    of its space whose filter its topic matches. A `$near` subscription follows its owner (`move`);
     while the owner's position is unknown it matches nothing.
 
     Ranks: `narrowest`, `nearest` (metres from the event to the subscriber, or to the middle of the
     area; those without a place come last), `centre`, `weight`, or a blend of all but `nearest`.
-    Ties go to the older subscription; moving does not change age, replacing begins anew.
+    Ties go to the older subscription; moving does not change age, replacing makes it youngest.
 
     Contract: a call that raises has changed nothing. Complexity: `match` as `BoxIndex.match` per
-    shelf asked; `top` likewise, except `nearest` and events with an extent, which look at all
+    filter index; `top` likewise, except `nearest` and events with an extent, which score all
     matches.
 
     >>> from nearcast.model import Attribute, Event, parse_where
@@ -76,7 +82,7 @@ class Matcher(MatcherView):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    # Changes
+    # --- changes
 
     def add(
         self,
@@ -99,7 +105,7 @@ class Matcher(MatcherView):
         weight: float = 1.0,
         position: Position | None = None,
     ) -> None:
-        """Put another subscription in a key's place; it is younger than all others."""
+        """Replace the subscription of a key; the new one is younger than all others."""
         old = self._entry(key)
         self._place(key, subscription, _checked_weight(weight), position)
         self._clear(old)
@@ -110,7 +116,7 @@ class Matcher(MatcherView):
         del self._entries[key]
 
     def move(self, key: int, position: Position | None) -> None:
-        """Say where a subscription's owner is now; None: nobody knows."""
+        """Set the position of a subscription's owner; None: unknown."""
         entry = self._entry(key)
         if entry.subscription.near_m is None or position == entry.position:
             entry.position = position
@@ -120,7 +126,7 @@ class Matcher(MatcherView):
         entry.position = position
 
     def _follow(self, entry: _Entry, position: Position) -> bool:
-        """Move a subscription's boxes where they are, if there are as many as before."""
+        """Move a subscription's boxes in place; return False if their number changes."""
         place = checked_place(*position, "circle: the centre")
         lone = entry.lone
         covered = lone.around(*place) if lone is not None else None
@@ -177,11 +183,11 @@ class Matcher(MatcherView):
                 topic_filter = entry.subscription.topic_filter
                 self._trees[shelf.space.name].discard(topic_filter, topic_filter)
 
-    def _shelf(self, space: Space, topic_filter: str) -> Shelf:
+    def _shelf(self, space: Space, topic_filter: str) -> FilterIndex:
         tree = self._trees[space.name]
         shelf = tree.get(topic_filter, topic_filter)
         if shelf is None:
-            shelf = Shelf(space)
+            shelf = FilterIndex(space)
             self.put_shelf(space, topic_filter, shelf)
         return shelf
 
@@ -192,7 +198,7 @@ class Matcher(MatcherView):
         return entry
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; for tests."""
+        """Assert the invariants that hold between calls; for tests."""
         for name, tree in self._trees.items():
             tree.check_invariants()
             count = sum(
@@ -209,11 +215,11 @@ class Matcher(MatcherView):
                 shelf.check_invariants()
 
 
-def _followers(wish: Subscription, spaces: list[Space]) -> list[list[Follower]]:
+def _followers(wish: Subscription, spaces: list[Space]) -> list[list[MovingBox]]:
     if wish.near_m is None or wish.area is not None:
         return []
     return [
-        [Follower.of(box, space, wish.near_m) for box in space.boxes(wish.where)]
+        [MovingBox.of(box, space, wish.near_m) for box in space.boxes(wish.where)]
         for space in spaces
     ]
 

@@ -1,4 +1,4 @@
-"""An event as the shelves ask it: its point or boxes, its place or area."""
+"""An event as a query to filter indexes: its point or boxes, its place or area."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from nearcast.model.shape_text import Shape
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Worked out once for an event, however many shelves are asked.
+    """Computed once for an event, however many filter indexes are queried.
 
-    `point` is None where the event is more than a point; then `boxes` holds what it stands for.
+    `point` is None where the event is more than a point; then `boxes` are the boxes it covers.
     """
 
     point: tuple[float, ...] | None
@@ -35,9 +35,9 @@ class Query:
 
     @property
     def middle(self) -> tuple[float, ...]:
-        """Return the point that `centre` compares with: of an extent, its middle.
+        """Return the point that `centre` compares with: for an extent, its middle.
 
-        A value that is missing has none; infinity makes an attribute count nothing.
+        A missing value has none; infinity makes an attribute count nothing.
         """
         if self.point is not None:
             return self.point
@@ -64,7 +64,7 @@ def _middle(low: float, high: float) -> float:
 
 
 def _middle_of(event: Event, boxes: tuple[Box, ...]) -> tuple[float, float] | None:
-    """Return the middle of the area's first box: what `nearest` measures from."""
+    """Return the middle of the area's first box, from which `nearest` measures."""
     assert event.space.coordinates is not None
     lon, lat = (boxes[0].sides[place] for place in event.space.coordinates)
     return _middle(lon.closed_low, lon.closed_high), _middle(lat.closed_low, lat.closed_high)

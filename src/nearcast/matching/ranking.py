@@ -1,4 +1,7 @@
-"""What is better: the ranks of the design ("Accuracy")."""
+"""How well a subscription matches: accuracy, distance, and the ranks that order them.
+
+The ranks are described in docs/matching.md.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ class Match:
     key: int
     accuracy: float  # in bits; less is narrower
     distance_m: float | None  # from the event to the subscriber or the middle of its area
-    score: float = 0.0  # what it was ranked by; less is better
+    score: float = 0.0  # the value it was ranked by; less is better
 
 
 def checked_rank(rank: Rank) -> Rank:
-    """Return the rank, or raise for one that is none; a blend cannot contain `nearest`."""
+    """Return the rank, or raise for an unknown one; a blend cannot contain `nearest`."""
     if isinstance(rank, str):
         if rank not in RANKS:
             raise UnknownNameError(repr(rank), where="rank", expected=f"one of {', '.join(RANKS)}")
@@ -46,7 +49,7 @@ def checked_rank(rank: Rank) -> Rank:
 
 
 def checked_k(k: int) -> int:
-    """Return k, or raise unless it is a whole number from 1."""
+    """Return k, or raise unless it is an integer of at least 1."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise OutOfRangeError(repr(k), where="k", expected="a whole number from 1")
     return k

@@ -1,4 +1,4 @@
-"""What is known of each box on a shelf, as flat arrays: who wants it, how old, how wide, where."""
+"""Rows of a filter index, one per box, as flat arrays: subscription, age, accuracy, place."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 ROW = np.dtype(
     [
         ("key", np.int64),  # the subscription
-        ("age", np.int64),  # counts up with each subscription; moving keeps it
+        ("age", np.int64),  # birth number: grows with each subscription; moving keeps it
         ("accuracy", np.float64),
         ("weight", np.float64),
-        ("lon", np.float64),  # the subscriber, or the middle of its area; NaN without one
+        ("lon", np.float64),  # of the subscriber, or the middle of its area; NaN without one
         ("lat", np.float64),
-        ("radius_m", np.float64),  # of a circle that must hold the event; NaN without one
+        ("radius_m", np.float64),  # of a circle that must contain the event; NaN without one
     ]
 )
 
 
 class Rows:
-    """Rows under small numbers (box ids), which are used again once they are free.
+    """Rows under small numbers (box ids), which are reused once they are free.
 
     All operations are O(1), growth amortised. 56 bytes a row.
     """

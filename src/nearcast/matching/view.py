@@ -1,4 +1,4 @@
-"""The questions that a matcher answers; `matcher.py` adds the changes."""
+"""The queries that a matcher answers; `matcher.py` adds the changes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from nearcast.index.topic_tree import TopicTree
+from nearcast.matching.filter_index import FilterIndex, Ids
 from nearcast.matching.query import Query
 from nearcast.matching.ranking import Match, Rank, checked_k, checked_rank, distance_of
-from nearcast.matching.shelf import Ids, Shelf
 from nearcast.model import MISSING, Event, MisuseError, OutOfRangeError, Space
 
 
 class MatcherView:
-    """Shelves of subscriptions, one for each topic filter and space, that can only be asked.
+    """Filter indexes of subscriptions, one for each topic filter and space, read-only.
 
-    `nearcast.matching.open_matcher` returns one from files; a `Matcher` is one that changes too.
+    `nearcast.matching.open_matcher` returns one from files; a `Matcher` is one that can change.
     """
 
     def __init__(self, spaces: Iterable[Space]) -> None:
         self.spaces = {space.name: space for space in spaces}
-        self._trees: dict[str, TopicTree[str, Shelf]] = {name: TopicTree() for name in self.spaces}
+        self._trees: dict[str, TopicTree[str, FilterIndex]] = {
+            name: TopicTree() for name in self.spaces
+        }
 
     @classmethod
     def of_boxes(
@@ -37,14 +39,16 @@ class MatcherView:
     ) -> MatcherView:
         """Return a view of plain boxes on all of a space's topics, built at once.
 
-        A box has closed bounds, infinite where it leaves an attribute out; row order is age order.
+        A box has closed bounds, infinite for an unconstrained attribute; row order is age order.
         """
         view = cls([space])
-        view.put_shelf(space, space.topic_filter, Shelf.of_boxes(space, keys, lows, highs, weights))
+        view.put_shelf(
+            space, space.topic_filter, FilterIndex.of_boxes(space, keys, lows, highs, weights)
+        )
         return view
 
     def match(self, event: Event) -> list[int]:
-        """Return the keys of all subscriptions that want the event, each once."""
+        """Return the keys of all subscriptions that match the event, each once."""
         shelves = self._shelves(event.space.name, event.topic)
         if not shelves:
             return []
@@ -54,14 +58,14 @@ class MatcherView:
         return [key for shelf in shelves for key in shelf.match(query)]
 
     def match_point(self, space: str, topic: str, point: tuple[float, ...]) -> list[int]:
-        """Do as `match` does for an event that is one point (`Event.point`), in less time."""
+        """Return what `match` returns for an event that is one point (`Event.point`), faster."""
         shelves = self._trees[space].match(topic)
         if len(shelves) == 1:
             return shelves[0].match_point(point)
         return [key for shelf in shelves for key in shelf.match_point(point)]
 
     def top(self, event: Event, k: int, rank: Rank = "narrowest") -> list[Match]:
-        """Return the k subscriptions that fit best, best first."""
+        """Return the k best matches, best first."""
         checked_k(k)
         rank = checked_rank(rank)
         query = Query.of(event)
@@ -74,10 +78,10 @@ class MatcherView:
         return [_match(shelf.row(box_id), query, score) for score, _, box_id, shelf in found[:k]]
 
     def match_points(self, space: str, topic: str, points: npt.ArrayLike) -> tuple[Ids, Ids]:
-        """Match many events of one topic: event e wants keys[offsets[e]:offsets[e + 1]].
+        """Match many events of one topic: event e has the keys `keys[offsets[e]:offsets[e + 1]]`.
 
-        A row holds the coordinates in the order of the space's attributes; `nearcast.model.MISSING`
-        stands for a missing value where the space says "none".
+        A row has the coordinates in the order of the space's attributes; `nearcast.model.MISSING`
+        represents a missing value where the space's `missing` is "none".
         """
         rows = self._checked_points(space, points)
         parts = [shelf.match_points(rows) for shelf in self._shelves(space, topic)]
@@ -104,8 +108,8 @@ class MatcherView:
         values = tuple(None if value == MISSING else value for value in row)
         return Event(topic, self.spaces[space], values)
 
-    def shelves(self) -> Iterable[tuple[Space, str, Shelf]]:
-        """Yield every shelf with its space and topic filter."""
+    def shelves(self) -> Iterable[tuple[Space, str, FilterIndex]]:
+        """Yield every filter index with its space and topic filter."""
         for name, tree in self._trees.items():
             for topic_filter, shelf in tree.items():
                 yield self.spaces[name], topic_filter, shelf
@@ -120,11 +124,11 @@ class MatcherView:
                 highs = list(map(max, highs, high))
         return tuple(lows), tuple(highs)
 
-    def put_shelf(self, space: Space, topic_filter: str, shelf: Shelf) -> None:
-        """Place a shelf under its filter."""
+    def put_shelf(self, space: Space, topic_filter: str, shelf: FilterIndex) -> None:
+        """Add a filter index under its topic filter."""
         self._trees[space.name].put(topic_filter, topic_filter, shelf)
 
-    def _shelves(self, space: str, topic: str) -> tuple[Shelf, ...]:
+    def _shelves(self, space: str, topic: str) -> tuple[FilterIndex, ...]:
         tree = self._trees.get(space)
         if tree is None:
             known = ", ".join(self.spaces)
@@ -148,7 +152,7 @@ class MatcherView:
 
 
 def joined(parts: list[tuple[Ids, Ids]], events: int) -> tuple[Ids, Ids]:
-    """Put the answers of several shelves behind one another, event by event."""
+    """Return the results of several filter indexes joined event by event."""
     if len(parts) == 1:
         return parts[0]
     if not parts:

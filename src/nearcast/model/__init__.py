@@ -4,15 +4,15 @@
     text ──parse_shape──► BoundingBox, Circle, Polygon ──boxes()──►    (cover)
                                                        ──contains──►   (exact)
 
-Everything here is a value: frozen, comparable, safe to pickle. It will not read files, clocks or
-sockets, will not judge topic filters, and holds no index: a Box knows whether it contains a
+Everything here is a value: frozen, comparable, safe to pickle. It does not read files, clocks or
+sockets, does not check topic filters, and has no index: a Box knows whether it contains a
 point, not which of a million boxes do (`nearcast.index`). Importing it imports neither NumPy nor
 Shapely; the methods that need them do.
 
 Read `errors`, then `attribute` and `box`; `expression` is the tree that `grammar` reads,
 `printing` writes and `union` turns into boxes; `shapes` and `polygon` are the areas; `space`,
-`event` and `subscription` bring it all together; `requests` reads what clients write in user
-properties and prefixes.
+`event` and `subscription` combine all of it; `requests` reads the requests of clients in user
+properties and topic prefixes.
 """
 
 from nearcast.model.attribute import Attribute
@@ -33,22 +33,7 @@ from nearcast.model.errors import (
     UnknownNameError,
 )
 from nearcast.model.event import Event
-from nearcast.model.expression import (
-    NESTING_LIMIT,
-    And,
-    Between,
-    Compare,
-    Expression,
-    Member,
-    Not,
-    Or,
-    Span,
-    names_in,
-)
-from nearcast.model.grammar import parse_where
-from nearcast.model.levels import decode_level, encode_level
 from nearcast.model.polygon import Polygon
-from nearcast.model.printing import where_level, where_text
 from nearcast.model.quantities import parse_duration, parse_length
 from nearcast.model.requests import (
     RANKS,
@@ -63,8 +48,23 @@ from nearcast.model.shapes import BoundingBox, Circle
 from nearcast.model.space import Space
 from nearcast.model.sphere import EARTH_RADIUS_M, distance_m
 from nearcast.model.subscription import Subscription
-from nearcast.model.tokens import LENGTH_LIMIT
-from nearcast.model.union import BOX_LIMIT
+from nearcast.model.where.expression import (
+    NESTING_LIMIT,
+    And,
+    Between,
+    Compare,
+    Expression,
+    Membership,
+    Not,
+    Or,
+    ValueRange,
+    names_in,
+)
+from nearcast.model.where.grammar import parse_where
+from nearcast.model.where.levels import decode_level, encode_level
+from nearcast.model.where.printing import where_level, where_text
+from nearcast.model.where.tokens import LENGTH_LIMIT
+from nearcast.model.where.union import BOX_LIMIT
 
 __all__ = [
     "ACCURACY_FLOOR",
@@ -92,7 +92,7 @@ __all__ = [
     "KeyInUseError",
     "KeyMissingError",
     "LimitError",
-    "Member",
+    "Membership",
     "MisuseError",
     "NearcastError",
     "Not",
@@ -104,10 +104,10 @@ __all__ = [
     "Shape",
     "ShapeError",
     "Space",
-    "Span",
     "SubscribeRequest",
     "Subscription",
     "UnknownNameError",
+    "ValueRange",
     "bounds_of",
     "decode_level",
     "distance_m",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from nearcast.model.box import MISSING
 from nearcast.model.errors import MisuseError, OutOfRangeError, UnknownNameError
-from nearcast.model.names import checked_name, is_text
 from nearcast.model.quantities import as_number, number_text
+from nearcast.model.where.names import checked_name, is_text
 from nearcast.model.wording import did_you_mean, listed, shown
 
 
@@ -17,7 +17,7 @@ class Attribute:
     """A name, and the values it may have, as float64.
 
     A number lies in the closed range from `low` to `high`. The categories are coded 0 … n - 1
-    in the order given, and category c takes the room from c - ½ to c + ½, so that a condition
+    in the order given, and category c covers the range from c - ½ to c + ½, so that a condition
     on m neighbouring categories is m wide in a range that is n wide.
 
     >>> Attribute.number("price", 0, 1000).high
@@ -74,12 +74,12 @@ class Attribute:
 
     @property
     def is_category(self) -> bool:
-        """Say whether the values are categories rather than numbers."""
+        """Return whether the values are categories rather than numbers."""
         return bool(self.categories)
 
     @property
     def range_text(self) -> str:
-        """Return the values it may have, for people."""
+        """Return its possible values as text."""
         if self.categories:
             return listed(self.categories)
         return f"{number_text(self.low)} to {number_text(self.high)}"
@@ -87,14 +87,14 @@ class Attribute:
     def encode(self, value: object, where: str = "") -> float:
         """Return an event's or a condition's value as a coordinate of the space; O(1).
 
-        Text that is a number serves for a number (user properties are text).
+        Text that is a number is accepted for a number (user properties are text).
         """
         return (
             self._encode_category(value, where) if self.categories else self._in_range(value, where)
         )
 
     def decode(self, coordinate: float) -> float | str:
-        """Return the value that `encode` turned into `coordinate`."""
+        """Return the value of a coordinate, the inverse of `encode`."""
         return self.categories[int(coordinate)] if self.categories else coordinate
 
     def _encode_category(self, value: object, where: str) -> float:

@@ -1,7 +1,7 @@
 """Intervals with open and closed ends, and boxes: one interval for each attribute of a space.
 
-        ┌────────────┐ kind        A box is what one conjunction of conditions selects. A side
-        │  price<5,  │             from -inf to +inf is an attribute that was left out; it is
+        ┌────────────┐ kind        A box is the selection of one conjunction of conditions. A side
+        │  price<5,  │             from -inf to +inf is an unconstrained attribute; it is
         │  kind=food │             the only kind of side in which a missing value (MISSING) lies.
         └────────────┘ price
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ACCURACY_FLOOR = 2.0**-20
-"""The narrowest a side counts, as part of its attribute's range: about a millionth."""
+"""The narrowest width that a side counts, as a share of its attribute's range: a millionth."""
 
 MISSING = sys.float_info.max
-"""Where a missing value lies when the space says `missing = "none"`.
+"""Where a missing value lies when the space has `missing = "none"`.
 
-Finite, since indexes refuse infinity in a point; and no attribute reaches so far.
+Finite, since indexes refuse infinity in a point; and no attribute reaches this value.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A set of float64 from `low` to `high`, never empty; an end is left out if it is open.
+    """A set of float64 from `low` to `high`, never empty; an open end is excluded.
 
     >>> week = Interval(0, 7, high_open=True)
     >>> 7.0 in week, 6.5 in week, week.closed_high
@@ -73,18 +73,18 @@ class Interval:
 
     @property
     def is_everything(self) -> bool:
-        """Say whether this is the side of an attribute that was left out."""
+        """Return whether this is the side of an unconstrained attribute."""
         return self.closed_low == -math.inf and self.closed_high == math.inf
 
     def __contains__(self, value: float) -> bool:
         return self.closed_low <= value <= self.closed_high
 
     def covers(self, other: Interval) -> bool:
-        """Say whether every value of `other` lies in this interval."""
+        """Return whether every value of `other` lies in this interval."""
         return self.closed_low <= other.closed_low and other.closed_high <= self.closed_high
 
     def intersects(self, other: Interval) -> bool:
-        """Say whether the two share a value."""
+        """Return whether the two share a value."""
         return self.closed_low <= other.closed_high and other.closed_low <= self.closed_high
 
     def intersection(self, other: Interval) -> Interval | None:
@@ -116,7 +116,7 @@ def _bound_text(value: float) -> str:
 
 
 EVERYTHING = Interval(-math.inf, math.inf)
-"""The side of an attribute that was left out."""
+"""The side of an unconstrained attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Box:
 
     @classmethod
     def everything(cls, dimensions: int) -> Box:
-        """Return the box of a subscription that leaves all attributes out."""
+        """Return the box of a subscription without conditions."""
         return cls((EVERYTHING,) * dimensions)
 
     @property
@@ -159,30 +159,30 @@ class Box:
 
     @property
     def lows(self) -> tuple[float, ...]:
-        """Return the closed low bounds, as the index wants them."""
+        """Return the closed low bounds, as the indexes expect them."""
         return tuple(side.closed_low for side in self.sides)
 
     @property
     def highs(self) -> tuple[float, ...]:
-        """Return the closed high bounds, as the index wants them."""
+        """Return the closed high bounds, as the indexes expect them."""
         return tuple(side.closed_high for side in self.sides)
 
     def contains(self, point: Sequence[float]) -> bool:
-        """Say whether the point lies in the box."""
+        """Return whether the point lies in the box."""
         self._same(len(point), "a point")
         if any(math.isnan(value) for value in point):
             raise OutOfRangeError("NaN", where="a point", expected="numbers")
         return all(value in side for side, value in zip(self.sides, point, strict=True))
 
     def covers(self, other: Box) -> bool:
-        """Say whether every point of `other` lies in this box."""
+        """Return whether every point of `other` lies in this box."""
         self._same(other.dimensions, "a box")
         return all(
             ours.covers(theirs) for ours, theirs in zip(self.sides, other.sides, strict=True)
         )
 
     def intersects(self, other: Box) -> bool:
-        """Say whether the two boxes share a point."""
+        """Return whether the two boxes share a point."""
         self._same(other.dimensions, "a box")
         return all(map(Interval.intersects, self.sides, other.sides))
 
@@ -196,8 +196,9 @@ class Box:
     def accuracy(self, extent: Box) -> float:
         """Return how narrow the box is within `extent`, in bits: 0 is everything, less is narrower.
 
-        The sum over the sides, from first to last, of log2(width / width of the extent's side),
-        the ratio held between ACCURACY_FLOOR and 1 (design, "Accuracy").
+        The sum over the sides, from first to last, of log2(width / width of the extent's side), the
+        ratio clamped to [ACCURACY_FLOOR, 1]: an unconstrained attribute counts as its whole range,
+        an equality as the floor (docs/papers/1-ranked-matching.md).
         """
         self._same(extent.dimensions, "an extent")
         return sum(map(_bits, self.sides, extent.sides), 0.0)

@@ -2,28 +2,28 @@
 
     NearcastError
     ├── MisuseError (ValueError)          the caller's mistake
-    │   ├── ExpressionError               a `where` text that is none; knows the position
-    │   ├── ShapeError                    a shape that is none
+    │   ├── ExpressionError               an invalid `where` text; has the position
+    │   ├── ShapeError                    an invalid shape
     │   ├── UnknownNameError              an attribute, category, rank … that does not exist
     │   ├── OutOfRangeError               a value outside its attribute's range, NaN, infinity
     │   ├── LimitError                    too long, too deep, too many
-    │   ├── KeyInUseError                 a key that is there already
-    │   ├── KeyMissingError               a key that is not there
-    │   └── ConfigurationError            `nearcast.toml`; knows file, key and line
-    ├── PeerProtocolError                 what the other end of a connection did wrong
+    │   ├── KeyInUseError                 a key that already exists
+    │   ├── KeyMissingError               a key that does not exist
+    │   └── ConfigurationError            `nearcast.toml`; has file, key and line
+    ├── PeerProtocolError                 the other end of a connection broke its protocol
     ├── FileFormatError                   a file that is damaged, cut short or of another version
     └── EnvironmentProblem                the machine lacks something: Java, a port, disk space
 
 Anything else that escapes from a core is a bug. A call that raises has changed nothing.
 
-An error is an answer: it says what was found, where, what was expected, and what to do.
+Each message names what was found, where, what was expected, and what to do.
 """
 
 from __future__ import annotations
 
 
 class NearcastError(Exception):
-    """What was found, where, what was expected instead, and what to do about it.
+    """The base: what was found, where, what was expected instead, and what to do.
 
     >>> print(NearcastError("-3", where="$top", expected="a whole number from 1"))
     $top: found -3; expected a whole number from 1
@@ -46,7 +46,7 @@ class NearcastError(Exception):
         return f"{text}. {self.todo}" if self.todo else text
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive pickling, keyword arguments and further attributes included."""
+        """Return what pickle needs, keyword arguments and further attributes included."""
         return (_rebuild, (type(self), self.args, self.__dict__))
 
 
@@ -62,7 +62,7 @@ class MisuseError(NearcastError, ValueError):
 
 
 class ExpressionError(MisuseError):
-    """A `where` text that is none; `position` counts characters from 0."""
+    """An invalid `where` text; `position` counts characters from 0."""
 
     def __init__(
         self, found: str, *, position: int, where: str = "", expected: str = "", todo: str = ""
@@ -72,7 +72,7 @@ class ExpressionError(MisuseError):
 
 
 class ShapeError(MisuseError):
-    """A shape that is none."""
+    """An invalid shape."""
 
 
 class UnknownNameError(MisuseError):
@@ -88,11 +88,11 @@ class LimitError(MisuseError):
 
 
 class KeyInUseError(MisuseError):
-    """A key that is there already."""
+    """A key that already exists."""
 
 
 class KeyMissingError(MisuseError):
-    """A key that is not there."""
+    """A key that does not exist."""
 
 
 class ConfigurationError(MisuseError):
@@ -112,7 +112,7 @@ class ConfigurationError(MisuseError):
 
 
 class PeerProtocolError(NearcastError):
-    """What the other end of a connection did wrong."""
+    """The other end of a connection broke its protocol."""
 
 
 class FileFormatError(NearcastError):

@@ -14,7 +14,7 @@ from nearcast.model.wording import shown
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What was published, as the matcher sees it. Make one with `Event.of`.
+    """A publication as the matcher sees it. Make one with `Event.of`.
 
     `values` has one entry for each attribute of the space: a coordinate, an interval (an extent),
     or None where the value is missing. `area` is an extent on the earth.
@@ -78,8 +78,8 @@ class Event:
     def point(self) -> tuple[float, ...] | None:
         """Return the coordinates if the event is one point, or None.
 
-        A missing value lies at MISSING when the space says "none": in no side but the one
-        of an attribute that was left out.
+        A missing value is at MISSING where the space has `missing = "none"`: only the side of an
+        unconstrained attribute contains it.
         """
         if self.area is not None:
             return None
@@ -89,7 +89,7 @@ class Event:
         return point if len(point) == len(self.values) else None
 
     def boxes(self) -> tuple[Box, ...]:
-        """Return the boxes that hold everything the event stands for; O(attributes).
+        """Return the boxes that contain everything the event covers; O(attributes).
 
         One, unless an area needs several. Raises OutOfRangeError for an area outside the space.
         """
@@ -97,7 +97,7 @@ class Event:
         if self.area is None or self.space.coordinates is None:
             return (Box(tuple(sides)),)
         for place in self.space.coordinates:
-            sides[place] = EVERYTHING  # the area says where it is
+            sides[place] = EVERYTHING  # the area gives the coordinates
         boxes = area_boxes(self.space, self.area, Box(tuple(sides)))
         if boxes:
             return boxes
@@ -136,7 +136,7 @@ def _value(space: Space, place: int, values: Mapping[str, object]) -> float | In
 def area_boxes(space: Space, area: Shape, box: Box) -> tuple[Box, ...]:
     """Return `box` cut to the area's covering boxes and the space's own longitudes and latitudes.
 
-    No box means that they do not meet.
+    No box: they do not meet.
     """
     assert space.coordinates is not None
     covers = (_on_coordinates(space, cover.sides) for cover in area.boxes())
@@ -150,7 +150,7 @@ def _coordinate_sides(space: Space) -> tuple[Interval, ...]:
 
 
 def _on_coordinates(space: Space, sides: tuple[Interval, ...]) -> Box:
-    """Return the box that has these two sides and leaves the rest out."""
+    """Return the box with these two sides and no other constraint."""
     whole = [EVERYTHING] * space.dimensions
     for place, side in zip(space.coordinates or (), sides, strict=True):
         whole[place] = side

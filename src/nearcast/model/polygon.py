@@ -1,7 +1,7 @@
-"""Polygons as RFC 7946 (GeoJSON) has them: straight edges in longitude and latitude, holes, parts.
+"""Polygons as in RFC 7946 (GeoJSON): straight edges in longitude and latitude, holes, parts.
 
-An edge that crosses the antimeridian cannot be told from one that goes the long way round, so an
-edge over 180 degrees is refused; such a polygon is cut in two at 180 (RFC 7946, 3.1.9).
+An edge that crosses the antimeridian cannot be distinguished from one that goes the long way round,
+so an edge over 180 degrees is refused; such a polygon is cut in two at 180 (RFC 7946, 3.1.9).
 Shapely does the geometry. It is imported when the first polygon is made.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nearcast.model.box import Box
 from nearcast.model.errors import LimitError, ShapeError
-from nearcast.model.levels import encode_level
 from nearcast.model.quantities import number_text
 from nearcast.model.sphere import Bounds, checked_place, checked_places, flat_boxes, seamless_bounds
+from nearcast.model.where.levels import encode_level
 from nearcast.model.wording import shown
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ Ring: TypeAlias = tuple[tuple[float, float], ...]
 Part: TypeAlias = tuple[Ring, ...]  # the outline, then the holes
 
 VERTEX_LIMIT = 20_000
+PAIR_LIMIT = 1_000_000
+"""The most pairs of overlapping edges: Shapely compares each to check a polygon, 10 ns a pair."""
+
 _BOX_LIMIT = 8  # parts beyond this share boxes
 
 
@@ -56,11 +59,12 @@ class Polygon:
         )
         if not parts or not all(parts):
             raise ShapeError("a polygon without points", expected="an outline of 4 points or more")
+        _check_edges(parts)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "geometry", _geometry(parts))
 
     def boxes(self) -> tuple[Box, ...]:
-        """Return boxes that cover it: one for each part, at most eight with all their points.
+        """Return covering boxes: one for each part, at most eight that cover all parts.
 
         Where a part touches the antimeridian or a pole, one more for the other spellings.
         """
@@ -74,11 +78,11 @@ class Polygon:
         return tuple(box for group in _grouped(bounds) for box in seamless_bounds(*_around(group)))
 
     def contains(self, lon: float, lat: float) -> bool:
-        """Say whether the place lies in the polygon or on an edge; O(log vertices) or so."""
+        """Return whether the place lies in the polygon or on an edge; O(log vertices) or so."""
         return bool(self.contains_many([lon], [lat])[0])
 
     def contains_many(self, lons: ArrayLike, lats: ArrayLike) -> NDArray[np.bool_]:
-        """Say for each place whether it lies in the polygon or on an edge."""
+        """Return for each place whether it lies in the polygon or on an edge."""
         import numpy as np
         import shapely
 
@@ -93,12 +97,12 @@ class Polygon:
         return inside
 
     def reaches_pole(self, pole: float) -> bool:
-        """Say whether the pole at latitude 90 or -90 lies in the polygon or on an edge."""
+        """Return whether the pole at latitude 90 or -90 lies in the polygon or on an edge."""
         _, south, _, north = self.geometry.bounds
         return bool(pole in (south, north))
 
     def touches(self, other: BoundingBox | Circle | Polygon) -> bool:
-        """Say whether the two shapes share a place."""
+        """Return whether the two shapes share a place."""
         from nearcast.model.touching import touch
 
         return touch(self, other)
@@ -152,6 +156,39 @@ def _point(point: Iterable[float], where: str) -> tuple[float, float]:
     return checked_place(values[0], values[1], where)
 
 
+def _check_edges(parts: tuple[Part, ...]) -> None:
+    """Refuse so many overlapping long edges that checking the polygon would take long.
+
+    The boxes of two edges overlap only if their longitudes do, and their latitudes: the smaller of
+    both numbers is an upper bound of the pairs that Shapely compares. O(n log n).
+    """
+    import numpy as np
+
+    rings = [ring for part in parts for ring in part]
+    points = np.array([point for ring in rings for point in ring])
+    ends = np.cumsum([len(ring) for ring in rings])[:-1] - 1  # no edge leads to the next ring
+    low, high = (
+        np.delete(edge(points[:-1], points[1:]), ends, axis=0) for edge in (np.minimum, np.maximum)
+    )
+    pairs = min(_overlaps(low[:, axis], high[:, axis]) for axis in (0, 1))
+    if pairs > PAIR_LIMIT:
+        raise LimitError(
+            f"{pairs} pairs of edges side by side",
+            where="polygon",
+            expected=f"at most {PAIR_LIMIT}",
+            todo="Draw it with fewer or shorter edges.",
+        )
+
+
+def _overlaps(low: NDArray[np.float64], high: NDArray[np.float64]) -> int:
+    """Return how many pairs of these intervals share a number."""
+    import numpy as np
+
+    count = len(low)
+    apart = int(np.searchsorted(np.sort(high), low, side="left").sum())
+    return count * (count - 1) // 2 - apart
+
+
 def _geometry(parts: tuple[Part, ...]) -> Any:
     import shapely
 
@@ -168,7 +205,7 @@ def _geometry(parts: tuple[Part, ...]) -> Any:
 
 
 def _grouped(bounds: list[Bounds]) -> list[list[Bounds]]:
-    """Return the bounds, sorted by their west, in at most _BOX_LIMIT groups: cut at wide gaps."""
+    """Return the bounds, sorted by west, in at most _BOX_LIMIT groups: cut at wide gaps."""
     gaps = [after[0] - before[2] for before, after in pairwise(bounds)]
     widest = sorted(range(len(gaps)), key=lambda n: -gaps[n])[: _BOX_LIMIT - 1]
     cuts = [0, *sorted(n + 1 for n in widest), len(bounds)]

@@ -68,7 +68,7 @@ def as_number(value: object, where: str = "") -> float:
     """Return a finite float64 for a number or for text that is one.
 
     Whole numbers beyond 2**53 are rounded as float64 is. Raises OutOfRangeError for NaN,
-    infinity and what is too big, MisuseError for what is no number.
+    infinity and values that are too big, MisuseError for anything that is not a number.
 
     >>> as_number("2.5"), as_number(3)
     (2.5, 3.0)

@@ -1,4 +1,4 @@
-"""What clients ask for beside topic and payload: one grammar for user properties and prefixes.
+"""Requests of clients beside topic and payload: one grammar for user properties and prefixes.
 
 | on | names |
 |---|---|
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, UnknownNameError
-from nearcast.model.grammar import parse_where
-from nearcast.model.levels import decode_level
 from nearcast.model.quantities import as_number, parse_duration, parse_length
 from nearcast.model.shape_text import Shape, parse_shape
 from nearcast.model.subscription import RETAINED_WISHES, Subscription
+from nearcast.model.where.grammar import parse_where
+from nearcast.model.where.levels import decode_level
 from nearcast.model.wording import did_you_mean, shown
 
 RANKS: Final = ("narrowest", "nearest", "centre", "weight")
@@ -35,7 +35,7 @@ INSTRUCTING: Final = ("$top", "$rank", "$lifetime", "$order", "$area")
 PUBLISHING: Final = (*INSTRUCTING, "$reply", "$deliver")
 
 LONGEST_LIFETIME_S: Final = 0xFFFF_FFFF
-"""What MQTT's message expiry interval can say: 136 years."""
+"""The limit of MQTT's message expiry interval: 136 years."""
 _LONGEST_LABEL = 256
 
 Pair = tuple[str, str]
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribeRequest:
-    """A subscription, and how its deliveries are to look; the latter is not its identity."""
+    """A subscription, and options of its deliveries; the latter are not part of its identity."""
 
     subscription: Subscription
     explain: bool = False
@@ -53,14 +53,14 @@ class SubscribeRequest:
 
     @property
     def is_selective(self) -> bool:
-        """Say whether its identity is more than its topic filter."""
+        """Return whether its identity is more than its topic filter."""
         wish = self.subscription
         return (wish.where, wish.area, wish.near_m, wish.retained) != (None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishRequest:
-    """To how many, to whom first, until when; None leaves it to the space's defaults."""
+    """How many receivers, in which rank, until when; None: the space's default."""
 
     top: int | None = None
     rank: str | None = None
@@ -75,7 +75,7 @@ NO_REQUEST: Final = PublishRequest()
 
 
 def split_prefixes(text: str, names: Iterable[str]) -> tuple[tuple[Pair, ...], str]:
-    """Take leading `name/value/` levels off a filter or topic; values stay encoded. O(length).
+    """Split leading `name/value/` levels off a filter or topic; values stay encoded. O(length).
 
     >>> split_prefixes("$near/500m/$retained/now/shops/#", SELECTING)
     ((('$near', '500m'), ('$retained', 'now')), 'shops/#')
@@ -98,12 +98,12 @@ def split_prefixes(text: str, names: Iterable[str]) -> tuple[tuple[Pair, ...], s
 
 
 def decoded(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
-    """Return the pairs of prefixes as properties would have them."""
+    """Return the pairs of prefixes decoded, as user properties would have them."""
     return tuple((name, _told(name, decode_level, value)) for name, value in pairs)
 
 
 def read_subscription(topic_filter: str, pairs: Iterable[Pair]) -> SubscribeRequest:
-    """Return what these properties ask for on a filter; names of no concern are passed over.
+    """Return the request in these properties of a filter; other names are ignored.
 
     Raises MisuseError or a kind of it, with the name and the position within its value.
 
@@ -133,7 +133,7 @@ def read_subscription(topic_filter: str, pairs: Iterable[Pair]) -> SubscribeRequ
 
 
 def read_publication(pairs: Iterable[Pair]) -> PublishRequest:
-    """Return what these properties ask for a publication; names of no concern are passed over.
+    """Return the request in these properties of a publication; other names are ignored.
 
     >>> asked = read_publication([("$top", "3"), ("$rank", "nearest"), ("$lifetime", "250ms")])
     >>> asked.top, asked.rank, asked.lifetime_ms
@@ -172,7 +172,7 @@ def _read(given: Mapping[str, str], name: str, read: Callable[[str], T]) -> T | 
 
 
 def _told(name: str, read: Callable[[str], T], value: str) -> T:
-    """Read a value; a complaint names the property."""
+    """Return the value as read; an error names the property."""
     try:
         return read(value)
     except MisuseError as problem:

@@ -10,7 +10,7 @@ from nearcast.model.errors import ExpressionError, LimitError, NearcastError, Sh
 from nearcast.model.polygon import Polygon
 from nearcast.model.quantities import as_number, parse_length
 from nearcast.model.shapes import BoundingBox, Circle
-from nearcast.model.tokens import checked_text
+from nearcast.model.where.tokens import checked_text
 from nearcast.model.wording import did_you_mean, shown
 
 Shape: TypeAlias = BoundingBox | Circle | Polygon
@@ -22,10 +22,10 @@ _DEPTH_LIMIT = 64
 
 
 def parse_shape(text: str | bytes) -> Shape:
-    """Return the shape that the text says; `str(shape)` reads back as an equal shape.
+    """Return the shape of a text; `str(shape)` reads back as an equal shape.
 
-    Raises ShapeError, OutOfRangeError (a place that is not on earth, a radius that is none) or
-    LimitError. O(length), and what Shapely needs to check a polygon.
+    Raises ShapeError, OutOfRangeError (a place that is not on earth, an invalid radius) or
+    LimitError. O(length), plus Shapely's check of a polygon.
 
     >>> parse_shape("circle(2.35, 48.85, 0.5km)")
     Circle(lon=2.35, lat=48.85, radius_m=500.0)
@@ -103,7 +103,7 @@ def _number(piece: str, where: str) -> float:
 
 
 def _load(text: str) -> Any:
-    """Read JSON after a look at its depth, since the reader would run out of stack."""
+    """Return the JSON after checking its depth, since the reader would run out of stack."""
     depth = deepest = 0
     for bracket in _BRACKET.findall(text):
         depth += (bracket in "[{") - (bracket in "]}")

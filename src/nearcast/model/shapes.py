@@ -1,6 +1,6 @@
 """Areas on the earth: bounding boxes and circles (polygons are in `polygon`).
 
-Every shape answers the same questions:
+Every shape has the same methods:
 
 | method | answer |
 |---|---|
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from nearcast.model.box import Box
 from nearcast.model.errors import OutOfRangeError
-from nearcast.model.levels import encode_level
 from nearcast.model.quantities import as_number, number_text
 from nearcast.model.sphere import (
     EARTH_RADIUS_M,
@@ -32,6 +31,7 @@ from nearcast.model.sphere import (
     flat_boxes,
     seamless_bounds,
 )
+from nearcast.model.where.levels import encode_level
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from nearcast.model.polygon import Polygon
 
-_MARGIN_M = 1e-3  # a circle's boxes are this much wider, so that rounding never cuts a place off
-_ROUNDING_M = 1e-4  # within this of the edge, many places are looked at one by one
+_MARGIN_M = 1e-3  # a circle's boxes are this much wider, so that rounding never excludes a place
+_ROUNDING_M = 1e-4  # places this close to the edge are checked one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class BoundingBox:
         return flat_boxes(self.bounds())
 
     def contains(self, lon: float, lat: float) -> bool:
-        """Say whether the place lies in the area; O(1)."""
+        """Return whether the place lies in the area; O(1)."""
         lon, lat = checked_place(lon, lat, "a place")
         return any(w <= lon <= e and s <= lat <= n for w, s, e, n in self.bounds())
 
     def contains_many(self, lons: ArrayLike, lats: ArrayLike) -> NDArray[np.bool_]:
-        """Say for each place whether it lies in the area; O(places)."""
+        """Return for each place whether it lies in the area; O(places)."""
         import numpy as np
 
         east, north = checked_places(lons, lats)
@@ -96,7 +96,7 @@ class BoundingBox:
         return inside
 
     def touches(self, other: BoundingBox | Circle | Polygon) -> bool:
-        """Say whether the two shapes share a place."""
+        """Return whether the two shapes share a place."""
         from nearcast.model.touching import touch
 
         return touch(self, other)
@@ -142,20 +142,20 @@ class Circle:
         return flat_boxes(self.bounds())
 
     def bounds(self) -> tuple[Bounds, ...]:
-        """Return (west, south, east, north) of these boxes, for those in a hurry; O(1).
+        """Return (west, south, east, north) of these boxes, without value objects; O(1).
 
-        A circle that holds a pole spans all longitudes. Otherwise its meridians of tangency are
+        A circle that contains a pole spans all longitudes. Otherwise its meridians of tangency are
         asin(sin(r/R) / cos(lat)) away.
         """
         return circle_bounds(self.lon, self.lat, self.radius_m)
 
     def contains(self, lon: float, lat: float) -> bool:
-        """Say whether the place lies in the circle; O(1)."""
+        """Return whether the place lies in the circle; O(1)."""
         place = checked_place(lon, lat, "a place")
         return distance_m(self.lon, self.lat, *place) <= self.radius_m
 
     def contains_many(self, lons: ArrayLike, lats: ArrayLike) -> NDArray[np.bool_]:
-        """Say for each place whether it lies in the circle, as `contains` does; O(places)."""
+        """Return for each place whether it lies in the circle, as `contains` does; O(places)."""
         import numpy as np
 
         east, north = checked_places(lons, lats)
@@ -166,7 +166,7 @@ class Circle:
         return inside
 
     def touches(self, other: BoundingBox | Circle | Polygon) -> bool:
-        """Say whether the two shapes share a place."""
+        """Return whether the two shapes share a place."""
         from nearcast.model.touching import touch
 
         return touch(self, other)
@@ -183,13 +183,13 @@ class Circle:
 
 
 def circle_reach(radius_m: float) -> tuple[float, float]:
-    """Return how far a circle's bounds reach, in degrees of latitude, and the sine of that."""
+    """Return the extent of a circle's bounds, in degrees of latitude, and its sine."""
     angle = (radius_m + _MARGIN_M) / EARTH_RADIUS_M
     return math.degrees(angle), math.sin(angle)
 
 
 def circle_bounds(lon: float, lat: float, radius_m: float) -> tuple[Bounds, ...]:
-    """Return what `Circle.bounds` does, without a circle; the numbers are taken as they are."""
+    """Return the bounds of a circle as `Circle.bounds` does; arguments are not checked."""
     reach, sine = circle_reach(radius_m)
     south, north = lat - reach, lat + reach
     if south <= -90 or north >= 90:

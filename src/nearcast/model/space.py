@@ -9,10 +9,10 @@ from typing import Literal
 from nearcast.model.attribute import Attribute
 from nearcast.model.box import Box, Interval
 from nearcast.model.errors import MisuseError, OutOfRangeError, UnknownNameError
-from nearcast.model.expression import Expression
-from nearcast.model.grammar import parse_where
-from nearcast.model.names import checked_name
-from nearcast.model.union import BOX_LIMIT, boxes_of
+from nearcast.model.where.expression import Expression
+from nearcast.model.where.grammar import parse_where
+from nearcast.model.where.names import checked_name
+from nearcast.model.where.union import BOX_LIMIT, boxes_of
 from nearcast.model.wording import did_you_mean, listed, shown
 
 Missing = Literal["all", "none"]
@@ -22,9 +22,9 @@ _WORLD = {"longitude": 180.0, "latitude": 90.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What events of the topics under `topic_filter` carry, and subscriptions put conditions on.
+    """The attributes of events on topics under `topic_filter`, for conditions of subscriptions.
 
-    `missing` says what an event means by leaving a value out: "all" values (it matches if some
+    `missing` defines the meaning of a missing value in an event: "all" values (it matches if some
     value would), or "none" (no condition on it is true, nor is its negation). `required` names
     the attributes that an event must have; unless given, these are the coordinates.
 
@@ -45,7 +45,7 @@ class Space:
     missing: Missing = "all"
     required: Collection[str] | None = None  # kept as a frozenset
     extent: Box = field(init=False, repr=False, compare=False, hash=False)
-    """The attributes' own ranges as a box."""
+    """The attributes' ranges as a box."""
     _places: dict[str, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -106,13 +106,13 @@ class Space:
 
     @property
     def coordinates(self) -> tuple[int, int] | None:
-        """Return the places of longitude and latitude among the attributes."""
+        """Return the positions of longitude and latitude among the attributes."""
         if self.longitude is None or self.latitude is None:
             return None
         return self._places[self.longitude], self._places[self.latitude]
 
     def place_of(self, name: str) -> int:
-        """Return an attribute's place, or raise UnknownNameError with a guess; O(1)."""
+        """Return an attribute's position, or raise UnknownNameError with a suggestion; O(1)."""
         place = self._places.get(name)
         if place is None:
             raise UnknownNameError(
@@ -128,7 +128,7 @@ class Space:
     ) -> tuple[Box, ...]:
         """Return boxes whose union is where the expression is true; see `union.boxes_of`.
 
-        None means no condition: the one box that leaves every attribute out.
+        None means no condition: the one box that constrains no attribute.
         """
         if where is None:
             return (Box.everything(self.dimensions),)

@@ -1,8 +1,8 @@
 """Places and distances on the sphere of WGS84's mean radius, in degrees and metres.
 
-Longitude 180 and -180 are one meridian, and at latitude 90 or -90 every longitude is one place.
-A flat index does not know this, so `seamless_bounds` says it again where a box touches the seam
-or a pole, with boxes of no width or height.
+Longitude 180 and -180 are one meridian, and at latitude 90 or -90 every longitude is one place. A
+flat index does not know this, so `seamless_bounds` adds boxes of no width or height where a box
+touches the seam or a pole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def distances_m(
 ) -> NDArray[np.float64]:
     """Return the distances from one place, or from one each, to many.
 
-    Within a nanometre or so of `distance_m`.
+    Within about a nanometre of `distance_m`.
     """
     import numpy as np
 
@@ -69,8 +69,8 @@ def distances_m(
 def distance_to_box_m(lon: float, lat: float, bounds: Bounds) -> float:
     """Return the distance to the nearest place of a box with west <= east; O(1).
 
-    On one parallel the distance grows with the difference in longitude, so the nearest place is
-    on the place's own meridian if the box has it, and else on the western or eastern edge.
+    On one parallel the distance grows with the difference in longitude, so the nearest place is on
+    the place's own meridian if the box contains it, else on the western or eastern edge.
     """
     west, south, east, north = bounds
     if west <= lon <= east:
@@ -130,7 +130,7 @@ def checked_places(
 
 
 def seamless_bounds(west: float, south: float, east: float, north: float) -> tuple[Bounds, ...]:
-    """Return flat bounds that hold every way to write a place of the box; O(1).
+    """Return flat bounds that contain every spelling of each place of the box; O(1).
 
     `west > east` means that it crosses the antimeridian. At most two, one more for the seam and
     two for the poles.

@@ -1,4 +1,4 @@
-"""A subscription: a topic filter, and what of it is wanted."""
+"""A subscription: a topic filter and its conditions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from nearcast.model.box import Box
 from nearcast.model.errors import LimitError, MisuseError, UnknownNameError
 from nearcast.model.event import Event, area_boxes
-from nearcast.model.expression import Expression
-from nearcast.model.printing import where_level
 from nearcast.model.quantities import number_text
 from nearcast.model.shape_text import Shape
 from nearcast.model.shapes import Circle
 from nearcast.model.space import Space
-from nearcast.model.union import BOX_LIMIT
+from nearcast.model.where.expression import Expression
+from nearcast.model.where.printing import where_level
+from nearcast.model.where.union import BOX_LIMIT
 from nearcast.model.wording import shown
 
 RETAINED_WISHES = ("now",)
@@ -22,9 +22,9 @@ Position = tuple[float, float]  # longitude, latitude
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Conditions (`where`), a fixed area, a radius around the subscriber; each may be left out.
+    """Conditions (`where`), a fixed area, a radius around the subscriber; each is optional.
 
-    `retained` overrules the learned policy about retained messages; it selects nothing.
+    `retained` overrides the learned policy for retained messages; it selects nothing.
 
     >>> from nearcast.model import parse_where
     >>> Subscription(topic_filter="shops/#", where=parse_where("price < 100"), near_m=500).identity
@@ -39,7 +39,7 @@ class Subscription:
 
     def __post_init__(self) -> None:
         if self.near_m is not None:
-            circle = Circle(0.0, 0.0, self.near_m)  # it knows what a radius may be
+            circle = Circle(0.0, 0.0, self.near_m)  # checks the radius
             object.__setattr__(self, "near_m", circle.radius_m)
         if self.retained not in (None, *RETAINED_WISHES):
             expected = ", ".join(RETAINED_WISHES)
@@ -47,7 +47,7 @@ class Subscription:
 
     @property
     def identity(self) -> str:
-        """Return the filter with its selections as prefixes, in canonical form."""
+        """Return the filter with its conditions as prefixes, in canonical form."""
         levels: list[str] = []
         if self.where is not None:
             levels += ["$where", where_level(self.where)]
@@ -60,7 +60,7 @@ class Subscription:
         return "/".join([*levels, self.topic_filter])
 
     def shapes(self, position: Position | None = None) -> tuple[Shape, ...] | None:
-        """Return the shapes an event must meet; None if it is to be near an unknown place."""
+        """Return the shapes an event must meet; None for a radius around an unknown position."""
         shapes: list[Shape] = [] if self.area is None else [self.area]
         if self.near_m is not None:
             if position is None:
@@ -71,9 +71,9 @@ class Subscription:
     def boxes(
         self, space: Space, position: Position | None = None, limit: int = BOX_LIMIT
     ) -> tuple[Box, ...]:
-        """Return boxes that cover what is wanted in the space; exact but for round shapes.
+        """Return boxes that cover the matching part of the space; exact except for round shapes.
 
-        No box means that nothing can match, for one because the position is unknown.
+        No box: nothing can match, for example because the position is unknown.
         """
         shapes = self.shapes(position)
         if shapes is None:
@@ -92,11 +92,11 @@ class Subscription:
         return boxes
 
     def covers(self, event: Event, position: Position | None = None) -> bool:
-        """Say whether the event is wanted: the definition, which the matcher does faster.
+        """Return whether the event matches: the definition; the matcher computes it faster.
 
         Topics aside: true if the conditions are true for some point of the event, and each of the
-        shapes touches its place. (An event that is one point has to be in all of them at once;
-        one with an extent is compared with the conditions and with each shape by itself.)
+        shapes touches its place. (An event that is one point has to be in all of them at once; one
+        with an extent is compared with the conditions and with each shape separately.)
         """
         shapes = self.shapes(position)
         if shapes is None:

@@ -1,7 +1,7 @@
-"""Do two shapes share a place? For events with an extent.
+"""Whether two shapes share a place; for events with an extent.
 
 Exact for boxes and circles, and for polygons with boxes and polygons. For a circle and a polygon
-the polygon's edges, which are no great circles, are halved until the answer is plain, to the
+the polygon's edges, which are no great circles, are halved until the answer is clear, to the
 millimetre.
 """
 
@@ -22,7 +22,7 @@ _HALVINGS = 20_000
 
 
 def touch(ours: Shape, theirs: Shape) -> bool:
-    """Say whether the two shapes share a place; symmetric."""
+    """Return whether the two shapes share a place; symmetric."""
     first, second = sorted((ours, theirs), key=_order)
     if isinstance(second, BoundingBox):
         return _boxes_touch(first, second)
@@ -59,7 +59,7 @@ def _polygon_touches(polygon: Polygon, other: Shape) -> bool:
 
 
 def _flat(bounds: Bounds) -> Any:
-    """Return bounds as Shapely has it, also where they have no width or no height."""
+    """Return bounds as a Shapely geometry, also where they have no width or no height."""
     import shapely
 
     west, south, east, north = bounds
@@ -79,7 +79,7 @@ def _polygons_touch(ours: Polygon, theirs: Polygon) -> bool:
 
 
 def _meet_at_seam(eastern: Polygon, western: Polygon) -> bool:
-    """Say whether what the one has at longitude 180 the other has at -180."""
+    """Return whether `eastern` at longitude 180 meets `western` at -180."""
     import shapely
 
     seam = shapely.LineString([(180, -90), (180, 90)])
@@ -98,7 +98,7 @@ def _polygon_meets_circle(polygon: Polygon, circle: Circle) -> bool:
 
 
 def _some_edge_within(edges: list[tuple[float, float, float, float]], circle: Circle) -> bool:
-    """Halve edges whose bounding box is within the radius while their ends are not."""
+    """Return whether an edge comes within the radius; edges in doubt are halved."""
     halvings = 0
     while edges:
         lon1, lat1, lon2, lat2 = edges.pop()

@@ -1,4 +1,4 @@
-"""How what was found is shown in an error: short, quoted, and with a guess at what was meant."""
+"""Values in error messages: short, quoted, and with a suggestion for unknown names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("prize", ["price", "age"])
     'Did you mean price?'
     """
-    import difflib  # only a mistake pays for it
+    import difflib  # only errors pay for the import
 
     candidates = [name for name, _ in zip(known, range(_CANDIDATES), strict=False)]
     folded = {name.casefold(): name for name in reversed(candidates)}

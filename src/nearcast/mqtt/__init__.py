@@ -1,14 +1,13 @@
-"""MQTT 3.1.1 and 5: packets, properties, topics, and a client's side of the conversation.
+"""MQTT 3.1.1 and 5: packets, properties, topics, and the client's side of a connection.
 
-Does: turn bytes into packets and packets into bytes; check all that can be checked in one
-packet alone. Section numbers in docstrings are those of the MQTT 5.0 specification.
+The package decodes and encodes packets and checks everything that can be checked in one packet
+alone. Section numbers in docstrings are those of the MQTT 5.0 specification, as are statement
+numbers such as [MQTT-3.3.1-2] unless noted; `docs/mqtt-conformance.md` lists them. It opens no
+sockets, reads no clock, keeps no broker session (`nearcast.broker` does) and authorises nothing.
 
-Will not: open sockets, look at a clock, remember anything about a session of the broker
-(`nearcast.node` does), or decide who may do what.
-
-Read next: `packets` (the vocabulary), then `decode` and `encode`; `framing` finds packets in
-a stream; `properties` is one table; `topics` has the rules for names and filters;
-`conversation` is a client.
+Read next: `packets.py` (the packets as values), `decode.py` and `encode.py`, `framing.py` (packets
+in a stream), `properties.py` (one table), `topics.py` (names and filters), `conversation.py` (a
+client).
 """
 
 from nearcast.mqtt.conversation import Conversation

@@ -1,4 +1,4 @@
-"""A client's side of one connection, without input or output: bytes in, bytes and packets out."""
+"""The client's side of one connection, without input or output: bytes in, bytes and packets out."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = (PacketType(number) for number in (4, 5, 6
 
 
 class Conversation:
-    """Says CONNECT at once, answers publications, and keeps count of its own.
+    """Sends CONNECT at once, acknowledges publications, and tracks its own.
 
-    Contract: the runtime sends `take()` after every call and feeds `receive` with what arrives.
-    Each message is given out once, at QoS 2 when it first comes. `unsettled` maps packet
-    identifiers to publications that the broker has yet to answer for good. `answered` is called
-    with each publication of QoS 1 or 2 that the broker has answered, the reason code and the
-    reason string.
+    Contract: the caller sends `take()` after every call and passes received bytes to `receive`.
+    Each message is returned once, at QoS 2 when it is first received. `unsettled` maps packet
+    identifiers to publications that the broker has not yet finally acknowledged. `answered` is
+    called with each publication of QoS 1 or 2 that the broker has acknowledged, the reason code and
+    the reason string.
 
-    `earlier` is the conversation on a connection that was lost: its session goes on if the broker
-    still has it.
+    `earlier` is the conversation of a connection that was lost: its session is resumed if the
+    broker still has it.
 
-    Complexity: O(bytes); O(1) a packet.
+    Complexity: O(bytes); O(1) per packet.
     """
 
     def __init__(self, connect: Connect, earlier: Conversation | None = None) -> None:
@@ -56,16 +56,16 @@ class Conversation:
         self._send(connect)
 
     def take(self) -> bytes:
-        """Return what is to be sent."""
+        """Return and clear the bytes to send."""
         data = b"".join(self._outbox)
         self._outbox.clear()
         return data
 
     def _resume(self, earlier: Conversation) -> None:
-        """Go on with the session of an earlier connection: the broker says that it has it (4.4).
+        """Resume the session of an earlier connection, which the broker still has [MQTT-4.4.0-1].
 
-        Publications without an answer are sent again; of those that the broker has, only the
-        release.
+        Unacknowledged publications are sent again; for those that the broker has recorded, only
+        PUBREL.
         """
         self._incoming = set(earlier._incoming)
         self._last_id = earlier._last_id
@@ -78,7 +78,7 @@ class Conversation:
                 self._send(replace(message, duplicate=True))
 
     def publish(self, message: Publish) -> None:
-        """Publish; the packet identifier is given here."""
+        """Publish a message; its packet identifier is assigned here."""
         if not message.qos:
             self._send(message)
             return
@@ -95,28 +95,28 @@ class Conversation:
         self._send(message)
 
     def subscribe(self, *requests: FilterRequest, properties: Properties = NO_PROPERTIES) -> int:
-        """Ask for messages; the answer is a SUBACK with the identifier returned."""
+        """Send SUBSCRIBE; return its packet identifier, which the SUBACK carries."""
         packet_id = self._new_id()
         self._send(Subscribe(packet_id, requests, properties))
         return packet_id
 
     def unsubscribe(self, *topic_filters: str) -> int:
-        """Ask for no more messages."""
+        """Send UNSUBSCRIBE; return its packet identifier, which the UNSUBACK carries."""
         packet_id = self._new_id()
         self._send(Unsubscribe(packet_id, topic_filters))
         return packet_id
 
     def ping(self) -> None:
-        """Say that we are there."""
+        """Send PINGREQ."""
         self._send(Pingreq())
 
     def disconnect(self, reason: int = 0) -> None:
-        """Say goodbye."""
+        """Send DISCONNECT."""
         self._send(Disconnect(reason))
         self.is_closed = True
 
     def receive(self, data: bytes) -> list[Packet]:
-        """Take in bytes; return messages, and packets that answer something else than them."""
+        """Process bytes; return the messages, and all packets that are not publish acks."""
         return [one for packet in self._reader.feed(data) if (one := self._take(packet))]
 
     def _send(self, packet: Packet) -> None:

@@ -1,8 +1,8 @@
-"""Bytes to packets: one function per packet type, chosen by the first byte.
+"""Decodes packets: one function per packet type, chosen by the first byte.
 
-`decode_packet` is for whole packets. The broker's hot path reads PUBLISH and the publish
-answers by itself, straight from the read buffer; it must accept and refuse exactly what the
-functions here do (a test holds it to that).
+`decode_packet` is for whole packets. The broker's hot path parses PUBLISH and its acks itself,
+straight from the receive buffer; it must accept and refuse exactly what the functions here do (a
+test compares them).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ V5 = ProtocolVersion.V5
 
 
 def decode_packet(first: int, body: bytes, version: ProtocolVersion = V5) -> Packet:
-    """Return the packet whose first byte and body (all behind the length) are given.
+    """Return the packet of a first byte and a body (all bytes behind the length).
 
-    CONNECT tells its own version; for all others `version` decides. Raises
-    `MqttProtocolError` and nothing else. O(len(body)).
+    CONNECT has its own version; for all others `version` decides. Raises `MqttProtocolError` and
+    nothing else. O(len(body)).
     """
     kind = PacketType(first >> 4)
     if kind is PacketType.PUBLISH:
         return _decode_publish(first, body, version)
-    if first & 0x0F != _FLAGS.get(kind, 0):
+    if first & 0x0F != _FLAGS.get(kind, 0):  # [MQTT-2.1.3-1]
         raise MalformedPacketError(f"flags {first & 0x0F:04b}", where=kind.name)
     if kind is PacketType.WILL or (kind is PacketType.AUTH and version < V5):
         raise MqttProtocolError(f"packet type {first >> 4}", expected="1 … 14 (15 in MQTT 5)")
@@ -68,7 +68,7 @@ def _properties(
 
 def _packet_id(body: bytes, position: int, where: str) -> tuple[int, int]:
     packet_id, position = wire.read_two_bytes(body, position, len(body))
-    if not packet_id:
+    if not packet_id:  # [MQTT-2.2.1-3]
         raise MqttProtocolError("packet identifier 0", where=where, expected="1 … 65,535")
     return packet_id, position
 
@@ -115,9 +115,9 @@ def _decode_connect(body: bytes, _: ProtocolVersion) -> Connect:
 def _read_version(body: bytes) -> tuple[ProtocolVersion, int]:
     name, position = wire.read_binary(body, 0, len(body))
     level, position = wire.read_byte(body, position, len(body))
-    if name not in (b"MQTT", b"MQIsdp"):  # [MQTT-3.1.4-1]: close, without a CONNACK
+    if name not in (b"MQTT", b"MQIsdp"):  # closed without a CONNACK [MQTT-3.1.2-1]
         raise MalformedPacketError(f"protocol {name[:16]!r}", where="CONNECT", expected="MQTT")
-    if name != b"MQTT" or level not in (4, 5):
+    if name != b"MQTT" or level not in (4, 5):  # [MQTT-3.1.2-2]
         raise MqttProtocolError(
             f"protocol {name[:16]!r} level {level}",
             reason=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -129,11 +129,11 @@ def _read_version(body: bytes) -> tuple[ProtocolVersion, int]:
 
 def _check_connect_flags(flags: int, version: int) -> None:
     will_bits = flags & 0x38
-    if flags & 0x01:
+    if flags & 0x01:  # [MQTT-3.1.2-3]
         raise MalformedPacketError("the reserved flag", where="CONNECT", expected="0")
-    if flags & 0x18 == 0x18 or (will_bits and not flags & 0x04):
+    if flags & 0x18 == 0x18 or (will_bits and not flags & 0x04):  # [MQTT-3.1.2-11] to 13
         raise MalformedPacketError(f"will flags {flags:08b}", where="CONNECT")
-    if version < V5 and flags & 0xC0 == 0x40:
+    if version < V5 and flags & 0xC0 == 0x40:  # [MQTT-3.1.2-22] of 3.1.1
         raise MalformedPacketError("a password without a user name", where="CONNECT")
 
 
@@ -148,7 +148,7 @@ def _read_will(body: bytes, position: int, flags: int, version: int) -> tuple[Wi
 
 def _decode_connack(body: bytes, version: ProtocolVersion) -> Connack:
     flags, position = wire.read_byte(body, 0, len(body))
-    if flags > 1:
+    if flags > 1:  # [MQTT-3.2.2-1]
         raise MalformedPacketError(f"flags {flags:08b}", where="CONNACK")
     reason, position = wire.read_byte(body, position, len(body))
     properties, position = _properties(body, position, PacketType.CONNACK, version)
@@ -156,19 +156,19 @@ def _decode_connack(body: bytes, version: ProtocolVersion) -> Connack:
     return Connack(bool(flags), reason, properties)
 
 
-# --- PUBLISH and its answers -----------------------------------------------------------------
+# --- PUBLISH and its acks --------------------------------------------------------------------
 
 
 def _decode_publish(first: int, body: bytes, version: ProtocolVersion) -> Publish:
     qos = first >> 1 & 3
-    if qos == 3 or (first & 0x08 and not qos):
+    if qos == 3 or (first & 0x08 and not qos):  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         raise MalformedPacketError(f"flags {first & 0x0F:04b}", where="PUBLISH")
     topic, position = wire.read_string(body, 0, len(body))
     packet_id = 0
     if qos:
         packet_id, position = _packet_id(body, position, "PUBLISH")
     properties = NO_PROPERTIES
-    if version >= V5:  # a broker may have added to those of the publisher
+    if version >= V5:  # unlimited: a broker may add to the publisher's user properties
         properties, position = read_properties(
             body, position, len(body), PacketType.PUBLISH, UNLIMITED
         )
@@ -182,7 +182,7 @@ def _decode_publish(first: int, body: bytes, version: ProtocolVersion) -> Publis
 
 def _check_response_topic(properties: Properties) -> None:
     if properties.response_topic is not None:
-        check_topic_name(properties.response_topic)
+        check_topic_name(properties.response_topic)  # [MQTT-3.3.2-14]
 
 
 def _decode_answer(kind: PacketType) -> Callable[[bytes, ProtocolVersion], PublishAnswer]:
@@ -196,14 +196,14 @@ def _decode_answer(kind: PacketType) -> Callable[[bytes, ProtocolVersion], Publi
         if len(body) > 3:
             properties, position = read_properties(body, position, len(body), kind)
             _end(body, position, kind.name)
-        if reason not in _ANSWER_REASONS[kind]:
+        if reason not in _ANSWER_REASONS[kind]:  # [MQTT-3.4.2-1] and its like
             raise MqttProtocolError(f"reason code 0x{reason:02X}", where=kind.name)
         return PublishAnswer(kind, packet_id, reason, properties)
 
     return decode
 
 
-# --- SUBSCRIBE, UNSUBSCRIBE and their answers ------------------------------------------------
+# --- SUBSCRIBE, UNSUBSCRIBE and their acks ---------------------------------------------------
 
 
 def _decode_subscribe(body: bytes, version: ProtocolVersion) -> Subscribe:
@@ -213,7 +213,7 @@ def _decode_subscribe(body: bytes, version: ProtocolVersion) -> Subscribe:
     while position < len(body):
         request, position = _read_request(body, position, version)
         requests.append(request)
-    if not requests:
+    if not requests:  # [MQTT-3.8.3-2]
         raise MqttProtocolError("no topic filter", where="SUBSCRIBE", expected="at least one")
     return Subscribe(packet_id, tuple(requests), properties)
 
@@ -222,12 +222,12 @@ def _read_request(body: bytes, position: int, version: int) -> tuple[FilterReque
     topic_filter, position = wire.read_string(body, position, len(body))
     options, position = wire.read_byte(body, position, len(body))
     reserved = 0xC0 if version >= V5 else 0xFC
-    if options & reserved or options & 3 == 3 or options & 0x30 == 0x30:
+    if options & reserved or options & 3 == 3 or options & 0x30 == 0x30:  # [MQTT-3.8.3-5]
         raise MalformedPacketError(f"options {options:08b}", where="SUBSCRIBE")
     request = FilterRequest(
         topic_filter, options & 3, bool(options & 4), bool(options & 8), options >> 4 & 3
     )
-    if request.no_local and topic_filter.startswith("$share/"):
+    if request.no_local and topic_filter.startswith("$share/"):  # [MQTT-3.8.3-4]
         raise MqttProtocolError("no local on a shared subscription", where="SUBSCRIBE")
     return request, position
 
@@ -239,7 +239,7 @@ def _decode_unsubscribe(body: bytes, version: ProtocolVersion) -> Unsubscribe:
     while position < len(body):
         topic_filter, position = wire.read_string(body, position, len(body))
         filters.append(topic_filter)
-    if not filters:
+    if not filters:  # [MQTT-3.10.3-2]
         raise MqttProtocolError("no topic filter", where="UNSUBSCRIBE", expected="at least one")
     return Unsubscribe(packet_id, tuple(filters), properties)
 
@@ -290,7 +290,7 @@ def _decode_disconnect(body: bytes, version: ProtocolVersion) -> Disconnect:
 
 def _decode_auth(body: bytes, version: ProtocolVersion) -> Auth:
     reason, properties = _decode_reasoned(body, version, PacketType.AUTH)
-    if reason not in (0x00, 0x18, 0x19):
+    if reason not in (0x00, 0x18, 0x19):  # [MQTT-3.15.2-1]
         raise MqttProtocolError(f"reason code 0x{reason:02X}", where="AUTH")
     return Auth(reason, properties)
 

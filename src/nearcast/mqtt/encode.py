@@ -1,4 +1,4 @@
-"""Packets to bytes."""
+"""Encodes packets: one function per packet type."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def encode_packet(packet: Packet, version: ProtocolVersion = V5) -> bytes:
 
 
 def frame(first: int, body: bytes) -> bytes:
-    """Put the fixed header before a body."""
+    """Return a body with the fixed header in front."""
     return bytes((first,)) + encode_variable_integer(len(body)) + body
 
 

@@ -1,7 +1,7 @@
-"""What a peer can do wrong, with the reason code that the specification wants for it.
+"""Protocol errors of the other side, with the reason code that the specification requires.
 
 PeerProtocolError
-└── MqttProtocolError             knows the reason code
+└── MqttProtocolError             has the reason code
     └── MalformedPacketError      bytes that are no packet (0x81)
 """
 
@@ -12,7 +12,7 @@ from nearcast.mqtt.reasons import ReasonCode
 
 
 class MqttProtocolError(PeerProtocolError):
-    """A breach of MQTT; `reason` is what DISCONNECT or CONNACK should say."""
+    """A violation of MQTT; `reason` is the code for DISCONNECT or CONNACK."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class MqttProtocolError(PeerProtocolError):
 
 
 class MalformedPacketError(MqttProtocolError):
-    """Bytes that cannot be read as the packet they claim to be."""
+    """Bytes that cannot be decoded as the packet they claim to be."""
 
     def __init__(self, found: str, *, where: str = "", expected: str = "", todo: str = "") -> None:
         super().__init__(

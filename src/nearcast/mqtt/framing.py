@@ -1,4 +1,4 @@
-"""Where packets begin and end in a stream of bytes."""
+"""Framing: the boundaries of packets in a stream of bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ LARGEST_PACKET = 268_435_455 + 5
 def long_length(data: bytes, position: int, end: int) -> tuple[int, int]:
     """Return the remaining length that starts at `position`, and the position behind it.
 
-    The position is -1 while bytes are missing. A length with superfluous bytes is refused.
+    The position is -1 while bytes are missing. An encoding that is longer than necessary is refused
+    [MQTT-1.5.5-1].
 
     >>> long_length(bytes([0x80]), 0, 1)
     (0, -1)
@@ -33,7 +34,7 @@ def long_length(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def too_large(size: int, limit: int) -> MqttProtocolError:
-    """Say that a packet is larger than was agreed."""
+    """Return the error for a packet above the maximum packet size."""
     return MqttProtocolError(
         f"a packet of {size} bytes",
         reason=ReasonCode.PACKET_TOO_LARGE,
@@ -42,10 +43,10 @@ def too_large(size: int, limit: int) -> MqttProtocolError:
 
 
 class PacketReader:
-    """Packets out of bytes that arrive in any portions; for clients and tests.
+    """Packets from bytes that arrive in any portions; for clients and tests.
 
-    After an error the reader is of no more use: nobody knows where the next packet begins.
-    Complexity: O(bytes), however they are cut.
+    After an error the reader cannot be used: the start of the next packet is unknown. Complexity:
+    O(bytes), however they are split.
     """
 
     __slots__ = ("_limit", "_parts", "_size", "_wanted", "version")
@@ -62,7 +63,7 @@ class PacketReader:
         self._wanted = 2
 
     def feed(self, data: bytes) -> list[Packet]:
-        """Take in bytes; return the packets that are whole now."""
+        """Add bytes; return the packets that are complete now."""
         self._parts.append(data)
         self._size += len(data)
         if self._size < self._wanted:

@@ -1,4 +1,4 @@
-"""The packets of MQTT as values (section 3), one class each; the four publish answers share one."""
+"""The packets of MQTT as values (section 3), one class each; the four publish acks share one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ProtocolVersion(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """The message that the server publishes when this client is gone."""
+    """The message that the server publishes when the connection ends abnormally (3.1.2.5)."""
 
     topic: str
     payload: bytes
@@ -42,7 +42,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Connack:
-    """The server's answer to CONNECT (3.2); `reason` is the return code in 3.1.1."""
+    """The response to CONNECT (3.2); `reason` is the return code in 3.1.1."""
 
     session_present: bool = False
     reason: int = 0
@@ -51,7 +51,7 @@ class Connack:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A message on its way (3.3); `packet_id` is 0 at QoS 0."""
+    """A message (3.3); `packet_id` is 0 at QoS 0 [MQTT-2.2.1-2]."""
 
     topic: str
     payload: bytes = b""
@@ -64,7 +64,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class PublishAnswer:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 - 3.7)."""
+    """PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 to 3.7)."""
 
     kind: PacketType
     packet_id: int
@@ -85,7 +85,7 @@ class FilterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A wish to receive (3.8)."""
+    """A request to add subscriptions (3.8)."""
 
     packet_id: int
     requests: tuple[FilterRequest, ...]
@@ -94,7 +94,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Suback:
-    """The answer to SUBSCRIBE (3.9), one reason a filter."""
+    """The response to SUBSCRIBE (3.9), one reason code per filter."""
 
     packet_id: int
     reasons: tuple[int, ...]
@@ -103,7 +103,7 @@ class Suback:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """A wish to receive no longer (3.10)."""
+    """A request to remove subscriptions (3.10)."""
 
     packet_id: int
     topic_filters: tuple[str, ...]
@@ -112,7 +112,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsuback:
-    """The answer to UNSUBSCRIBE (3.11); 3.1.1 has no reasons."""
+    """The response to UNSUBSCRIBE (3.11); 3.1.1 has no reason codes."""
 
     packet_id: int
     reasons: tuple[int, ...] = ()
@@ -121,17 +121,17 @@ class Unsuback:
 
 @dataclass(frozen=True, slots=True)
 class Pingreq:
-    """Are you there? (3.12)."""
+    """A keep-alive request (3.12)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pingresp:
-    """I am (3.13)."""
+    """The response to PINGREQ (3.13)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The last packet (3.14)."""
+    """The last packet of a connection (3.14)."""
 
     reason: int = 0
     properties: Properties = NO_PROPERTIES

@@ -1,4 +1,4 @@
-"""The properties of MQTT 5 (section 2.2.2): one table says all there is to know about them."""
+"""The properties of MQTT 5 (section 2.2.2), declared in one table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PacketType(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Properties:
-    """All properties that any packet may carry; what was not sent is None or empty."""
+    """All properties that any packet may carry; those not sent are None or empty."""
 
     payload_format_indicator: int | None = None
     message_expiry_interval: int | None = None
@@ -66,7 +66,7 @@ class Properties:
     shared_subscription_available: int | None = None
 
     def __repr__(self) -> str:
-        """Show only what was sent.
+        """Show only the properties that were sent.
 
         >>> Properties(topic_alias=3)
         Properties(topic_alias=3)
@@ -82,7 +82,7 @@ class Properties:
 NO_PROPERTIES = Properties()
 
 MOST_USER_PROPERTIES = 1_000
-"""How many user properties one packet of a client may carry."""
+"""The number of user properties that one packet of a client may carry."""
 UNLIMITED = 1 << 62
 _LONGEST_REASON = 1_000  # characters: at most 4,000 bytes, so it always fits its length field
 
@@ -107,9 +107,9 @@ def _write_pair(value: tuple[str, str]) -> bytes:
 
 
 def _write_reason(value: str) -> bytes:
-    """Return words for people: cut, and without what is no Unicode text.
+    """Encode a reason string: truncated, and without characters that UTF-8 cannot encode.
 
-    They quote what a client sent, so nothing in them may make an answer fail.
+    It quotes what a client sent, so nothing in it may make the response fail.
     """
     text = value if len(value) <= _LONGEST_REASON else value[: _LONGEST_REASON - 1] + "…"
     return wire.encode_binary(text.encode(errors="backslashreplace").replace(b"\0", b"\\0"))
@@ -130,7 +130,7 @@ _P = PacketType
 _ACKS = (_P.PUBACK, _P.PUBREC, _P.PUBREL, _P.PUBCOMP, _P.SUBACK, _P.UNSUBACK)
 _ANY = frozenset(PacketType) - {_P.PINGREQ, _P.PINGRESP}
 
-# identifier: name, kind, packets that may carry it, allowed values (None: all)
+# identifier, name, kind, packets that may carry it, allowed values (None: all)
 _TABLE: tuple[tuple[int, str, str, frozenset[PacketType], range | None], ...] = (
     (0x01, "payload_format_indicator", "byte", frozenset({_P.PUBLISH, _P.WILL}), range(2)),
     (0x02, "message_expiry_interval", "four", frozenset({_P.PUBLISH, _P.WILL}), None),
@@ -175,7 +175,7 @@ _TABLE: tuple[tuple[int, str, str, frozenset[PacketType], range | None], ...] = 
     ),
     (0x21, "receive_maximum", "two", frozenset({_P.CONNECT, _P.CONNACK}), range(1, 65_536)),
     (0x22, "topic_alias_maximum", "two", frozenset({_P.CONNECT, _P.CONNACK}), None),
-    # An alias of 0 is a breach with a reason code of its own; the node answers it.
+    # An alias of 0 has a reason code of its own: see `check_topic_alias`.
     (0x23, "topic_alias", "two", frozenset({_P.PUBLISH}), None),
     (0x24, "maximum_qos", "byte", frozenset({_P.CONNACK}), range(2)),
     (0x25, "retain_available", "byte", frozenset({_P.CONNACK}), range(2)),
@@ -205,8 +205,8 @@ def read_properties(
 ) -> tuple[Properties, int]:
     """Return the properties at `position` of a packet of that type, and the position behind.
 
-    Unknown identifiers, properties of other packets, repetitions, values outside their range and
-    more than `most` user properties are refused. O(bytes read).
+    Refuses unknown identifiers, properties of other packets, repetitions, values out of range and
+    more than `most` user properties. O(bytes read).
     """
     length, position = wire.read_variable_integer(data, position, stop)
     behind = position + length
@@ -225,7 +225,7 @@ def read_properties(
                 expected=f"at most {most}",
             )
     for name in found.keys() & _REPEATABLE:
-        found[name] = tuple(found[name])  # grown as a list: a tuple would be copied each time
+        found[name] = tuple(found[name])  # built as a list: appending to a tuple copies it
     return Properties(**found), behind
 
 
@@ -256,7 +256,7 @@ def _read_one(
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """Return the properties with their length in front; O(size)."""
+    """Return the encoded properties with their length in front; O(size) [MQTT-2.2.2-1]."""
     if properties == NO_PROPERTIES:
         return b"\0"
     content = encode_property_content(properties)
@@ -264,7 +264,7 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def encode_property_content(properties: Properties) -> bytes:
-    """Return the properties without the length in front."""
+    """Return the encoded properties without their length."""
     parts: list[bytes] = []
     for identifier, name, kind, _, _ in _TABLE:
         value = getattr(properties, name)
@@ -280,7 +280,7 @@ def encode_property_content(properties: Properties) -> bytes:
 
 
 def check_topic_alias(alias: int, maximum: int) -> None:
-    """Refuse an alias of 0 or above what was announced (3.3.2.3.4)."""
+    """Refuse an alias of 0 [MQTT-3.3.2-8] or above the announced maximum [MQTT-3.3.2-9]."""
     if not 1 <= alias <= maximum:
         raise MqttProtocolError(
             f"topic alias {alias}",

@@ -1,4 +1,4 @@
-"""Reason codes of MQTT 5 (section 2.4) and the return codes of 3.1.1 that stand for them."""
+"""Reason codes of MQTT 5 (section 2.4) and the corresponding return codes of 3.1.1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ReasonCode(IntEnum):
-    """What a packet says about success or failure; from 0x80 on it is a failure."""
+    """The outcome in a packet; from 0x80 on it is a failure."""
 
     SUCCESS = 0x00
     GRANTED_QOS_1 = 0x01
@@ -53,7 +53,7 @@ class ReasonCode(IntEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
 
 
-# CONNACK of 3.1.1 knows five refusals (section 3.2.2.3); the rest close without an answer.
+# CONNACK of 3.1.1 has five refusals (section 3.2.2.3); for others the connection just closes.
 CONNACK_RETURN_CODES: dict[int, int] = {
     ReasonCode.SUCCESS: 0,
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,

@@ -12,13 +12,13 @@ from nearcast.mqtt.reasons import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class SharedFilter:
-    """`$share/group/filter` taken apart; the group is empty where nothing is shared."""
+    """`$share/group/filter` split; the group is empty if the filter is not shared."""
 
     group: str
     topic_filter: str
 
 
-# Control characters and non-characters, which section 1.5.4 lets a receiver refuse.
+# Control characters and non-characters, which a receiver may refuse (section 1.5.4).
 _UNPRINTABLE = re.compile(
     "[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef"
     + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
@@ -27,9 +27,9 @@ _UNPRINTABLE = re.compile(
 
 
 def check_topic_name(name: str, *, max_levels: int = 0, printable: bool = False) -> None:
-    """Refuse what cannot be published to: nothing at all, wildcards, too deep a path.
+    """Refuse a topic name that is empty, has wildcards [MQTT-3.3.2-2], or is too deep.
 
-    With `printable`, control characters as well.
+    With `printable`, control characters are refused as well.
 
     >>> check_topic_name("shops/5th/bakery")
     """
@@ -46,7 +46,7 @@ def check_topic_name(name: str, *, max_levels: int = 0, printable: bool = False)
 
 
 def check_topic_filter(text: str, *, max_levels: int = 0, printable: bool = False) -> None:
-    """Refuse a filter that breaks section 4.7.1; with `printable`, control characters as well.
+    """Refuse a filter that violates section 4.7.1; with `printable`, also control characters.
 
     >>> check_topic_filter("shops/+/bakery/#")
     """
@@ -54,9 +54,9 @@ def check_topic_filter(text: str, *, max_levels: int = 0, printable: bool = Fals
         raise _bad_filter(text, "at least one character")
     levels = text.split("/") if has_wildcard(text) else ()
     for place, level in enumerate(levels):
-        if "#" in level and (level != "#" or place != len(levels) - 1):
+        if "#" in level and (level != "#" or place != len(levels) - 1):  # [MQTT-4.7.1-1]
             raise _bad_filter(text, "# alone, and as the last level")
-        if "+" in level and level != "+":
+        if "+" in level and level != "+":  # [MQTT-4.7.1-2]
             raise _bad_filter(text, "+ as a level of its own")
     _check_depth(text, max_levels, ReasonCode.TOPIC_FILTER_INVALID)
     if printable:
@@ -64,7 +64,9 @@ def check_topic_filter(text: str, *, max_levels: int = 0, printable: bool = Fals
 
 
 def split_shared(text: str) -> SharedFilter:
-    """Take a share group off a filter; check the group's name, not the filter.
+    """Split a share group from a filter; checks the group's name, not the filter.
+
+    See [MQTT-4.8.2-1] and [MQTT-4.8.2-2].
 
     >>> split_shared("$share/g/a/+")
     SharedFilter(group='g', topic_filter='a/+')
@@ -78,7 +80,7 @@ def split_shared(text: str) -> SharedFilter:
 
 
 def has_wildcard(topic_filter: str) -> bool:
-    """Tell whether a checked filter can match more than one topic."""
+    """Return whether a checked filter can match more than one topic."""
     return "+" in topic_filter or "#" in topic_filter
 
 

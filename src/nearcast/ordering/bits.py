@@ -36,27 +36,9 @@ def highest_one(word: int) -> int:
 
 
 @instruction(_COMPILED)
-def load_word(data: Any, at: int) -> int:
-    """Return the eight bytes at a position, lowest first; they must be there."""
-    return int.from_bytes(data[at : at + 8], "little", signed=True)
-
-
-@instruction(_COMPILED)
-def store_word(data: Any, at: int, word: int) -> None:
-    """Write eight bytes at a position, lowest first; there must be room."""
-    data[at : at + 8] = word.to_bytes(8, "little", signed=True)
-
-
-@instruction(_COMPILED)
 def bit_at(number: int) -> int:
     """Return the word whose only one is at a position below 64."""
     return 1 << number if number < _TOP else -1 << _TOP
-
-
-@instruction(_COMPILED)
-def byte_at(byte: int, place: int) -> int:
-    """Return the word whose only byte, at a place below 8, is this one."""
-    return byte << 8 * place if byte < 0x80 or place < 7 else (byte - 0x100) << 56
 
 
 @instruction(_COMPILED)
@@ -66,6 +48,12 @@ def without_lowest(word: int) -> int:
 
 
 @instruction(_COMPILED)
-def as_bytes(state: Any, begin: int, end: int) -> Any:
-    """Return the bytes of some words; who writes to them writes to the words."""
-    return state[begin:end].cast("B")
+def load_word(data: Any, at: int) -> int:
+    """Return the eight bytes at a position, lowest first; they must be there."""
+    return int.from_bytes(data[at : at + 8], "little", signed=True)
+
+
+@instruction(_COMPILED)
+def store_word(data: Any, at: int, word: int) -> None:
+    """Write eight bytes at a position, lowest first; there must be room."""
+    data[at : at + 8] = word.to_bytes(8, "little", signed=True)

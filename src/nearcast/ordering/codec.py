@@ -1,4 +1,4 @@
-"""Bytes for sets, times and rows of control information, read; all four algorithms share them.
+"""Control information, read: kernels that fill a state with what the bytes of a message say.
 
     varint   7 bits a byte, lowest first, the top bit says "more follows"
     set      one byte of form and length, then either the gaps between ascending numbers
@@ -11,15 +11,16 @@
     waits    set of positions among the body's entries, then count and (number, time) of those
              that are in no row of this body
 
-A reader returns the next position, or a negative code of layout.py.
+A reader returns the next position, or a negative code of layout.py; `most` is the highest number
+that a process may have. What is read goes to the M_ scalars, DESTINATIONS, THEIRS and WAITS.
 
-Read next: writing.py, rows.py.
+Read next: sending.py, which writes the same; rows.py.
 """
 
 from __future__ import annotations
 
 from nearcast.kernels import inner
-from nearcast.ordering.bits import bit_at, byte_at, highest_one, load_word, lowest_one
+from nearcast.ordering.bits import bit_at, highest_one, load_word, lowest_one, without_lowest
 from nearcast.ordering.layout import (
     BAD_LENGTH,
     BAD_NUMBER,
@@ -27,26 +28,28 @@ from nearcast.ordering.layout import (
     BAD_SET,
     BAD_WIDTH,
     CAPACITY,
-    DELTA_CAUSAL,
     DESTINATIONS,
     DISORDER,
     GROW,
     HIGHEST_NUMBER,
-    M_ALGORITHM,
+    KIND,
     M_COUNT,
     M_END,
-    M_NEWEST,
     M_OWN,
     M_SENDER,
     M_SENT,
     M_TO,
     M_WAITS,
+    M_WIDTH,
     NEED_CAPACITY,
     NEED_NUMBER,
     NO_DESTINATION,
     NOT_PAST,
+    OTHER_KIND,
     POSITIONS,
     SCRATCH,
+    SPARE,
+    STARTS,
     STRIDE,
     THEIRS,
     TO_ITSELF,
@@ -54,22 +57,20 @@ from nearcast.ordering.layout import (
     TRUNCATED,
     WAITS,
     WORDS,
-    Buffer,
     State,
 )
 
-Bytes = bytes | Buffer
-"""A message, or the same in a cell of holding.py; compiled for each."""
-
-_MORE = 0x80
-_BITS = 0x40
-_LONG = 0x3F
-_OWN_LIFETIME = 0x04
-_TIME_BYTES = 7
+MORE = 0x80
+BITS = 0x40
+LONG = 0x3F
+KINDS = 0x03
+OWN_LIFETIME = 0x04
+NAMED = 0x08
+TIME_BYTES = 7
 
 
 @inner
-def read_varint(data: Bytes, at: int, size: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int, size: int) -> tuple[int, int]:
     """Return (value, next position)."""
     value, shift = 0, 0
     while True:
@@ -86,308 +87,312 @@ def read_varint(data: Bytes, at: int, size: int) -> tuple[int, int]:
 
 
 @inner
-def read_fixed(data: Bytes, at: int, width: int) -> int:
-    """Return a number of at most 7 bytes, lowest first."""
+def read_word(data: bytes, at: int, count: int) -> int:
+    """Return a word of at most 8 bytes, lowest first; they must be there."""
     if at + 8 <= len(data):
-        return load_word(data, at) & ((1 << 8 * width) - 1)
-    value = 0
-    for i in range(width):
-        value |= (data[at + i] & 0xFF) << (8 * i)
-    return value
+        word = load_word(data, at)
+        return word if count == 8 else word & ((1 << 8 * count) - 1)
+    word = 0
+    for i in range(count):
+        word |= (data[at + i] & 0xFF) << 8 * i
+    return word
 
 
 @inner
-def open_set(data: Bytes, at: int, size: int) -> tuple[int, int, int]:
-    """Return (first byte, length, position of what follows)."""
+def read_set(  # noqa: C901, PLR0912 - two forms
+    data: bytes, at: int, size: int, state: State, store: int, words: int
+) -> tuple[int, int, int]:
+    """Write a set to `store`; return (next position, highest number or -1, whether more follows).
+
+    Numbers that `words` cannot hold are not written; the highest one tells.
+    """
     if at >= size:
-        return 0, 0, TRUNCATED
+        return TRUNCATED, -1, 0
     first = data[at] & 0xFF
-    at += 1
-    length = first & _LONG
-    if length == _LONG:
+    length, at, highest = first & LONG, at + 1, -1
+    if length == LONG:
         extra, at = read_varint(data, at, size)
         length += extra
-    if at >= 0 and length > HIGHEST_NUMBER + 1:
-        return 0, 0, BAD_SET
-    if at >= 0 and first & _BITS and at + length > size:
-        return 0, 0, TRUNCATED
-    return first, length, at
-
-
-@inner
-def read_set(  # noqa: C901, PLR0911, PLR0912 - two forms, one of them quick
-    data: Bytes, at: int, size: int, wanted: int, state: State, store: int, words: int
-) -> tuple[int, int, bool]:
-    """Return (next position, highest number or -1, whether `wanted` is in it).
-
-    With `store` ≥ 0 the set is also written there, as far as `words` reach.
-    """
-    first, length, at = open_set(data, at, size)
-    if at < 0:
-        return at, -1, False
-    if store >= 0:
-        for w in range(words):
-            state[store + w] = 0
-    highest, has = -1, False
-    if first & _BITS and 0 < length <= 8 and at + 8 <= len(data):
-        word = load_word(data, at)
-        if length < 8:
-            word &= (1 << 8 * length) - 1
-        if word:
-            highest = highest_one(word)
-        if store >= 0:
-            state[store] = word
-        return at + length, highest, 0 <= wanted <= highest and word >> wanted & 1 == 1
-    if first & _BITS:
+    for w in range(words):
+        state[store + w] = 0
+    if at >= 0 and first & BITS:
         if length > HIGHEST_NUMBER // 8 + 1:
-            return BAD_SET, -1, False
-        for i in range(length):
-            byte = data[at + i] & 0xFF
-            if byte:
-                top = 7
-                while not byte >> top & 1:
-                    top -= 1
-                highest = 8 * i + top
-                if store >= 0 and i >> 3 < words:
-                    state[store + (i >> 3)] |= byte_at(byte, i & 7)
-        if wanted >= 0 and wanted >> 3 < length:
-            has = data[at + (wanted >> 3)] >> (wanted & 7) & 1 == 1
-        return at + length, highest, has
+            return BAD_SET, -1, 0
+        if at + length > size:
+            return TRUNCATED, -1, 0
+        for w in range((length + 7) >> 3):
+            word = read_word(data, at + 8 * w, min(8, length - 8 * w))
+            if word:
+                highest = 64 * w + highest_one(word)
+            if w < words:
+                state[store + w] = word
+        return at + length, highest, first & MORE
     for _ in range(length):
-        if at < size and data[at] & 0xFF < 0x80:
-            gap = data[at] & 0xFF
-            at += 1
-        else:
-            gap, at = read_varint(data, at, size)
-            if at < 0:
-                return at, -1, False
-        if gap > HIGHEST_NUMBER or highest + gap + 1 > HIGHEST_NUMBER:
-            return BAD_NUMBER, -1, False
+        if at < 0:
+            break
+        gap, at = read_varint(data, at, size)
         highest += gap + 1
-        has = has or highest == wanted
-        if store >= 0 and highest >> 6 < words:
+        if gap > HIGHEST_NUMBER or highest > HIGHEST_NUMBER:
+            return BAD_NUMBER, -1, 0
+        if highest >> 6 < words:
             state[store + (highest >> 6)] |= bit_at(highest & 63)
-    return at, highest, has
+    return at, highest, first & MORE
 
 
 @inner
-def read_row(
-    data: Bytes,
-    at: int,
-    size: int,
-    width: int,
-    sent_us: int,
-    sender: int,
-    state: State,
-    store: bool,
-    count: int,
-    most: int,
-) -> tuple[int, int, int]:
-    """Return (next position, entries so far, time of the last); entries go to THEIRS."""
-    window, before = (1 << 8 * width) - 1, -1
+def has(state: State, begin: int, number: int) -> bool:
+    """Say whether a number is in the set at `begin`, which must have room for it."""
+    return bool(state[begin + (number >> 6)] >> (number & 63) & 1)
+
+
+@inner
+def out_of_range(state: State, number: int, most: int) -> int:
+    """Return what is wrong with a number, `GROW` if the state has no room for it, or 0."""
+    if number > most:
+        return BAD_NUMBER
+    if number >= 64 * state[WORDS]:
+        state[NEED_NUMBER] = number
+        return GROW
+    return 0
+
+
+@inner
+def read_head(state: State, data: bytes, size: int, most: int) -> int:
+    """Read what comes before the body."""
+    if size < 2 + TIME_BYTES:
+        return TRUNCATED
+    flags = data[0] & 0xFF
+    state[M_WIDTH] = flags >> 4
+    if flags >> 4 < 2 or flags >> 4 > TIME_BYTES or flags & NAMED:
+        return BAD_WIDTH
+    if flags & KINDS != state[KIND]:
+        return OTHER_KIND
+    state[M_SENDER], at = read_varint(data, 1, size)
+    if at < 0:
+        return at
+    if at + TIME_BYTES > size:
+        return TRUNCATED
+    state[M_SENT], state[M_OWN] = read_word(data, at, TIME_BYTES), 0
+    at += TIME_BYTES
+    if flags & OWN_LIFETIME:
+        state[M_OWN], at = read_varint(data, at, size)
+    return read_destinations(state, data, at, size, most) if at >= 0 else at
+
+
+@inner
+def read_destinations(state: State, data: bytes, at: int, size: int, most: int) -> int:
+    """Read who gets the message, and whom this copy is for."""
+    destinations, sender = state[DESTINATIONS], state[M_SENDER]
+    at, highest, more = read_set(data, at, size, state, destinations, state[WORDS])
+    if at < 0:
+        return at
+    if more:
+        return BAD_SET
+    wrong = out_of_range(state, max(sender, highest), most)
+    if wrong:
+        return wrong
+    if has(state, destinations, sender):
+        return TO_ITSELF
+    state[M_TO], at = read_varint(data, at, size)
+    if at >= 0 and (state[M_TO] > highest or not has(state, destinations, state[M_TO])):
+        return NO_DESTINATION
+    return at
+
+
+@inner
+def read_row(  # noqa: PLR0911 - one exit per complaint
+    state: State, data: bytes, at: int, size: int, sender: int, most: int
+) -> int:
+    """Read what is known of one sender."""
     words, stride, capacity = state[WORDS], state[STRIDE], state[CAPACITY]
-    while True:
+    width, sent_us, before, more = state[M_WIDTH], state[M_SENT], -1, 1
+    while more:
         if at + width >= size:
-            return TRUNCATED, 0, 0
-        time_us = sent_us - ((sent_us - read_fixed(data, at, width)) & window)
+            return TRUNCATED
+        if state[M_COUNT] >= capacity:
+            state[NEED_CAPACITY] = capacity + 1
+            return GROW
+        time_us = read_time(data, at, width, sent_us)
         if time_us <= before:
-            return DISORDER, 0, 0
+            return DISORDER
+        if time_us >= sent_us:
+            return NOT_PAST
+        entry = state[THEIRS] + state[M_COUNT] * stride
+        state[entry], state[entry + 1] = sender, time_us
+        at, highest, more = read_set(data, at + width, size, state, entry + 2, words)
+        if at < 0:
+            return at
+        wrong = out_of_range(state, highest, most)
+        if wrong:
+            return wrong
+        if has(state, entry + 2, sender):
+            return TO_ITSELF
+        state[M_COUNT] += 1
         before = time_us
-        at += width
-        more = data[at] & _MORE
-        keep = -1
-        if store and count < capacity:
-            entry = state[THEIRS] + count * stride
-            state[entry], state[entry + 1] = sender, time_us
-            keep = entry + 2
-        at, highest, itself = read_set(data, at, size, sender, state, keep, words)
-        if at < 0:
-            return at, 0, 0
-        if itself:
-            return TO_ITSELF, 0, 0
-        if highest > most:
-            return BAD_NUMBER, 0, 0
-        if store and highest > state[NEED_NUMBER]:
-            state[NEED_NUMBER] = highest
-        count += 1
-        if not more:
-            return at, count, time_us
+    return at
 
 
 @inner
-def next_in(state: State, begin: int, number: int) -> int:
-    """Return the first member of a set that is not below `number`; there must be one."""
-    at = begin + (number >> 6)
-    word = state[at] & -1 << (number & 63)
-    while word == 0:
-        at += 1
-        word = state[at]
-    return int(64 * (at - begin) + lowest_one(word))
+def read_time(data: bytes, at: int, width: int, sent_us: int) -> int:
+    """Return the latest time up to `sent_us` that has these lowest bytes."""
+    return sent_us - ((sent_us - read_word(data, at, width)) & ((1 << 8 * width) - 1))
 
 
 @inner
-def read_body(
-    data: Bytes, at: int, size: int, width: int, sent_us: int, state: State, store: bool, most: int
-) -> tuple[int, int, int]:
-    """Return (next position, how many entries, time of the newest or -1)."""
-    first, length, begin = open_set(data, at, size)
-    if begin < 0:
-        return begin, 0, 0
-    if first & _MORE or (first & _BITS and length > HIGHEST_NUMBER // 8 + 1):
-        return BAD_SET, 0, 0
+def read_body(state: State, data: bytes, at: int, size: int, most: int) -> int:
+    """Read the set of senders, then their rows."""
     scratch, words = state[SCRATCH], state[WORDS]
-    at, highest, _ = read_set(data, at, size, -1, state, scratch if store else -1, words)
+    state[M_COUNT] = 0
+    at, highest, more = read_set(data, at, size, state, scratch, words)
     if at < 0:
-        return at, 0, 0
-    if highest > most:
-        return BAD_NUMBER, 0, 0
-    if store and highest > state[NEED_NUMBER]:
-        state[NEED_NUMBER] = highest
-    quick = store and highest < 64 * words
-    count, newest, sender, place = 0, -1, -1, begin
-    while sender < highest:
-        if quick:
-            sender = next_in(state, scratch, sender + 1)
-        elif first & _BITS:
-            sender += 1
-            if not data[begin + (sender >> 3)] >> (sender & 7) & 1:
-                continue
-        else:
-            gap, place = read_varint(data, place, size)
-            sender += gap + 1
-        at, count, last = read_row(
-            data, at, size, width, sent_us, sender, state, store, count, most
-        )
-        if at < 0:
-            return at, 0, 0
-        newest = max(newest, last)
-    return at, count, newest
+        return at
+    if more:
+        return BAD_SET
+    wrong = out_of_range(state, highest, most)
+    if wrong:
+        return wrong
+    for w in range(words):
+        word = state[scratch + w]
+        while word:
+            at = read_row(state, data, at, size, 64 * w + lowest_one(word), most)
+            if at < 0:
+                return at
+            word = without_lowest(word)
+    return at
 
 
 @inner
-def read_waits(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
-    data: Bytes,
-    at: int,
-    size: int,
-    width: int,
-    sent_us: int,
-    entries: int,
-    state: State,
-    store: bool,
-    most: int,
-) -> tuple[int, int]:
-    """Return (next position, how many waits); they go to WAITS as (number, time)."""
-    if at < size and data[at] & _MORE:
-        return BAD_SET, 0
-    capacity, stride, count = state[CAPACITY], state[STRIDE], 0
-    keep = state[POSITIONS] if store else -1
-    at, highest, _ = read_set(data, at, size, -1, state, keep, capacity // 64 + 1)
+def read_waits(  # noqa: PLR0911 - one exit per complaint
+    state: State, data: bytes, at: int, size: int, most: int
+) -> int:
+    """Read what the message waits for, as pairs of number and time."""
+    positions, to, end = state[POSITIONS], state[WAITS], state[WAITS] + 2 * state[CAPACITY]
+    at, highest, more = read_set(data, at, size, state, positions, state[CAPACITY] // 64 + 1)
     if at < 0:
-        return at, 0
-    if highest >= entries:
-        return BAD_POSITION, 0
-    if store and highest < capacity:
-        for place in range(highest + 1):
-            if state[keep + (place >> 6)] >> (place & 63) & 1:
-                entry, to = state[THEIRS] + place * stride, state[WAITS] + 2 * count
-                state[to], state[to + 1] = state[entry], state[entry + 1]
-                count += 1
+        return at
+    if more:
+        return BAD_SET
+    if highest >= state[M_COUNT]:
+        return BAD_POSITION
+    for place in range(highest + 1):
+        if has(state, positions, place):
+            entry = state[THEIRS] + place * state[STRIDE]
+            state[to], state[to + 1] = state[entry], state[entry + 1]
+            to += 2
     rest, at = read_varint(data, at, size)
-    window = (1 << 8 * width) - 1
+    width, sent_us = state[M_WIDTH], state[M_SENT]
     for _ in range(rest):
         number, at = read_varint(data, at, size)
         if at < 0:
-            return at, 0
-        if number > most:
-            return BAD_NUMBER, 0
+            return at
         if at + width > size:
-            return TRUNCATED, 0
-        time_us = sent_us - ((sent_us - read_fixed(data, at, width)) & window)
+            return TRUNCATED
+        if to >= end:
+            state[NEED_CAPACITY] = state[CAPACITY] + 1
+            return GROW
+        wrong = out_of_range(state, number, most)
+        if wrong:
+            return wrong
+        state[to], state[to + 1] = number, read_time(data, at, width, sent_us)
+        if state[to + 1] >= sent_us:
+            return NOT_PAST
         at += width
-        if time_us >= sent_us:
-            return NOT_PAST, 0
-        if store:
-            state[NEED_NUMBER] = max(state[NEED_NUMBER], number)
-            if count < capacity:
-                to = state[WAITS] + 2 * count
-                state[to], state[to + 1] = number, time_us
-        count += 1
-    return at, count
+        to += 2
+    state[M_WAITS] = (to - state[WAITS]) // 2
+    return at
 
 
 @inner
-def parse(  # noqa: C901, PLR0911, PLR0912 - one exit per complaint
-    state: State, data: Bytes, begin: int, size: int, store: bool, whole: bool, most: int
-) -> int:
-    """Read the control information between `begin` and `size`; return where it ends.
-
-    `whole`: the payload follows, up to `size`. With `store` the M_ scalars, DESTINATIONS, THEIRS
-    and WAITS are filled; `GROW` if they are too small. Nothing else is changed.
-    """
-    if size < begin + 2 + _TIME_BYTES:
-        return TRUNCATED
-    flags = data[begin] & 0xFF
-    width = flags >> 4
-    if width < 2 or width > _TIME_BYTES or flags & 0x08:
-        return BAD_WIDTH
-    sender, at = read_varint(data, begin + 1, size)
-    if at < 0:
-        return at
-    if sender > most:
-        return BAD_NUMBER
-    if at + _TIME_BYTES > size:
-        return TRUNCATED
-    sent_us = read_fixed(data, at, _TIME_BYTES)
-    at += _TIME_BYTES
-    own_us = 0
-    if flags & _OWN_LIFETIME:
-        own_us, at = read_varint(data, at, size)
-        if at < 0:
-            return at
-    if at < size and data[at] & _MORE:
-        return BAD_SET
-    first = at
-    keep = state[DESTINATIONS] if store else -1
-    at, highest, itself = read_set(data, first, size, sender, state, keep, state[WORDS])
-    if at < 0:
-        return at
-    if itself:
-        return TO_ITSELF
-    if highest > most:
-        return BAD_NUMBER
-    to, at = read_varint(data, at, size)
-    if at < 0:
-        return at
-    if to > HIGHEST_NUMBER:
-        return NO_DESTINATION
-    if store and highest < 64 * state[WORDS]:
-        if to > highest or not state[keep + (to >> 6)] >> (to & 63) & 1:
-            return NO_DESTINATION
-    elif not read_set(data, first, size, to, state, -1, 0)[2]:
-        return NO_DESTINATION
-    if store:
-        state[NEED_NUMBER] = max(sender, highest)
-    at, count, newest = read_body(data, at, size, width, sent_us, state, store, most)
-    if at < 0:
-        return at
-    if newest >= sent_us:
-        return NOT_PAST
-    waits = 0
-    if flags & 3 == DELTA_CAUSAL:
-        at, waits = read_waits(data, at, size, width, sent_us, count, state, store, most)
-        if at < 0:
-            return at
+def read_end(state: State, data: bytes, at: int, size: int, whole: bool) -> int:
+    """Read the length of the payload; `whole`: the payload follows, and nothing else."""
     payload, at = read_varint(data, at, size)
-    if at < 0:
-        return at
-    if whole and at + payload != size:
+    if at >= 0 and whole and at + payload != size:
         return BAD_LENGTH
-    if not store:
-        return at
-    if state[NEED_NUMBER] >= 64 * state[WORDS] or max(count, waits) > state[CAPACITY]:
-        state[NEED_CAPACITY] = max(count, waits)
-        return GROW
-    state[M_SENDER], state[M_SENT], state[M_OWN], state[M_TO] = sender, sent_us, own_us, to
-    state[M_COUNT], state[M_WAITS], state[M_NEWEST] = count, waits, newest
-    state[M_ALGORITHM], state[M_END] = flags & 3, at - begin
+    state[M_END] = at
     return at
+
+
+@inner
+def parse(state: State, data: bytes, whole: bool, most: int) -> int:
+    """Read a message; return where its control information ends."""
+    size = len(data)
+    at = read_head(state, data, size, most)
+    if at >= 0:
+        at = read_body(state, data, at, size, most)
+    if at >= 0:
+        at = read_waits(state, data, at, size, most)
+    return read_end(state, data, at, size, whole) if at >= 0 else at
+
+
+# -- names that the sender numbers otherwise -----------------------------------------------------
+
+
+@inner
+def number_at(numbers: bytes, place: int) -> int:
+    """Return one of several numbers of two bytes each."""
+    return numbers[2 * place] & 0xFF | (numbers[2 * place + 1] & 0xFF) << 8
+
+
+@inner
+def renumber_set(state: State, begin: int, numbers: bytes) -> None:
+    """Replace each number k of a set by the k-th of `numbers`."""
+    words, scratch = state[WORDS], state[SCRATCH]
+    for w in range(words):
+        state[scratch + w] = 0
+    for w in range(words):
+        word = state[begin + w]
+        while word:
+            number = number_at(numbers, 64 * w + lowest_one(word))
+            state[scratch + (number >> 6)] |= bit_at(number & 63)
+            word = without_lowest(word)
+    for w in range(words):
+        state[begin + w] = state[scratch + w]
+
+
+@inner
+def renumber(state: State, numbers: bytes) -> None:
+    """Replace each number k of the message at hand by the k-th of `numbers`, all different."""
+    stride, words = state[STRIDE], state[WORDS]
+    state[M_SENDER] = number_at(numbers, state[M_SENDER])
+    state[M_TO] = number_at(numbers, state[M_TO])
+    renumber_set(state, state[DESTINATIONS], numbers)
+    for wait in range(state[WAITS], state[WAITS] + 2 * state[M_WAITS], 2):
+        state[wait] = number_at(numbers, state[wait])
+    before, end = -1, state[THEIRS] + state[M_COUNT] * stride
+    for entry in range(state[THEIRS], end, stride):
+        renumber_set(state, entry + 2, numbers)
+    for w in range(words):
+        state[state[SCRATCH] + w] = 0
+    for entry in range(state[THEIRS], end, stride):
+        if state[entry] != before:
+            before = state[entry]
+            number = number_at(numbers, before)
+            state[state[SCRATCH] + (number >> 6)] |= bit_at(number & 63)
+            state[state[STARTS] + number] = entry
+    sort_rows(state, end)
+
+
+@inner
+def sort_rows(state: State, end: int) -> None:
+    """Sort THEIRS, up to `end`, by the numbers in SCRATCH; STARTS says where their rows begin.
+
+    What POSITIONS says of them is sorted along: it comes first in WAITS.
+    """
+    stride, words, out, wait = state[STRIDE], state[WORDS], state[SPARE], state[WAITS]
+    for w in range(words):
+        word = state[state[SCRATCH] + w]
+        while word:
+            number = 64 * w + lowest_one(word)
+            word = without_lowest(word)
+            entry = state[state[STARTS] + number]
+            before = state[entry]
+            while entry < end and state[entry] == before:
+                state[out] = number
+                for i in range(1, 2 + words):
+                    state[out + i] = state[entry + i]
+                if has(state, state[POSITIONS], (entry - state[THEIRS]) // stride):
+                    state[wait], state[wait + 1] = number, state[entry + 1]
+                    wait += 2
+                out += stride
+                entry += stride
+    state[THEIRS], state[SPARE] = state[SPARE], state[THEIRS]

@@ -1,10 +1,10 @@
-"""Δ-causal multicast with minimal control information (Jang; section 4 of the paper).
+"""Δ-causal multicast with minimal control information (Jang; paper 2, "Sending").
 
 What a process knows of messages that may not have been delivered everywhere is a row per
 sender: (time, destinations still open). Sending takes the destinations of the new message out
 of all rows, because the new message stands in for the old ones there; what was taken out is
 what the copy for that destination has to wait for (`stand_in` in sending.py). Delivering
-merges the sender's rows, the message itself entered first (`merge_logs` in rows.py).
+merges the sender's rows, the message itself entered first (`absorb` in rows.py).
 
 The last entry of a row stays as a marker when nobody is left in it: it says "of this sender I
 know everything up to here", which lets the merge recognise what the other side has dropped.
@@ -26,8 +26,7 @@ Read next: sending.py, rows.py.
 
 from __future__ import annotations
 
-from nearcast.ordering import layout
-from nearcast.ordering.message import Algorithm, complaint
+from nearcast.ordering import kernels
 from nearcast.ordering.process import CausalProcess
 
 
@@ -47,33 +46,4 @@ class DeltaCausal(CausalProcess):
     [b'who?', b'me']
     """
 
-    algorithm = Algorithm.DELTA_CAUSAL
-
-    # -- a client that moves (trap T2.8) ---------------------------------------------------
-
-    def past(self, now: float) -> bytes:
-        """Return all that is known here, for the process that a client moves to.
-
-        O(n e) bytes. It stays of use for lifetime plus skew.
-        """
-        now = self._float(now)
-        peek = self._peek
-        room = 64 + (peek[layout.COUNT] + 1) * (24 + 8 * peek[layout.WORDS])
-        if room > len(self._out):
-            self._use_bytes(room)
-        return self._view[: self._entries.write_past(self._state, self._out, now)].tobytes()
-
-    def adopt(self, past: bytes, now: float) -> None:
-        """Take over the past of a client that has moved here, before sending on its behalf.
-
-        Messages of that past which are still on their way to us stay known as such, so that
-        whoever hears from us and answers us does not overtake them. Raises
-        `PeerProtocolError` and changes nothing if `past` is damaged or from the future.
-        """
-        now = self._float(now)
-        result = self._entries.adopt(self._state, past, now)
-        while result == layout.GROW:
-            self._make_room(result, now)
-            result = self._entries.adopt(self._state, past, now)
-        if result < 0:
-            raise complaint(result)
+    kernels = staticmethod(kernels.entries)

@@ -1,22 +1,16 @@
 """Numbers for processes, because a set of numbers is one integer.
 
-Small integers are their own numbers. Strings are numbered in the order of the roster, or,
-without one, as they are met; their messages then carry the names along.
+Small integers are their own numbers. Strings are numbered as they are met; their messages carry
+the names along.
 
 Read next: process.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
 
-from nearcast.model.errors import (
-    KeyInUseError,
-    LimitError,
-    MisuseError,
-    PeerProtocolError,
-    UnknownNameError,
-)
+from nearcast.model.errors import LimitError, MisuseError, PeerProtocolError
 from nearcast.ordering.layout import HIGHEST_NUMBER
 
 ProcessId = int | str
@@ -71,55 +65,22 @@ def _read_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Names:
-    """Which processes there are, and their numbers.
+    """Which processes there are, and their numbers. Looking up costs O(1)."""
 
-    `roster` closes the group: whoever is not in it (or admitted later) is unknown. All
-    members must list the same names in the same order. Looking up costs O(1).
-    """
-
-    def __init__(self, own: ProcessId, roster: Iterable[ProcessId] | None) -> None:
+    def __init__(self, own: ProcessId) -> None:
         self._strings = isinstance(own, str)
         self._number: dict[ProcessId, int] = {}
         self.table: tuple[str, ...] = ()
-        self._closed = False
-        self.ever = 0
-        for process in roster or ():
-            self.admit(process)
-        self._closed = roster is not None
+        self.highest = -1
         self.own = self.number(own)
 
-    def members(self) -> dict[ProcessId, int]:
-        """Return the numbers of all who are known."""
-        return dict(self._number)
-
-    def replace_members(self, members: dict[ProcessId, int], table: tuple[str, ...]) -> None:
-        """Know exactly these, as another process with our id did."""
-        self._number = dict(members)
-        self.table = table
-        self.ever = sum(1 << number for number in {*members.values(), *range(len(table))})
-
-    @property
-    def closed(self) -> bool:
-        """Whether only members of a roster may be named."""
-        return self._closed
-
     def number(self, process: ProcessId) -> int:
-        """Return the number of a process; in an open group it may be new."""
+        """Return the number of a process, which may be new."""
         known = self._number.get(process)
         if known is not None and isinstance(process, str) == self._strings:
             return known
-        self._check_kind(process)
-        if self._closed:
-            raise UnknownNameError(
-                f"process {process!r}", expected="a member", todo="Admit it to the group first."
-            )
+        self.check(process)
         return self._allot(process)
-
-    def check(self, process: ProcessId) -> None:
-        """Raise what `number` would raise; allot nothing."""
-        self._check_kind(process)
-        if self._closed and process not in self._number:
-            self.number(process)
 
     def numbers(self, processes: set[ProcessId]) -> list[int]:
         """Return the numbers of several; if one is refused, none is added."""
@@ -128,36 +89,23 @@ class Names:
             return [number[process] for process in processes]
         except KeyError:
             for process in processes:
-                self._check_kind(process)
+                self.check(process)
             return [self.number(process) for process in sorted(processes, key=str)]
 
     def known(self, process: ProcessId) -> int | None:
-        """Return the number of a process if it is (still) known."""
+        """Return the number of a process if it is known."""
         return self._number.get(process)
 
-    def admit(self, process: ProcessId) -> int:
-        """Add a member; the order of admission must be the same everywhere."""
-        self._check_kind(process)
-        if process in self._number:
-            raise KeyInUseError(f"process {process!r}", where="roster", expected="a new one")
-        return self._allot(process)
-
-    def drop(self, process: ProcessId) -> None:
-        """Make a member of a closed group unknown. Its number is not used again."""
-        if self._closed and self._number.pop(process, None) is None:
-            raise UnknownNameError(f"process {process!r}", expected="a member")
-
-    def translation(self, names: tuple[str, ...]) -> list[int] | None:
-        """Return our numbers for another's `names`, or None if one of them is unknown."""
+    def translation(self, names: tuple[str, ...]) -> bytes | None:
+        """Return our numbers for another's `names`, two bytes each; None if there is no room."""
         if not self._strings or not names:
-            return None
-        if self._closed and not all(name in self._number for name in names):
             return None
         if len(set(names) | set(self.table)) > HIGHEST_NUMBER + 1:
             return None
-        return [self.number(name) for name in names]
+        return array("H", [self.number(name) for name in names]).tobytes()
 
-    def _check_kind(self, process: ProcessId) -> None:
+    def check(self, process: ProcessId) -> None:
+        """Raise if a process cannot be one; allot nothing."""
         if self._strings:
             if not isinstance(process, str) or not process:
                 raise MisuseError(f"process {process!r}", expected="a name, as all the others")
@@ -171,10 +119,7 @@ class Names:
         if number > HIGHEST_NUMBER:
             raise LimitError(f"{number + 1} names", expected=f"at most {HIGHEST_NUMBER + 1}")
         if isinstance(process, str):
-            if process in self.table:  # admitted again
-                number = self.table.index(process)
-            else:
-                self.table = (*self.table, process)
+            self.table = (*self.table, process)
         self._number[process] = number
-        self.ever |= 1 << number
+        self.highest = max(self.highest, number)
         return number

@@ -1,4 +1,4 @@
-"""What the four algorithms have in common for their user: calls, checks, waiting, releasing.
+"""A process for its user: calls, checks, outputs.
 
 What a copy carries, what a delivery teaches and what has to wait is decided by kernels over one
 flat array (layout.py); this file checks what comes in, and turns numbers into messages.
@@ -16,39 +16,26 @@ Read next: delta_causal.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from operator import gt
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import numpy as np
 
 from nearcast.kernels import is_switched, on_switch
-from nearcast.model.errors import MisuseError, OutOfRangeError, PeerProtocolError
-from nearcast.ordering import kernels, layout, snapshots
-from nearcast.ordering.account import write_account
+from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.ordering import layout
 from nearcast.ordering.clocks import LAST_INSTANT_S, MICROSECONDS, duration_us, time_width
-from nearcast.ordering.layout import (
-    DELIVERED_NOW,
-    FIRST_REASON,
-    HIGHEST_NUMBER,
-    HOLD,
-    M_END,
-    NEXT_WAKE,
-    OUT_COLUMNS,
-    OUTPUTS,
-    SERIAL,
-    State,
-)
+from nearcast.ordering.kernels import Entries
+from nearcast.ordering.layout import DELIVERED_NOW, FIRST_REASON, HOLD, RELEASED_OTHERS, State
 from nearcast.ordering.message import (
-    NAMED,
-    Algorithm,
-    Counters,
+    CausalCounters,
+    CausalMessage,
     Deliver,
     Discard,
-    Message,
+    DiscardReason,
     Output,
-    Reason,
     complaint,
 )
 from nearcast.ordering.names import Names, ProcessId
@@ -56,13 +43,8 @@ from nearcast.ordering.names import Names, ProcessId
 DEFAULT_SKEW_S: Final = 0.01
 """What synchronised clocks on the Internet may differ (paper, section 2.2: 5 to 10 ms)."""
 
-_REASONS: Final = tuple(Reason)
-_NEEDS: Final = (
-    layout.NEED_NUMBER,
-    layout.NEED_CAPACITY,
-    layout.NEED_HELD,
-    layout.NEED_CELL,
-)
+_REASONS: Final = tuple(DiscardReason)
+_NEEDS: Final = (layout.NEED_NUMBER, layout.NEED_CAPACITY, layout.NEED_HELD, layout.NEED_CELL)
 _ROOMS: Final = (layout.CAPACITY, layout.HELD_ROOM, layout.CELL)
 _new = tuple.__new__  # half the time of the class's own, and most of a send is making copies
 
@@ -82,37 +64,33 @@ class CausalProcess:
 
     Complexity: n senders alive within the lifetime, e entries known of each (1 to 2 in
     practice), f destinations, w words of 64 bits per set: `send` O(n e w f) at worst,
-    `receive` O(n e w); memory O(n e w + held messages).
+    `receive` O(n e w); memory O((1 + held messages) n e w).
     """
 
-    algorithm: ClassVar[Algorithm]
+    kernels: ClassVar[Callable[[], Entries]]
+    kind: ClassVar[int] = 0
+    """Of the control information, as in the first byte of a message."""
+    sets: ClassVar[int] = 2
+    """How many sets an entry has: its destinations, and who knows its row."""
 
     def __init__(
-        self,
-        process: ProcessId,
-        lifetime: float,
-        *,
-        skew: float = DEFAULT_SKEW_S,
-        processes: Iterable[ProcessId] | None = None,
+        self, process: ProcessId, lifetime: float, *, skew: float = DEFAULT_SKEW_S
     ) -> None:
         lifetime_us = duration_us(lifetime, "lifetime", least_us=1)
         skew_us = duration_us(skew, "skew", least_us=0)
-        self._names = Names(process, processes)
+        self._names = Names(process)
         self.process = process
-        state = layout.new_state(self.algorithm)
+        state = layout.new_state(sets=self.sets)
         state[layout.LIFETIME], state[layout.SKEW] = lifetime_us, skew_us
         state[layout.KEEP] = lifetime_us + skew_us
         state[layout.WIDTH] = time_width(lifetime_us + 3 * skew_us)
-        state[layout.ME] = self._names.own
-        state[layout.CLOSED] = self._names.closed
+        state[layout.ME], state[layout.KIND] = self._names.own, self.kind
         self._lifetime_us = lifetime_us
-        self._offsets: dict[ProcessId, float] = {}
-        self._held: dict[int, Message] = {}
-        self._ever = 0
-        self._take_entries()
+        self._held: dict[int, CausalMessage] = {}
+        self._take_kernels()
         self._use(state)
         self._use_bytes(1024)
-        self._note_names()
+        self._make_room_for_names()
 
     @property
     def lifetime(self) -> float:
@@ -120,11 +98,11 @@ class CausalProcess:
         return self._lifetime_us / MICROSECONDS
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> CausalCounters:
         """What has happened so far."""
         peek = self._peek
         discarded = {r: peek[layout.N_DISCARDED + i] for i, r in enumerate(_REASONS)}
-        return Counters(
+        return CausalCounters(
             peek[layout.N_SENT],
             peek[layout.N_DELIVERED],
             peek[layout.N_HELD],
@@ -147,11 +125,6 @@ class CausalProcess:
         """Memory of tables and buffers; it follows the most that was ever alive at once."""
         return self._state.nbytes + len(self._out)
 
-    @property
-    def offsets(self) -> dict[ProcessId, float]:
-        """The clock offsets that were measured, in seconds, by process."""
-        return dict(self._offsets)
-
     # -- sending ---------------------------------------------------------------------------
 
     def send(
@@ -161,7 +134,7 @@ class CausalProcess:
         now: float,
         *,
         lifetime: float | None = None,
-    ) -> dict[ProcessId, Message]:
+    ) -> dict[ProcessId, CausalMessage]:
         """Return one copy for each destination.
 
         `lifetime` may be shorter than the group's: the message is then discarded at its end
@@ -180,184 +153,104 @@ class CausalProcess:
             copies = self._send(self._state, self._out, wire, own_us, len(payload), now)
         return self._copies(numbers, payload)
 
-    def _copies(self, numbers: list[int], payload: bytes) -> dict[ProcessId, Message]:
+    def _copies(self, numbers: list[int], payload: bytes) -> dict[ProcessId, CausalMessage]:
         """Cut what the kernel wrote into messages."""
         table, first = self._names.table, self._peek[layout.STARTS]
         starts = self._peek[first : first + len(numbers) + 1].tolist()
         offset = starts[0]
         written = self._view[offset : starts[-1]].tobytes()
         numbers.sort()
-        copies: dict[ProcessId, Message] = {}
+        copies: dict[ProcessId, CausalMessage] = {}
         begin = 0
         for number, start in zip(numbers, starts[1:], strict=True):
             end = start - offset
             copies[table[number] if table else number] = _new(
-                Message, (written[begin:end], end - begin, payload, table)
+                CausalMessage, (written[begin:end], end - begin, payload, table)
             )
             begin = end
         return copies
 
     # -- receiving -------------------------------------------------------------------------
 
-    def receive(self, message: Message | bytes, now: float) -> list[Output]:
+    def receive(self, message: CausalMessage | bytes, now: float) -> list[Output]:
         """Return what is to be delivered or discarded now that `message` has arrived.
 
         Bytes are judged and received in one step; `PeerProtocolError` if they are no message.
         """
-        if not isinstance(message, Message):
-            return self._receive_bytes(_bytes_of(message), now)
-        names = self._names.table
+        names, numbers, whole = self._names.table, b"", False
+        if not isinstance(message, CausalMessage):
+            message, whole = self._whole(message)
         if message.names is not names and message.names != names:
-            return self._receive_renumbered(message, now)
+            theirs = self._names.translation(message.names)
+            if theirs is None:
+                return [*self.advance(now), self._discard(message, DiscardReason.UNKNOWN_PROCESS)]
+            self._make_room_for_names()
+            numbers = theirs
         if type(now) is not float:
             now = float(now)
-        result = self._receive(self._state, message.data, now, False, HIGHEST_NUMBER)
-        if result == DELIVERED_NOW:
+        result = self._receive(self._state, message.data, numbers, now, whole)
+        if result == DELIVERED_NOW and not whole:
             return [_new(Deliver, (message,))]
-        while result < 0:
-            self._make_room(result, now)
-            result = self._receive(self._state, message.data, now, False, HIGHEST_NUMBER)
-        return self._said(result, message, now)
-
-    def _receive_bytes(self, data: bytes, now: float) -> list[Output]:
-        names = self._names.table
-        if names and (not data or data[0] & NAMED or not self._names.closed):
-            return self.receive(Message.decode(data), now)
-        if type(now) is not float:
-            now = float(now)
-        most = len(names) - 1 if names else HIGHEST_NUMBER
-        result = self._receive(self._state, data, now, True, most)
-        while result < 0:
-            self._make_room(result, now)
-            result = self._receive(self._state, data, now, True, most)
-        if result == OUTPUTS:
-            outputs: list[Output] = []
-            self._collect(outputs, (data,), now)
-            return outputs
-        message: Message = _new(Message, (data, self._peek[M_END], None, names))
-        return [_new(Deliver, (message,))] if not result else self._said(result, message, now)
-
-    def receive_many(self, messages: Sequence[bytes], now: float) -> list[Output]:
-        """Receive all that is at hand, in this order; in one step, unless processes have names.
-
-        As `receive`, but what is no message is discarded as malformed and counted, so that one
-        damaged message does not keep the others.
-        """
-        now = self._float(now)
-        if self._names.table:
-            return [output for data in messages for output in self._receive_or_discard(data, now)]
-        messages = [_bytes_of(one) for one in messages]
-        data = b"".join(messages)
-        lengths = array("I", map(len, messages)).tobytes()
         outputs: list[Output] = []
-        done = begin = 0
-        while done < len(messages):
-            result = self._receive_many(
-                self._state, data, lengths, done, begin, now, HIGHEST_NUMBER
-            )
-            if result < 0:
-                self._make_room(result, now)
-                continue
-            begin += sum(map(len, messages[done:result])) if result < len(messages) else 0
-            done = result
-            self._collect(outputs, messages, now)
-        return outputs
-
-    def _receive_or_discard(self, data: bytes, now: float) -> list[Output]:
-        try:
-            return self.receive(data, now)
-        except PeerProtocolError:
-            return [self._discard(Message(data, 0, None, ()), Reason.MALFORMED)]
-
-    def _receive_renumbered(self, message: Message, now: float) -> list[Output]:
-        """Receive from one who numbers the names otherwise."""
-        now = self._float(now)
-        renumbered = self._renumbered(message)
-        if renumbered is not None:
-            return self.receive(renumbered, now)
-        return [*self.advance(now), self._discard(message, Reason.UNKNOWN_PROCESS)]
-
-    def _said(self, result: int, message: Message, now: float) -> list[Output]:
-        """Return outputs for what the kernel said of one arrival."""
-        outputs: list[Output] = []
-        if result == OUTPUTS:
-            self._collect(outputs, (message,), now)
-        elif result == HOLD:
-            self._held[self._peek[SERIAL]] = message
-        elif result == DELIVERED_NOW:
-            outputs.append(_new(Deliver, (message,)))
-        else:
-            outputs.append(Discard(message, _REASONS[result - FIRST_REASON]))
-        return outputs
-
-    def _collect(
-        self, outputs: list[Output], arrived: Sequence[Message | bytes], now: float
-    ) -> None:
-        """Turn what the kernel told in OUTS into outputs; go on if it stalled for want of room."""
-        peek, held, names = self._peek, self._held, self._names.table
-        begin = peek[layout.OUTS]
-        told = peek[begin : begin + peek[layout.N_OUT] * OUT_COLUMNS].tolist()
-        for at in range(0, len(told), OUT_COLUMNS):
-            place, serial, result, end = told[at : at + OUT_COLUMNS]
-            if place < 0:
-                message = held.pop(serial)
+        while result < 0:
+            if result == layout.DUE:
+                outputs += self.advance(now)
             else:
-                one = arrived[place]
-                message = (
-                    one if isinstance(one, Message) else _new(Message, (one, end, None, names))
-                )
+                self._make_room(result, now)
+            result = self._receive(self._state, message.data, numbers, now, whole)
+        if whole:
+            message = _new(CausalMessage, (message.data, self._peek[layout.M_END], None, names))
+        return self._told(outputs, result, message, now)
+
+    def _whole(self, data: bytes) -> tuple[CausalMessage, bool]:
+        """Return a message of these bytes, and whether it is still to be judged."""
+        data = _bytes_of(data)
+        if self._names.table:
+            return CausalMessage.decode(data), False
+        return _new(CausalMessage, (data, len(data), None, ())), True
+
+    def _told(
+        self, outputs: list[Output], result: int, message: CausalMessage, now: float
+    ) -> list[Output]:
+        """Return outputs with what the kernel said of an arrival, and of what it released."""
+        if result == HOLD:
+            self._held[self._peek[layout.SERIAL]] = message
+        elif result >= FIRST_REASON:
+            outputs.append(Discard(message, _REASONS[result - FIRST_REASON]))
+        else:
+            outputs.append(_new(Deliver, (message,)))
+        return self._released(outputs, now) if result == RELEASED_OTHERS else outputs
+
+    def _released(self, outputs: list[Output], now: float) -> list[Output]:
+        """Return outputs with what OUTS tells; go on if the kernel stalled for want of room."""
+        peek, begin = self._peek, self._peek[layout.OUTS]
+        told = peek[begin : begin + peek[layout.N_OUT] * layout.OUT_COLUMNS].tolist()
+        for serial, result in zip(told[::2], told[1::2], strict=True):
+            message = self._held.pop(serial)
             if result == DELIVERED_NOW:
                 outputs.append(_new(Deliver, (message,)))
-            elif result == HOLD:
-                held[serial] = message
             else:
                 outputs.append(Discard(message, _REASONS[result - FIRST_REASON]))
         if peek[layout.STALLED]:
             self._make_room(layout.GROW, now)
             outputs += self.advance(now)
+        return outputs
 
     def advance(self, now: float) -> list[Output]:
         """Return what is to be delivered or discarded because time has passed."""
         now = self._float(now)
         self._advance(self._state, now)
-        outputs: list[Output] = []
-        if self._peek[layout.N_OUT] or self._peek[layout.STALLED]:
-            self._collect(outputs, (), now)
-        return outputs
+        return self._released([], now)
 
     def wake_at(self) -> float | None:
         """Return when `advance` will next have something to say, if nothing arrives."""
-        return self._peek[NEXT_WAKE] / MICROSECONDS if self._held else None
+        return self._peek[layout.NEXT_WAKE] / MICROSECONDS if self._held else None
 
-    def _discard(self, message: Message, reason: Reason) -> Discard:
+    def _discard(self, message: CausalMessage, reason: DiscardReason) -> Discard:
         self._peek[layout.N_DISCARDED + _REASONS.index(reason)] += 1
         return Discard(message, reason)
 
-    # -- a restart, a takeover -------------------------------------------------------------
-
-    def snapshot(self) -> bytes:
-        """Return all that this process knows and holds, for `restore`. O(memory).
-
-        It must be the last state before the process stops: others rely on what a process has
-        told them, so one that goes back to an older state breaks order until lifetime and
-        skew have passed.
-        """
-        return snapshots.written(self)
-
-    @classmethod
-    def restore(cls, snapshot: bytes) -> Self:
-        """Return the process that `snapshot` was taken of, here or elsewhere.
-
-        Call `advance` next. `PeerProtocolError` if the bytes are damaged, or of another kind.
-        """
-        return snapshots.restored(cls, snapshot)
-
     # -- membership and clocks -------------------------------------------------------------
-
-    def admit(self, process: ProcessId) -> None:
-        """Add a member to a closed group. All members must admit in the same order."""
-        self._names.admit(process)
-        self._note_names()
 
     def forget(self, process: ProcessId) -> None:
         """Take a process that has left out of all destination sets (trap T2.5).
@@ -368,23 +261,19 @@ class CausalProcess:
         if process == self.process:
             raise MisuseError(f"process {process!r} itself", expected="another one")
         number = self._names.known(process)
-        self._names.drop(process)
-        self._offsets.pop(process, None)
         if number is not None:
-            self._entries.strip(self._state, number)
+            layout.strip(self._state, number)
 
     def observe_offset(self, process: ProcessId, offset: float, *, error: float = 0.0) -> bool:
         """Note how far another's clock was measured to be ahead; say whether that is allowed.
 
         What is certainly a larger difference than `skew`, the measurement being true to within
-        `error`, is counted as a violation. Stamps are never corrected
-        by it: two processes would then disagree about one message's deadline. `offset_of` in
-        clocks.py computes it from one question and its answer.
+        `error`, is counted as a violation. Stamps are never corrected by it: two processes would
+        then disagree about one message's deadline.
         """
         if not (isfinite(offset) and 0 <= error < inf):
             raise OutOfRangeError(f"{offset} ± {error}", where="offset", expected="seconds")
         self._names.check(process)
-        self._offsets[process] = offset
         allowed = (abs(offset) - error) * MICROSECONDS <= self._peek[layout.SKEW]
         if not allowed:
             self._peek[layout.N_SKEW] += 1
@@ -400,8 +289,7 @@ class CausalProcess:
         if self.process in wanted:
             raise MisuseError("the sender itself", where="destinations", expected="only others")
         numbers = self._names.numbers(wanted)
-        if self._names.ever != self._ever:
-            self._note_names()
+        self._make_room_for_names()
         return numbers
 
     def _own_lifetime_us(self, lifetime: float) -> int:
@@ -425,12 +313,11 @@ class CausalProcess:
         last = self._peek[layout.NOW] / MICROSECONDS
         return MisuseError(f"now = {now}", expected=f"at least {last}, the last one")
 
-    def _take_entries(self) -> None:
+    def _take_kernels(self) -> None:
         """Call kernels as they are now: in Python, until they are compiled."""
-        self._entries = entries = kernels.entries()
-        self._send, self._receive, self._receive_many, self._advance = entries[:4]
+        self._send, self._receive, self._advance = type(self).kernels()
         if not is_switched():
-            on_switch(self._take_entries)
+            on_switch(self._take_kernels)
 
     def _use(self, state: State) -> None:
         self._state = state
@@ -454,23 +341,9 @@ class CausalProcess:
         if peek[layout.NEED_BYTES] > len(self._out):
             self._use_bytes(peek[layout.NEED_BYTES])
 
-    def _note_names(self) -> None:
-        """Let the kernels know who has ever been a member."""
-        self._ever = ever = self._names.ever
-        highest = ever.bit_length() - 1
-        if highest >= 64 * self._peek[layout.WORDS]:
-            self._use(layout.grown(self._state, highest, 0))
-        layout.set_words(self._state, self._peek[layout.EVER], ever)
-
-    def _renumbered(self, message: Message) -> Message | None:
-        """Return the message in our numbers, or None if it names somebody unknown."""
-        ours = self._names.translation(message.names)
-        if ours is None:
-            return None
-        self._note_names()
-        payload = message.payload
-        data = write_account(message.account().renumbered(ours), len(payload))
-        return Message(data, len(data), payload, self._names.table)
+    def _make_room_for_names(self) -> None:
+        if self._names.highest >= 64 * self._peek[layout.WORDS]:
+            self._use(layout.grown(self._state, self._names.highest, 0))
 
 
 def _bytes_of(payload: object) -> bytes:

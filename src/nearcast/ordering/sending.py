@@ -1,10 +1,7 @@
 """What a copy carries: kernels that write one copy of control information per destination.
 
-Row bytes are made once; a copy is put together from them. Δ-causal leaves out, for each
-destination, the rows that it knows; Kshemkalyani–Singhal writes anew, for each destination,
-the rows in which it is left to wait; the other two carry one body for all.
-
-Nothing is changed before all copies are written.
+The bytes of a row are made once; a copy is put together from them. It leaves out the rows that its
+destination knows. Nothing is changed before all copies are written. codec.py explains the forms.
 
 Read next: kernels.py.
 """
@@ -12,23 +9,31 @@ Read next: kernels.py.
 from __future__ import annotations
 
 from nearcast.kernels import inner
-from nearcast.ordering.bits import bit_at, load_word, lowest_one, store_word, without_lowest
+from nearcast.ordering.bits import (
+    bit_at,
+    highest_one,
+    load_word,
+    lowest_one,
+    ones,
+    store_word,
+    without_lowest,
+)
+from nearcast.ordering.codec import BITS, LONG, MORE, OWN_LIFETIME, TIME_BYTES
 from nearcast.ordering.layout import (
-    ALGORITHM,
     CAPACITY,
     COUNT,
-    DELTA_CAUSAL,
     DESTINATIONS,
     GROW,
     HIT_COLUMNS,
     HITS,
     KEEP,
-    KSHEMKALYANI_SINGHAL,
+    KIND,
+    M_OWN,
+    M_SENDER,
     M_SENT,
     ME,
     NEED_BYTES,
     POSITIONS,
-    PRAKASH_RAYNAL_SINGHAL,
     ROW_COLUMNS,
     ROWS,
     SCRATCH,
@@ -42,24 +47,120 @@ from nearcast.ordering.layout import (
     Buffer,
     State,
 )
-from nearcast.ordering.rows import drop_dead, is_empty, note_send, row_end, swap
-from nearcast.ordering.writing import (
-    most_bytes,
-    put_entry,
-    put_fixed,
-    put_head,
-    put_row,
-    put_set,
-    put_table,
-    put_varint,
-)
+from nearcast.ordering.rows import is_empty, row_end
 
-_MORE = 0x80
+# -- forms ---------------------------------------------------------------------------------------
+
+
+@inner
+def put_varint(out: Buffer, at: int, value: int) -> int:
+    """Write a number in groups of seven bits; return the next position."""
+    while value >= 0x80:
+        out[at] = value & 0x7F | 0x80
+        value >>= 7
+        at += 1
+    out[at] = value
+    return at + 1
+
+
+@inner
+def put_fixed(out: Buffer, at: int, value: int, width: int) -> int:
+    """Write the lowest `width` bytes of a number; return the next position."""
+    for i in range(width):
+        out[at + i] = value >> (8 * i) & 0xFF
+    return at + width
+
+
+@inner
+def put_length(out: Buffer, at: int, length: int, form: int) -> int:
+    """Write the first byte of a set, and more if it is long."""
+    if length < LONG:
+        out[at] = form | length
+        return at + 1
+    out[at] = form | LONG
+    return put_varint(out, at + 1, length - LONG)
+
+
+@inner
+def put_set(out: Buffer, at: int, state: State, begin: int, words: int) -> int:
+    """Write a set as gaps or as bits, whichever is smaller."""
+    count, top = 0, -1
+    for w in range(words):
+        word = state[begin + w]
+        if word:
+            count += ones(word)
+            top = w
+    if count == 0:
+        out[at] = 0
+        return at + 1
+    length = 8 * top + (highest_one(state[begin + top]) >> 3) + 1
+    if count == 1 or count < length:
+        after, last = put_length(out, at, count, 0), -1
+        start = after
+        for w in range(top + 1):
+            word = state[begin + w]
+            while word:
+                number = 64 * w + lowest_one(word)
+                word = without_lowest(word)
+                after = put_varint(out, after, number - last - 1)
+                last = number
+        if after - start < length or count == 1:
+            return after
+    at = put_length(out, at, length, BITS)
+    for i in range(length):
+        out[at + i] = state[begin + (i >> 3)] >> (8 * (i & 7)) & 0xFF
+    return at + length
+
+
+@inner
+def put_row(out: Buffer, at: int, state: State, begin: int, end: int) -> int:
+    """Write the entries from `begin` to `end`, which are positions in the state."""
+    stride, words, width, before = state[STRIDE], state[WORDS], state[WIDTH], -1
+    for entry in range(begin, end, stride):
+        if before >= 0:
+            out[before] |= MORE
+        before = put_fixed(out, at, state[entry + 1], width)
+        at = put_set(out, before, state, entry + 2, words)
+    return at
+
+
+@inner
+def put_head(out: Buffer, at: int, state: State) -> int:
+    """Write what comes before the destination, from the M_ scalars and DESTINATIONS."""
+    own_us = state[M_OWN]
+    out[at] = state[KIND] | state[WIDTH] << 4 | (OWN_LIFETIME if own_us else 0)
+    at = put_varint(out, at + 1, state[M_SENDER])
+    at = put_fixed(out, at, state[M_SENT], TIME_BYTES)
+    if own_us:
+        at = put_varint(out, at, own_us)
+    return put_set(out, at, state, state[DESTINATIONS], state[WORDS])
+
+
+@inner
+def copy_bytes(out: Buffer, at: int, begin: int, end: int) -> int:
+    """Copy what was written before; return the next position.
+
+    Eight bytes at a time: up to seven too many, which what comes next overwrites.
+    """
+    for i in range(0, end - begin, 8):
+        store_word(out, at + i, load_word(out, begin + i))
+    return at + end - begin
+
+
+@inner
+def most_bytes(state: State) -> int:
+    """Return what one copy takes at most."""
+    a_set, entries = 3 + 8 * state[WORDS], state[COUNT]
+    most: int = 64 + 2 * a_set + entries * (a_set + 2 * TIME_BYTES + 4)
+    return most
+
+
+# -- copies --------------------------------------------------------------------------------------
 
 
 @inner
 def stand_in(state: State, now_us: int) -> tuple[int, int]:
-    """Write to SPARE the rows without DESTINATIONS (sending steps 1 to 3).
+    """Write to SPARE the rows without DESTINATIONS (paper 2, sending, steps 1 to 3).
 
     Return (rows, hits): what was taken out is in HITS, and ROWS says where each row lies.
     """
@@ -94,33 +195,21 @@ def stand_in(state: State, now_us: int) -> tuple[int, int]:
         if out > start:
             row = state[ROWS] + rows * ROW_COLUMNS
             state[row], state[row + 1], state[row + 2] = state[begin], start, out
-            state[row + 5], state[row + 6] = begin, after
             rows += 1
         begin = after
     return rows, hits
 
 
 @inner
-def put_rows(out: Buffer, state: State, rows: int, width: int) -> int:
+def put_rows(out: Buffer, state: State, rows: int) -> int:
     """Write each row's bytes once, at the front of `out`; return where they end."""
     at = 0
     for r in range(rows):
         row = state[ROWS] + r * ROW_COLUMNS
         state[row + 3] = at
-        at = put_row(out, at, state, state[row + 1], state[row + 2], width)
+        at = put_row(out, at, state, state[row + 1], state[row + 2])
         state[row + 4] = at
     return at
-
-
-@inner
-def copy_bytes(out: Buffer, at: int, begin: int, end: int) -> int:
-    """Copy what was written before; return the next position.
-
-    Eight bytes at a time: up to seven too many, which what comes next overwrites.
-    """
-    for i in range(0, end - begin, 8):
-        store_word(out, at + i, load_word(out, begin + i))
-    return at + end - begin
 
 
 @inner
@@ -141,21 +230,21 @@ def put_news(out: Buffer, at: int, state: State, rows: int, to: int) -> int:
         last = end - stride
         told = state[row] != me and state[last + 2 + words + word] >> bit & 1
         if told or (last == begin and is_empty(state, last + 2, words)):
-            state[row + 7] = -1
+            state[row + 5] = -1
         else:
-            state[row + 7] = place
+            state[row + 5] = place
             place += (end - begin) // stride
             state[scratch + (state[row] >> 6)] |= bit_at(state[row] & 63)
     at = put_set(out, at, state, scratch, words)
     for r in range(rows):
         row = state[ROWS] + r * ROW_COLUMNS
-        if state[row + 7] >= 0:
+        if state[row + 5] >= 0:
             at = copy_bytes(out, at, state[row + 3], state[row + 4])
     return at
 
 
 @inner
-def put_waits(out: Buffer, at: int, state: State, hits: int, to: int, width: int) -> int:
+def put_waits(out: Buffer, at: int, state: State, hits: int, to: int) -> int:
     """Write what the copy for `to` waits for: places in the body, or number and time."""
     stride, words, positions = state[STRIDE], state[WORDS], state[POSITIONS]
     many = state[CAPACITY] // 64 + 1
@@ -166,8 +255,8 @@ def put_waits(out: Buffer, at: int, state: State, hits: int, to: int, width: int
         hit = state[HITS] + h * (HIT_COLUMNS + words)
         if state[hit + HIT_COLUMNS + word] >> bit & 1:
             row = state[ROWS] + state[hit + 2] * ROW_COLUMNS
-            if state[hit + 3] >= 0 and state[row + 7] >= 0:
-                place = state[row + 7] + (state[hit + 3] - state[row + 1]) // stride
+            if state[hit + 3] >= 0 and state[row + 5] >= 0:
+                place = state[row + 5] + (state[hit + 3] - state[row + 1]) // stride
                 state[positions + (place >> 6)] |= bit_at(place & 63)
             else:
                 rest += 1
@@ -178,48 +267,10 @@ def put_waits(out: Buffer, at: int, state: State, hits: int, to: int, width: int
         hit = state[HITS] + h * (HIT_COLUMNS + words)
         if state[hit + HIT_COLUMNS + word] >> bit & 1:
             row = state[ROWS] + state[hit + 2] * ROW_COLUMNS
-            if state[hit + 3] < 0 or state[row + 7] < 0:
+            if state[hit + 3] < 0 or state[row + 5] < 0:
                 at = put_varint(out, at, state[hit])
-                at = put_fixed(out, at, state[hit + 1], width)
+                at = put_fixed(out, at, state[hit + 1], state[WIDTH])
     return at
-
-
-@inner
-def put_log(out: Buffer, at: int, state: State, rows: int, to: int, width: int, now_us: int) -> int:
-    """Write Kshemkalyani and Singhal's log for one destination, which alone is left to wait."""
-    stride, words, scratch = state[STRIDE], state[WORDS], state[SCRATCH]
-    dead_us, word, bit = now_us - state[KEEP], to >> 6, bit_at(to & 63)
-    for r in range(rows):
-        row = state[ROWS] + r * ROW_COLUMNS
-        waits = False
-        for entry in range(state[row + 5], state[row + 6], stride):
-            waits = waits or (state[entry + 2 + word] & bit != 0 and state[entry + 1] >= dead_us)
-        if not waits:
-            at = copy_bytes(out, at, state[row + 3], state[row + 4])
-            continue
-        before = -1
-        for entry in range(state[row + 5], state[row + 6], stride):
-            for w in range(words):
-                state[scratch + w] = state[entry + 2 + w] & ~state[state[DESTINATIONS] + w]
-            state[scratch + word] |= state[entry + 2 + word] & bit
-            filled = not is_empty(state, scratch, words)
-            if state[entry + 1] >= dead_us and (filled or entry + stride == state[row + 6]):
-                if before >= 0:
-                    out[before] |= _MORE
-                at, before = put_entry(out, at, state, state[entry + 1], scratch, words, width)
-    return at
-
-
-@inner
-def put_senders(out: Buffer, at: int, state: State, rows: int) -> int:
-    """Write the set of all rows' senders."""
-    words, scratch = state[WORDS], state[SCRATCH]
-    for w in range(words):
-        state[scratch + w] = 0
-    for r in range(rows):
-        number = state[state[ROWS] + r * ROW_COLUMNS]
-        state[scratch + (number >> 6)] |= bit_at(number & 63)
-    return put_set(out, at, state, scratch, words)
 
 
 @inner
@@ -228,23 +279,13 @@ def compose(state: State, out: Buffer, payload: int, now_us: int) -> int:
 
     The copies come in ascending order of their destinations.
     """
-    algorithm, width, room = state[ALGORITHM], state[WIDTH], len(out)
-    a_copy = most_bytes(state, state[COUNT])
+    room, a_copy = len(out), most_bytes(state)
     state[NEED_BYTES] = 4 * a_copy
     if room < 4 * a_copy:
         return GROW
-    rows, hits, body, body_end = 0, 0, 0, 0
-    if algorithm in (DELTA_CAUSAL, KSHEMKALYANI_SINGHAL):
-        rows, hits = stand_in(state, now_us)
-        at = put_rows(out, state, rows, width)
-        if algorithm == KSHEMKALYANI_SINGHAL:
-            body = at
-            at = body_end = put_senders(out, at, state, rows)
-    else:
-        drop_dead(state, now_us)
-        at = body_end = put_table(out, 0, state, state[TABLE], state[COUNT], width)
-    head = at
-    head_end = at = put_head(out, at, state, width)
+    rows, hits = stand_in(state, now_us)
+    head = put_rows(out, state, rows)
+    head_end = at = put_head(out, head, state)
     copies = 0
     for w in range(state[WORDS]):
         word = state[state[DESTINATIONS] + w]
@@ -257,31 +298,13 @@ def compose(state: State, out: Buffer, payload: int, now_us: int) -> int:
             state[state[STARTS] + copies] = at
             copies += 1
             at = put_varint(out, copy_bytes(out, at, head, head_end), to)
-            if algorithm == DELTA_CAUSAL:
-                at = put_news(out, at, state, rows, to)
-                at = put_waits(out, at, state, hits, to, width)
-            else:
-                at = copy_bytes(out, at, body, body_end)
-                if algorithm == KSHEMKALYANI_SINGHAL:
-                    at = put_log(out, at, state, rows, to, width, now_us)
+            at = put_news(out, at, state, rows, to)
+            at = put_waits(out, at, state, hits, to)
             at = put_varint(out, at, payload)
     state[state[STARTS] + copies] = at
-    note(state, rows)
+    note_told(state, rows)
+    enter_own(state, rows)
     return copies
-
-
-@inner
-def note(state: State, rows: int) -> None:
-    """Note that the copies are on their way (sending step 5)."""
-    algorithm = state[ALGORITHM]
-    if algorithm in (DELTA_CAUSAL, KSHEMKALYANI_SINGHAL):
-        if algorithm == DELTA_CAUSAL:
-            note_told(state, rows)
-        enter_own(state, rows)
-        return
-    if algorithm == PRAKASH_RAYNAL_SINGHAL:
-        take_out(state)
-    note_send(state, state[ME], state[M_SENT], -1)
 
 
 @inner
@@ -297,7 +320,7 @@ def note_told(state: State, rows: int) -> None:
 
 @inner
 def enter_own(state: State, rows: int) -> None:
-    """Enter our own send into SPARE, where it is known to nobody yet; then swap."""
+    """Enter our own send into SPARE, known to nobody yet; then SPARE is the table (step 5)."""
     stride, words, me, spare = state[STRIDE], state[WORDS], state[ME], state[SPARE]
     end = state[state[ROWS] + (rows - 1) * ROW_COLUMNS + 2] if rows else spare
     place = end
@@ -315,17 +338,5 @@ def enter_own(state: State, rows: int) -> None:
         state[place + 2 + w] = state[state[DESTINATIONS] + w]
     for i in range(2 + words, stride):
         state[place + i] = 0
-    swap(state, end)
-
-
-@inner
-def take_out(state: State) -> None:
-    """Take DESTINATIONS out of all rows of Prakash, Raynal and Singhal."""
-    stride, words, table = state[STRIDE], state[WORDS], state[TABLE]
-    out = table
-    for entry in range(table, table + state[COUNT] * stride, stride):
-        for w in range(words):
-            state[out + 2 + w] = state[entry + 2 + w] & ~state[state[DESTINATIONS] + w]
-        state[out], state[out + 1] = state[entry], state[entry + 1]
-        out += 0 if is_empty(state, out + 2, words) else stride
-    state[COUNT] = (out - table) // stride
+    state[COUNT] = (end - spare) // stride
+    state[TABLE], state[SPARE] = spare, state[TABLE]

@@ -1,14 +1,14 @@
 """The content overlay: peers in an R-tree of their own subscriptions (paper 3).
 
-What it does: `Peer` joins, subscribes, changes, leaves and publishes by messages alone, knows its
-neighbours only, and repairs the tree after crashes and partitions. `elect` and its costs choose who
-relays for whom; `summarise` turns a node's many subscriptions into few boxes, `Cover` keeps such a
-summary while they come and go; `OneHopPeer` is the simple alternative that it is compared with;
-`violations` checks a whole tree at once.
+A `Peer` joins, subscribes, changes, leaves and publishes by messages alone, knows only its
+neighbours, and repairs the tree after crashes and partitions. `elect` and its cost functions choose
+which peer relays for which; `summarise` turns a node's many subscriptions into few boxes, and
+`Cover` maintains such a summary as subscriptions are added and removed. `OneHopPeer` is the simple
+alternative that it is compared with; `violations` checks a whole tree at once.
 
-What it will not do: send anything itself, read a clock, draw unseeded random numbers, know what
-runs it, or make up for events that the network lost. An event that is under way while its branch of
-the tree is being rebuilt may be missed; later ones are not.
+It does not send anything itself, read a clock, draw unseeded random numbers, know its runtime, or
+recover events that the network lost. An event in flight while its branch of the tree is rebuilt may
+be missed; later ones are not.
 
 Read next: `bounds.py`, `election.py`, then `messages.py`.
 """
@@ -17,9 +17,9 @@ from nearcast.overlay.bounds import Bounds, Extent
 from nearcast.overlay.cover import Cover
 from nearcast.overlay.density import Density, GridDensity, MarginalDensity, UniformDensity
 from nearcast.overlay.election import Costs, Method, elect, exact_cost, paper_cost
-from nearcast.overlay.events import Batch, Event
+from nearcast.overlay.events import EventBatch, OverlayEvent
 from nearcast.overlay.invariants import violations
-from nearcast.overlay.messages import Address, Delivery, Envelope, Output, size_bytes
+from nearcast.overlay.messages import Address, Envelope, EventDelivery, Output, size_bytes
 from nearcast.overlay.onehop import OneHopEnvelope, OneHopPeer
 from nearcast.overlay.peer import Peer
 from nearcast.overlay.settings import Climb, Placement, Settings
@@ -28,15 +28,14 @@ from nearcast.overlay.summary import FalsePositives, Summary, count_false_positi
 
 __all__ = [
     "Address",
-    "Batch",
     "Bounds",
     "Climb",
     "Costs",
     "Cover",
-    "Delivery",
     "Density",
     "Envelope",
-    "Event",
+    "EventBatch",
+    "EventDelivery",
     "Extent",
     "FalsePositives",
     "GridDensity",
@@ -45,6 +44,7 @@ __all__ = [
     "OneHopEnvelope",
     "OneHopPeer",
     "Output",
+    "OverlayEvent",
     "Peer",
     "Placement",
     "Settings",

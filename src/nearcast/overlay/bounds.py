@@ -1,8 +1,8 @@
 """Boxes as plain closed float tuples, and the extent of the space in which they lie.
 
 A box is `(lows, highs)`, both ends included, as the indexes take it. A side from -inf to +inf is an
-attribute left out. A side with `low == high` is an equality: it has no volume, so volumes use a
-floor of `FLOOR` of the attribute's range per side; equalities can then still be compared.
+unconstrained attribute. A side with `low == high` is an equality: it has no volume, so volumes use
+a floor of `FLOOR` of the attribute's range per side; equalities can then still be compared.
 
 Read next: `density.py`.
 """
@@ -21,7 +21,7 @@ Corner: TypeAlias = tuple[float, ...]
 Bounds: TypeAlias = tuple[Corner, Corner]
 
 FLOOR = 2.0**-12
-"""The narrowest a side counts in a volume, as part of its attribute's range."""
+"""The narrowest width of a side in a volume, as a share of its attribute's range."""
 
 
 def union(a: Bounds, b: Bounds) -> Bounds:
@@ -44,9 +44,9 @@ def intersection(a: Bounds, b: Bounds) -> Bounds | None:
 
 
 def overlap(a: Bounds, b: Bounds) -> Bounds | None:
-    """Return the intersection, or None where two boxes only touch: events there are no share.
+    """Return the intersection, or None where two boxes only touch: no events are shared there.
 
-    A side without width does not touch but lie within.
+    A side without width does not touch the other; it lies within it.
     """
     both = intersection(a, b)
     if both is None:
@@ -58,7 +58,7 @@ def overlap(a: Bounds, b: Bounds) -> Bounds | None:
 
 
 def intersects(a: Bounds, b: Bounds) -> bool:
-    """Say whether the two share a point; O(n)."""
+    """Return whether two boxes share a point; O(n)."""
     for low, high, other_low, other_high in zip(a[0], a[1], b[0], b[1], strict=True):
         if low > other_high or other_low > high:
             return False
@@ -66,7 +66,7 @@ def intersects(a: Bounds, b: Bounds) -> bool:
 
 
 def covers(outer: Bounds, inner: Bounds) -> bool:
-    """Say whether every point of `inner` lies in `outer`; O(n)."""
+    """Return whether every point of `inner` lies in `outer`; O(n)."""
     for low, high, other_low, other_high in zip(*outer, *inner, strict=True):
         if other_low < low or other_high > high:
             return False
@@ -75,7 +75,7 @@ def covers(outer: Bounds, inner: Bounds) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The ranges of a space's attributes; what every peer of an overlay knows (paper, S_c).
+    """The ranges of a space's attributes; known to every peer (paper 3, S_c).
 
     >>> extent = Extent((0.0, 0.0), (1000.0, 1000.0))
     >>> extent.volume(((0.0, 0.0), (500.0, 100.0)))
@@ -105,7 +105,7 @@ class Extent:
         return len(self.lows)
 
     def volume(self, box: Bounds) -> float:
-        """Return the part of the space that the box fills, each side floored at `FLOOR`; O(n)."""
+        """Return the share of the space that the box fills, each side at least `FLOOR`; O(n)."""
         product = 1.0
         for low, high, least, most, width in zip(
             box[0], box[1], self.lows, self.highs, self._widths, strict=True
@@ -117,7 +117,7 @@ class Extent:
         return product
 
     def margin(self, box: Bounds) -> float:
-        """Return the sum of the box's sides, each as part of its attribute's range; O(n)."""
+        """Return the sum of the box's sides, each as a share of its attribute's range; O(n)."""
         total = 0.0
         for low, high, least, most, width in zip(
             box[0], box[1], self.lows, self.highs, self._widths, strict=True
@@ -126,7 +126,7 @@ class Extent:
         return total
 
     def enlargement(self, box: Bounds, newcomer: Bounds) -> tuple[float, float]:
-        """Return by how much `box` grows, in volume and then in margin, to take `newcomer` in.
+        """Return the growth of `box`, in volume and then in margin, when it includes `newcomer`.
 
         The margin decides where volumes cannot: among boxes without volume.
         """
@@ -139,7 +139,7 @@ class Extent:
         )
 
     def checked(self, lows: Sequence[float], highs: Sequence[float], *, where: str) -> Bounds:
-        """Return the box, or refuse it: NaN, wrong length, low above high, outside the space."""
+        """Return the box; raise for NaN, wrong length, low above high, or outside the space."""
         n = self.dimensions
         if len(lows) != n or len(highs) != n:
             raise MisuseError(
@@ -160,7 +160,7 @@ class Extent:
         return box
 
     def is_sound(self, box: object) -> bool:
-        """Say whether something that another peer sent is a box of this space."""
+        """Return whether an object received from another peer is a box of this space."""
         try:
             self.checked(box[0], box[1], where="a peer's box")  # type: ignore[index]
         except (TypeError, ValueError, LookupError):

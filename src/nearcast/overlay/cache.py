@@ -1,13 +1,14 @@
 """A cache at branching peers for identical events (claim C3.5).
 
-A branching peer that passes an event to a member whose box contains it may do so in vain: nobody
-below wants it. With a cache, the member says so (`Barren`), and the next event with the very same
-values is spared the way. The saving costs a message for every first event in vain, so it pays only
-if events repeat.
+A branching peer may forward an event in vain to a member whose box contains it: no subscription
+below wants it. With a cache, the member answers `Barren`, and the next event with exactly the same
+values is not forwarded. Each first event in vain costs one more message, so the cache pays only if
+events repeat.
 
-What nobody wanted, somebody may want after the next join: every join comes down from the root, so
-each host on its way forgets (`joining.forget_barren`), and the number in `asks` makes answers to
-earlier questions void. A group that changes in any other way starts with an empty cache.
+A later join may bring a subscription that wants such an event. Every join comes down from the root,
+so each host on its way drops its cache (`joining.forget_barren`), and the number in `asks`
+invalidates answers to earlier questions. A group that changes in any other way starts with an empty
+cache.
 
 Read next: `routing.py`.
 """
@@ -19,20 +20,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.overlay.bounds import Bounds
-from nearcast.overlay.events import Batch, hits
+from nearcast.overlay.events import EventBatch, hits
 from nearcast.overlay.messages import Address, Barren, Instant
 
 if TYPE_CHECKING:
     from nearcast.overlay.seat import Seat
 
 
-def values_of(batch: Batch, place: int) -> Bounds:
-    """Return what makes two events identical: their values."""
+def values_of(batch: EventBatch, place: int) -> Bounds:
+    """Return the values of an event; events with equal values are identical to the cache."""
     return tuple(batch.lows[place].tolist()), tuple(batch.highs[place].tolist())
 
 
-def without_barren(seat: Seat, to: Address, batch: Batch) -> tuple[Batch | None, int]:
-    """Return the events that somebody behind `to` may want, and the number to ask under."""
+def without_barren(seat: Seat, to: Address, batch: EventBatch) -> tuple[EventBatch | None, int]:
+    """Return the events that may be wanted behind `to`, and the number to ask under."""
     asks = seat.asks.setdefault(to, 0)
     known = seat.barren.get(to)
     if not known:
@@ -44,8 +45,8 @@ def without_barren(seat: Seat, to: Address, batch: Batch) -> tuple[Batch | None,
     return (batch.take(np.array(kept, dtype=np.int64)) if kept else None), asks
 
 
-def note_barren(seat: Seat, sender: Address, batch: Batch, asks: int) -> None:
-    """Tell the sender which of its events nobody wanted here or, as far as known, below."""
+def note_barren(seat: Seat, sender: Address, batch: EventBatch, asks: int) -> None:
+    """Report to the sender which of its events nobody wanted here or, as far as known, below."""
     branches = seat.branches
     if branches is None:
         return
@@ -65,7 +66,7 @@ def note_barren(seat: Seat, sender: Address, batch: Batch, asks: int) -> None:
 
 
 def on_barren(seat: Seat, sender: Address, message: Barren, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
-    """Remember what nobody behind a member wanted; the oldest is forgotten first."""
+    """Remember events that nobody behind a member wanted; the oldest are dropped first."""
     if seat.asks.get(sender) != message.asks:
         return
     known = seat.barren.setdefault(sender, {})

@@ -1,10 +1,10 @@
-"""A summary that follows its subscriptions: few boxes around many that come and go.
+"""A summary maintained under changes: few boxes around many that are added and removed.
 
-`summarise` makes a summary once, of all boxes. A broker node's clients subscribe and leave all the
-time; `Cover` changes as they do, with bounded work a change, and says which boxes of the summary
-came and went, so that only those need to be told.
+`summarise` makes a summary once, of all boxes. A broker's clients subscribe and unsubscribe all the
+time; `Cover` changes with them, with bounded work per change, and reports which boxes of the
+summary were added and removed, so that only those need to be sent.
 
-Read next: `onehop.py`, and `nearcast.network.summaries`, where nodes tell each other.
+Read next: `onehop.py`, and `nearcast.cluster.filter_aggregation`, where nodes exchange summaries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nearcast.overlay.bounds import FLOOR, Bounds, Extent, overlap, union, union
 from nearcast.overlay.density import Density, UniformDensity
 
 MOST_BOXES = 1_024
-"""So many boxes a summary has at most; beyond that they are merged more loosely than asked."""
+"""The most boxes of a summary; beyond that they are merged more loosely than asked."""
 SLICE = 16
-"""So many subscriptions are put anew in one call, when a box has become too loose."""
-_CLOSE = 4  # so many neighbours are looked at closely
-_SMALL = 32  # a box around so few is fitted anew whenever one of them goes
-_WORN = 2.0  # a box that is so many times looser than it may be is made anew
-_FAINT = 1e-3  # what volume counts beside counted events: it decides where nothing was counted
+"""The most subscriptions that one call places again, when a box has become too loose."""
+_CLOSE = 4  # how many candidate groups are compared exactly
+_SMALL = 32  # a box around at most this many is fitted again whenever one of them is removed
+_WORN = 2.0  # a box this many times looser than allowed is dissolved
+_FAINT = 1e-3  # weight of volume beside counted events: it decides where nothing was counted
 
 Floats = NDArray[np.float64]
 
@@ -37,31 +37,31 @@ class _Member:
     group: _Group
     count: int
     share: float
-    """By so much it added to what its group covers."""
+    """How much it added to the covered weight of its group."""
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
     box: Bounds
     row: int = -1
-    """Its place in the arrays; -1: it takes nobody in, because it is being dissolved."""
+    """Its row in the arrays; -1: it accepts no box, because it is being dissolved."""
     covered: float = 0.0
-    """At least so much is covered by its members."""
+    """A lower bound of the weight that its members cover."""
     limit: float = 1.0
-    """How much larger than that it was allowed to be."""
+    """How much larger than `covered` the box was allowed to be."""
     members: dict[Bounds, _Member] = field(default_factory=dict)
 
 
 class Cover:
-    """Boxes around all that were added and not removed; each box counts as often as it was added.
+    """Boxes around all boxes added and not removed; each counts as often as it was added.
 
-    A box that comes goes into a group that covers it; else into the one that becomes the least
-    loose by it, if E(group) ≤ (1 + looseness) · E(what its members cover); else into one of its
-    own. E is volume, or events where a density is given. When boxes go, groups shrink; one that has
-    become twice as loose as allowed is dissolved and its members are put anew, `SLICE` a call.
+    A new box goes into a group that covers it; else into the one that becomes the least
+    loose by it, if E(group) ≤ (1 + looseness) · E(union of its members); else into a new
+    one. E is volume, or events where a density is given. When boxes go, groups shrink; one that has
+    become twice as loose as allowed is dissolved and its members placed again, `SLICE` per call.
 
-    Contract: `boxes` cover everything at any moment. While nothing has been removed and fewer than
-    `most` groups are there, each obeys the looseness. A call that raises has changed nothing.
+    Contract: `boxes` cover everything at any moment. While nothing was removed and there are
+    fewer than `most` groups, each obeys the looseness. A call that raises has changed nothing.
 
     Complexity: `add` and `remove` O(SLICE · most · n) at worst, usually O(most · n) in NumPy;
     memory O(distinct boxes).
@@ -103,19 +103,19 @@ class Cover:
 
     @property
     def boxes(self) -> Iterator[Bounds]:
-        """Yield the boxes of the summary; some may be the same."""
+        """Yield the boxes of the summary; some may be equal."""
         for group in (*self._groups, *self._worn):
             yield group.box
 
     @property
     def is_settled(self) -> bool:
-        """Say whether `tidy` has nothing to do."""
+        """Return whether `tidy` has nothing to do."""
         return not self._worn
 
     # --- changes --------------------------------------------------------------------------
 
     def add(self, box: Bounds) -> None:
-        """Cover a box too."""
+        """Add a box."""
         box = self._extent.checked(*box, where="a subscription's box")
         member = self._members.get(box)
         if member is not None:
@@ -124,7 +124,7 @@ class Cover:
             self._place(box, 1)
 
     def remove(self, box: Bounds) -> None:
-        """Cover a box once less."""
+        """Remove one occurrence of a box."""
         member = self._members.get(box)
         if member is None:
             raise KeyMissingError(f"the box {box}", where="Cover", expected="one that was added")
@@ -141,7 +141,7 @@ class Cover:
         self.tidy()
 
     def tidy(self) -> None:
-        """Put up to `SLICE` members of dissolved groups anew."""
+        """Place up to `SLICE` members of dissolved groups again."""
         for _ in range(SLICE):
             if not self._worn:
                 return
@@ -152,7 +152,7 @@ class Cover:
             self._place(box, member.count)
 
     def take_changes(self) -> dict[Bounds, int]:
-        """Return how many boxes of each kind came (above 0) or went since the last call."""
+        """Return the net additions of each box since the last call; below 0: removed."""
         changes, self._changes = self._changes, {}
         return {box: count for box, count in changes.items() if count}
 
@@ -177,7 +177,7 @@ class Cover:
         return self._groups[int(rows[self._volumes[rows].argmin()])]
 
     def _joined(self, box: Bounds) -> _Group | None:
-        """Return the group that takes the box in with the least waste; None: it needs its own."""
+        """Return the group that includes the box with the least waste; None: it needs a new one."""
         count = len(self._groups)
         if not count:
             return None
@@ -225,7 +225,7 @@ class Cover:
     # --- groups ---------------------------------------------------------------------------
 
     def _look_at(self, group: _Group) -> None:
-        """Fit a group that has lost a member, or begin to dissolve it."""
+        """Fit a group that has lost a member, or start to dissolve it."""
         if len(group.members) <= _SMALL:
             self._reshape(group, union_of(group.members))
         if self._looseness(group.box, group.covered) > _WORN * group.limit:
@@ -251,7 +251,7 @@ class Cover:
         self._volumes[group.row] = self._extent.volume(group.box)
 
     def _grow(self) -> None:
-        """Make room for twice as many groups."""
+        """Double the room for groups."""
         more = max(8, len(self._volumes))
         wider = np.zeros((more, self._extent.dimensions))
         self._lows = np.concatenate((self._lows, wider))
@@ -271,7 +271,7 @@ class Cover:
 
 
 def _least(values: Floats, count: int) -> list[int]:
-    """Return the places of the least values, the least first."""
+    """Return the positions of the smallest values, the smallest first."""
     places = np.arange(len(values))
     if len(values) > count:
         places = np.argpartition(values, count)[:count]

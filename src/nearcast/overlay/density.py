@@ -1,7 +1,7 @@
 """E(x): how many events fall into a box (paper 3, "Tree"; trap T3.5).
 
-Volume assumes that events are spread evenly. Where events were counted, a histogram says better.
-Every density has a `kind`, so that a result can say which one was used.
+Volume assumes that events are spread evenly. Where events were counted, a histogram is better.
+Every density has a `kind`, so that a result can name the one it used.
 
 Read next: `election.py`.
 """
@@ -23,7 +23,7 @@ MOST_CELLS = 4_000_000
 
 
 class Density(Protocol):
-    """E(x). Larger boxes never hold fewer events: `a` within `b` implies E(a) ≤ E(b)."""
+    """The function E(x). It is monotonic: `a` within `b` implies E(a) ≤ E(b)."""
 
     kind: str
 
@@ -146,12 +146,12 @@ class MarginalDensity:
 
 
 def _below(column: list[float], value: float) -> int:
-    """Return how many are strictly below."""
+    """Return how many values are strictly below."""
     return bisect_right(column, np.nextafter(value, -np.inf))
 
 
 def _widened(extent: Extent, box: Bounds) -> list[tuple[float, float]]:
-    """Return the sides, those narrower than the floor widened to it around their middle."""
+    """Return the sides; those narrower than the floor are widened to it around their middle."""
     sides = []
     for low, high, least, most in zip(*box, extent.lows, extent.highs, strict=True):
         start, end = max(low, least), min(high, most)

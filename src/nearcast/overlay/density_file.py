@@ -1,4 +1,4 @@
-"""E(x) from a file: what `nearcast pipeline histogram` counted in a node's own event log.
+"""E(x) from a file: the counts of `nearcast pipeline histogram` from a node's event log.
 
     {"format": "nearcast-density", "format_version": 1,
      "space": "shops", "attributes": ["price", "kind"],
@@ -27,8 +27,8 @@ FORMAT, FORMAT_VERSION = "nearcast-density", 1
 def read_density(text: str, space: Space, *, where: str) -> Density:
     """Return the density of a space's events; O(size of the text).
 
-    Raises FileFormatError where it is damaged, of another version, or of another space: one whose
-    attributes or their ranges have changed since.
+    Raises FileFormatError where the text is damaged, of another version, or of another space: one
+    whose attributes or their ranges have changed since.
     """
     content = content_of(text, where=where)
     try:
@@ -43,7 +43,7 @@ def read_density(text: str, space: Space, *, where: str) -> Density:
 
 
 def content_of(text: str, *, where: str, todo: str = "") -> dict[str, Any]:
-    """Return what such a file says, if it is one, and of this version."""
+    """Return the content of a density file; FileFormatError for other files and versions."""
     try:
         content = json.loads(text)
     except ValueError as problem:

@@ -1,7 +1,7 @@
-"""Who becomes the parent of a group (paper 3, "Tree", equation 4; trap T3.8).
+"""Elections: which member becomes the parent of a group (paper 3, "Tree", equation 4; trap T3.8).
 
-A group's parent receives every event for the group and forwards it. What it receives without
-wanting it, and what it forwards, is overhead. With R the cost to receive and F to forward:
+A group's parent receives every event for the group and forwards it. Events that it receives
+without wanting them, and forwarding, are overhead. With R the cost to receive and F to forward:
 
     paper   (R + F) Σ E(Sᵢ) − R Σ E(S₁ ∩ Sᵢ)          i ≥ 2; charges R once per *member*
     exact   R (E(∪ S) − E(S₁)) + F Σ E(Sᵢ)            charges R once per *event*
@@ -36,14 +36,14 @@ class Method(Enum):
     LARGEST = "LVS"
     CHEAPEST = "CES"
     EXACT = "exact"
-    """The member with the most events of its own, by whatever density there is."""
+    """The member with the most events of its own, by the density in use."""
     MEASURED = "measured"
-    """EXACT, and from time to time again by the events that were really passed on."""
+    """As EXACT, and elected again from time to time by the events actually forwarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What receiving (R) and forwarding (F) one event cost; the paper gives no values."""
+    """The costs of receiving (R) and forwarding (F) one event; the paper gives no values."""
 
     receive: float = 1.0
     forward: float = 1.0
@@ -97,10 +97,10 @@ def expected_in_union(boxes: Sequence[Bounds], expected: Expected) -> float:
 
 
 def candidates_after_join(boxes: Sequence[Bounds], incumbent: int, newcomer: int) -> list[int]:
-    """Return who can win by the paper's cost once `newcomer` is in, if `incumbent` won before.
+    """Return the members that can win by the paper's cost once `newcomer` is in.
 
-    The newcomer adds the same amount to everyone's cost and takes some off only where it overlaps
-    (paper 3, "Joining").
+    `incumbent` won before. The newcomer adds the same amount to every member's cost and takes some
+    off only where it overlaps (paper 3, "Joining").
     """
     return [
         place
@@ -120,11 +120,11 @@ def elect(
     newcomer: int | None = None,
     random: Random | None = None,
 ) -> int:
-    """Return the place of the elected member; ties go to the incumbent, then to the first.
+    """Return the position of the elected member; ties go to the incumbent, then to the first.
 
-    `newcomer` says that the incumbent had won before it came: only those who can win are computed.
-    Under RANDOM, the incumbent then gives way with probability 1/m, so that every member is parent
-    with equal probability however the group grew.
+    With `newcomer`, the incumbent had won before the newcomer joined: only members that can win are
+    computed. Under RANDOM, the incumbent then gives way with probability 1/m, so that every member
+    is parent with equal probability however the group grew.
     """
     places: Iterable[int] = range(len(boxes))
     if method is Method.RANDOM:

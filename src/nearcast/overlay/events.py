@@ -1,7 +1,7 @@
-"""Events in batches, and the compiled question which branches of a peer each event concerns.
+"""Events in batches, and the kernel that finds which branches of a peer each event concerns.
 
-An event is a point, or a box where values are missing. Events that take the same way in the same
-instant travel as one `Batch`: flat arrays, so that one compiled call answers for all of them.
+An event is a point, or a box where values are missing. Events that go the same way at the same
+instant travel as one `EventBatch`: flat arrays, so that one compiled call handles all of them.
 
 Read next: `messages.py`.
 """
@@ -23,10 +23,10 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class OverlayEvent:
     """One published event. A missing value is the side (-inf, +inf): all values (paper 3).
 
-    `event_id` is unique among the events under way; equal ids are one event.
+    `event_id` is unique among the events in flight; equal ids are one event.
     """
 
     event_id: Hashable
@@ -35,14 +35,16 @@ class Event:
     payload: bytes = b""
 
     @classmethod
-    def point(cls, event_id: Hashable, values: Iterable[float], payload: bytes = b"") -> Event:
+    def point(
+        cls, event_id: Hashable, values: Iterable[float], payload: bytes = b""
+    ) -> OverlayEvent:
         """Return an event with a value for every attribute."""
         corner = tuple(map(float, values))
         return cls(event_id, corner, corner, payload)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class EventBatch:
     """Some events as arrays: row i of `lows` and `highs` is the event `ids[i]`."""
 
     ids: tuple[Hashable, ...]
@@ -56,8 +58,8 @@ class Batch:
         return len(self.ids)
 
     @classmethod
-    def of(cls, events: Sequence[Event], dimensions: int) -> Batch:
-        """Return the events as a batch; NaN, low above high and wrong lengths are refused."""
+    def of(cls, events: Sequence[OverlayEvent], dimensions: int) -> EventBatch:
+        """Return the events as a batch; raise for NaN, low above high and wrong lengths."""
         for event in events:
             _check(event, dimensions)
         return cls(
@@ -68,11 +70,11 @@ class Batch:
             np.zeros(len(events), dtype=np.int64),
         )
 
-    def take(self, places: Ints) -> Batch:
-        """Return some of the events; O(len(places))."""
+    def take(self, places: Ints) -> EventBatch:
+        """Return the events at some positions; O(len(places))."""
         listed = places.tolist()
         ids, payloads = self.ids, self.payloads
-        return Batch(
+        return EventBatch(
             tuple([ids[i] for i in listed]),
             self.lows[places],
             self.highs[places],
@@ -80,19 +82,19 @@ class Batch:
             self.hops[places],
         )
 
-    def sent(self) -> Batch:
+    def sent(self) -> EventBatch:
         """Return the same events one hop further."""
-        return Batch(self.ids, self.lows, self.highs, self.payloads, self.hops + 1)
+        return EventBatch(self.ids, self.lows, self.highs, self.payloads, self.hops + 1)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[OverlayEvent]:
         """Return the events one by one."""
         for event_id, low, high, payload in zip(
             self.ids, self.lows.tolist(), self.highs.tolist(), self.payloads, strict=True
         ):
-            yield Event(event_id, tuple(low), tuple(high), payload)
+            yield OverlayEvent(event_id, tuple(low), tuple(high), payload)
 
 
-def _check(event: Event, dimensions: int) -> None:
+def _check(event: OverlayEvent, dimensions: int) -> None:
     if len(event.lows) != dimensions or len(event.highs) != dimensions:
         raise MisuseError(
             f"{len(event.lows)} values", where="an event", expected=f"{dimensions}, one each"
@@ -104,11 +106,11 @@ def _check(event: Event, dimensions: int) -> None:
             )
 
 
-def together(batches: Sequence[Batch]) -> Batch:
+def together(batches: Sequence[EventBatch]) -> EventBatch:
     """Return all events of the batches as one batch, in order."""
     if len(batches) == 1:
         return batches[0]
-    return Batch(
+    return EventBatch(
         tuple([i for batch in batches for i in batch.ids]),
         np.concatenate([batch.lows for batch in batches]),
         np.concatenate([batch.highs for batch in batches]),
@@ -131,7 +133,8 @@ def hits(
 ) -> tuple[Ints, Ints, int]:
     """Return which events meet each row: `places[starts[r]:starts[r + 1]]`.
 
-    Also how many events meet none of the first `counted` rows. O(events × rows × n).
+    The third value is the number of events that meet none of the first `counted` rows. O(events ×
+    rows × n).
     """
     events, rows, n = lows.shape[0], row_lows.shape[0], lows.shape[1]
     starts = np.zeros(rows + 1, dtype=np.int64)

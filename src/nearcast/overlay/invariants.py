@@ -1,6 +1,6 @@
-"""Is it a tree? What must hold between all peers once nothing is under way.
+"""Invariants of the tree: what must hold between all peers once no message is in flight.
 
-No peer can check this, for none knows the whole tree: `violations` looks at all of them at once, in
+No peer can check this, as none knows the whole tree: `violations` inspects all of them at once, in
 tests and in the simulator.
 
 Read next: `onehop.py`.
@@ -21,9 +21,9 @@ def violations(peers: Iterable[Peer]) -> list[str]:
 
     - there is one root, and every seat is reached from it exactly once;
     - a member's parent is the host, and its highest level is one below the group's;
-    - a group's host is one of its members, and what it knows of each is what the member is;
+    - a group's host is one of its members, and its entry of each equals the member's state;
     - groups have `least` to `most` members, the root's two or more;
-    - followers have the very box of their relay; every box lies within those above it.
+    - followers have exactly the box of their relay; every box lies within those above it.
     Complexity: O(seats).
     """
     seats = {seat.address: seat for peer in peers for seat in peer.seats.values()}

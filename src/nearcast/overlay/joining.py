@@ -1,9 +1,9 @@
 """Joining: up to the root, down by least enlargement, into a group (paper 3; trap T3.7).
 
-What joins is a subtree of some height: one box (height 0), or a fragment of the tree with all
-its members. Going down, each host picks the child that grows least; the paper's rule, "a child that
-contains the box", knows no answer when none does. Where several level-1 groups need the same
-enlargement, the host above asks each what it would cost with the newcomer, and takes the cheapest.
+The joining part is a subtree of some height: one box (height 0), or a fragment of the tree with all
+its members. On the way down, each host picks the child that grows least; the paper's rule, "a child
+that contains the box", has no answer when none does. Where several level-1 groups need the same
+enlargement, the host above asks each for its cost with the newcomer, and picks the cheapest.
 
 The newcomer keeps its old parent, if it has one, until a new one has adopted it.
 
@@ -21,17 +21,17 @@ from nearcast.overlay.messages import (
     Address,
     Answer,
     Ask,
-    Entry,
     Instant,
     Join,
+    MemberEntry,
     Refused,
 )
-from nearcast.overlay.seat import Choice, Group, Joining, Seat
+from nearcast.overlay.seat import Group, Joining, PendingJoin, Seat
 from nearcast.overlay.settings import Placement
 from nearcast.overlay.structure import adopt, set_parent, settle
 
 _MOST_DETOURS = 8
-"""How often a request is passed on by seats that are not in the tree themselves."""
+"""How often a request is forwarded by seats that are not in the tree themselves."""
 _SAME = 1e-12
 """Enlargements that differ by less are equal."""
 
@@ -46,11 +46,11 @@ def begin_join(
     contact: Address | None = None,
     avoid: Address | None = None,
 ) -> None:
-    """Ask to be taken in, through `contact`, or else through the parent."""
+    """Send a join request through `contact`, or else through the parent."""
     wait = int(seat.settings.retry_ms * (1.0 + seat.random.random()) * 2 ** min(seat.tries // 4, 4))
     moving = fresh or height < seat.top
     seat.joining = Joining(seat.random.getrandbits(48), height, box, fresh, moving, now + wait)
-    entry = Entry(seat.address, box) if fresh else seat.entry(height)
+    entry = MemberEntry(seat.address, box) if fresh else seat.entry(height)
     join = Join(seat.address, entry, height, seat.joining.nonce, seat.clock, avoid)
     join = replace(join, moving=moving, settled=seat.settled)
     to = contact if contact is not None else seat.parent
@@ -61,7 +61,7 @@ def begin_join(
 
 
 def on_join(seat: Seat, sender: Address, join: Join, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
-    """Pass a request on, or accept it here."""
+    """Forward a join request, or accept it here."""
     if not _is_sound(seat, join):
         seat.tally.refused += 1
         seat.send(join.origin, Refused("no box of this space", join.nonce))
@@ -94,7 +94,7 @@ def _at_root(seat: Seat, join: Join, now: Instant) -> None:
     elif join.height < seat.top:
         _descend(seat, join, seat.top, now)
     elif join.origin in seat.groups[seat.top].members:
-        seat.tally.refused += 1  # asked for before it handed its groups over
+        seat.tally.refused += 1  # requested before the seat handed its groups over
     elif _looks_elsewhere(seat, join, now):
         seat.send(seat.refuges[seat.tries % len(seat.refuges)], join)
     elif _rank(seat.top, seat.settled, seat.address) > _rank(
@@ -102,7 +102,7 @@ def _at_root(seat: Seat, join: Join, now: Instant) -> None:
     ):
         _accept_as_equal(seat, join, now)
     elif not seat.is_moving(now):
-        # The other tree is the higher one: it takes this one in, not the other way round.
+        # The other tree is the higher one: it accepts this one, not the other way round.
         begin_join(
             seat,
             now,
@@ -114,18 +114,18 @@ def _at_root(seat: Seat, join: Join, now: Instant) -> None:
 
 
 def _rank(height: int, settled: bool, address: Address) -> tuple[int, bool, Address]:
-    """Return what decides which of two trees takes the other in."""
+    """Return the sort key that decides which of two trees joins the other."""
     return height, settled, address
 
 
 def _looks_elsewhere(seat: Seat, join: Join, now: Instant) -> bool:
-    """Say whether the seat is no more in the tree than the origin, and knows whom to ask."""
+    """Return whether the seat is as lost as the origin, and has another peer to ask."""
     lost = not seat.settled and not join.settled and seat.is_asking(now)
     return lost and bool(seat.refuges) and join.hops < _MOST_DETOURS
 
 
 def _accept_as_equal(seat: Seat, join: Join, now: Instant) -> None:
-    """Two trees of the same height: put a new root above both."""
+    """Put a new root above two trees of the same height."""
     if seat.top == 0 and seat.groups[0].members[seat.address].box == join.entry.box:
         _adopt_follower(seat, join, now)
         return
@@ -145,7 +145,7 @@ def _descend(seat: Seat, join: Join, level: int, now: Instant) -> None:
         best = _least_enlarged(seat, seat.groups[level], join.entry.box, avoid)
         if not best:
             seat.tally.refused += 1
-            return  # nowhere to go but where it came from; the origin asks again later
+            return  # no way except back to the origin, which asks again later
         if len(best) > 1 and level == 2 and seat.settings.placement is Placement.ESTIMATE:
             _gather(seat, join, best, now)
             return
@@ -158,7 +158,7 @@ def _descend(seat: Seat, join: Join, level: int, now: Instant) -> None:
 
 
 def forget_barren(seat: Seat) -> None:
-    """Forget what nobody wanted: a box goes by, and somebody may want it now."""
+    """Drop the cached barren events: a new box passes by, and may want them."""
     if seat.barren:
         seat.barren.clear()
         for member in seat.asks:
@@ -188,7 +188,7 @@ def _least_enlarged(seat: Seat, group: Group, box: Bounds, avoid: Address | None
 
 
 def _gather(seat: Seat, join: Join, best: list[Address], now: Instant) -> None:
-    choice = Choice(join, set(), {}, now + seat.settings.retry_ms)
+    choice = PendingJoin(join, set(), {}, now + seat.settings.retry_ms)
     seat.choices[join.nonce] = choice
     for place, address in enumerate(best):
         if address == seat.address:
@@ -202,8 +202,8 @@ def _gather(seat: Seat, join: Join, best: list[Address], now: Instant) -> None:
         decide(seat, join.nonce, now)
 
 
-def _estimate(seat: Seat, newcomer: Entry) -> tuple[float, float]:
-    """Return (0, cost) if the very same box is in the level-1 group, else (1, cost)."""
+def _estimate(seat: Seat, newcomer: MemberEntry) -> tuple[float, float]:
+    """Return (0, cost) if exactly this box is in the level-1 group, else (1, cost)."""
     members = seat.groups[1].members
     others = [entry.box for address, entry in members.items() if address != newcomer.address]
     boxes = [*others, newcomer.box]
@@ -220,7 +220,7 @@ def _estimate(seat: Seat, newcomer: Entry) -> tuple[float, float]:
 
 
 def on_ask(seat: Seat, sender: Address, ask: Ask, now: Instant) -> None:  # noqa: ARG001 - as above
-    """Say what the level-1 group would cost with the newcomer."""
+    """Answer with the cost of the level-1 group with the newcomer."""
     if seat.top < 1 or not seat.settings.extent.is_sound(ask.entry.box):
         seat.send(sender, Answer(ask.nonce, math.inf, twin=False))
         return
@@ -229,7 +229,7 @@ def on_ask(seat: Seat, sender: Address, ask: Ask, now: Instant) -> None:  # noqa
 
 
 def on_answer(seat: Seat, sender: Address, answer: Answer, now: Instant) -> None:
-    """Note an estimate; decide when it was the last one."""
+    """Record an estimate; decide when it was the last one."""
     choice = seat.choices.get(answer.nonce)
     if choice is None or sender not in choice.waiting:
         seat.tally.refused += 1
@@ -241,7 +241,7 @@ def on_answer(seat: Seat, sender: Address, answer: Answer, now: Instant) -> None
 
 
 def decide(seat: Seat, nonce: int, now: Instant) -> None:
-    """Send a gathered join to the cheapest group, as far as answers have come."""
+    """Send a pending join to the cheapest group among those that have answered."""
     choice = seat.choices.pop(nonce)
     costs = {a: c for a, c in choice.costs.items() if seat.top >= 2 and a in seat.groups[2].members}
     if not costs:
@@ -275,7 +275,7 @@ def _accept(seat: Seat, join: Join, level: int, now: Instant) -> None:
 
 
 def _own_request_arrived(seat: Seat, now: Instant) -> None:
-    """Deal with the seat's own request, which ended in a group that it hosts itself."""
+    """Handle the seat's own request, which ended in a group that it hosts itself."""
     joining = seat.joining
     seat.joining = None
     if joining is None or not joining.fresh:
@@ -290,7 +290,7 @@ def _own_request_arrived(seat: Seat, now: Instant) -> None:
 
 
 def change_box(seat: Seat, now: Instant) -> None:
-    """Move to where the wanted box belongs; where nobody else depends on the seat, at once."""
+    """Move to where the wanted box belongs; at once where no other seat depends on this one."""
     if seat.parent is None and seat.top == 0 and len(seat.groups[0].members) == 1:
         seat.box = seat.wanted
         settle(seat, 0, now)
@@ -299,15 +299,15 @@ def change_box(seat: Seat, now: Instant) -> None:
 
 
 def stand_alone(seat: Seat, now: Instant) -> None:
-    """Be a tree of one's own, of height 0."""
-    seat.groups = [Group.of(0, seat.clock + 1, [Entry(seat.address, seat.box)], now)]
+    """Make the seat a tree by itself, of height 0."""
+    seat.groups = [Group.of(0, seat.clock + 1, [MemberEntry(seat.address, seat.box)], now)]
     seat.branches = None
 
 
 def leave_groups(seat: Seat, start: int, now: Instant, known: tuple[Address, ...] = ()) -> None:
-    """Hand the groups from `start` up to their other members; be without a parent afterwards.
+    """Hand the groups from `start` up to their other members, and drop the parent.
 
-    `known` tells a new root of others that may belong to another tree.
+    `known` gives a new root other addresses that may belong to another tree.
     """
     heads = [a for g in seat.groups[start:] for a in g.members if a != seat.address]
     seat.former = seat.parent or (heads[-1] if heads else None)
@@ -337,7 +337,7 @@ def _join_twin(seat: Seat, join: Join, now: Instant) -> None:
 
 
 def _adopt_follower(seat: Seat, join: Join, now: Instant) -> None:
-    """Relay for another seat with the very same box (trap T3.3)."""
+    """Relay for another seat with exactly the same box (trap T3.3)."""
     if join.origin == seat.address:
         return
     seat.learn_term(join.term)

@@ -1,23 +1,23 @@
-"""What peers say to each other.
+"""The messages between peers.
 
-    Join       take this box (or this whole subtree) into a group        climbs, then descends
-    Ask        what would your group cost with this box in it?           host of level 2 → level 1
-    Answer     …                                                         back
-    Adopt      I am your parent; these are your siblings                 parent → child, each beat
-    Report     I am your child; this is my box                           child → parent, each beat
-    Handover   these groups are yours now                                old host → new host
-    Returned   …but I cannot take them                                   back
-    Replace    from now on, this one instead of me                       old host → its parent
-    Left       I am no child of yours (any more)                         child → parent
-    Unknown    you are no child of mine                                  parent → child
-    Relocate   my group is too small: find another                       host → member
-    Greet      which root do you know?                                   after a suspected partition
-    Meet       there is another tree behind this peer                    climbs to the root
-    Events     pass these on                                             up (rising) or down
-    Barren     nobody below wanted these                                 child → parent, with caches
-    Refused    I will not, because …                                     to whoever asked
+    Join          add this box (or this whole subtree) to a group        climbs, then descends
+    Ask           what would your group cost with this box in it?        host of level 2 → level 1
+    Answer        …                                                      back
+    Adopt         I am your parent; these are your siblings              parent → child, heartbeat
+    MemberReport  I am your child; this is my box                        child → parent, heartbeat
+    GroupHandover these groups are yours now                             old host → new host
+    Returned      …but I cannot take them                                back
+    Replace       from now on, this one instead of me                    old host → its parent
+    MemberLeft    I am no child of yours (any more)                      child → parent
+    Unknown       you are no child of mine                               parent → child
+    Relocate      my group is too small: find another                    host → member
+    Greet         which root do you know?                                after a suspected partition
+    Meet          there is another tree behind this peer                 climbs to the root
+    Events        pass these on                                          up (rising) or down
+    Barren        nobody below wanted these                              child → parent, with caches
+    Refused       I will not, because …                                  to the sender
 
-Levels count from below: a level-0 group is one box with everybody who subscribed to exactly it, a
+Levels count from below: a level-0 group is one box with all seats that have exactly this box, a
 level-1 group holds such boxes, a level-k group holds level-(k-1) groups. The host of a group is
 always one of its members (paper 3, "Tree").
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 from nearcast.overlay.bounds import Bounds
-from nearcast.overlay.events import Batch
+from nearcast.overlay.events import EventBatch
 
 PeerId: TypeAlias = str
 Instant: TypeAlias = int
@@ -44,48 +44,48 @@ class Address(NamedTuple):
     seat: int
 
 
-class Entry(NamedTuple):
-    """What a group knows of a member: its host, the box around all below it, its size."""
+class MemberEntry(NamedTuple):
+    """A group's view of a member: its host, the box around all below it, its size."""
 
     address: Address
     box: Bounds
     size: int = 1
-    """Overhead per second that the host bears, as it reports."""
+    """How many members the group has that this member hosts; 1 for a single box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Take the group of height `height` that `origin` hosts into a group one level higher."""
+    """Add the group of height `height` that `origin` hosts to a group one level higher."""
 
     origin: Address
-    entry: Entry
+    entry: MemberEntry
     height: int
     nonce: int
     term: int = 0
-    """The highest term that the origin knows; whoever takes it in will go beyond."""
+    """The highest term that the origin knows; the host that accepts it uses a higher one."""
     avoid: Address | None = None
     descend: int | None = None
-    """None while climbing; then the level of the receiver's group that is to take it further."""
+    """None while climbing; then the level of the receiver's group that is to forward it."""
     settled: bool = False
-    """The origin has reason to believe that it is the root of the one tree."""
+    """The origin has reason to believe that it is the root of the only tree."""
     moving: bool = False
-    """The origin gives up all it hosts above `height` once it is taken in."""
+    """The origin gives up all groups that it hosts above `height` once it is accepted."""
     twin: bool = False
-    """Sent to the relay of the very same box."""
+    """Sent to the relay of exactly the same box."""
     hops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask what a level-1 group would cost with this entry in it."""
+    """Ask for the cost of a level-1 group with this entry in it."""
 
-    entry: Entry
+    entry: MemberEntry
     nonce: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What it would cost, by the paper's formula; `twin` if the very same box is there already."""
+    """The cost by the paper's formula; `twin` if exactly this box is there already."""
 
     nonce: int
     cost: float
@@ -94,24 +94,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """I host the group of this level, and you are in it."""
+    """Parent to member: the sender hosts the group of this level, and the receiver is in it."""
 
     level: int
     term: int
-    siblings: tuple[Entry, ...]
+    siblings: tuple[MemberEntry, ...]
     path: tuple[Address, ...]
-    """Hosts from the root down to the sender."""
+    """The hosts from the root down to the sender."""
     kin: tuple[Address, ...]
-    """Members of the group one level higher: where to ask if the sender is gone."""
+    """Members of the group one level higher: whom to ask if the sender is gone."""
     nonce: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """I am the member `entry` of your group of this level."""
+class MemberReport:
+    """Member to parent: the sender is the member `entry` of the receiver's group of this level."""
 
     level: int
-    entry: Entry
+    entry: MemberEntry
     term: int
     sponsor: Address | None = None
     """The member whose group was split to make the sender's."""
@@ -120,15 +120,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A group that changes hands."""
+    """A group that changes its host."""
 
     level: int
-    entries: tuple[Entry, ...]
+    entries: tuple[MemberEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
-    """Host these groups, lowest level first; your parent is `uplink` (None: be the root)."""
+class GroupHandover:
+    """Host these groups, lowest level first; the new parent is `uplink` (None: become the root)."""
 
     grants: tuple[Grant, ...]
     uplink: Address | None
@@ -137,32 +137,32 @@ class Handover:
     sponsor: Address | None = None
     nonce: int | None = None
     settled: bool = True
-    """Without an uplink: whether the old host took itself for the one root."""
+    """Without an uplink: whether the old host believed that it was the only root."""
     hops: int = 0
     known: tuple[Address, ...] = ()
-    """Peers of other trees that the old host lost sight of."""
+    """Peers of other trees that the old host lost contact with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """I cannot host these groups: take them back."""
+    """The receiver of a handover cannot host these groups; the old host takes them back."""
 
-    handover: Handover
+    handover: GroupHandover
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """In your group of this level, put `entry` in my place."""
+    """In the receiver's group of this level, put `entry` in the sender's place."""
 
     level: int
-    entry: Entry
+    entry: MemberEntry
     term: int = 0
     hops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """I am not in your group of this level (any more)."""
+class MemberLeft:
+    """The sender is not in the receiver's group of this level (any more)."""
 
     level: int
     hops: int = 0
@@ -170,21 +170,21 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """You are not in my group of this level."""
+    """The receiver is not in the sender's group of this level."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class Relocate:
-    """My group of this level is too small; find yourself another."""
+    """The sender's group of this level is too small; the receiver has to find another."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class Greet:
-    """Compare roots with somebody not heard of for a while."""
+    """Compare roots with a peer that has been silent for a while."""
 
     root: Address
     answer: bool
@@ -192,7 +192,7 @@ class Greet:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """`contact` belongs to another tree."""
+    """The seat `contact` belongs to another tree."""
 
     contact: Address
     hops: int = 0
@@ -200,17 +200,17 @@ class Meet:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Pass these on: down to whom they concern and, if rising, also up."""
+    """Forward these events: down to the members they concern and, if rising, also up."""
 
-    batch: Batch
+    batch: EventBatch
     rising: bool
     asks: int | None = None
-    """With a cache: the sender wants to hear, under this number, which events nobody wanted."""
+    """With a cache: the sender asks, under this number, which events nobody wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barren:
-    """Nobody below wanted events with these values."""
+    """No subscription below wanted events with these values."""
 
     boxes: tuple[Bounds, ...]
     asks: int
@@ -218,7 +218,7 @@ class Barren:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The sender will not do what was asked."""
+    """The sender refuses a request."""
 
     reason: str
     nonce: int
@@ -229,11 +229,11 @@ Body: TypeAlias = (
     | Ask
     | Answer
     | Adopt
-    | Report
-    | Handover
+    | MemberReport
+    | GroupHandover
     | Returned
     | Replace
-    | Left
+    | MemberLeft
     | Unknown
     | Relocate
     | Greet
@@ -245,20 +245,20 @@ Body: TypeAlias = (
 
 
 class Envelope(NamedTuple):
-    """A message under way."""
+    """A message in flight."""
 
     to: Address
     sender: Address
     body: Body
 
 
-class Delivery(NamedTuple):
+class EventDelivery(NamedTuple):
     """Events for this peer's own subscriptions, each once."""
 
-    batch: Batch
+    batch: EventBatch
 
 
-Output: TypeAlias = Envelope | Delivery
+Output: TypeAlias = Envelope | EventDelivery
 
 _WORD = 8
 
@@ -269,12 +269,12 @@ def size_bytes(body: Body) -> int:
 
 
 def _size(value: object) -> int:
-    if isinstance(value, Batch):
+    if isinstance(value, EventBatch):
         sides = 2 if (value.lows != value.highs).any() else 1
         return int(len(value) * _WORD + sides * value.lows.nbytes) + sum(map(len, value.payloads))
     if isinstance(value, Grant):
         return _WORD + _size(value.entries)
-    if isinstance(value, Handover):
+    if isinstance(value, GroupHandover):
         return size_bytes(value)
     if isinstance(value, tuple):
         return sum(map(_size, value))

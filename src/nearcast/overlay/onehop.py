@@ -1,12 +1,13 @@
-"""The simple alternative: everybody knows everybody's boxes and sends in one hop.
+"""The simple alternative: every peer knows the boxes of all peers and sends in one hop.
 
-A peer that joins asks one other for its table and tells all others its boxes; a change is told to
-all; an event goes straight to whoever it concerns. Nothing relays, nothing is in vain, one hop. The
+A peer that joins asks one other for its table and sends its boxes to all others; a change is sent
+to all; an event goes directly to the peers it concerns. No relays, no events in vain, one hop. The
 price is a table of all peers at each peer and n messages for each change. `docs/content-overlay.md`
-says from which size on the tree is cheaper.
+gives the size from which on the tree is cheaper.
 
-It has the same shape as `Peer`, so that both run in the same world. It does no repair: who crashes
-stays in the tables until somebody else tells; that makes it look better than it is.
+It has the same interface as `Peer`, so that both run in the same simulation. It does no repair: a
+crashed peer stays in the tables until another peer reports it; that makes it look better than it
+is.
 
 Read next: `summary.py`.
 """
@@ -19,12 +20,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from nearcast.overlay.bounds import Bounds, Extent
-from nearcast.overlay.events import Batch, Event, Ints, hits, stacked
-from nearcast.overlay.messages import Delivery, Instant, PeerId
+from nearcast.overlay.events import EventBatch, Ints, OverlayEvent, hits, stacked
+from nearcast.overlay.messages import EventDelivery, Instant, PeerId
 
 
 class Announce(NamedTuple):
-    """These are my boxes now; none at all: I leave. A lower version is older."""
+    """The sender's current boxes; none at all: it leaves. A lower version is older."""
 
     peer: PeerId
     boxes: tuple[Bounds, ...]
@@ -32,34 +33,34 @@ class Announce(NamedTuple):
 
 
 class AskTable(NamedTuple):
-    """Ask for all you know."""
+    """Ask for the receiver's whole table."""
 
     peer: PeerId
 
 
-class Table(NamedTuple):
-    """All I know."""
+class OneHopTable(NamedTuple):
+    """The sender's whole table."""
 
     entries: tuple[Announce, ...]
 
 
 class Direct(NamedTuple):
-    """Events for you."""
+    """Events for the receiver."""
 
-    batch: Batch
+    batch: EventBatch
 
 
-OneHopBody: TypeAlias = Announce | AskTable | Table | Direct
+OneHopBody: TypeAlias = Announce | AskTable | OneHopTable | Direct
 
 
 class OneHopEnvelope(NamedTuple):
-    """A message under way."""
+    """A message in flight."""
 
     to: PeerId
     body: OneHopBody
 
 
-OneHopOutput: TypeAlias = OneHopEnvelope | Delivery
+OneHopOutput: TypeAlias = OneHopEnvelope | EventDelivery
 
 
 class OneHopPeer:
@@ -78,11 +79,11 @@ class OneHopPeer:
         self._rows: list[PeerId] | None = None
 
     def join(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
-        """Ask somebody for the table."""
+        """Ask a contact for its table."""
         return [OneHopEnvelope(contact, AskTable(self.peer_id)) for contact in self.contacts[:1]]
 
     def announce(self, boxes: Iterable[Bounds], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
-        """Have these boxes from now on, and tell all."""
+        """Replace this peer's boxes, and send them to all peers."""
         checked = tuple(self.extent.checked(low, high, where="a box") for low, high in boxes)
         self._version += 1
         self._boxes = checked
@@ -91,9 +92,9 @@ class OneHopPeer:
         others = [peer for peer in self.known if peer != self.peer_id]
         return [OneHopEnvelope(peer, news) for peer in others]
 
-    def publish(self, events: Sequence[Event], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
-        """Send events straight to everybody they concern."""
-        batch = Batch.of(events, self.extent.dimensions)
+    def publish(self, events: Sequence[OverlayEvent], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
+        """Send events directly to all peers they concern."""
+        batch = EventBatch.of(events, self.extent.dimensions)
         if not events:
             return []
         if self._rows is None:
@@ -111,17 +112,17 @@ class OneHopPeer:
         for peer, wanted in meant.items():
             part = batch.take(_array(wanted))
             if peer == self.peer_id:
-                outputs.append(Delivery(part))
+                outputs.append(EventDelivery(part))
             else:
                 outputs.append(OneHopEnvelope(peer, Direct(part.sent())))
         return outputs
 
     def receive(self, body: OneHopBody, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
-        """Take a message in."""
+        """Process a message."""
         if isinstance(body, Direct):
-            return [Delivery(body.batch)]
+            return [EventDelivery(body.batch)]
         if isinstance(body, AskTable):
-            return [OneHopEnvelope(body.peer, Table(tuple(self.known.values())))]
+            return [OneHopEnvelope(body.peer, OneHopTable(tuple(self.known.values())))]
         if isinstance(body, Announce):
             self._note(body)
             return []
@@ -132,11 +133,11 @@ class OneHopPeer:
         return [OneHopEnvelope(e.peer, mine) for e in newer if e.peer != self.peer_id]
 
     def advance(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
-        """Nothing is ever due."""
+        """Return nothing: nothing is ever due."""
         return []
 
     def wake_at(self) -> Instant | None:
-        """Never."""
+        """Return None: nothing is ever due."""
         return None
 
     def _note(self, news: Announce) -> bool:

@@ -1,7 +1,7 @@
-"""A peer of the overlay: subscriptions with a seat each, and the messages between them.
+"""A peer of the overlay: one seat per subscription, and the messages between seats.
 
-`receive` and `advance` return what should happen: an `Envelope` to send, or a `Delivery` for this
-peer's own subscribers. Messages between two seats of one peer never leave it.
+`receive` and `advance` return outputs: an `Envelope` to send, or an `EventDelivery` for this peer's
+own subscribers. Messages between two seats of one peer never leave it.
 
 Read next: `invariants.py`.
 """
@@ -16,28 +16,28 @@ import numpy as np
 
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError
 from nearcast.overlay import cache, joining, repair, routing, upkeep
-from nearcast.overlay.events import Batch, Event
+from nearcast.overlay.events import EventBatch, OverlayEvent
 from nearcast.overlay.messages import (
     Address,
     Adopt,
     Answer,
     Ask,
     Barren,
-    Delivery,
     Envelope,
+    EventDelivery,
     Events,
     Greet,
-    Handover,
+    GroupHandover,
     Instant,
     Join,
-    Left,
     Meet,
+    MemberLeft,
+    MemberReport,
     Output,
     PeerId,
     Refused,
     Relocate,
     Replace,
-    Report,
     Returned,
     Unknown,
 )
@@ -55,11 +55,11 @@ _HANDLERS: dict[type, Callable[[Seat, Address, Any, Instant], None]] = {
     Ask: joining.on_ask,
     Answer: joining.on_answer,
     Adopt: upkeep.on_adopt,
-    Report: upkeep.on_report,
-    Handover: upkeep.on_handover,
+    MemberReport: upkeep.on_report,
+    GroupHandover: upkeep.on_handover,
     Returned: upkeep.on_returned,
     Replace: upkeep.on_replace,
-    Left: upkeep.on_left,
+    MemberLeft: upkeep.on_left,
     Unknown: upkeep.on_unknown,
     Relocate: upkeep.on_relocate,
     Greet: repair.on_greet,
@@ -71,20 +71,21 @@ _HANDLERS: dict[type, Callable[[Seat, Address, Any, Instant], None]] = {
 
 
 class Peer:
-    """One peer. It knows its neighbours only, never the whole tree.
+    """One peer. It knows only its neighbours, never the whole tree.
 
     Contract:
         - `now` (milliseconds) never decreases from one call to the next;
         - a runtime calls `advance` at every `wake_at()` and carries `Envelope`s to `to.peer`;
-        - messages may be lost, doubled, delayed and reordered: the tree repairs itself;
+        - messages may be lost, duplicated, delayed and reordered: the tree repairs itself;
         - in a tree at rest, every event reaches each peer with a matching subscription once.
-    Messages that make no sense are dropped and counted (`refused`), never raised.
+    Invalid messages are dropped and counted (`refused`), never raised.
 
     >>> from nearcast.overlay.bounds import Extent
     >>> peer = Peer("a", Settings(Extent((0.0,), (100.0,))), Random(1))
     >>> peer.subscribe("cheap", (0.0,), (20.0,), now=0)
     []
-    >>> [list(output.batch.ids) for output in peer.publish([Event.point("e1", [7.0])], now=1)]
+    >>> outputs = peer.publish([OverlayEvent.point("e1", [7.0])], now=1)
+    >>> [list(output.batch.ids) for output in outputs]
     [['e1']]
     """
 
@@ -101,7 +102,7 @@ class Peer:
         self.contacts: tuple[Address, ...] = ()
         self.seats: dict[int, Seat] = {}
         self.strangers = 0
-        """Messages for seats that are not here."""
+        """How many messages arrived for seats that are not here."""
         self._keys: dict[Hashable, int] = {}
         self._next_seat = 0
         self._stray: list[Envelope] = []
@@ -110,10 +111,10 @@ class Peer:
         self._delivered_since = 0
         self.meet(contacts)
 
-    # --- what the peer's owner asks for ----------------------------------------------------------
+    # --- called by the peer's owner --------------------------------------------------------------
 
     def meet(self, contacts: Iterable[PeerId]) -> None:
-        """Learn of other peers through which the overlay can be reached."""
+        """Add other peers through which the overlay can be reached."""
         for contact in contacts:
             address = Address(contact, 0)
             if contact != self.peer_id and address not in self.contacts:
@@ -143,7 +144,7 @@ class Peer:
     def change(
         self, key: Hashable, lows: Sequence[float], highs: Sequence[float], now: Instant
     ) -> list[Output]:
-        """Give a subscription another box; the old place is kept until a new one is found."""
+        """Change a subscription's box; the old place is kept until a new one is found."""
         seat = self._seat(key, "Peer.change")
         box = self.settings.extent.checked(lows, highs, where=f"subscription {key!r}")
         seat.wanted = box
@@ -153,7 +154,7 @@ class Peer:
         return self._turn(now)
 
     def unsubscribe(self, key: Hashable, now: Instant) -> list[Output]:
-        """Take one box out of the overlay."""
+        """Remove one box from the overlay."""
         seat = self._seat(key, "Peer.unsubscribe")
         joining.leave_groups(seat, 0, now)
         outputs = self._turn(now)
@@ -161,15 +162,15 @@ class Peer:
         return outputs
 
     def leave(self, now: Instant) -> list[Output]:
-        """Take all boxes out of the overlay, handing over what was hosted."""
+        """Remove all boxes from the overlay, handing over the groups hosted here."""
         outputs: list[Output] = []
         for key in list(self._keys):
             outputs += self.unsubscribe(key, now)
         return outputs
 
-    def publish(self, events: Sequence[Event], now: Instant) -> list[Output]:
-        """Send events to everybody they concern, this peer's own subscriptions included."""
-        batch = Batch.of(events, self.settings.extent.dimensions)
+    def publish(self, events: Sequence[OverlayEvent], now: Instant) -> list[Output]:
+        """Send events to all peers they concern, this peer's own subscriptions included."""
+        batch = EventBatch.of(events, self.settings.extent.dimensions)
         if not events:
             return []
         seat = self._speaker()
@@ -181,26 +182,26 @@ class Peer:
             return [Envelope(contact, sender, Events(batch.sent(), rising=True))]
         return self._turn(now)
 
-    # --- what the runtime calls ----------------------------------------------------------------
+    # --- called by the runtime -----------------------------------------------------------------
 
     def receive(self, envelope: Envelope, now: Instant) -> list[Output]:
-        """Take a message in."""
+        """Process a message from another peer."""
         to, sender, body = envelope
         if sender.peer == self.peer_id:
-            self.strangers += 1  # somebody else uses this peer's name
+            self.strangers += 1  # another peer uses this peer's id
             return []
         self._hand(to, sender, body, now)
         return self._turn(now)
 
     def advance(self, now: Instant) -> list[Output]:
-        """Do what is due by now."""
+        """Process everything that is due by now."""
         for seat in list(self.seats.values()):
             if seat.due_at() <= now:
                 repair.attend(seat, now)
         return self._turn(now)
 
     def wake_at(self) -> Instant | None:
-        """Say when `advance` is wanted."""
+        """Return when `advance` is to be called next."""
         soonest: Instant | None = None
         for seat in self.seats.values():
             at = seat.due_at()
@@ -216,7 +217,7 @@ class Peer:
         return self.seats[self._keys[key]]
 
     def _speaker(self) -> Seat | None:
-        """Return a seat that is in the tree, if there is one."""
+        """Return a seat that is in the tree, or None."""
         seats = self.seats.values()
         return next((s for s in seats if s.parent is not None), next(iter(seats), None))
 
@@ -224,7 +225,7 @@ class Peer:
         handler = _HANDLERS.get(type(body))
         seat = self.seats.get(to.seat)
         if seat is None and isinstance(body, Join | Events | Meet | Greet):
-            seat = self._speaker()  # these are meant for the peer, whichever seat it has
+            seat = self._speaker()  # these are for the peer, whichever seat it has
         if handler is None:
             raise MisuseError(type(body).__name__, where="Peer.receive", expected="an envelope")
         if seat is not None:
@@ -235,12 +236,12 @@ class Peer:
     def _answer_for_nobody(self, to: Address, sender: Address, body: object) -> None:
         self.strangers += 1
         if isinstance(body, Adopt):
-            self._stray.append(Envelope(sender, to, Left(body.level)))
-        elif isinstance(body, Report):
+            self._stray.append(Envelope(sender, to, MemberLeft(body.level)))
+        elif isinstance(body, MemberReport):
             self._stray.append(Envelope(sender, to, Unknown(body.level)))
 
     def _turn(self, now: Instant) -> list[Output]:
-        """Empty the seats' outboxes; what is for a seat of this peer is handed over at once."""
+        """Empty the seats' outboxes; messages for a seat of this peer are processed at once."""
         outputs: list[Output] = []
         budget = _MOST_INNER
         moved = bool(self.seats)
@@ -264,7 +265,7 @@ class Peer:
         return outputs
 
     def _collect(self, outputs: list[Output], now: Instant) -> None:
-        """Turn what the seats delivered into one delivery per event (trap T3.4)."""
+        """Merge the deliveries of the seats into one delivery per event (trap T3.4)."""
         several = len(self.seats) > 1
         for seat in self.seats.values():
             if not seat.delivered:
@@ -272,10 +273,10 @@ class Peer:
             for batch in seat.delivered:
                 fresh = self._not_yet(batch, now) if several or self._delivered else batch
                 if fresh is not None:
-                    outputs.append(Delivery(fresh))
+                    outputs.append(EventDelivery(fresh))
             seat.delivered.clear()
 
-    def _not_yet(self, batch: Batch, now: Instant) -> Batch | None:
+    def _not_yet(self, batch: EventBatch, now: Instant) -> EventBatch | None:
         if now - self._delivered_since > self.settings.memory_ms:
             self._delivered_before, self._delivered = self._delivered, set()
             self._delivered_since = now
@@ -288,4 +289,4 @@ class Peer:
 
 
 _MOST_INNER = 100_000
-"""Messages between seats of one peer in one turn; more would be a loop."""
+"""The most messages between seats of one peer in one call; more would be a loop."""

@@ -1,9 +1,9 @@
-"""Beats, and what happens when they stop (trap T3.1): crashes, silent leaves, partitions.
+"""Heartbeats, and repair when they stop (trap T3.1): crashes, silent leaves, partitions.
 
-A member that falls silent is dropped. A parent that falls silent is replaced by the member that its
-group elects: all members know their siblings, so all elect the same one; it adopts the others and
-joins the rest of the tree through a grandparent or an aunt. Who is not adopted in time joins alone.
-Two trees that find each other become one: the lower joins the higher.
+A silent member is dropped. A silent parent is replaced by the member that its group elects: all
+members know their siblings, so all elect the same one; it adopts the others and joins the rest of
+the tree through a grandparent or an aunt. A member that is not adopted in time joins alone. Two
+trees that find each other become one: the lower joins the higher.
 
 Read next: `routing.py`.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from nearcast.overlay.election import Method
 from nearcast.overlay.joining import begin_join, change_box, decide
-from nearcast.overlay.messages import Address, Entry, Grant, Greet, Instant, Meet, Relocate
+from nearcast.overlay.messages import Address, Grant, Greet, Instant, Meet, MemberEntry, Relocate
 from nearcast.overlay.routing import flush, forget_heirs
 from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import (
@@ -27,7 +27,7 @@ from nearcast.overlay.upkeep import become_root_of_fragment
 
 
 def attend(seat: Seat, now: Instant) -> None:
-    """Do what is due by now."""
+    """Process everything that is due by now."""
     if seat.flush_at is not None and seat.flush_at <= now:
         flush(seat)
     for nonce in [n for n, choice in seat.choices.items() if choice.deadline <= now]:
@@ -41,14 +41,14 @@ def attend(seat: Seat, now: Instant) -> None:
 
 
 def _pursue(seat: Seat, now: Instant) -> None:
-    """Go on with a request that nobody answered."""
+    """Retry a request that was not answered."""
     if seat.parent is None:
         _seek_parent(seat, now)
     _ask_again(seat, now)
 
 
 def beat(seat: Seat, now: Instant) -> None:
-    """Do what is due: say who is whose, forget who is silent, look for what is missing."""
+    """Send heartbeats, drop silent members, replace a lost parent, shrink or re-elect groups."""
     settings = seat.settings
     seat.beats += 1
     _forget_silent(seat, now)
@@ -83,7 +83,7 @@ def _forget_silent(seat: Seat, now: Instant) -> None:
 
 
 def _parent_lost(seat: Seat, now: Instant) -> None:
-    """Elect another parent among the siblings; be it, or wait for it."""
+    """Elect another parent among the siblings; become it, or wait for its adoption."""
     gone = seat.parent
     assert gone is not None
     level, siblings = seat.top + 1, seat.siblings
@@ -109,14 +109,14 @@ def _parent_lost(seat: Seat, now: Instant) -> None:
     take_over(seat, [Grant(level, tuple(ordered.values()))], seat.clock, now)
 
 
-def _in_order(siblings: tuple[Entry, ...], left: dict[Address, Entry]) -> list[Address]:
-    """Return who is left in the order in which all siblings know them."""
+def _in_order(siblings: tuple[MemberEntry, ...], left: dict[Address, MemberEntry]) -> list[Address]:
+    """Return the siblings that are left, in the order in which all siblings know them."""
     known = [e.address for e in siblings if e.address in left]
     return known + sorted(a for a in left if a not in known)
 
 
-def _chosen(seat: Seat, level: int, left: dict[Address, Entry]) -> Address:
-    """Return the election that every sibling arrives at: nobody is the incumbent, no dice."""
+def _chosen(seat: Seat, level: int, left: dict[Address, MemberEntry]) -> Address:
+    """Return the winner that every sibling computes: no incumbent, no random choice."""
     if seat.settings.method is Method.RANDOM:
         return min(left)
     listed = {address: left[address] for address in sorted(left)}
@@ -124,7 +124,7 @@ def _chosen(seat: Seat, level: int, left: dict[Address, Entry]) -> Address:
 
 
 def _seek_parent(seat: Seat, now: Instant) -> None:
-    """Ask one refuge after the other; a root asks somebody now and then, for other trees."""
+    """Ask one refuge after the other; a root asks a contact now and then, for other trees."""
     if seat.awaiting is not None:
         if now < seat.awaiting:
             return
@@ -151,13 +151,13 @@ def _seek_parent(seat: Seat, now: Instant) -> None:
 
 
 def ask_to_join(seat: Seat, now: Instant, contact: Address) -> None:
-    """Ask that the whole tree below this root be taken in."""
+    """Ask that the whole tree below this root be accepted."""
     box = seat.entry(seat.top).box
     begin_join(seat, now, height=seat.top, box=box, fresh=False, contact=contact)
 
 
 def _ask_again(seat: Seat, now: Instant) -> None:
-    """Give a request up that nobody answered; a change of box is asked for again."""
+    """Give up a request that was not answered; a change of box is requested again."""
     if seat.is_asking(now):
         return
     seat.joining = None
@@ -191,7 +191,7 @@ def _shrink(seat: Seat, now: Instant) -> None:
 
 
 def _is_smallest(seat: Seat, level: int, size: int) -> bool:
-    """Of several small groups side by side only one dissolves, or they would swap members."""
+    """Return whether this group dissolves: of several small siblings only the smallest one does."""
     if level < seat.top:
         siblings = list(seat.groups[level + 1].members.values())
     else:
@@ -202,7 +202,7 @@ def _is_smallest(seat: Seat, level: int, size: int) -> bool:
 
 
 def _reconsider(seat: Seat, now: Instant) -> None:
-    """Elect again; if the method says so, by the rates that were measured."""
+    """Elect hosts again; if the method says so, by measured rates."""
     if seat.settings.method is not Method.MEASURED:
         if seat.top > 0:
             settle(seat, 1, now, until=seat.top)
@@ -217,7 +217,7 @@ def _reconsider(seat: Seat, now: Instant) -> None:
 
 
 def _busiest(seat: Seat, level: int) -> Address | None:
-    """Return the member that gets clearly more events of its own than the host, if there is one."""
+    """Return the member with clearly more events of its own than the host, if there is one."""
     passed = seat.groups[level].passed
     if sum(passed.values()) < LEAST_SAMPLE:
         return None
@@ -233,7 +233,7 @@ def _busiest(seat: Seat, level: int) -> Address | None:
 
 
 def _greet_lost(seat: Seat, now: Instant) -> None:
-    """Compare roots with who fell silent, and now and then with somebody known from the start."""
+    """Compare roots with silent peers, and now and then with a contact from the start."""
     due = [address for address, at in seat.lost.items() if at <= now]
     if due:
         seat.lost[due[0]] = now + seat.settings.probe_ms
@@ -254,7 +254,7 @@ def on_greet(seat: Seat, sender: Address, message: Greet, now: Instant) -> None:
 
 
 def on_meet(seat: Seat, sender: Address, message: Meet, now: Instant) -> None:  # noqa: ARG001 - all handlers have one shape
-    """Carry the news up to the root, which asks to be taken in (or to take in)."""
+    """Forward the news up to the root, which asks to be accepted (or to accept the other)."""
     if message.hops >= seat.settings.hop_limit or message.contact == seat.address:
         return
     if seat.parent is not None:

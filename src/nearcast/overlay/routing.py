@@ -1,11 +1,11 @@
-"""Events: up to the root, and down to everybody whose box they meet (paper 3, "Events").
+"""Events: up to the root, and down to every seat whose box they meet (paper 3, "Events").
 
 Going up only "until the MBR contains the event" misses subscriptions in sibling groups that overlap
 there (trap T3.6), so every event is offered at the root: step by step, each host on the way serving
-its other members, or straight to the root, whose address comes with the beats.
+its other members, or directly to the root, whose address comes with the heartbeats.
 
-In a tree at rest every seat gets an event at most once, for it has one parent. While the tree
-changes, two parents may both pass an event on; each seat remembers ids and drops the second copy
+In a tree at rest every seat gets an event at most once, as it has one parent. While the tree
+changes, two parents may both forward an event; each seat remembers ids and drops the second copy
 (trap T3.4). The same memory ends any cycle.
 
 Read next: `peer.py`.
@@ -18,17 +18,17 @@ import numpy as np
 from nearcast.overlay.bounds import Bounds
 from nearcast.overlay.cache import note_barren, without_barren
 from nearcast.overlay.election import Method
-from nearcast.overlay.events import Batch, hits, stacked, together
+from nearcast.overlay.events import EventBatch, hits, stacked, together
 from nearcast.overlay.messages import Address, Events, Instant
 from nearcast.overlay.seat import Branches, Seat
 from nearcast.overlay.settings import Climb
 
 
-def publish(seat: Seat, batch: Batch, now: Instant) -> None:
-    """Send a peer's own events on their way; sending one's own is no overhead."""
+def publish(seat: Seat, batch: EventBatch, now: Instant) -> None:
+    """Send a peer's own events; forwarding its own events is no overhead."""
     before = seat.tally.forwarded
     if seat.parent is None and seat.joining is not None and seat.refuges and seat.top == 0:
-        # Not in the tree yet: hand them to whoever was asked to take this seat in.
+        # Not in the tree yet: send them to the seat that was asked to accept this one.
         pass_on(seat, seat.refuges[0], batch, rising=True, now=now)
     elif seat.settings.climb is Climb.DIRECT and seat.root != seat.address:
         pass_on(seat, seat.root, batch, rising=False, now=now, cached=False)
@@ -43,12 +43,12 @@ def publish(seat: Seat, batch: Batch, now: Instant) -> None:
 
 
 def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> None:
-    """Count what came, then pass it on."""
+    """Count the events received, then forward them."""
     batch = _new_ones(seat, message.batch, now)
     if batch is None:
         return
-    # From somebody who is no longer the parent: this seat's groups have changed hands, and the
-    # new host has to see the events too.
+    # From a seat that is no longer the parent: this seat's groups have changed hosts, and the new
+    # host has to see the events too.
     rising = message.rising or (seat.parent is not None and sender != seat.parent)
     served = sender if message.rising else None
     wanted, barren = _route(seat, served, batch, rising=rising, now=now)
@@ -65,11 +65,11 @@ def on_events(seat: Seat, sender: Address, message: Events, now: Instant) -> Non
 
 
 def _route(
-    seat: Seat, served: Address | None, batch: Batch, *, rising: bool, now: Instant
+    seat: Seat, served: Address | None, batch: EventBatch, *, rising: bool, now: Instant
 ) -> tuple[int, int]:
-    """Pass events on; return how many this seat wanted itself, and how many met nobody here.
+    """Forward events; return how many this seat wanted itself, and how many met no branch here.
 
-    `served` has had them: they came up from there.
+    `served` already has them: they came up from there.
     """
     if seat.heirs and seat.heirs[0].until <= now:
         forget_heirs(seat, now)
@@ -102,13 +102,13 @@ def _route(
 
 
 def forget_heirs(seat: Seat, now: Instant) -> None:
-    """Send nothing more after groups that were handed over long enough ago."""
+    """Stop forwarding to heirs of groups that were handed over long enough ago."""
     seat.heirs = [heir for heir in seat.heirs if heir.until > now]
     seat.branches = None
 
 
 def _branches(seat: Seat) -> Branches:
-    """Return everybody to pass events to; the seat itself as level -1, and in its own groups."""
+    """Return all targets of events; the seat itself as level -1, and in its own groups."""
     rows = [(seat.address, -1)]
     boxes: list[Bounds] = [seat.wanted]
     for group in seat.groups:
@@ -116,7 +116,7 @@ def _branches(seat: Seat) -> Branches:
             if address != seat.address:
                 rows.append((address, group.level))
                 boxes.append(entry.box)
-    # Whoever hosts a group that was handed over lately may not be known above yet.
+    # The host of a group handed over lately may not be known above yet.
     known = {address for address, _ in rows}
     for heir in seat.heirs:
         if heir.holder not in known and heir.holder != seat.parent:
@@ -131,7 +131,7 @@ def _branches(seat: Seat) -> Branches:
     return seat.branches
 
 
-def _new_ones(seat: Seat, batch: Batch, now: Instant) -> Batch | None:
+def _new_ones(seat: Seat, batch: EventBatch, now: Instant) -> EventBatch | None:
     """Return the events not seen before, and remember them."""
     if now - seat.seen_since > seat.settings.memory_ms:
         seat.seen_before, seat.seen, seat.seen_since = seat.seen, set(), now
@@ -151,11 +151,11 @@ def _new_ones(seat: Seat, batch: Batch, now: Instant) -> Batch | None:
 
 
 def pass_on(
-    seat: Seat, to: Address, batch: Batch, *, rising: bool, now: Instant, cached: bool = True
+    seat: Seat, to: Address, batch: EventBatch, *, rising: bool, now: Instant, cached: bool = True
 ) -> None:
     """Send events to another seat, now or together with others that go the same way.
 
-    Only what goes down may be spared by the cache: a join that changes it comes by here.
+    Only events that go down may be spared by the cache: a join that changes it passes here.
     """
     asks = None
     if cached and seat.settings.cache_size and not rising:
@@ -174,7 +174,7 @@ def pass_on(
 
 
 def flush(seat: Seat) -> None:
-    """Send what was held back."""
+    """Send the events that were held back."""
     seat.flush_at = None
     pending, seat.pending = seat.pending, {}
     for (to, rising, cached), batches in pending.items():

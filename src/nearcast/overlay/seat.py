@@ -1,12 +1,13 @@
-"""One subscription in the tree: what it knows, and nothing else.
+"""The state of one subscription in the tree.
 
-A seat knows its parent, its siblings, the members of the groups it hosts, and for repair only the
-hosts on the way to the root. It hosts the groups of the levels 0 … `top` without a gap, for the
-host of a group is one of its members. `top == -1` is a follower: another seat has the very same box
+A seat knows its parent, its siblings, the members of the groups it hosts, and, for repair only, the
+hosts on the way to the root. It hosts the groups of the levels 0 … `top` without a gap, as the host
+of a group is one of its members. `top == -1` is a follower: another seat has exactly the same box
 and relays for it.
 
 The behaviour is in functions over this state, one module per concern: `structure.py` (elections,
-splits, handing groups over), `joining.py`, `upkeep.py` (beats), `repair.py`, `routing.py` (events).
+splits, handing groups over), `joining.py`, `upkeep.py` (heartbeats), `repair.py`, `routing.py`
+(events).
 
 Read next: `structure.py`.
 """
@@ -19,12 +20,12 @@ from random import Random
 from typing import NamedTuple
 
 from nearcast.overlay.bounds import Bounds, union_of
-from nearcast.overlay.events import Batch, Floats
-from nearcast.overlay.messages import Address, Body, Entry, Envelope, Instant, Join
+from nearcast.overlay.events import EventBatch, Floats
+from nearcast.overlay.messages import Address, Body, Envelope, Instant, Join, MemberEntry
 from nearcast.overlay.settings import Settings
 
 MOST_LOST = 8
-"""How many peers that fell silent a seat goes on greeting."""
+"""To how many silent peers a seat keeps sending greetings."""
 
 
 @dataclass(slots=True)
@@ -33,14 +34,15 @@ class Group:
 
     level: int
     term: int
-    members: dict[Address, Entry]
+    members: dict[Address, MemberEntry]
     heard: dict[Address, Instant]
+    """When each member was last heard from."""
     passed: dict[Address, int] = field(default_factory=dict)
-    """Events passed on to each member lately, for elections by measured rates."""
+    """Events forwarded to each member lately, for elections by measured rates."""
 
     @classmethod
-    def of(cls, level: int, term: int, entries: Iterable[Entry], now: Instant) -> Group:
-        """Return a group whose members were all heard just now."""
+    def of(cls, level: int, term: int, entries: Iterable[MemberEntry], now: Instant) -> Group:
+        """Return a group whose members were all heard from just now."""
         members = {entry.address: entry for entry in entries}
         return cls(level, term, members, dict.fromkeys(members, now))
 
@@ -49,7 +51,7 @@ class Group:
         return union_of([entry.box for entry in self.members.values()])
 
     def drop(self, member: Address) -> None:
-        """Forget a member; no effect if it is none."""
+        """Remove a member; no effect if it is none."""
         self.members.pop(member, None)
         self.heard.pop(member, None)
         self.passed.pop(member, None)
@@ -57,67 +59,69 @@ class Group:
 
 @dataclass(slots=True)
 class Joining:
-    """A request to be taken in, not yet answered."""
+    """A join request of this seat that is not yet answered."""
 
     nonce: int
     height: int
     box: Bounds
     fresh: bool
-    """A new subscription or a changed box: what is placed is not yet in the seat's groups."""
+    """A new subscription or a changed box: the box is not yet in the seat's groups."""
     moving: bool
-    """What is hosted above `height` is given up once somebody takes the seat in."""
+    """All groups above `height` are given up once the seat is accepted."""
     deadline: Instant
 
 
 @dataclass(slots=True)
-class Choice:
-    """A join held by the host of a level-2 group while it gathers estimates."""
+class PendingJoin:
+    """A join that the host of a level-2 group keeps while it gathers estimates."""
 
     join: Join
     waiting: set[Address]
+    """The level-1 hosts that have not answered yet."""
     costs: dict[Address, tuple[float, float]]
+    """The estimates so far, as `joining._estimate` returns them."""
     deadline: Instant
 
 
 class Heir(NamedTuple):
-    """Who hosts a group that the seat has just handed over."""
+    """The host of a group that the seat has just handed over."""
 
     level: int
     holder: Address
     members: frozenset[Address]
     box: Bounds
     until: Instant
-    """By then everybody concerned knows."""
+    """By then all seats concerned know the new host."""
 
 
 @dataclass(slots=True)
-class Tally:
-    """What a seat did for events; overhead is counted in events, not in costs."""
+class SeatCounts:
+    """Counts of a seat's events; overhead is counted in events, not in costs."""
 
     received: int = 0
     unwanted: int = 0
     """Received from another peer, not wanted here: R each."""
     forwarded: int = 0
-    """Sent on to another peer: F each."""
+    """Forwarded to another peer: F each."""
     climbing: int = 0
     """The part of `unwanted` that was on its way up."""
     lifted: int = 0
     """The part of `forwarded` that was on its way up."""
     barren: int = 0
-    """Received from above, and nobody here or below wanted it."""
+    """Received from above, and wanted neither here nor below."""
     delivered: int = 0
     duplicates: int = 0
     refused: int = 0
-    """Messages that made no sense: unknown senders, unsound boxes, cycles."""
+    """Invalid messages: unknown senders, invalid boxes, cycles."""
     acknowledged: int = 0
-    """Events reported as wanted by nobody, with a cache: a small message each."""
+    """Events reported as not wanted, with a cache: a small message each."""
     spared: int = 0
     """Forwards that a cache made needless."""
 
 
 @dataclass(slots=True)
 class Branches:
-    """Everybody to whom a seat passes events on, as arrays for the kernel."""
+    """All targets to which a seat forwards events, as arrays for the kernel."""
 
     rows: list[tuple[Address, int]]
     """The seat itself first (level -1), then others, then the seat's own groups."""
@@ -128,7 +132,7 @@ class Branches:
 
 
 class Seat:
-    """The state of one subscription. `address` is unique; times are milliseconds, never falling."""
+    """The state of one subscription. `address` is unique; times are in ms, never decreasing."""
 
     __slots__ = (
         "address",
@@ -186,51 +190,65 @@ class Seat:
         self.box = box
         """The box by which the tree knows this seat."""
         self.wanted = box
-        """The box that the subscriber wants; differs while a change is under way."""
+        """The box that the subscriber wants; differs while a change is in progress."""
         self.settings = settings
         self.random = random
+        # Addresses known from the start, through which the overlay can be reached.
         self.contacts = contacts
-        # the tree
+        # --- the tree
         self.clock = 0
-        """The highest term seen; a group that changes hands gets a higher one."""
-        self.groups: list[Group] = [Group.of(0, 1, [Entry(address, box)], now)]
+        """The highest term seen; a group that changes its host gets a higher one."""
+        # The groups that this seat hosts, by level from 0 without a gap.
+        self.groups: list[Group] = [Group.of(0, 1, [MemberEntry(address, box)], now)]
+        # The host of the group in which this seat is a member; None for a root or an orphan.
         self.parent: Address | None = None
         self.parent_term = 0
-        self.parent_heard = now
+        self.parent_heard = now  # when the parent was last heard from
         self.parent_since = now
         self.former: Address | None = None
         """The parent that was lost last."""
-        self.siblings: tuple[Entry, ...] = ()
+        # All members of the parent's group, as the parent last sent them.
+        self.siblings: tuple[MemberEntry, ...] = ()
+        # The hosts from the root down to the parent; for repair.
         self.path: tuple[Address, ...] = ()
+        # Members of the group one level above the parent's; for repair.
         self.kin: tuple[Address, ...] = ()
         self.heirs: list[Heir] = []
-        """Groups handed over lately: what comes for them is sent after them."""
-        self.reported: Entry | None = None
+        """Groups handed over lately: messages for them are forwarded to their new hosts."""
+        self.reported: MemberEntry | None = None  # the entry that was last reported to the parent
+        # The member whose group was split to make this seat's; sent until the parent adopts it.
         self.sponsor: Address | None = None
-        # joining and repair
-        self.joining: Joining | None = None
-        self.choices: dict[int, Choice] = {}
-        self.refuges: list[Address] = []
-        self.tries = 0
+        # --- joining and repair
+        self.joining: Joining | None = None  # this seat's own join request, until it is answered
+        # Joins of others for which estimates are gathered, by nonce.
+        self.choices: dict[int, PendingJoin] = {}
+        self.refuges: list[Address] = []  # addresses to ask for a parent, in order
+        self.tries = 0  # requests in a row without success
         self.settled = not contacts
-        """Without a parent, and with reason to believe that it is the root of the one tree."""
+        """Without a parent, and with reason to believe that it is the root of the only tree."""
         self.circles = 0
         """How often in a row the parent claimed to be below this seat."""
         self.awaiting: Instant | None = None
-        """Until when an orphan waits for the sibling that was elected."""
-        self.lost: dict[Address, Instant] = {}
+        """Until when an orphan waits for the elected sibling."""
+        self.lost: dict[Address, Instant] = {}  # silent peers, and when to greet each again
         self.next_beat = now + 1 + int(random.random() * settings.beat_ms)
         self.beats = 0
-        # events
+        # --- events
+        # The targets of events as arrays; None: to be built again.
         self.branches: Branches | None = None
         self.seen: set[object] = set()
+        # Ids seen in the previous period; with `seen`, the memory against duplicates.
         self.seen_before: set[object] = set()
         self.seen_since = now
-        self.pending: dict[tuple[Address, bool, bool], list[Batch]] = {}
+        # Events held back, by target, rising and cached (`Settings.coalesce_ms`).
+        self.pending: dict[tuple[Address, bool, bool], list[EventBatch]] = {}
         self.flush_at: Instant | None = None
-        self.delivered: list[Batch] = []
-        self.tally = Tally()
+        # Events for the subscriber, until the peer collects them.
+        self.delivered: list[EventBatch] = []
+        self.tally = SeatCounts()
+        # Values that nobody behind a member wanted (`cache.py`).
         self.barren: dict[Address, dict[Bounds, None]] = {}
+        # The number under which each member is asked; a join increases it.
         self.asks: dict[Address, int] = {}
         self.out: list[Envelope] = []
 
@@ -249,27 +267,27 @@ class Seat:
         costs = self.settings.costs
         return costs.receive * self.tally.unwanted + costs.forward * self.tally.forwarded
 
-    def entry(self, level: int) -> Entry:
+    def entry(self, level: int) -> MemberEntry:
         """Return this seat as a member of a group of `level + 1`."""
         if level < 0:
-            return Entry(self.address, self.box, 1)
+            return MemberEntry(self.address, self.box, 1)
         group = self.groups[level]
-        return Entry(self.address, group.box(), len(group.members))
+        return MemberEntry(self.address, group.box(), len(group.members))
 
     def send(self, to: Address, body: Body) -> None:
         """Put a message into the outbox."""
         self.out.append(Envelope(to, self.address, body))
 
     def is_asking(self, now: Instant) -> bool:
-        """Say whether an answer to a request may still come."""
+        """Return whether an answer to a request may still come."""
         return self.joining is not None and now < self.joining.deadline
 
     def is_moving(self, now: Instant) -> bool:
-        """Say whether the seat is changing places, which a better contact must not interrupt."""
+        """Return whether the seat is moving, which a better contact must not interrupt."""
         return self.joining is not None and self.joining.moving and now < self.joining.deadline
 
     def heir_of(self, level: int, *members: Address | None) -> Address | None:
-        """Return who hosts a group handed over lately, preferably the one with these members."""
+        """Return the host of a group handed over lately, preferably the one with these members."""
         at_level = [heir for heir in self.heirs if heir.level == level]
         for heir in reversed(at_level):
             if any(member in heir.members for member in members):
@@ -277,7 +295,7 @@ class Seat:
         return at_level[-1].holder if at_level else None
 
     def due_at(self) -> Instant:
-        """Say when the seat wants to be woken."""
+        """Return when the seat has something to do next."""
         at = self.next_beat
         if self.flush_at is not None and self.flush_at < at:
             at = self.flush_at
@@ -290,11 +308,11 @@ class Seat:
         return at
 
     def learn_term(self, term: int) -> None:
-        """Keep the clock at the highest term seen."""
+        """Raise the clock to a term, if it is higher."""
         self.clock = max(self.clock, term)
 
     def remember_lost(self, who: Address, now: Instant) -> None:
-        """Greet a peer that fell silent from time to time: it may be behind a partition."""
+        """Greet a silent peer from time to time: it may be behind a partition."""
         if who == self.address:
             return
         self.lost.pop(who, None)

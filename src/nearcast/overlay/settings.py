@@ -21,24 +21,24 @@ class Climb(Enum):
     STEPWISE = "stepwise"
     """From parent to parent; each passes it down to its other members on the way."""
     DIRECT = "direct"
-    """Straight to the root, whose address comes with the beats."""
+    """Directly to the root, whose address comes with the heartbeats."""
 
 
 class Placement(Enum):
     """How the last group is chosen when several need the least enlargement."""
 
     ESTIMATE = "estimate"
-    """Ask each what it would cost (paper 3, "Joining")."""
+    """Ask each for its cost (paper 3, "Joining")."""
     VOLUME = "volume"
-    """Take the smallest; asks nobody."""
+    """Take the smallest, without asking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all peers of one overlay agree on.
+    """The settings that all peers of one overlay share.
 
-    `least` and `most` bound the members of a group (the root may have two). A peer that was not
-    heard for `patience_ms` is taken for dead.
+    `least` and `most` bound the members of a group (the root may have two). A peer that was silent
+    for `patience_ms` is considered dead.
     """
 
     extent: Extent
@@ -55,13 +55,13 @@ class Settings:
     retry_ms: int = 800
     probe_ms: int = 10_000
     coalesce_ms: int = 0
-    """How long events may wait for others that take the same way; 0 sends each turn's at once."""
+    """How long events may wait for others that go the same way; 0 sends those of a call at once."""
     memory_ms: int = 60_000
-    """How long an event id is remembered, at least; later copies would count as new."""
+    """The least time for which an event id is remembered; later copies would count as new."""
     cache_size: int = 0
     """How many different events a branching peer remembers (claim C3.5); 0 is no cache."""
     hysteresis: float = 0.1
-    """By how much a measured rate must exceed the host's before it gives way."""
+    """By how much a measured rate must exceed the host's before another member replaces it."""
     hop_limit: int = 64
     e: Density = field(init=False, repr=False, compare=False)
 

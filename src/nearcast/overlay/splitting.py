@@ -1,6 +1,7 @@
-"""Splitting a group that has too many members (trap T3.2): Guttman's quadratic way, and R*'s.
+"""Splitting a group that has too many members (trap T3.2): Guttman's quadratic split, and R*'s.
 
-Both take the boxes and the least size of a part and return two lists of places that partition them.
+Both take the boxes and the least size of a part and return two lists of positions that partition
+them.
 
 Read next: `messages.py`.
 """
@@ -16,7 +17,7 @@ from nearcast.overlay.bounds import Bounds, Extent, intersection, union, union_o
 
 
 class Split(Enum):
-    """Which way to split."""
+    """The algorithm that splits a group."""
 
     QUADRATIC = "quadratic"
     RSTAR = "rstar"
@@ -25,7 +26,7 @@ class Split(Enum):
 def split(
     boxes: Sequence[Bounds], least: int, extent: Extent, way: Split
 ) -> tuple[list[int], list[int]]:
-    """Partition the places of `boxes` into two parts of at least `least`; O(m² n)."""
+    """Partition the positions of `boxes` into two parts of at least `least`; O(m² n)."""
     if len(boxes) < 2 * least or least < 1:
         raise OutOfRangeError(f"{len(boxes)} boxes", expected=f"at least {2 * least} to split")
     return (quadratic if way is Split.QUADRATIC else rstar)(boxes, least, extent)
@@ -67,7 +68,7 @@ def _waste(boxes: Sequence[Bounds], pair: tuple[int, int], extent: Extent) -> tu
 
 
 def rstar(boxes: Sequence[Bounds], least: int, extent: Extent) -> tuple[list[int], list[int]]:
-    """Sort along each axis; take the axis with the least margins, then the cut that overlaps least.
+    """Choose the axis with the least margins, then the cut with the least overlap.
 
     R*'s split without its forced re-insertion: here an entry is a peer, and moving it costs
     messages.

@@ -1,9 +1,9 @@
-"""Elections, splits and handing groups over: all decided by the host alone, from what it knows.
+"""Elections, splits and handing groups over: all decided by the host alone, from its own state.
 
-A host has the groups of its levels 0 … top in its hands, so it can settle at one stroke whatever a
-change on one level brings about on the others: too large a group is split, each part elects its
-host, and since a host is one of the members, whoever loses a group loses those above it too. The
-outcome goes out as one `Handover` to each new host (paper 3, "Joining"; trap T3.2).
+A host has the groups of its levels 0 … top, so it can settle in one step all consequences of a
+change on one level for the others: a group that is too large is split, each part elects its host,
+and since a host is one of the members, a seat that loses a group loses those above it too. The
+result is sent as one `GroupHandover` to each new host (paper 3, "Joining"; trap T3.2).
 
 Read next: `joining.py`.
 """
@@ -18,13 +18,13 @@ from nearcast.overlay.election import Method, elect
 from nearcast.overlay.messages import (
     Address,
     Adopt,
-    Entry,
     Grant,
-    Handover,
+    GroupHandover,
     Instant,
-    Left,
+    MemberEntry,
+    MemberLeft,
+    MemberReport,
     Replace,
-    Report,
 )
 from nearcast.overlay.seat import MOST_LOST, Group, Heir, Seat
 from nearcast.overlay.splitting import split
@@ -32,22 +32,22 @@ from nearcast.overlay.splitting import split
 
 @dataclass(slots=True)
 class _Part:
-    """A group as it shall be."""
+    """A group as it will be."""
 
     level: int
-    entries: dict[Address, Entry]
+    entries: dict[Address, MemberEntry]
     holder: Address
 
-    def entry(self) -> Entry:
+    def entry(self) -> MemberEntry:
         box = union_of([entry.box for entry in self.entries.values()])
-        return Entry(self.holder, box, len(self.entries))
+        return MemberEntry(self.holder, box, len(self.entries))
 
 
 @dataclass(slots=True)
 class _Plan:
     parts: list[_Part] = field(default_factory=list)
-    passed: list[Entry] = field(default_factory=list)
-    """What stands for the seat's groups one level above the last one looked at."""
+    passed: list[MemberEntry] = field(default_factory=list)
+    """The entries of the seat's groups one level above the last one planned."""
     upto: int = 0
     """The first level that stays as it is."""
     reaches_top: bool = False
@@ -66,13 +66,13 @@ def settle(
     nonce: int | None = None,
     known: tuple[Address, ...] = (),
 ) -> None:
-    """Bring the seat's groups from level `start` up into order, and tell everybody concerned.
+    """Reorganise the seat's groups from level `start` up, and inform all seats concerned.
 
-    Levels up to `until` are looked at in any case, higher ones only if something changed below.
-    Each of the former elects its host, unless `elects` is false; a group that only takes note of
-    a change below keeps its host until the next beat, or the hosts would change with every join.
-    `heir` is to host level `start`. With `leaving`, the seat takes its own entry out.
-    Complexity: O(levels · most² · n), without a split.
+    Levels up to `until` are planned in any case, higher ones only if something changed below. Each
+    of the former elects its host, unless `elects` is false; a group that only records a change
+    below keeps its host until the next heartbeat, or the hosts would change with every join. `heir`
+    is to host level `start`. With `leaving`, the seat removes its own entry. Complexity: O(levels ·
+    most² · n), without a split.
     """
     last = until if until is not None else start
     plan = _Plan(passed=[] if leaving else [seat.entry(start - 1)])
@@ -92,7 +92,7 @@ def settle(
 
 
 def _is_done(seat: Seat, plan: _Plan, level: int, last: int) -> bool:
-    """Say whether nothing changes from this level up."""
+    """Return whether nothing changes from this level up."""
     plan.upto = level
     return level > last and plan.passed == [seat.groups[level].members.get(seat.address)]
 
@@ -122,7 +122,9 @@ def _plan_level(
         plan.passed.append(made.entry())
 
 
-def _parts(seat: Seat, level: int, entries: dict[Address, Entry]) -> list[dict[Address, Entry]]:
+def _parts(
+    seat: Seat, level: int, entries: dict[Address, MemberEntry]
+) -> list[dict[Address, MemberEntry]]:
     if not entries:
         return []
     settings = seat.settings
@@ -139,12 +141,12 @@ def _parts(seat: Seat, level: int, entries: dict[Address, Entry]) -> list[dict[A
 def choose_host(
     seat: Seat,
     level: int,
-    entries: dict[Address, Entry],
+    entries: dict[Address, MemberEntry],
     newcomer: Address | None = None,
     *,
     impartial: bool = False,
 ) -> Address:
-    """Return who shall host a group; on level 0 the oldest of those with the same box.
+    """Return the host of a group; on level 0 the oldest of those with the same box.
 
     `impartial` gives the seat itself no advantage, so that others would choose the same.
     """
@@ -169,7 +171,10 @@ def choose_host(
 
 
 def _keeps_hosts(seat: Seat) -> bool:
-    """By measured rates, hosts change with the beat only, once events flow (see `repair.py`)."""
+    """Return whether hosts change only with the heartbeat: by measured rates, once events flow.
+
+    See `repair.py`.
+    """
     return seat.settings.method is Method.MEASURED and seat.tally.received >= LEAST_SAMPLE
 
 
@@ -178,7 +183,7 @@ LEAST_SAMPLE = 50
 
 
 def _raise_or_lower_root(seat: Seat, plan: _Plan) -> None:
-    """Put a new root above several parts; take roots with a single member away."""
+    """Put a new root above several parts; remove roots with a single member."""
     while len(plan.passed) > 1:
         level = plan.parts[-1].level + 1
         entries = {entry.address: entry for entry in plan.passed}
@@ -209,7 +214,7 @@ def _carry_out(
     for holder, parts in handed.items():
         above = _part_around(plan, holder, parts[-1].level + 1)
         uplink = above.holder if above is not None else parent
-        message = Handover(
+        message = GroupHandover(
             tuple(Grant(part.level, tuple(part.entries.values())) for part in parts),
             uplink,
             _term_of(seat, uplink, parts[-1].level + 1, term, handed),
@@ -239,7 +244,7 @@ def _as_group(seat: Seat, part: _Part, term: int, now: Instant) -> Group:
 
 
 def _handed(plan: _Plan, me: Address) -> dict[Address, list[_Part]]:
-    """Return the parts that others shall host, lowest first."""
+    """Return the parts that others will host, lowest first."""
     handed: dict[Address, list[_Part]] = {}
     for part in plan.parts:
         if part.holder != me:
@@ -276,7 +281,7 @@ def _term_of(
 
 
 def _sponsor(plan: _Plan, me: Address, holder: Address) -> Address:
-    """Return the member through whom the parent's group gets `holder` as a new one."""
+    """Return the member whose group gave rise to `holder`, the new member of the parent's group."""
     first = plan.passed[0].address
     if holder == first or any(entry.address == me for entry in plan.passed):
         return me
@@ -290,11 +295,11 @@ def _tell_above(
     handed: dict[Address, list[_Part]],
     known: tuple[Address, ...],
 ) -> None:
-    """Tell the parent, or the new root, what became of the seat's highest group."""
+    """Report to the parent, or the new root, what became of the seat's highest group."""
     heads = [entry.address for entry in plan.passed]
     if seat.parent is not None:
         if not heads:
-            seat.send(seat.parent, Left(level))
+            seat.send(seat.parent, MemberLeft(level))
         elif seat.address in heads:
             report(seat)
         else:
@@ -302,12 +307,12 @@ def _tell_above(
     elif heads and heads[0] != seat.address and heads[0] not in handed:
         seat.send(
             heads[0],
-            Handover((), None, seat.clock, seat.clock + 1, settled=seat.settled, known=known),
+            GroupHandover((), None, seat.clock, seat.clock + 1, settled=seat.settled, known=known),
         )
 
 
 def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:
-    """If somebody else hosts the group that the seat is a member of now, that is its parent."""
+    """If another seat hosts the group of which this seat is a member now, make it the parent."""
     part = _part_around(plan, seat.address, seat.top + 1)
     if part is None or part.holder == seat.address:
         return
@@ -320,7 +325,7 @@ def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:
 
 
 def set_parent(seat: Seat, parent: Address | None, term: int, now: Instant) -> None:
-    """Have this parent from now on."""
+    """Set the parent and its term."""
     seat.parent = parent
     seat.parent_term = max(seat.parent_term, term)
     seat.parent_heard = seat.parent_since = now
@@ -332,17 +337,17 @@ def set_parent(seat: Seat, parent: Address | None, term: int, now: Instant) -> N
 
 
 def report(seat: Seat, *, always: bool = False) -> None:
-    """Tell the parent about the seat's highest group, if there is something new."""
+    """Report the seat's highest group to the parent, if something changed."""
     if seat.parent is None:
         return
     entry = seat.entry(seat.top)
     if always or seat.reported is None or entry != seat.reported:
         seat.reported = entry
-        seat.send(seat.parent, Report(seat.top + 1, entry, seat.clock, seat.sponsor))
+        seat.send(seat.parent, MemberReport(seat.top + 1, entry, seat.clock, seat.sponsor))
 
 
 def adopt(seat: Seat, member: Address, level: int, nonce: int | None = None) -> None:
-    """Tell a member of a group who its parent and siblings are."""
+    """Send a member of a group its parent and siblings."""
     group = seat.groups[level]
     kin = seat.groups[level + 1].members if level < seat.top else [e.address for e in seat.siblings]
     path = (*seat.path, seat.address)
@@ -351,11 +356,11 @@ def adopt(seat: Seat, member: Address, level: int, nonce: int | None = None) -> 
 
 
 MOST_TWINS = 64
-"""Followers of one relay beyond which they are not told of each other; they re-join instead."""
+"""Beyond this many, followers of one relay are not told of each other; they re-join instead."""
 
 
 def take_over(seat: Seat, grants: Sequence[Grant], term: int, now: Instant) -> None:
-    """Host these groups, which follow on the seat's own levels, and tell their members."""
+    """Host these groups, which continue the seat's own levels, and inform their members."""
     for grant in grants:
         own = seat.entry(grant.level - 1)
         entries = [own if entry.address == seat.address else entry for entry in grant.entries]

@@ -1,8 +1,9 @@
-"""A few boxes around many: what a broker node tells the overlay of its clients' subscriptions.
+"""A summary: a few boxes around many, to represent the subscriptions of a broker's clients.
 
 Boxes that others cover are dropped; boxes are then merged pair by pair, the least wasteful first,
-as long as no merged box is more than `looseness` larger than what its originals cover. Events that
-fall into the waste are false positives: they reach the node for nobody. They are counted.
+as long as no merged box is more than `looseness` larger than the union of its originals. Events
+that fall into the waste are false positives: they reach the node although no client wants them.
+They are counted.
 
 Read next: `docs/content-overlay.md`.
 """
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 
 from nearcast.model.errors import LimitError, OutOfRangeError
 from nearcast.overlay.bounds import Bounds, Extent, covers, overlap, union
-from nearcast.overlay.events import Event, hits, stacked
+from nearcast.overlay.events import OverlayEvent, hits, stacked
 
 CHUNK = 256
-"""Boxes are merged among at most so many neighbours, so that many boxes cost no n²."""
+"""Boxes are merged among at most this many neighbours, so that many boxes do not cost n²."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Summary:
     boxes: tuple[Bounds, ...]
     originals: int
     waste: float
-    """At most so large a share of the summary's volume covers nothing that was asked for."""
+    """Upper bound of the share of the summary's volume that covers no subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,18 @@ class FalsePositives:
 
     events: int
     admitted: int
-    """Events that the summary lets through."""
+    """Events that the summary admits."""
     wanted: int
     """Events that some subscription wants; all of them are admitted."""
 
     @property
     def false(self) -> int:
-        """Return how many came for nobody."""
+        """Return how many were admitted although nobody wanted them."""
         return self.admitted - self.wanted
 
     @property
     def share(self) -> float:
-        """Return the part of the admitted events that came for nobody."""
+        """Return the share of the admitted events that nobody wanted."""
         return self.false / self.admitted if self.admitted else 0.0
 
 
@@ -56,17 +57,17 @@ class FalsePositives:
 class _Cluster:
     box: Bounds
     covered: float
-    """At least so large a volume is covered by the originals."""
+    """A lower bound of the volume that the originals cover."""
 
 
 def summarise(
     boxes: Iterable[Bounds], extent: Extent, *, looseness: float, most: int | None = None
 ) -> Summary:
-    """Merge boxes up to a looseness: 0 only drops what others cover, 1 may double the volume.
+    """Merge boxes up to a looseness: 0 only drops covered boxes, 1 may double the volume.
 
-    For every box of the summary: volume ≤ (1 + looseness) · volume covered by its originals; so
-    that of evenly spread events in it at most looseness / (1 + looseness) are false positives.
-    With `most`, merging goes on beyond the looseness until so few boxes are left.
+    For every box of the summary: volume ≤ (1 + looseness) · volume covered by its originals. So
+    of evenly spread events in it at most looseness / (1 + looseness) are false positives.
+    With `most`, merging continues beyond the looseness until at most so many boxes are left.
     Complexity: O(m · CHUNK log CHUNK) for m boxes.
 
     >>> extent = Extent((0.0,), (100.0,))
@@ -115,7 +116,7 @@ def _merge_chunks(clusters: list[_Cluster], extent: Extent, looseness: float) ->
 def _merge(
     clusters: Sequence[_Cluster], extent: Extent, looseness: float, least: int
 ) -> list[_Cluster]:
-    """Merge the least wasteful pair again and again, while the looseness allows."""
+    """Merge the least wasteful pair repeatedly, while the looseness allows it."""
     alive = dict(enumerate(clusters))
     queue: list[tuple[float, int, int]] = []
     for place in alive:
@@ -154,9 +155,9 @@ def _joined(a: _Cluster, b: _Cluster, extent: Extent) -> _Cluster:
 
 
 def count_false_positives(
-    summary: Summary, boxes: Sequence[Bounds], events: Sequence[Event]
+    summary: Summary, boxes: Sequence[Bounds], events: Sequence[OverlayEvent]
 ) -> FalsePositives:
-    """Count the events that a summary lets through and that nobody wants; O(events · boxes)."""
+    """Count the events that a summary admits and nobody wants; O(events · boxes)."""
     if not events:
         return FalsePositives(0, 0, 0)
     lows, highs = stacked([(event.lows, event.highs) for event in events])

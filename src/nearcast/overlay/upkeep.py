@@ -1,8 +1,8 @@
-"""Who is whose parent: adopting, reporting, handing over; all of it repeated with every beat.
+"""The parent-child relations: adopting, reporting, handing over; repeated with every heartbeat.
 
-Every statement about the tree is soft: it is said again each beat, and what is not said again is
-forgotten. A *term* orders statements about the same group: whoever takes a group over uses a higher
-one, so that a late word of the old host changes nothing.
+Every statement about the tree is soft state: it is repeated each heartbeat and expires otherwise. A
+*term* orders statements about the same group: a new host uses a higher one, so that a late message
+of the old host changes nothing.
 
 Read next: `repair.py`.
 """
@@ -17,12 +17,12 @@ from nearcast.overlay.messages import (
     Adopt,
     Envelope,
     Grant,
-    Handover,
+    GroupHandover,
     Instant,
-    Left,
+    MemberLeft,
+    MemberReport,
     Relocate,
     Replace,
-    Report,
     Returned,
     Unknown,
 )
@@ -30,11 +30,11 @@ from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import adopt, report, set_parent, settle, take_over
 
 MOST_DETOURS = 4
-"""How often a message is sent after a group that changes hands."""
+"""How often a message is forwarded to the new host of a group."""
 
 
 def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
-    """Take the sender as parent, if it answers a request or its term is the newer one."""
+    """Set the sender as parent, if it answers a request or its term is newer."""
     circular = sender == seat.parent and seat.address in message.path
     if circular and _is_cycle(seat, sender, message, now):
         return
@@ -45,7 +45,7 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
             _move_to(seat, sender, message, now)
             return
     elif message.level > seat.top + 1:
-        return  # a handover to this seat is still under way
+        return  # a handover to this seat is still in flight
     elif message.level == seat.top + 1 and (
         _is_parent(seat, sender, message.term) or _answers_late(seat, message)
     ):
@@ -56,21 +56,21 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
         _heed(seat, message, now)
         return
     if sender != seat.parent or message.level != seat.top + 1:
-        seat.send(sender, Left(message.level))
+        seat.send(sender, MemberLeft(message.level))
 
 
 def _is_cycle(seat: Seat, sender: Address, message: Adopt, now: Instant) -> bool:
-    """Leave a parent that goes on claiming to be below this seat.
+    """Return whether the sender repeatedly claims to be below this seat; then leave it.
 
-    At first its word may be out of date: news of who is above takes a beat per level. A cycle
-    cannot come about otherwise, since a parent hosts a higher level than its members.
+    Its first claims may be out of date: news of the path takes a heartbeat per level. A cycle
+    cannot arise otherwise, since a parent hosts a higher level than its members.
     """
     seat.tally.refused += 1
     seat.circles += 1
     if seat.circles <= 3 + len(message.path):
         return False
     seat.circles = 0
-    seat.send(sender, Left(message.level))
+    seat.send(sender, MemberLeft(message.level))
     become_root_of_fragment(seat, now)
     return True
 
@@ -84,12 +84,12 @@ def _is_parent(seat: Seat, sender: Address, term: int) -> bool:
 
 
 def _answers_late(seat: Seat, message: Adopt) -> bool:
-    """Say whether this answers a request that was given up, while no other was answered."""
+    """Return whether this answers a request that was given up, while no other was answered."""
     return seat.parent is None and seat.joining is not None and message.nonce is not None
 
 
 def _fits(seat: Seat, level: int) -> bool:
-    """Say whether a group of this level is what the seat asked for."""
+    """Return whether the seat asked for a group of this level."""
     joining = seat.joining
     assert joining is not None
     if level == 0:
@@ -111,7 +111,7 @@ def _move_to(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
     if start <= seat.top and not _alone(seat, start):
         leave_groups(seat, start, now, known=(sender,))
     elif seat.parent is not None and not (same and message.level == seat.top + 1):
-        seat.send(seat.parent, Left(seat.top + 1))
+        seat.send(seat.parent, MemberLeft(seat.top + 1))
     if joining.fresh:
         seat.box = joining.box
         stand_alone(seat, now)
@@ -125,7 +125,7 @@ def _move_to(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
 
 
 def _alone(seat: Seat, start: int) -> bool:
-    """Say whether nobody else is in the groups from `start` up."""
+    """Return whether the seat is alone in the groups from `start` up."""
     return start == 0 == seat.top and len(seat.groups[0].members) == 1
 
 
@@ -146,8 +146,8 @@ def _heed(seat: Seat, message: Adopt, now: Instant) -> None:
         report(seat, always=True)
 
 
-def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> None:
-    """Note what a member says of itself; who is none is told so."""
+def on_report(seat: Seat, sender: Address, message: MemberReport, now: Instant) -> None:
+    """Record a member's report; answer a sender that is no member with `Unknown`."""
     level, entry = message.level, message.entry
     if entry.address != sender or not seat.settings.extent.is_sound(entry.box):
         seat.tally.refused += 1
@@ -174,19 +174,22 @@ def on_report(seat: Seat, sender: Address, message: Report, now: Instant) -> Non
     group.members[sender] = entry
     if entry != before:
         if level == 0 and entry.box != seat.box:
-            group.drop(sender)  # no twin any more
+            group.drop(sender)  # its box differs now: no follower any more
         settle(seat, level, now, elects=False)
 
 
 def send_after(
-    seat: Seat, sender: Address, message: Report | Replace | Left, sponsor: Address | None = None
+    seat: Seat,
+    sender: Address,
+    message: MemberReport | Replace | MemberLeft,
+    sponsor: Address | None = None,
 ) -> bool:
-    """Send a message about a group that was handed over lately after it; say whether it was."""
+    """Forward a message to the new host of a group handed over lately; return whether it was."""
     if 0 <= message.level <= seat.top and sponsor in seat.groups[message.level].members:
         return False
     heir = seat.heir_of(message.level, sender, sponsor)
     if heir == sender:
-        return True  # it will find the group in its own hands
+        return True  # the sender hosts the group itself now
     if heir is None or message.hops >= MOST_DETOURS:
         return False
     seat.out.append(Envelope(heir, sender, replace(message, hops=message.hops + 1)))
@@ -194,7 +197,7 @@ def send_after(
 
 
 def on_replace(seat: Seat, sender: Address, message: Replace, now: Instant) -> None:
-    """Put another in the place of a member that handed its group over."""
+    """Replace a member that handed its group over by the new host."""
     level, entry = message.level, message.entry
     seat.learn_term(message.term)
     known = 0 <= level <= seat.top and sender in seat.groups[level].members
@@ -213,8 +216,8 @@ def on_replace(seat: Seat, sender: Address, message: Replace, now: Instant) -> N
     settle(seat, level, now)
 
 
-def on_left(seat: Seat, sender: Address, message: Left, now: Instant) -> None:
-    """Forget a member."""
+def on_left(seat: Seat, sender: Address, message: MemberLeft, now: Instant) -> None:
+    """Remove a member."""
     level = message.level
     if not 0 <= level <= seat.top or sender not in seat.groups[level].members:
         send_after(seat, sender, message)
@@ -227,7 +230,7 @@ def on_left(seat: Seat, sender: Address, message: Left, now: Instant) -> None:
 
 
 def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> None:
-    """Look for another parent, unless things are still moving: this one does not know the seat."""
+    """Look for another parent, unless a change is in progress: this one does not know the seat."""
     if sender != seat.parent or message.level != seat.top + 1:
         return
     if now - seat.parent_since < 2 * seat.settings.beat_ms:
@@ -236,7 +239,7 @@ def on_unknown(seat: Seat, sender: Address, message: Unknown, now: Instant) -> N
 
 
 def become_root_of_fragment(seat: Seat, now: Instant) -> None:
-    """Be without a parent, and know whom to ask for a new one."""
+    """Drop the parent, and list the peers to ask for a new one."""
     gone = seat.parent
     above = [address for address in reversed(seat.path) if address != gone]
     others = [*above, *seat.kin, *seat.contacts]
@@ -251,7 +254,7 @@ def become_root_of_fragment(seat: Seat, now: Instant) -> None:
         stand_alone(seat, now)
 
 
-def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) -> None:
+def on_handover(seat: Seat, sender: Address, message: GroupHandover, now: Instant) -> None:
     """Host the groups that the parent hands over, and take its place."""
     if not _is_entitled(seat, sender, message):
         _pass_handover_on(seat, sender, message)
@@ -269,7 +272,7 @@ def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) ->
     if message.uplink is None and not message.settled:
         seat.refuges = [a for a in message.known if a != seat.address]
         seat.tries = 0
-        seat.next_beat = now + 1  # the whole tree waits for it to find the rest
+        seat.next_beat = now + 1  # the whole tree waits for this seat to find the rest
     for address in message.known:
         seat.remember_lost(address, now)
     take_over(seat, message.grants, message.term, now)
@@ -277,14 +280,14 @@ def on_handover(seat: Seat, sender: Address, message: Handover, now: Instant) ->
 
 
 def _path_to(path: tuple[Address, ...], parent: Address | None) -> tuple[Address, ...]:
-    """Return the way to the root through a new parent, as far as it is known before its beat."""
+    """Return the path to the root through a new parent, as far as known before its heartbeat."""
     if parent is None:
         return ()
     return path[: path.index(parent) + 1] if parent in path else (*path, parent)
 
 
-def _pass_handover_on(seat: Seat, sender: Address, message: Handover) -> None:
-    """Send a handover after the group through which this seat was a member, or back."""
+def _pass_handover_on(seat: Seat, sender: Address, message: GroupHandover) -> None:
+    """Forward a handover to the new host of this seat's former group, or return it."""
     seat.tally.refused += 1
     if not message.grants:
         return
@@ -305,7 +308,7 @@ def _renamed(grant: Grant, old: Address, new: Address) -> Grant:
 
 
 def on_returned(seat: Seat, sender: Address, message: Returned, now: Instant) -> None:
-    """Take groups back that could not be handed over, without the one that refused."""
+    """Take back groups that could not be handed over, without the member that refused."""
     handover = message.handover
     grants = [
         Grant(grant.level, tuple(e for e in grant.entries if e.address != sender))
@@ -326,14 +329,14 @@ def on_returned(seat: Seat, sender: Address, message: Returned, now: Instant) ->
     report(seat, always=True)
 
 
-def _is_entitled(seat: Seat, sender: Address, message: Handover) -> bool:
-    """Say whether the sender may hand these groups over, and whether they fit."""
+def _is_entitled(seat: Seat, sender: Address, message: GroupHandover) -> bool:
+    """Return whether the sender may hand these groups over, and whether they fit."""
     joining = seat.joining
     asked = joining is not None and message.nonce == joining.nonce
     if asked and joining is not None and joining.fresh and seat.top != 0:
         return False
     parent = sender == seat.parent or (seat.parent is None and sender == seat.former)
-    sent_after = message.hops > 0  # by the old host of this seat's group, after that group
+    sent_after = message.hops > 0  # forwarded by the old host of this seat's group, to the new one
     newer = asked or message.term > seat.parent_term
     if not (parent or asked or sent_after) or not newer or message.uplink == seat.address:
         return False
@@ -343,7 +346,7 @@ def _is_entitled(seat: Seat, sender: Address, message: Handover) -> bool:
 
 
 def _is_member(seat: Seat, grant: Grant) -> bool:
-    """Say whether a group is sound and the seat one of its members."""
+    """Return whether a group is valid and the seat one of its members."""
     sound = all(seat.settings.extent.is_sound(entry.box) for entry in grant.entries)
     return sound and any(entry.address == seat.address for entry in grant.entries)
 

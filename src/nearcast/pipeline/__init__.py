@@ -1,10 +1,13 @@
-"""The Spark jobs: from logs and trajectories to clean tables, regions, matches.
+"""The Spark jobs: from event logs and trajectories to tables, plans, policies and an audit.
 
-- `session.py` is the one place that builds a Spark session.
-- `tables.py` writes a DataFrame as the next version of a table, or not at all.
-- `part_files.py` and `part_scans.py` let workers write and read Parquet themselves, where Java
-  would only pass rows on.
-- One module per job; a job is functions from DataFrame to DataFrame, and its algorithm is a core's.
+- `session.py` builds the Spark session; nothing else does.
+- `sources/` reads input: files of users, event logs, subscription tables.
+- `tables/transaction.py` writes a DataFrame as the next version of a table, or not at all.
+  `tables/worker_writes.py` and `tables/worker_reads.py` let Python workers write and read Parquet
+  where Java would only forward rows.
+- `jobs/` has one module per batch job, and `jobs/run.py` runs them in order. A job is functions
+  from DataFrame to DataFrame; its algorithm lives in a core package.
+- `streaming/` is the `match` job as a Structured Streaming query; `audit/` checks deliveries.
 
-It needs the extra `nearcast[spark]` and Java 17 or newer. Nothing here serves clients.
+The package needs the extra `nearcast[spark]` and Java 17 or newer. Nothing here serves clients.
 """

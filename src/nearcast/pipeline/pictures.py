@@ -1,4 +1,4 @@
-"""Pictures of what jobs found."""
+"""Pictures of job results."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nearcast.model.errors import EnvironmentProblem
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nearcast.pipeline.regions import RegionsFound
+    from nearcast.pipeline.jobs.regions import RegionsFound
 
 _MOST_CELLS_DRAWN = 200_000
 
 
 def draw_regions(cells: DataFrame, found: RegionsFound, path: Path) -> None:
-    """Draw the time spent per cell, and the slow moving regions on top."""
+    """Draw the time spent per cell with the slow regions on top, and save the picture."""
     from pyspark.sql import functions as F  # noqa: N812
 
     try:
@@ -74,7 +74,7 @@ def draw_regions(cells: DataFrame, found: RegionsFound, path: Path) -> None:
 def _busy_part(
     lon: np.ndarray, lat: np.ndarray, hours: np.ndarray
 ) -> tuple[float, float, float, float]:
-    """Return the frame that holds nearly all of the time, whatever far stragglers there are."""
+    """Return west, east, south, north around 99 % of the time spent; outliers are cut off."""
 
     def ends(values: np.ndarray) -> tuple[float, float]:
         order = np.argsort(values)

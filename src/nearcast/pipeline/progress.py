@@ -1,4 +1,4 @@
-"""How far Spark has come, on a terminal; elsewhere nothing is printed."""
+"""A progress bar for Spark jobs, shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_progress(spark: SparkSession, description: str) -> Iterator[None]:
-    """Show the finished share of the tasks that Spark knows of while the body runs."""
+    """Show the share of finished tasks of the active Spark stages while the body runs."""
     if not sys.stderr.isatty():
         yield
         return

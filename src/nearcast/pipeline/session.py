@@ -1,4 +1,4 @@
-"""The one place that builds a Spark session."""
+"""Builds the Spark session; the only module that does."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
-from nearcast.pipeline.quiet import with_plain_interrupts, without_boot_warning
+from nearcast.pipeline.spark_logging import with_plain_interrupts, without_boot_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_NEEDED = 17
 _INSTALL_JAVA = "Debian/Ubuntu: sudo apt-get install default-jre-headless"
-# Spark's planner and Java's regular expressions recurse; a megabyte, Java's default, is not always
-# enough for a thread that does both (a stream's does), and Spark's own tests run with this.
+# Spark's planner and Java's regular expressions recurse. Java's default stack of 1 MB is too small
+# for a thread that runs both (a streaming query does); Spark's own tests use 4 MB.
 _STACK = "-Xss4m"
 _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
 
@@ -32,10 +32,10 @@ _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
 def spark_session(
     master: str = "local[*]", *, name: str = "nearcast", memory_gb: int | None = None
 ) -> SparkSession:
-    """Return a session on `master`, with everything set that the jobs rely on.
+    """Return a Spark session on `master` with all settings that the jobs rely on.
 
-    A missing or old Java, or a master that nobody answers at, is said before Spark is started:
-    Spark itself takes minutes and a page of stack traces to say so.
+    Checks Java and the address of the master first and raises at once. Spark itself would take
+    minutes and print a page of stack traces.
     """
     check_master(master)
     check_spark()
@@ -54,12 +54,12 @@ def spark_session(
 
 
 def is_local(session: SparkSession) -> bool:
-    """Tell whether all workers run on this machine, and so see its files."""
+    """Return whether all workers run on this machine and can read its files."""
     return str(session.sparkContext.master).startswith("local")
 
 
 def _choose_python(master: str) -> None:
-    """Let workers run this Python; on other machines the user may know better."""
+    """Make workers run this Python; on a cluster the user's PYSPARK_PYTHON wins."""
     if master.startswith("local"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
     else:
@@ -80,10 +80,11 @@ def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
     }
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 2))
+        settings["spark.python.daemon.module"] = "nearcast.pipeline.worker_daemon"
     else:  # workers get the package as a zip, beside which compiled kernels cannot be kept
         settings["spark.executorEnv.XDG_CACHE_HOME"] = os.environ.get(
             "XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / "nearcast-cache")
-        )  # where Numba looks for a zip's kernels, whatever NUMBA_CACHE_DIR says
+        )  # Numba's cache for code in a zip; it ignores NUMBA_CACHE_DIR there
     return {key: value for key, value in settings.items() if value}
 
 
@@ -98,7 +99,7 @@ def _half_of_memory_gb() -> int:
 
 
 def check_spark() -> None:
-    """Raise unless PySpark and a Java that it can use are installed; starts neither."""
+    """Raise EnvironmentProblem unless PySpark and a usable Java are installed; start neither."""
     for package in ("PySpark", "pandas"):
         if find_spec(package.lower()) is None:
             raise EnvironmentProblem(
@@ -108,7 +109,7 @@ def check_spark() -> None:
 
 
 def check_java() -> None:
-    """Raise unless there is a Java that Spark can use."""
+    """Raise EnvironmentProblem unless a Java that Spark can use is installed."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -126,7 +127,10 @@ def check_java() -> None:
 
 
 def check_master(master: str) -> None:
-    """Raise unless `master` is a Spark master's address and, where that can be seen, answers."""
+    """Raise unless `master` is a valid Spark master.
+
+    A `spark://` master must also accept a connection.
+    """
     if not _MASTER.fullmatch(master):
         raise MisuseError(
             repr(master), where="--master", expected="local[*], spark://host:port, yarn or k8s://…"
@@ -146,7 +150,7 @@ def check_master(master: str) -> None:
 
 
 def packed_package() -> Path:
-    """Zip this package for a cluster's workers; return the file."""
+    """Zip this package for the workers of a cluster and return the path of the zip."""
     source = Path(__file__).parents[1]
     target = Path(tempfile.mkdtemp(prefix="nearcast-")) / "nearcast"
     return Path(shutil.make_archive(str(target), "zip", source.parent, source.name))

@@ -1,18 +1,18 @@
-"""Retained messages, sent when it pays: a newcomer gets the copy now or waits for the next publish.
+"""Retained messages, sent when it pays: a new subscriber gets the copy now or the next publish.
 
-Paper 4. What it does:
+Paper 4. The modules:
 
 - `process.py`: the decision process, the reward's lost formula fixed and written down;
-- `exact.py`: the best policy, and what any policy is worth, exactly;
+- `exact.py`: the best policy, and the exact value of any policy;
 - `qlearning.py`: the paper's Q-learning, a table for one topic;
 - `general.py`, `fitting.py`: one small function of the rates for all topics;
 - `policyfile.py`: policies as versioned files;
-- `rates.py`, `answers.py`, `delivery.py`: the core that a node calls. `RetainedDelivery` holds
-  copies back and releases them, never an older message after a newer one, never later than Dmax;
-- `environment.py` (Gymnasium), `picture.py` (matplotlib): imported only when asked for.
+- `rates.py`, `answers.py`, `delivery.py`: the core that a node calls. `RetainedDelivery` defers
+  copies and releases them, never an older message after a newer one, never later than Dmax;
+- `environment.py` (Gymnasium), `picture.py` (matplotlib): imported only on request.
 
-What it will not do: keep retained messages, match filters, queue or send anything, read a clock.
-Holding back deviates from MQTT, so it is off until a topic's setting switches it on.
+It does not store retained messages, match filters, queue or send anything, or read a clock.
+Deferring deviates from MQTT, so it is off until a topic's setting enables it.
 
 Read next: `process.py` for the theory, `delivery.py` for the practice.
 """
@@ -25,8 +25,8 @@ from nearcast.retained.answers import (
     Handling,
     LearningBounds,
     Mode,
-    Reason,
     Release,
+    ReleaseReason,
     RetainedCopy,
     SendNothing,
     SendNow,
@@ -87,8 +87,8 @@ __all__ = [
     "RateEstimators",
     "RateRange",
     "Rates",
-    "Reason",
     "Release",
+    "ReleaseReason",
     "RetainedCopy",
     "RetainedDelivery",
     "SendNothing",

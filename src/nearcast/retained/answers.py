@@ -1,4 +1,4 @@
-"""What goes into and comes out of `RetainedDelivery`: settings, questions, answers.
+"""Inputs and outputs of `RetainedDelivery`: settings, evidence, answers, releases.
 
 Read next: `delivery.py`.
 """
@@ -12,19 +12,19 @@ from enum import Enum
 
 from nearcast.retained.process import Weights, require_number
 
-Subscriber = Hashable  # whatever the node tells one subscription of one client by
+Subscriber = Hashable  # the node's identifier of one subscription of one client
 
 
 class Mode(Enum):
-    """How a topic's retained message reaches newcomers."""
+    """How a topic's retained message reaches new subscribers."""
 
-    IMMEDIATE = "immediate"  # MQTT's way
+    IMMEDIATE = "immediate"  # plain MQTT
     LEARNED = "learned"
-    WAIT = "wait"  # hold back wherever that is allowed
+    WAIT = "wait"  # defer wherever that is allowed
 
 
 class Handling(Enum):
-    """MQTT 5 retain handling: what the subscriber asked for."""
+    """MQTT 5 retain handling, as the subscriber requested it [MQTT-3.3.1-9, -10, -11]."""
 
     SEND = 0
     SEND_IF_NEW = 1
@@ -37,9 +37,9 @@ class TopicSetting:
 
     mode: Mode = Mode.IMMEDIATE
     weights: Weights = field(default_factory=Weights)
-    hold_max_s: float = 10.0  # Dmax: nobody is without state for longer
+    hold_max_s: float = 10.0  # Dmax: no subscriber is without state for longer
     learns: bool = True  # whether a table may be learned here, within the bounds
-    price: float = field(init=False, repr=False)  # weights.price, worked out once
+    price: float = field(init=False, repr=False)  # weights.price, computed once
 
     def __post_init__(self) -> None:
         require_number("hold_max_s", self.hold_max_s, 1e-3)
@@ -48,12 +48,12 @@ class TopicSetting:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What must be known of a topic before its policy is trusted (trap T4.5)."""
+    """The evidence about a topic that is needed before its policy is trusted (trap T4.5)."""
 
     memory_s: float = 600.0
     publishes_min: float = 8.0  # in memory; below, plain MQTT
-    publishes_per_hold_min: float = 1.0  # a slower topic is quiet: nothing would come in time
-    quiet_intervals: float = 4.0  # silent for so many mean intervals: it has gone quiet
+    publishes_per_hold_min: float = 1.0  # a slower topic is quiet: no publish would come in time
+    quiet_intervals: float = 4.0  # silent for this many mean intervals: it has gone quiet
 
     def __post_init__(self) -> None:
         require_number("memory_s", self.memory_s, 1e-3)
@@ -64,7 +64,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class LearningBounds:
-    """How far a broker may go in learning tables of its own; the default is not at all."""
+    """How far a broker may learn its own tables; by default not at all."""
 
     tables_max: int = 0
     publishes_min: float = 50.0
@@ -73,10 +73,10 @@ class LearningBounds:
 
 @dataclass(frozen=True, slots=True)
 class RetainedCopy:
-    """What the node knows of the retained message of a topic."""
+    """The retained message of a topic, as far as the decision needs it."""
 
     qos: int = 0
-    age_s: float = 0.0  # since the publisher made it; a clock that runs ahead gives 0
+    age_s: float = 0.0  # since the publisher made it; 0 where its clock is ahead
     expires_in_s: float = math.inf
 
 
@@ -92,7 +92,7 @@ class SendNothing:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Hold the copy back; `advance` releases it, at the latest at this instant."""
+    """Defer the copy; `advance` releases it, at the latest at this instant."""
 
     until: float
 
@@ -101,13 +101,13 @@ Answer = SendNow | SendNothing | Wait
 SEND_NOW, SEND_NOTHING = SendNow(), SendNothing()
 
 
-class Reason(Enum):
-    """Why held-back copies go out."""
+class ReleaseReason(Enum):
+    """Why deferred copies are sent."""
 
     DEADLINE = "deadline"
     QUIET = "quiet"
     POLICY = "policy"
-    BEFORE_LIVE = "before live"  # the live message does not stand in for the copy
+    BEFORE_LIVE = "before live"  # the live message does not replace the copy
     OFFLINE = "offline"  # into the queue of a session that outlives its connection
 
 
@@ -117,4 +117,4 @@ class Release:
 
     topic: str
     subscribers: tuple[Subscriber, ...]
-    reason: Reason
+    reason: ReleaseReason

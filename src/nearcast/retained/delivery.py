@@ -1,14 +1,14 @@
-"""Retained delivery in the node: who gets the copy at once, who waits, and until when.
+"""Retained delivery in the node: which subscribers get the copy at once, which wait, and how long.
 
 Rules of this file:
 
-1. Any publish on a topic ends all waiting there. Whoever is not served by the live message as well
-   as by the copy gets the copy first, then the live message. So never an older message after a
+1. Any publish on a topic ends all waiting there. A subscriber for which the live message does not
+   replace the copy gets the copy first, then the live message. So never an older message after a
    newer one, and nothing is lost.
-2. Nobody waits beyond Dmax, and on a topic that has gone quiet nobody waits at all.
-3. What the subscriber asks for comes before what the policy says.
+2. No subscriber waits beyond Dmax, and on a topic that has gone quiet none waits at all.
+3. The subscriber's request takes precedence over the policy.
 
-The node calls `on_…` for what happens, `advance` at `wake_at()`, and sends what is released.
+The node calls the `on_…` methods for events, `advance` at `wake_at()`, and sends the releases.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from nearcast.retained.answers import (
     Handling,
     LearningBounds,
     Mode,
-    Reason,
     Release,
+    ReleaseReason,
     RetainedCopy,
     Subscriber,
     TopicSetting,
@@ -38,38 +38,38 @@ from nearcast.retained.policyfile import Policies, TopicPolicy
 from nearcast.retained.process import DecisionProcess, Rates
 from nearcast.retained.rates import Estimate, RateEstimators
 
-# members of an Enum are slow to look up in Python 3.11, and these are asked for on the hot path
+# Members of an Enum are slow to look up in Python 3.11, and these are used on the hot path.
 _IMMEDIATE, _WAIT = Mode.IMMEDIATE, Mode.WAIT
 _SEND_IF_NEW, _NEVER = Handling.SEND_IF_NEW, Handling.NEVER
 
 
 @dataclass(slots=True)
 class _Cohort:
-    """Newcomers of one step, who wait together: a storm is one cohort, one timer."""
+    """New subscribers of one step, which wait together: a storm is one cohort, one timer."""
 
     since: float
-    until: float  # the promise; it may come closer, never go away
-    waiters: dict[Subscriber, int] = field(default_factory=dict)  # with the copy's QoS for each
+    until: float  # the promised deadline; it may move closer, never away
+    waiters: dict[Subscriber, int] = field(default_factory=dict)  # and the QoS of its copy
 
 
 @dataclass(slots=True)
 class _Hold:
-    """All who wait on one topic, the oldest cohort first."""
+    """All waiting subscribers of one topic, the oldest cohort first."""
 
     made_at: float  # when the publisher made the retained message, on our clock
     cohorts: list[_Cohort] = field(default_factory=list)
-    due: float = math.inf  # when to ask the policy again
+    due: float = math.inf  # when to query the policy again
 
 
 class RetainedDelivery:
-    """Decide for each newcomer: the retained copy now, or wait for the next publish.
+    """Decides for each new subscriber: the retained copy now, or wait for the next publish.
 
     Contract:
         - the node calls `on_publish` before it delivers the live message, and sends what that
           releases first;
-        - it calls `advance` at `wake_at()`, or later: what is due then is released late;
-        - instants are seconds on one clock. A clock set back is taken to have gone on from where it
-          was; one set forward releases early. Neither makes anyone wait longer than Dmax.
+        - it calls `advance` at `wake_at()`, or later: copies due then are released late;
+        - instants are seconds on one clock. A clock set back is treated as if it had continued from
+          where it was; one set forward releases early. Neither makes a subscriber wait beyond Dmax.
 
     Complexity: `on_publish`, `on_subscribe` O(1) and O(released); `advance` O(log holds) for each
     topic that is due, each with at most one cohort per step of Dmax. Memory: see `rates.py`; topics
@@ -95,9 +95,9 @@ class RetainedDelivery:
         self._alarms: list[tuple[float, int, str]] = []
         self._alarm_count = 0
         self._own: dict[str, tuple[float, TopicPolicy | None]] = {}
-        self._candidates: dict[str, None] = {}  # topics with newcomers, for a table of their own
+        self._candidates: dict[str, None] = {}  # topics with new subscribers, for their own tables
         self._now = -math.inf
-        self._set_back_s = 0.0  # by how much the caller's clock was set back so far
+        self._set_back_s = 0.0  # total by which the caller's clock was set back
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class RetainedDelivery:
             heappop(self._alarms)
         return None
 
-    # -- what happens ---------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def on_publish(
         self,
@@ -134,12 +134,12 @@ class RetainedDelivery:
         missed: Collection[Subscriber] = (),
         counts: bool = True,
     ) -> list[Release]:
-        """Take note of a publish; return copies of the old message to send before the live one.
+        """Process a publish; return copies of the old message to send before the live one.
 
-        A live message stands in for the copy if it replaces the retained one (`retain`), at no
-        lower QoS, and reaches the subscriber (is not `missed`: a filter, No Local, a full queue). A
-        publish with an empty payload, which deletes the retained message, is like any other.
-        `counts`: whether it is evidence; the node may hear of one message in two ways.
+        A live message replaces the copy if it replaces the retained message (`retain`), at no lower
+        QoS, and reaches the subscriber (is not `missed`: a filter, No Local, a full queue). A
+        publish with an empty payload, which deletes the retained message [MQTT-3.3.1-6], is like
+        any other. `counts`: whether it is evidence; the node may receive one message in two ways.
         """
         instant = self._instant(now)
         if retain and counts and self._setting_of(topic).mode is not _IMMEDIATE:
@@ -153,7 +153,7 @@ class RetainedDelivery:
                 self._no_longer_waits(subscriber, topic)
                 if not retain or qos < copy_qos or subscriber in missed:
                     first.append(subscriber)
-        return [Release(topic, tuple(first), Reason.BEFORE_LIVE)] if first else []
+        return [Release(topic, tuple(first), ReleaseReason.BEFORE_LIVE)] if first else []
 
     def on_subscribe(
         self,
@@ -167,11 +167,11 @@ class RetainedDelivery:
         existed: bool = False,
         wish_now: bool = False,
     ) -> Answer:
-        """Answer a SUBSCRIBE that matches a topic; `copy` is None where nothing is retained.
+        """Return the answer to a SUBSCRIBE that matches a topic; `copy` None: nothing is retained.
 
-        `existed`: the subscription was there before (handling 1 then sends nothing). `wish_now`:
-        the subscriber's own `$retained = now`. Someone who waits already and subscribes again
-        keeps the deadline it has, and gets its copy at the new QoS.
+        `existed`: the subscription existed before (handling 1 then sends nothing [MQTT-3.3.1-10]).
+        `wish_now`: the subscriber requested `$retained = now`. A subscriber that waits already and
+        subscribes again keeps its deadline, and gets its copy at the new QoS.
         """
         instant = self._instant(now)
         setting = self._setting_of(topic)
@@ -191,7 +191,7 @@ class RetainedDelivery:
         return self._hold_back(topic, subscriber, instant, setting, copy, copy_qos)
 
     def on_unsubscribe(self, topic: str, subscriber: Subscriber, now: float) -> None:
-        """Forget a subscriber of a topic; a copy held back for it is not sent any more."""
+        """Remove a subscriber of a topic; a copy deferred for it is not sent any more."""
         instant = self._instant(now)
         self._stop_waiting(topic, subscriber)
         slot = self._slots.get(topic)
@@ -203,20 +203,20 @@ class RetainedDelivery:
     ) -> list[Release]:
         """End a subscriber's waiting. Copies of QoS 1 and 2 go to the queue of a kept session.
 
-        For sessions that end, the node also calls `on_unsubscribe` for each of its topics.
+        For a session that ends, the node also calls `on_unsubscribe` for each of its topics.
         """
         self._instant(now)
         releases = []
         for topic in sorted(self._topics_of.get(subscriber, ())):
             copy_qos = self._stop_waiting(topic, subscriber)
             if session_kept and copy_qos is not None and copy_qos > 0:
-                releases.append(Release(topic, (subscriber,), Reason.OFFLINE))
+                releases.append(Release(topic, (subscriber,), ReleaseReason.OFFLINE))
         return releases
 
     def on_topic_deleted(self, topic: str, now: float) -> list[Subscriber]:
-        """Forget a topic whose retained message is gone without a publish (an operator's purge).
+        """Remove a topic whose retained message is gone without a publish (an operator's purge).
 
-        Nothing is left to send: returns those who waited and now wait no more.
+        There is nothing left to send: returns the subscribers that no longer wait.
         """
         self._instant(now)
         slot = self._slots.pop(topic, None)
@@ -232,7 +232,7 @@ class RetainedDelivery:
         return waited
 
     def advance(self, now: float) -> list[Release]:
-        """Return what is due: deadlines that have come, topics gone quiet, changes of mind."""
+        """Return the releases that are due: deadlines, topics gone quiet, changed decisions."""
         instant = self._instant(now)
         releases: list[Release] = []
         while self._alarms and self._alarms[0][0] <= instant:
@@ -243,9 +243,9 @@ class RetainedDelivery:
         return releases
 
     def load(self, policies: Policies, now: float) -> list[Release]:
-        """Decide by other policies from now on; return those who need not wait any longer.
+        """Replace the policies; return the subscribers that need not wait any longer.
 
-        Settings are asked for anew as well. Deadlines only ever come closer.
+        Settings are read again as well. Deadlines only ever move closer.
         """
         instant = self._instant(now)
         self._policies = policies
@@ -256,10 +256,10 @@ class RetainedDelivery:
             releases += self._review(topic, hold, instant)
         return releases
 
-    # -- learning on its own ----------------------------------------------------------------------
+    # -- learning tables ---------------------------------------------------------------------------
 
     def next_to_learn(self, now: float) -> tuple[str, DecisionProcess] | None:
-        """Return a topic that newcomers came to and that is to be learned, as `to_learn` does."""
+        """Return a topic with new subscribers that is to be learned, as `to_learn` does."""
         while self._candidates:
             topic = next(iter(self._candidates))
             del self._candidates[topic]
@@ -271,7 +271,8 @@ class RetainedDelivery:
     def to_learn(self, topic: str, now: float) -> DecisionProcess | None:
         """Return the process to learn a table from, or None where the bounds forbid it.
 
-        The runtime runs `learn` or `solve` on it wherever it likes, and hands the table to `adopt`.
+        The runtime runs `learn` or `solve` on it wherever it likes, and passes the table to
+        `adopt`.
         """
         instant = self._instant(now)
         setting, slot = self._setting_of(topic), self._slots.get(topic)
@@ -291,14 +292,14 @@ class RetainedDelivery:
         return self._policies.process(self._rates(estimate, setting), setting.weights)
 
     def adopt(self, topic: str, policy: TopicPolicy) -> bool:
-        """Decide by a table of our own; False if the topic is not to be learned (any more)."""
+        """Use a learned table; return False if the topic is not to be learned (any more)."""
         begun = self._own.get(topic)
         if begun is None or policy.actions.shape != self._policies.caps.table_shape:
             return False
         self._own[topic] = (begun[0], policy)
         return True
 
-    # -- deciding ---------------------------------------------------------------------------------
+    # -- decisions ---------------------------------------------------------------------------------
 
     def _slot(self, topic: str, instant: float) -> int:
         slot = self._slots.get(topic)
@@ -319,24 +320,24 @@ class RetainedDelivery:
 
     def _verdict(
         self, topic: str, since: float, made_at: float, instant: float, setting: TopicSetting
-    ) -> Reason | None:
-        """Return why the copy goes out now, or None to wait; O(1), two calls deep for speed."""
+    ) -> ReleaseReason | None:
+        """Return why the copy is sent now, or None to wait; O(1), two calls deep for speed."""
         policies, known = self._policies, self._evidence
         steps_per_s = policies.caps.hold_max / setting.hold_max_s
         age = 1.0 + (instant - made_at) * steps_per_s + 1e-9
         if age >= policies.caps.age_max:
-            return Reason.QUIET
+            return ReleaseReason.QUIET
         slot = self._slots.get(topic)
         if setting.mode is _IMMEDIATE or slot is None:
-            return Reason.POLICY
+            return ReleaseReason.POLICY
         publish, leave, seen, last = self._estimators.what_matters(slot, instant)
         if publish > 0.0 and instant >= last + known.quiet_intervals / publish:
-            return Reason.QUIET
+            return ReleaseReason.QUIET
         if setting.mode is _WAIT:
             return None
         slow = publish * setting.hold_max_s < known.publishes_per_hold_min
         if slow or seen < known.publishes_min:
-            return Reason.QUIET if slow else Reason.POLICY
+            return ReleaseReason.QUIET if slow else ReleaseReason.POLICY
         held = int((instant - since) * steps_per_s + 1e-9)
         table = policies.topics.get(topic) or self._own_table(topic)
         if table is not None:
@@ -348,12 +349,12 @@ class RetainedDelivery:
             )
         else:
             waits = False
-        return None if waits else Reason.POLICY
+        return None if waits else ReleaseReason.POLICY
 
     def _own_table(self, topic: str) -> TopicPolicy | None:
         return self._own[topic][1] if topic in self._own else None
 
-    # -- holding back -----------------------------------------------------------------------------
+    # -- deferring ---------------------------------------------------------------------------------
 
     def _hold_back(
         self,
@@ -383,14 +384,14 @@ class RetainedDelivery:
         return Wait(cohort.until - self._set_back_s)
 
     def _youngest(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> _Cohort:
-        """Return the cohort of this step; its clock and its alarm were set by its first member."""
+        """Return the cohort of this step; its first member has set its deadline and its timer."""
         if not hold.cohorts or instant >= hold.cohorts[-1].since + self._step_s(setting):
             hold.cohorts.append(_Cohort(instant, instant + setting.hold_max_s))
             self._schedule(topic, hold, instant, setting)
         return hold.cohorts[-1]
 
     def _schedule(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> None:
-        """Set the alarm for the next moment at which the verdict on someone may change."""
+        """Set the timer for the next moment at which the decision on a subscriber may change."""
         step_s = self._step_s(setting)
         asked_again = math.inf
         for cohort in hold.cohorts:
@@ -401,7 +402,8 @@ class RetainedDelivery:
             publish, _, _, last = self._estimators.what_matters(slot, instant)
             quiet_after_s = self._evidence.quiet_intervals / publish if publish else math.inf
             asked_again = min(asked_again, last + quiet_after_s)
-        # later than now, or rounding could ask for ever; never later than what was promised
+        # Later than now, or rounding could repeat this forever; never later than the promised
+        # deadline.
         asked_again = max(asked_again, instant + 1e-6 * step_s)
         due = min(asked_again, *(cohort.until for cohort in hold.cohorts))
         if due != hold.due:
@@ -415,7 +417,7 @@ class RetainedDelivery:
         kept = []
         for cohort in hold.cohorts:
             cohort.until = min(cohort.until, cohort.since + setting.hold_max_s)
-            reason: Reason | None = Reason.DEADLINE
+            reason: ReleaseReason | None = ReleaseReason.DEADLINE
             if instant < cohort.until:
                 reason = self._verdict(topic, cohort.since, hold.made_at, instant, setting)
             if reason is None:
@@ -432,7 +434,7 @@ class RetainedDelivery:
         return releases
 
     def _wait_on(self, topic: str, subscriber: Subscriber, copy_qos: int) -> None:
-        """Let someone who waits already wait on, for a copy at another QoS."""
+        """Keep a waiting subscriber waiting, for a copy at another QoS."""
         hold = self._holds.get(topic)
         cohort = None if hold is None else _cohort_of(hold, subscriber)
         if cohort is not None:
@@ -461,16 +463,16 @@ class RetainedDelivery:
     # -- for operators and tests -------------------------------------------------------------------
 
     def waiting(self, topic: str) -> int:
-        """Return how many wait on a topic."""
+        """Return how many subscribers wait on a topic."""
         hold = self._holds.get(topic)
         return 0 if hold is None else sum(len(cohort.waiters) for cohort in hold.cohorts)
 
     def holds(self, topic: str) -> bool:
-        """Tell whether anybody waits on a topic."""
+        """Return whether any subscriber waits on a topic."""
         return topic in self._holds
 
     def waiters(self, topic: str) -> list[Subscriber]:
-        """Return who waits on a topic, the oldest first."""
+        """Return the waiting subscribers of a topic, the oldest first."""
         hold = self._holds.get(topic)
         return [] if hold is None else [one for each in hold.cohorts for one in each.waiters]
 
@@ -484,13 +486,13 @@ class RetainedDelivery:
         return math.inf if slot is None else now - self._estimators.published_at(slot)
 
     def estimate(self, topic: str, now: float) -> Estimate | None:
-        """Return a topic's estimated rates; None for a topic that is not followed."""
+        """Return a topic's estimated rates; None for a topic that is not tracked."""
         instant = self._instant(now)
         slot = self._slots.get(topic)
         return None if slot is None else self._estimators.estimate(slot, instant)
 
     def check_invariants(self) -> None:
-        """Assert what must hold between calls; for tests. O(everything)."""
+        """Assert the invariants that hold between calls; for tests. O(everything)."""
         listed: dict[Subscriber, set[str]] = {}
         for topic, hold in self._holds.items():
             assert hold.cohorts, f"{topic} is held for nobody"

@@ -4,7 +4,7 @@ Needs the extra `nearcast[research]`. Importing this module registers the enviro
 
     gymnasium.make("nearcast.retained.environment:nearcast/RetainedDelivery-v0")
 
-An episode is one newcomer's: from its SUBSCRIBE until a live message reaches it or it leaves. The
+An episode is that of one new subscriber: from SUBSCRIBE until a live message or its leaving. The
 observation is `(u, d, t, n, w)` of `process.py`, the reward that module's formula.
 """
 
@@ -24,7 +24,7 @@ ENVIRONMENT_ID = "nearcast/RetainedDelivery-v0"
 
 
 class RetainedDeliveryEnvironment(gymnasium.Env[Observation, SupportsInt]):
-    """One newcomer on a topic whose others come and go; 0 sends the copy, 1 waits."""
+    """One new subscriber on a topic with others that come and go; 0 sends the copy, 1 waits."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own declaration
 
@@ -46,11 +46,14 @@ class RetainedDeliveryEnvironment(gymnasium.Env[Observation, SupportsInt]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin with a newcomer, the topic in its long-run state (message older than one step)."""
+        """Start with a new subscriber, the topic in its long-run state.
+
+        The message is older than one step.
+        """
         super().reset(seed=seed, options=options)
         begin = self.process.start.copy()
         begin[:, 0] = 0.0
-        if begin.sum() == 0.0:  # a message in every step: the youngest state there is
+        if begin.sum() == 0.0:  # a message in every step: the youngest possible state
             begin[:, 1] = 1.0
         drawn = int(self.np_random.choice(begin.size, p=(begin / begin.sum()).ravel()))
         self._phase, self._age = divmod(drawn, begin.shape[1])
@@ -72,10 +75,10 @@ class RetainedDeliveryEnvironment(gymnasium.Env[Observation, SupportsInt]):
         return weights.omega * knowing - (1.0 - weights.omega) * traffic
 
     def step(self, action: SupportsInt) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Send (0) or wait (1); `info["forced"]` tells when waiting was no choice.
+        """Send (0) or wait (1); `info["forced"]` tells when waiting was not allowed.
 
-        The episode ends with the step in which a message arrives (its reward counted) or the
-        newcomer leaves.
+        The episode ends with the step in which a message arrives (its reward counted) or the new
+        subscriber leaves.
         """
         forced = self._waiting == 1 and int(action) == WAIT and self._must_send()
         chosen = SEND if forced or self._waiting == 0 else int(action)
@@ -88,7 +91,7 @@ class RetainedDeliveryEnvironment(gymnasium.Env[Observation, SupportsInt]):
         return self._observation(), reward, over, False, {"forced": forced}
 
     def _move(self, blind: int) -> bool:
-        """Let a step pass; return whether the newcomer left."""
+        """Advance one step; return whether the new subscriber left."""
         random, process = self.np_random, self.process
         left = bool(random.random() >= process.stay)
         others = int(random.binomial(self._subscribers - 1, process.stay))

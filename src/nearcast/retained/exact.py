@@ -1,8 +1,8 @@
-"""The exact solution: what the best policy is, and what any policy is worth.
+"""The exact solution: the best policy, and the value of any policy.
 
-An episode lasts at most `hold_max` steps, so value iteration backwards over d ends after
-`hold_max + 1` sweeps, with no error left; `n` drops out (see `process.py`). Policies are thus
-compared without sampling.
+An episode lasts at most `hold_max` steps, so value iteration backwards over d ends after `hold_max
++ 1` sweeps, with no error left; `n` drops out (see `process.py`). Policies are thus compared
+without sampling.
 
 Read next: `qlearning.py`.
 """
@@ -17,8 +17,8 @@ from nearcast.kernels import entry_point
 from nearcast.model.errors import OutOfRangeError
 from nearcast.retained.process import SEND, WAIT, Actions, DecisionProcess, Floats, Weights
 
-OPEN = 2  # in a table handed to the kernel: take the better action
-_NEGLIGIBLE = 1e-9  # an advantage below this is rounding: the tie goes to plain MQTT
+OPEN = 2  # in a table for the kernel: take the better action
+_NEGLIGIBLE = 1e-9  # a smaller advantage is rounding: the tie goes to plain MQTT
 
 
 @entry_point(
@@ -36,7 +36,7 @@ def _backwards(  # pragma: no cover - compiled
     discount: float,
     q: Floats,
 ) -> None:
-    """Fill `q[phase, d, t, action]`, the newcomer's share of the reward from (d, t) on."""
+    """Fill `q[phase, d, t, action]`, the new subscriber's share of the reward from (d, t) on."""
     phases, holds, ages, _ = q.shape
     send = -(1.0 - omega) * cost
     for d in range(holds - 1, -1, -1):
@@ -61,10 +61,10 @@ def _backwards(  # pragma: no cover - compiled
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The best policy, and how much better than sending waiting is in each state."""
+    """The best policy, and the advantage of waiting over sending in each state."""
 
     actions: Actions
-    advantage: Floats  # Q(wait) - Q(send) of one newcomer, in the shape of the table
+    advantage: Floats  # Q(wait) - Q(send) of one new subscriber, in the shape of the table
     expected_reward: float
 
 
@@ -95,7 +95,7 @@ def _checked(process: DecisionProcess, actions: Actions) -> Actions:
 
 
 def _reward_of_topic(process: DecisionProcess, newcomer: Floats) -> float:
-    """Add up: what all policies share, and λS newcomers a step, each with its episode's worth."""
+    """Return the reward shared by all policies plus that of λS new subscribers per step."""
     worth = float((process.start * newcomer).sum())
     return process.shared_reward + process.rates.subscribe * worth
 
@@ -112,12 +112,12 @@ def solve(process: DecisionProcess) -> Solution:
 
 
 def best_actions(process: DecisionProcess) -> Actions:
-    """Return the actions of `solve` alone; what they are worth takes five times as long."""
+    """Return the actions of `solve` alone; their value takes five times as long."""
     return _decided(process, _solved(process)[1])
 
 
 def _solved(process: DecisionProcess) -> tuple[Floats, Floats]:
-    """Return what each action is worth in each phase and state, and the advantage of waiting."""
+    """Return the value of each action in each phase and state, and the advantage of waiting."""
     q = _quality(process, np.full(process.caps.table_shape, OPEN, dtype=np.uint8), process.discount)
     weight = process.start + 1e-300  # an age that never occurs still needs a decision
     weight = weight / weight.sum(axis=0)
@@ -140,7 +140,7 @@ def advantage_at_prices(process: DecisionProcess, prices: Floats) -> Floats:
 
 
 def best_reward(process: DecisionProcess) -> float:
-    """Return J of the best policy, hidden phases seen: no policy earns more."""
+    """Return J of the best policy that sees hidden phases: no policy earns more."""
     return solve(process).expected_reward
 
 
@@ -160,7 +160,7 @@ def expected_reward(process: DecisionProcess, actions: Actions) -> float:
 
 
 def mean_reward(process: DecisionProcess, actions: Actions) -> float:
-    """Return the long-run mean reward per step, undiscounted: what the paper's figures show."""
+    """Return the long-run mean reward per step, undiscounted, as in the paper's figures."""
     return _reward(process, actions, 1.0)
 
 
@@ -170,7 +170,7 @@ def attainable_gain(process: DecisionProcess) -> float:
 
 
 def spent_on_newcomers(process: DecisionProcess) -> float:
-    """Return what plain MQTT's retained copies cost per step, as it counts in the reward.
+    """Return the cost of plain MQTT's retained copies per step, as it counts in the reward.
 
     The yardstick for "nothing can be gained": an attainable gain far below this sum.
     """

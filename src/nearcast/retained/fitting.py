@@ -1,8 +1,8 @@
 """Fit the general policy on exact solutions at sampled rates.
 
-For each sampled pair of rates, the process is solved over a ladder of prices; where the advantage
-of waiting changes its sign lies the state's critical price. A small network learns its logarithm
-by gradient descent (Adam). Everything follows from the seed. About 15 s on one core.
+For each sampled pair of rates, the process is solved over a ladder of prices; a state's critical
+price is where the advantage of waiting changes its sign. A small network learns its logarithm by
+gradient descent (Adam). The seed determines everything. About 15 s on one core.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PRICES = np.geomspace(0.1, 200.0, 150)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How to fit: how many topics to solve, how large a network, how long to train."""
+    """Parameters of a fit: how many topics to solve, how large a network, how long to train."""
 
     topics: int = 400
     states_per_topic: int = 100
@@ -45,7 +45,7 @@ class Fit:
 
 
 def sample_rates(random: Generator, trained: RateRange, *, edges: float = 0.0) -> Rates:
-    """Draw rates: publishing evenly in its logarithm, leaving evenly in its square root.
+    """Draw rates: publishing uniform in its logarithm, leaving uniform in its square root.
 
     A share `edges` of the width is drawn beyond either end and moved to that end: a fit is worst at
     its edges, where it has neighbours on one side only.
@@ -94,7 +94,7 @@ def _rows_of_topic(
 
 @dataclass(slots=True)
 class _Network:
-    """Two layers with the soft sign; gradients by hand, steps by Adam."""
+    """Two layers with the soft sign; explicit gradients, steps by Adam."""
 
     into: Floats  # (inputs, hidden)
     into_bias: Floats

@@ -1,15 +1,15 @@
 """One policy for all topics: a function of the rates instead of a table per topic.
 
 The paper's future work. The best policy depends on ω and Cp only through the steps of fresh
-knowledge that one message is worth (`Weights.price`), and not on λS: newcomers do not touch each
-other. In each state there is a *critical price*; the best policy waits where the topic's price lies
-above it. Its logarithm is a smooth function of the rates and the state, so one small network (one
-hidden layer, fitted by `fitting.py` on exact solutions) gives it for every topic:
+knowledge that one message is worth (`Weights.price`), and not on λS: new subscribers do not affect
+each other. In each state there is a *critical price*; the best policy waits where the topic's price
+is above it. Its logarithm is a smooth function of the rates and the state, so one small network
+(one hidden layer, fitted by `fitting.py` on exact solutions) gives it for every topic:
 
     wait  ⇔  price > critical_price(λP, λU; d, t) · (1 + caution)
 
 `caution` makes errors of the fit fall on the side of plain MQTT. Rates beyond
-`GeneralPolicy.trained` are treated as the nearest rate inside. Never waits at Dmax or on a quiet
+`GeneralPolicy.trained` are treated as the nearest rate inside. It never waits at Dmax or on a quiet
 topic.
 
 Read next: `policyfile.py`.
@@ -42,7 +42,7 @@ INPUTS = 4
 
 @dataclass(frozen=True, slots=True)
 class RateRange:
-    """The rates that a general policy was fitted on, in the mean per step."""
+    """The rates that a general policy was fitted on, as means per step."""
 
     publish: tuple[float, float] = (0.02, 3.0)
     leave: tuple[float, float] = (0.0, 1.0)
@@ -100,7 +100,7 @@ def _fill(  # pragma: no cover - compiled
 
 @dataclass(frozen=True, eq=False)
 class GeneralPolicy:
-    """A fitted policy over (λP, λS, λU, ω, Cp) and the state; O(hidden units) a decision."""
+    """A fitted policy over (λP, λS, λU, ω, Cp) and the state; O(hidden units) per decision."""
 
     network: Floats  # the output's bias, then per hidden unit: bias, four weights, output weight
     caps: Caps = field(default_factory=Caps)
@@ -127,11 +127,11 @@ class GeneralPolicy:
 
     @property
     def hidden(self) -> int:
-        """The number of hidden units."""
+        """Return the number of hidden units."""
         return (len(self.network) - 1) // (INPUTS + 2)
 
     def waits(self, publish: float, leave: float, price: float, d: int, t: int) -> bool:
-        """Return whether to hold the copy back in state (d, t), at these rates and this price."""
+        """Return whether to defer the copy in state (d, t), at these rates and this price."""
         return _waits(self.network, self.layout, publish, leave, price, d, t)
 
     def critical_price(self, rates: Rates, d: int, t: int) -> float:
@@ -154,7 +154,7 @@ GENERAL_POLICY_FILE = Path(__file__).with_name("general-policy.json")
 
 @cache
 def shipped_policy() -> GeneralPolicy:
-    """Return the policy that comes with the package; `fitting.fit(seed=1)` makes it anew."""
+    """Return the policy that ships with the package; `fitting.fit(seed=1)` reproduces it."""
     from nearcast.retained.policyfile import read_policies
 
     policy = read_policies(GENERAL_POLICY_FILE).general

@@ -59,7 +59,7 @@ def _legend(figure: Figure) -> None:
 
 
 def draw_tables(tables: Mapping[str, Actions], path: Path) -> None:
-    """Draw each table's regions over the age of the message (across) and the time held (up)."""
+    """Draw each table's regions over the message's age (across) and the time deferred (up)."""
     figure, panels = _figure(len(tables))
     for axes, (title, actions) in zip(panels, tables.items(), strict=True):
         holds, ages = actions.shape
@@ -81,7 +81,7 @@ def draw_general(
     message_cost: float = 5.0,
     ages: Sequence[int] = (1, 4, 10),
 ) -> None:
-    """Draw where a general policy makes a newcomer wait: over λP (across) and ω (up), by age."""
+    """Draw where a general policy makes a subscriber wait: over λP (across) and ω (up), by age."""
     low, high = policy.trained.publish
     publishes = np.geomspace(low, high, 160)
     omegas = np.linspace(0.02, 0.98, 120)
@@ -105,7 +105,7 @@ def draw_general(
 def draw_policy(
     policy: GeneralPolicy | Mapping[str, Actions], path: Path, rates: Rates | None = None
 ) -> None:
-    """Draw whatever a policy file holds; with `rates`, a general policy is drawn as a table."""
+    """Draw the content of a policy file; with `rates`, a general policy is drawn as a table."""
     if isinstance(policy, GeneralPolicy):
         if rates is None:
             draw_general(policy, path)

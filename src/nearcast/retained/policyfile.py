@@ -1,4 +1,4 @@
-"""Policies as files: JSON, one version, checked whole before anything takes effect.
+"""Policies as files: JSON, one version, checked completely before anything takes effect.
 
     {"format": "nearcast-retained-policies", "version": 1,
      "model":   {"hold_max": 10, "age_max": 20, "discount": 0.95,
@@ -50,7 +50,7 @@ class TopicPolicy:
     actions: Actions
     rates: Rates
     weights: Weights
-    flat: bytes = field(init=False, repr=False)  # the same row by row: bytes are quick to index
+    flat: bytes = field(init=False, repr=False)  # the same row by row: bytes are fast to index
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flat", np.ascontiguousarray(self.actions).tobytes())
@@ -58,7 +58,7 @@ class TopicPolicy:
 
 @dataclass(frozen=True, eq=False)
 class Policies:
-    """What a broker decides by: tables for some topics, one policy for all others, or neither."""
+    """A broker's policies: tables for some topics, one policy for all others, or neither."""
 
     caps: Caps = field(default_factory=Caps)
     timeliness: Timeliness = field(default_factory=Timeliness)
@@ -117,7 +117,7 @@ def _topic_to_json(policy: TopicPolicy) -> dict[str, object]:
 
 @contextmanager
 def _reading(where: str, part: str) -> Iterator[None]:
-    """Turn whatever a malformed part causes into a `FileFormatError` that names it."""
+    """Convert any error of a malformed part into a `FileFormatError` that names the part."""
     try:
         yield
     except FileFormatError:
@@ -154,7 +154,7 @@ def _document(text: str, where: str) -> dict[str, Any]:
 
 
 def policies_from_text(text: str, where: str = "policies") -> Policies:
-    """Read policies back, or raise `FileFormatError`; `where` names the file in messages."""
+    """Return the policies of a text or raise `FileFormatError`; `where` names the file in it."""
     document = _document(text, where)
     with _reading(where, "model"):
         model = document["model"]
@@ -207,14 +207,14 @@ def _actions_from_json(rows: list[str], caps: Caps, topic: str, where: str) -> A
 
 
 def write_policies(policies: Policies, path: Path) -> None:
-    """Write a policy file, whole or not at all (a reader never sees half a file)."""
+    """Write a policy file atomically (a reader never sees half a file)."""
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_text(policies_to_text(policies), encoding="utf-8")
     unfinished.replace(path)
 
 
 def read_policies(path: Path) -> Policies:
-    """Read a policy file, or raise `FileFormatError`."""
+    """Return the policies of a file, or raise `FileFormatError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:

@@ -1,29 +1,30 @@
-"""The decision process: what the broker sees of one topic, and what each decision earns.
+"""The decision process: the state of one topic as the broker sees it, and the rewards.
 
-Paper 4, sections 2.1 to 2.4, with its gaps closed (`docs/decisions/retained-0001-*.md`).
+Paper 4, "Decision process", with its gaps closed
+(docs/decisions/0006-one-newcomer-one-episode.md).
 
-A held-back delivery is an episode: it begins with a newcomer and ends when a message reaches it or
-it leaves. State `(u, d, t, n, w)`, one step apart:
+A deferred delivery is an episode: it begins with a new subscriber (the newcomer of the paper) and
+ends when a message reaches it or it leaves. State `(u, d, t, n, w)`, one step apart:
 
 - `u`: a new message has just arrived (then `t = 0`, and it went to everyone);
-- `d`: for how many steps the newcomer has been held back, 0 … `hold_max`;
+- `d`: for how many steps the newcomer's copy has been deferred, 0 … `hold_max`;
 - `t`: the age of the retained message in steps, capped at `age_max`, where the topic is quiet;
 - `n`: subscribers, the newcomer included, capped at `subscribers_max`;
 - `w`: 1 while the newcomer waits, 0 once it has been served.
 
 One step: decide; then each subscriber leaves with probability `1 - exp(-leave)`,
-`Poisson(subscribe)` others come (each an episode of its own), and with probability
+`Poisson(subscribe)` others come (each with its own episode), and with probability
 `1 - exp(-publish)` a message arrives. At `d = hold_max` and at `t = age_max` the copy is sent,
 whatever is decided.
 
 Reward, with `value` falling from 1 (fresh) to a floor above 0 (old), and 0 for knowing nothing:
 
     r = ω · value(t) · (n - blind) - (1 - ω) · f
-    blind = 1 where the newcomer waits and the broker goes on waiting, else 0
+    blind = 1 where the newcomer waits and the broker continues to wait, else 0
     f     = n · Cp where a message arrived, Cp where the copy is sent, else 0
 
-No decision changes `n`, `u` or `t`, and newcomers do not touch each other. So a topic's reward is a
-part that every policy shares, and for each newcomer a part over `(d, t)` alone that decides:
+No decision changes `n`, `u` or `t`, and newcomers do not affect each other. So a topic's reward is
+a part that every policy shares, and for each newcomer a part over `(d, t)` alone that decides:
 `-ω · value(t)` for each step of waiting, `-(1 - ω) · Cp` for sending.
 
 Read next: `exact.py`.
@@ -99,7 +100,7 @@ class Timeliness:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Means per step: publishes, newcomers, departures of each one subscriber (λP, λS, λU)."""
+    """Means per step: publishes, new subscribers, departures per subscriber (λP, λS, λU)."""
 
     publish: float = 0.6
     subscribe: float = 0.2
@@ -112,7 +113,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What timeliness weighs against traffic (ω), and what one message costs (Cp)."""
+    """The weight of timeliness against traffic (ω), and the cost of one message (Cp)."""
 
     omega: float = 0.7
     message_cost: float = 5.0
@@ -123,10 +124,10 @@ class Weights:
 
     @property
     def price(self) -> float:
-        """The steps of fresh knowledge that one message is worth: Cp (1 - ω) / ω.
+        """Return the steps of fresh knowledge that one message is worth: Cp (1 - ω) / ω.
 
         The best policy depends on ω and Cp through this number alone, and it is the bound that ω
-        sets: no newcomer's expected loss of knowledge may cost more than the message saved.
+        sets: no subscriber's expected loss of knowledge may cost more than the message saved.
         """
         if self.omega == 0.0:
             return math.inf if self.message_cost > 0.0 else 0.0
@@ -147,13 +148,13 @@ class Caps:
 
     @property
     def table_shape(self) -> tuple[int, int]:
-        """The shape of a policy table: steps held back, age of the message."""
+        """Return the shape of a policy table: steps deferred, age of the message."""
         return (self.hold_max + 1, self.age_max + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """When messages come: hidden phases, each with its chance of a publish per step.
+    """The publishing process: hidden phases, each with its chance of a publish per step.
 
     `moves[i][j]` is the chance that phase j follows phase i. Policies do not see the phase.
     """
@@ -173,7 +174,7 @@ class Publishing:
 
     @staticmethod
     def poisson(publish: float) -> Publishing:
-        """Return memoryless publishing, `publish` a step in the mean."""
+        """Return memoryless publishing, with mean `publish` per step."""
         return Publishing((-math.expm1(-publish),))
 
     @staticmethod
@@ -216,7 +217,7 @@ def _binomial(count: int, stay: float) -> Floats:
 
 
 def _poisson(mean: float, cap: int) -> Floats:
-    """Return the chances of 0 … cap arrivals, all that lies beyond counted at the cap."""
+    """Return the chances of 0 … cap arrivals, all beyond counted at the cap."""
     chances = [math.exp(-mean)]
     for k in range(1, cap):
         chances.append(chances[-1] * mean / k)
@@ -255,22 +256,22 @@ class DecisionProcess:
 
     @cached_property
     def phases(self) -> Publishing:
-        """When messages come."""
+        """Return the publishing process."""
         return self.publishing or Publishing.poisson(self.rates.publish)
 
     @property
     def stay(self) -> float:
-        """The chance that a subscriber is still there after a step."""
+        """Return the chance that a subscriber is still there after a step."""
         return math.exp(-self.rates.leave)
 
     @cached_property
     def value_of_age(self) -> Floats:
-        """`timeliness` for the ages 0 … age_max."""
+        """Return `timeliness` for the ages 0 … age_max."""
         return np.array([self.timeliness.value(t) for t in range(self.caps.age_max + 1)])
 
     @cached_property
     def subscribers(self) -> Floats:
-        """The long-run chances of n = 0 … subscribers_max."""
+        """Return the long-run chances of n = 0 … subscribers_max."""
         cap = self.caps.subscribers_max
         arrivals = _poisson(self.rates.subscribe, cap)
         if self.rates.subscribe == 0.0:
@@ -280,9 +281,9 @@ class DecisionProcess:
 
     @cached_property
     def start(self) -> Floats:
-        """The long-run chances of (phase, age), from which every J is counted; nobody waits."""
+        """Return the long-run chances of (phase, age), where every J starts; nobody waits."""
         phases, ages = len(self.phases.chance), self.caps.age_max + 1
-        if max(self.phases.chance) == 0.0:  # nothing ever comes: the topic is quiet
+        if max(self.phases.chance) == 0.0:  # nothing is ever published: the topic is quiet
             shares = np.zeros((phases, ages))
             shares[:, -1] = _stationary(np.array(self.phases.moves))
             return shares
@@ -297,24 +298,24 @@ class DecisionProcess:
 
     @cached_property
     def shared_reward(self) -> float:
-        """The mean reward per step that every policy gets alike."""
+        """Return the mean reward per step that all policies share."""
         by_age = self.start.sum(axis=0)
         known = self.weights.omega * float(by_age @ self.value_of_age)
         spent = (1.0 - self.weights.omega) * self.weights.message_cost * float(by_age[0])
         return float(self.subscribers @ np.arange(len(self.subscribers))) * (known - spent)
 
     def plain(self) -> Actions:
-        """Return MQTT's way: always send at once."""
+        """Return the table of plain MQTT: always send at once."""
         return np.zeros(self.caps.table_shape, dtype=np.uint8)
 
     def always_wait(self) -> Actions:
-        """Return the table that waits wherever it may."""
+        """Return the table that waits wherever it is allowed."""
         return self.clamped(np.ones(self.caps.table_shape, dtype=np.uint8))
 
     def clamped(self, actions: Actions) -> Actions:
-        """Return a copy that sends wherever waiting is no choice: at Dmax, on a quiet topic.
+        """Return a copy that sends wherever waiting is not allowed: at Dmax, on a quiet topic.
 
-        At `t = 0` a message has just gone to everyone, so that nobody waits.
+        At `t = 0` a message has just gone to all subscribers, so nobody waits.
         """
         table = actions.copy()
         table[-1, :] = table[:, -1] = table[:, 0] = SEND

@@ -1,9 +1,9 @@
-"""Tabular Q-learning, as in the paper (section 2.5): α = 0.2, θ = 0.95, one table per topic.
+"""Tabular Q-learning (paper 4, "Learning"): α = 0.2, θ = 0.95, one table per topic.
 
-The paper does not say how it explores or for how long. Here: newcomers are simulated with the
-topic's rates, each beginning in a state drawn at random, and in a share of the steps the decision
-is drawn too. With a constant α the table never comes to rest, so the policy is read off the mean of
-the second half of the run.
+The paper does not say how it explores or for how long. Here: new subscribers are simulated with the
+topic's rates, each starting in a random state, and in a share of the steps the decision is random
+too. With a constant α the table does not converge, so the policy is read from the mean of the
+second half of the run.
 
 Read next: `general.py`.
 """
@@ -24,7 +24,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """How to learn: the paper's α, and what the paper leaves open."""
+    """Parameters of learning: the paper's α, and those that the paper leaves open."""
 
     learning_rate: float = 0.2
     steps: int = 1_000_000
@@ -41,10 +41,10 @@ class Learning:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A learned table and how it came about."""
+    """A learned table and the statistics of its learning."""
 
     actions: Actions
-    quality: Floats  # the averaged Q of a waiting newcomer: (d, t, action)
+    quality: Floats  # the averaged Q of a waiting subscriber: (d, t, action)
     visits: Counts
     kept_plain: bool  # the table lost to plain MQTT under the same rates, and was dropped
 
@@ -84,7 +84,8 @@ def _learn(  # pragma: no cover - compiled
 ) -> None:
     """Learn `q[w, d, t, a]` in place; `mean_q` gathers the second half of the run.
 
-    Without `raw`, the reward is the newcomer's part alone, and its episode ends with the send.
+    Without `raw`, the reward is the new subscriber's part alone, and its episode ends with the
+    send.
     """
     np.random.seed(seed)
     _, holds, ages, _ = q.shape
@@ -130,7 +131,7 @@ def _learn(  # pragma: no cover - compiled
 def learn(process: DecisionProcess, *, seed: int, learning: Learning | None = None) -> Learned:
     """Learn a topic's table by Q-learning; the same seed gives the same table.
 
-    States seen too seldom (fewer than ten times an action) keep to plain MQTT, and a table that is
+    States seen too seldom (fewer than ten times per action) keep to plain MQTT, and a table that is
     worse than plain MQTT under the very rates it was learned from is dropped. O(learning.steps).
     """
     how = learning or Learning()

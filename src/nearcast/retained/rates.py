@@ -1,10 +1,10 @@
-"""Each topic's rates, estimated while it runs: cheap, forgetting, in flat arrays.
+"""Online estimates of each topic's rates: cheap, decaying, in flat arrays.
 
-For every topic three decaying counts (publishes, newcomers, departures) and the decaying time over
-which they were gathered; a rate is a count over that time. An event `memory_s` ago weighs 1/e. The
-estimate is unbiased from the first second, and the count of publishes says how much it is worth.
+For every topic three decaying counts (publishes, new subscribers, departures) and the decaying time
+over which they were gathered; a rate is a count over that time. An event `memory_s` ago weighs 1/e.
+The estimate is unbiased from the first second, and the count of publishes tells how reliable it is.
 
-40 bytes a topic. Time is an argument and must not decrease (`delivery.py` sees to that).
+40 bytes a topic. Time is an argument and must not decrease (`delivery.py` ensures that).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nearcast.retained.process import require_number
 
 
 class Estimate(NamedTuple):
-    """Rates per second, and the publishes (decayed) that they rest on."""
+    """Rates per second, and the publishes (decayed) that they are based on."""
 
     publish_per_s: float
     subscribe_per_s: float
@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 
 class RateEstimators:
-    """Decaying estimates for any number of topics, each known by its slot.
+    """Decaying estimates for any number of topics, each identified by its slot.
 
     Every call is O(1); memory 40 bytes a slot and an eighth more for growth.
     """
@@ -67,7 +67,7 @@ class RateEstimators:
         return len(self._updated_at) - 1
 
     def release(self, slot: int) -> None:
-        """Give a slot back; the next `allot` may hand it out again."""
+        """Release a slot; a later `allot` may reuse it."""
         self._free.append(slot)
 
     def _decay(self, slot: int, now: float) -> None:
@@ -88,17 +88,17 @@ class RateEstimators:
         self._published_at[slot] = now
 
     def on_subscribe(self, slot: int, now: float) -> None:
-        """Count a newcomer."""
+        """Count a new subscriber."""
         self._decay(slot, now)
         self._arrivals[slot] += 1.0
         self._subscribers[slot] = min(self._subscribers[slot] + 1, 2**32 - 1)
 
     def on_leave(self, slot: int, now: float) -> None:
-        """Count a departure; one that nobody announced (a restart came between) is ignored."""
+        """Count a departure; ignored without a known subscriber (a restart came between)."""
         if self._subscribers[slot] == 0:
             return
         self._decay(slot, now)
-        # a rate per subscriber: each departure weighs as one among those who could have left
+        # A rate per subscriber: each departure weighs as one among those that could have left.
         self._departures[slot] += 1.0 / self._subscribers[slot]
         self._subscribers[slot] -= 1
 
@@ -107,7 +107,7 @@ class RateEstimators:
         return self._published_at[slot]
 
     def estimate(self, slot: int, now: float) -> Estimate:
-        """Return the rates as they stand now, silence since the last event included."""
+        """Return the current rates, silence since the last event included."""
         keep = math.exp(-max(0.0, now - self._updated_at[slot]) / self.memory_s)
         observed_s = self._observed_s[slot] * keep + self.memory_s * (1.0 - keep)
         publishes = self._publishes[slot] * keep
@@ -124,7 +124,7 @@ class RateEstimators:
     def what_matters(self, slot: int, now: float) -> tuple[float, float, float, float]:
         """Return publishes and departures per second, publishes seen, and the last publish.
 
-        `estimate`, for callers that count nanoseconds.
+        A faster `estimate` for the hot path.
         """
         gone_s = now - self._updated_at[slot]
         observed_s = self._observed_s[slot]

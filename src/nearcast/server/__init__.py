@@ -1,26 +1,27 @@
-"""A node on asyncio (uvloop): TCP, TLS, WebSocket, storage, passwords, figures.
+"""A broker on asyncio (uvloop): TCP, TLS, WebSocket, storage, passwords, metrics, cluster.
 
 Does: own the sockets, the clock, the files and the signals. `serve(configuration)` is the whole
-broker; `Server` is the same for code that has a loop already.
+broker; `Server` is the same for code that already runs an event loop.
 
-Will not: decide anything about MQTT; that is `nearcast.node`.
+Does not: decide anything about MQTT; that is `nearcast.broker`.
 
-Read next: `server` (start and end), `listening` (ports), `turns` (what happens per turn of the
-loop), `tcp` and `websocket` (transports), `storage` (the journal on disk), `access` (passwords and
-rules); `client` is what the commands talk to a broker with.
+Read next: `server.py` (start and stop), `loop_batches.py` (one iteration of the event loop),
+`listeners/` (ports and transports), `storage/` (the journal on disk), `auth/` (passwords and
+rules), `metrics/`, `eventlog/`, `feed/`, `cluster/` (NATS and direct links). The commands talk to a
+broker with `nearcast.client`.
 """
 
-from nearcast.server.access import hash_password, is_password, read_users, set_password
-from nearcast.server.client import Client, Target, broker_figures
-from nearcast.server.logs import set_up_logging
+from nearcast.client.blocking import BlockingClient, BrokerAddress, broker_figures
+from nearcast.server.auth.rules import hash_password, is_password, read_users, set_password
+from nearcast.server.log_format import set_up_logging
 from nearcast.server.server import Server, run, serve
-from nearcast.server.storage import JournalFile
+from nearcast.server.storage.journal_file import JournalFile
 
 __all__ = [
-    "Client",
+    "BlockingClient",
+    "BrokerAddress",
     "JournalFile",
     "Server",
-    "Target",
     "broker_figures",
     "hash_password",
     "is_password",

@@ -1,19 +1,19 @@
-"""The log about clients: who came and went and why, and who was refused.
+"""The log of clients: connects, disconnects with their reason, and refusals.
 
 Connects and disconnects are `info`; refusals, denials and clients closed for a fault are `warning`,
-at most a few of a kind at a time; connections that end before a login are `debug`. In JSON each
-line has an `event` and its fields.
+rate-limited by kind; connections that end before a login are `debug`. In JSON each line has an
+`event` and its fields.
 """
 
 from __future__ import annotations
 
 import logging
 
+from nearcast.broker import Broker, Connection, Session
+from nearcast.broker.observer import ClientObserver
 from nearcast.mqtt import Connect, ReasonCode
-from nearcast.node import Connection, Node, Session
-from nearcast.node.observing import ClientObserver
-from nearcast.server.listening import Entrance
-from nearcast.server.logs import RateLimited
+from nearcast.server.listeners.listener import AcceptPolicy
+from nearcast.server.log_format import RateLimited
 
 log = logging.getLogger("nearcast.clients")
 
@@ -28,13 +28,13 @@ _EXPECTED: frozenset[int] = frozenset(
 
 
 class ClientLog(ClientObserver):
-    """Writes what a node observes of its clients into the log."""
+    """Writes the events of a broker's clients to the log."""
 
     def __init__(self) -> None:
         self._limited = RateLimited(log)
 
     def connected(self, connection: Connection, session: Session, *, is_resumed: bool) -> None:
-        """Log a client that is welcome."""
+        """Log a client that has connected."""
         if not log.isEnabledFor(logging.INFO):
             return
         fields = _fields("client_connected", connection, session)
@@ -55,7 +55,7 @@ class ClientLog(ClientObserver):
     def refused(
         self, connection: Connection, connect: Connect | None, reason: ReasonCode, text: str
     ) -> None:
-        """Log a login that was refused."""
+        """Log a CONNECT that was refused."""
         client = "" if connect is None else connect.client_id
         user = None if connect is None else connect.user_name
         why = text or _words(reason)
@@ -88,7 +88,7 @@ class ClientLog(ClientObserver):
     def disconnected(
         self, connection: Connection, session: Session, reason: int, text: str
     ) -> None:
-        """Log a client that disconnected, or was disconnected; a fault of its own as a warning."""
+        """Log a disconnection; one for the client's fault as a warning."""
         why = text or _words(reason)
         if reason == ReasonCode.SUCCESS:
             why = "normal disconnection"
@@ -125,7 +125,7 @@ class ClientLog(ClientObserver):
         )
 
     def taken_over(self, connection: Connection, session: Session) -> None:
-        """Log that a client has come again, so that its older connection is closed."""
+        """Log that a client has connected again, and its older connection is closed."""
         fields = _fields("session_taken_over", connection, session)
         log.info(
             "client %s%s has connected again: its connection from %s is closed",
@@ -181,21 +181,21 @@ class ClientLog(ClientObserver):
         )
 
 
-class NodeEntrance(Entrance):
-    """Counts a connection from the moment it is accepted, and logs TLS handshakes that fail."""
+class BrokerAcceptPolicy(AcceptPolicy):
+    """Counts a connection from the moment it is accepted, and logs failed TLS handshakes."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Broker) -> None:
         super().__init__()
         self._node = node
         self._limited = RateLimited(log)
 
     def is_full(self) -> bool:
-        """Tell whether connections, with those in their TLS handshake, are as many as may be."""
+        """Return whether connections and TLS handshakes together have reached the limit."""
         state = self._node.state
         return len(state.connections) + self.handshakes >= state.settings.max_open_connections
 
     def timeout_s(self) -> float:
-        """Return how long a TLS handshake may take: as long as all that comes before the login."""
+        """Return the time limit of a TLS handshake: that of everything before the login."""
         return self._node.state.settings.connect_timeout_ms / 1000
 
     def refused(self) -> None:
@@ -203,7 +203,7 @@ class NodeEntrance(Entrance):
         self._node.counters.connects_refused += 1
 
     def failed(self, address: str, problem: Exception) -> None:
-        """Log a TLS handshake that came to nothing."""
+        """Log a TLS handshake that failed."""
         reason = getattr(problem, "reason", None) or str(problem) or type(problem).__name__
         fields: dict[str, object] = {"event": "tls_failed", "address": address, "reason": reason}
         self._limited.warning("TLS handshake with %s failed: %s", address, reason, fields=fields)
@@ -219,7 +219,7 @@ def _fields(event: str, connection: Connection, session: Session) -> dict[str, o
 
 
 def _origin(connection: Connection) -> str:
-    """Return where a client is, as far as that is known."""
+    """Return the client's address for the log."""
     return connection.peer or "an unknown address"
 
 
@@ -228,7 +228,7 @@ def _as_user(session: Session) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a client's text for one line of a log: line ends and control characters escaped."""
+    """Return a client's text for one log line: line ends and control characters escaped."""
     short = text if len(text) <= 200 else text[:200] + "…"
     return "'" + "".join(one if one.isprintable() else ascii(one)[1:-1] for one in short) + "'"
 

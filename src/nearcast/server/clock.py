@@ -1,4 +1,4 @@
-"""The clock of a running node: instants of the calendar that never run backwards."""
+"""The clock of a running node: wall-clock time that never runs backwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """Milliseconds since 1970, taken once and then counted on by the monotonic clock."""
+    """Milliseconds since 1970: wall-clock time read once, then advanced by the monotonic clock."""
 
     __slots__ = ("_offset_s",)
 
@@ -14,5 +14,5 @@ class Clock:
         self._offset_s = time.time() - time.monotonic()
 
     def now_ms(self) -> int:
-        """Return the present instant."""
+        """Return the current time."""
         return int((time.monotonic() + self._offset_s) * 1000)

@@ -1,4 +1,4 @@
-"""Whether the files that a configuration names can be used, before a server needs them."""
+"""Checks that the files named in a configuration can be used, before a server needs them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from nearcast.config import Configuration
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
-from nearcast.server.listening import tls_context
-from nearcast.server.nats_connection import tls_context as nats_context
+from nearcast.server.cluster.nats_connection import tls_context as nats_context
+from nearcast.server.listeners.listener import tls_context
 from nearcast.server.server import make_access
 
 
 def file_problems(configuration: Configuration) -> list[ConfigurationError]:
-    """Return what is wrong with users, certificates, keys and other files that are named.
+    """Return the problems with users, certificates, keys and other files of a configuration.
 
-    The very code looks at them that a server starts with. Paths count from the directory that this
-    process runs in, as they do for `nearcast serve`.
+    The checks are the code that a server starts with. Paths are relative to the working directory
+    of this process, as for `nearcast serve`.
     """
     problems = []
     for key, look in _looks(configuration):

@@ -1,4 +1,7 @@
-"""A broker as a process: listeners, storage, signals, an orderly end."""
+"""A broker as a process: listeners, storage, signals, orderly shutdown.
+
+Read next: `loop_batches.py`, `listeners/listener.py`, `cluster/runtime.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from nearcast import kernels
+from nearcast.broker import Broker, BrokerSettings, Connection, RetainedSettings, SpaceSettings
+from nearcast.broker.event_log_hooks import note_start
 from nearcast.config import (
     Configuration,
     LimitsSection,
@@ -24,47 +29,46 @@ from nearcast.config import (
 )
 from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
-from nearcast.node import Connection, Node, NodeSettings, RetainedSettings, SpaceSettings
-from nearcast.node.noting import note_start
-from nearcast.server.access import ConfiguredAccess, read_users
-from nearcast.server.client_log import ClientLog, NodeEntrance
+from nearcast.server.auth.rules import ConfiguredAccess, read_users
+from nearcast.server.client_log import BrokerAcceptPolicy, ClientLog
 from nearcast.server.clock import Clock
-from nearcast.server.compiling import Compiling
-from nearcast.server.figures import prometheus_text, sys_topics
-from nearcast.server.learning import learn_tables
-from nearcast.server.listening import (
+from nearcast.server.config_reload import log_share, merged
+from nearcast.server.kernel_loading import KernelLoader
+from nearcast.server.learned.policy_file import FILE_NAME, PolicyFile
+from nearcast.server.learned.retained_learning import learn_tables
+from nearcast.server.listeners.listener import (
     SPARE_DESCRIPTORS,
-    Door,
+    Listener,
     allow_descriptors,
     take_port,
     tls_context,
 )
-from nearcast.server.measuring import LoopDelay, process_lines
-from nearcast.server.policies import FILE_NAME, PolicyFile
-from nearcast.server.reloading import log_share, merged
-from nearcast.server.restoring import restore_node
-from nearcast.server.storage import JournalFile
-from nearcast.server.tcp import MqttProtocol
-from nearcast.server.turns import Turns
-from nearcast.server.web import WebProtocol
-from nearcast.server.websocket import WebSocketProtocol
+from nearcast.server.listeners.tcp import MqttProtocol
+from nearcast.server.listeners.websocket import WebSocketProtocol
+from nearcast.server.loop_batches import LoopBatches
+from nearcast.server.metrics.exposition import prometheus_text, sys_topics
+from nearcast.server.metrics.http import MetricsProtocol
+from nearcast.server.metrics.measurements import LoopDelay, process_lines
+from nearcast.server.storage.journal_file import JournalFile
+from nearcast.server.storage.restore import restore_node
 
 if TYPE_CHECKING:
-    from nearcast.network.mesh import Mesh
+    from nearcast.cluster.cluster import Cluster
     from nearcast.retained import Policies
-    from nearcast.server.event_log import EventLog
-    from nearcast.server.network import Network
+    from nearcast.server.cluster.runtime import ClusterRuntime
+    from nearcast.server.eventlog.event_log import EventLog
 
 log = logging.getLogger("nearcast.server")
 
 SYS_INTERVAL_S = 10.0
+"""How often the `$SYS` topics are published."""
 _FIGURES_AGE_S = 1.0
 
 
-def node_settings(limits: LimitsSection, position: PositionSection | None = None) -> NodeSettings:
-    """Return the node's limits for those of the configuration."""
+def node_settings(limits: LimitsSection, position: PositionSection | None = None) -> BrokerSettings:
+    """Return the broker's limits for the configuration's."""
     position = position or PositionSection()
-    return NodeSettings(
+    return BrokerSettings(
         max_connections=limits.connections,
         max_open_connections=limits.connections + 1_000,
         max_packet_bytes=limits.packet,
@@ -97,7 +101,7 @@ def node_settings(limits: LimitsSection, position: PositionSection | None = None
 
 
 def space_settings(section: SpaceSection) -> SpaceSettings:
-    """Return what the node has to know about a space."""
+    """Return the broker's settings of a space."""
     return SpaceSettings(
         space=section.to_space(),
         values=section.values,
@@ -114,7 +118,7 @@ def space_settings(section: SpaceSection) -> SpaceSettings:
 
 
 def retained_settings(section: RetainedSection) -> RetainedSettings:
-    """Return what the node has to know about retained messages of some topics."""
+    """Return the broker's settings for the retained messages of some topics."""
     return RetainedSettings(
         topics=section.topics,
         mode=section.mode,
@@ -126,32 +130,32 @@ def retained_settings(section: RetainedSection) -> RetainedSettings:
 
 
 class Server:
-    """A node on asyncio. `start` opens everything or nothing; `stop` closes in order."""
+    """A broker on asyncio. `start` opens everything or nothing; `stop` closes in order."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.clock = Clock()
-        self.ports: list[tuple[str, str, int]] = []
-        self.failure: BaseException | None = None
+        self.ports: list[tuple[str, str, int]] = []  # (kind, host, port) of each listener
+        self.failure: BaseException | None = None  # why the server had to stop
         self._started_s = time.monotonic()
         self._began_ms = self.clock.now_ms()
         self._access = make_access(configuration)
         self._journal: JournalFile | None = None
-        self._doors: list[Door] = []
-        self._turns: Turns | None = None
+        self._doors: list[Listener] = []  # all listeners, also the metrics port
+        self._turns: LoopBatches | None = None
         self._log: EventLog | None = None
-        self._mesh: Mesh | None = None
-        self.network: Network | None = None
-        self._leaves = configuration.network.leave
+        self._mesh: Cluster | None = None  # None outside a cluster
+        self.network: ClusterRuntime | None = None
+        self._leaves = configuration.network.leave  # `stop` leaves the cluster
         self._sys_alarm: asyncio.TimerHandle | None = None
-        self._figures_s = 0.0
+        self._figures_s = 0.0  # when `$SYS` was published last
         self._loop_delay = LoopDelay()
         self._learner: asyncio.Task[None] | None = None
-        self._compiling: Compiling | None = None
+        self._compiling: KernelLoader | None = None
         self._compiler: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
-        self.node = Node(
+        self.node = Broker(
             node_settings(configuration.limits, configuration.position),
             access=self._access,
             rng=SystemRandom(),
@@ -166,7 +170,7 @@ class Server:
             self._policies = PolicyFile(Path(configuration.node.data) / FILE_NAME)
 
     async def start(self) -> None:
-        """Bring back what was stored, take all ports, join the network, then let clients in."""
+        """Restore the state, bind all ports, join the cluster, then accept clients."""
         try:
             self._bring_back()
             await self._take_ports()
@@ -184,16 +188,16 @@ class Server:
         self._compiler = asyncio.create_task(self._compile())
 
     async def _compile(self) -> None:
-        """Bring compiled kernels while Python answers; learning waits for them."""
+        """Load compiled kernels while plain Python answers; learning waits for them."""
         parts, learns = self._kernel_parts(), self._learns()
         if parts and not kernels.is_switched():
-            self._compiling = Compiling(parts, Path(self.configuration.node.data))
+            self._compiling = KernelLoader(parts, Path(self.configuration.node.data))
             learns = await self._compiling.run() and learns
         if learns:
             self._learner = asyncio.create_task(learn_tables(self.node, self.clock.now_ms))
 
     def _kernel_parts(self) -> list[str]:
-        """Return the parts of `nearcast.kernels` that are called here."""
+        """Return the parts of `nearcast.kernels` that this server calls."""
         parts = [*self.node.kernel_parts, *(["learning"] if self._learns() else [])]
         return parts if self._mesh is None else [*parts, *self._mesh.kernel_parts]
 
@@ -201,14 +205,14 @@ class Server:
         return any(section.learn for section in self.configuration.retained)
 
     def _bring_back(self) -> None:
-        """Make everything that stands behind the listeners."""
+        """Create everything behind the listeners, with its stored state."""
         self._load_policies()
         self._make_mesh()
         if kernels.is_switched():
             kernels.load(self._kernel_parts())
         self._restore()
         self._open_log()
-        self._turns = Turns(
+        self._turns = LoopBatches(
             self.node,
             self.clock,
             journal=self._journal,
@@ -229,12 +233,12 @@ class Server:
         log.info("%d sessions came back from %s", len(self.node.state.sessions), directory)
 
     def _load_policies(self) -> None:
-        """Let a policy file that has changed decide from now on."""
+        """Load the policy file if it has changed."""
         if self._policies is not None:
             self._use_policies(self._policies.take_changed())
 
     def _take_policies(self, data: bytes) -> None:
-        """Let the network's policies decide, unless this node has a file of its own."""
+        """Load the cluster's policies, unless this node has its own policy file."""
         if self._policies is not None:
             self._use_policies(self._policies.take_shared(data))
 
@@ -248,7 +252,7 @@ class Server:
         section = self.configuration.log
         if section.events == "off":
             return
-        from nearcast.server.event_log import EventLog
+        from nearcast.server.eventlog.event_log import EventLog
 
         share, node = log_share(section), self.configuration.node
         self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
@@ -257,15 +261,15 @@ class Server:
         note_start(self.node.state)
 
     def _make_mesh(self) -> None:
-        """Let the node know of a network, before it remembers what its clients want."""
+        """Attach the cluster to the broker, before the journal restores subscriptions."""
         if self.configuration.network.join:
-            from nearcast.network.mesh import Mesh
-            from nearcast.server.histogram_files import load_densities
-            from nearcast.server.network_entry import describe_spaces
+            from nearcast.cluster.cluster import Cluster
+            from nearcast.server.cluster.member_entry import describe_spaces
+            from nearcast.server.learned.histogram_files import load_densities
 
             section = self.configuration.network
             declared = [one.space for one in self.node.state.router.spaces.all]
-            self._mesh = Mesh(
+            self._mesh = Cluster(
                 self.configuration.node.name,
                 self.node,
                 random=SystemRandom(),
@@ -277,24 +281,24 @@ class Server:
             )
 
     def _is_new(self) -> bool:
-        """Tell whether this node has surely never been there before: it keeps state, and has none.
+        """Return whether this node certainly never ran before: it keeps state, and has none.
 
-        Only then need nobody's memory of an earlier life of it expire.
+        Only then does no peer have a causal history of it that must expire first.
         """
         journal = Path(self.configuration.node.data) / "journal"
         return self.configuration.durability.mode != "off" and not journal.exists()
 
     async def _join_network(self) -> None:
-        """Become part of a network, before there are clients that a taken name would send away."""
+        """Join the cluster before clients connect: a name that is taken would send them away."""
         turns, mesh = self._turns, self._mesh
         if mesh is None or turns is None:
             return
-        from nearcast.server.feed import begin_feed
-        from nearcast.server.network import Network
-        from nearcast.server.network_entry import entry_of
+        from nearcast.server.cluster.member_entry import entry_of
+        from nearcast.server.cluster.runtime import ClusterRuntime
+        from nearcast.server.feed.sender import begin_feed
 
         section, describe = self.configuration.network, entry_of(self)
-        self.network = Network(
+        self.network = ClusterRuntime(
             section,
             mesh,
             turns,
@@ -307,12 +311,12 @@ class Server:
         await self.network.start()
 
     def _leave(self) -> None:
-        """End, and leave the network for good."""
+        """Stop the server and leave the cluster."""
         self._leaves = True
         self.request_stop()
 
     async def _take_ports(self) -> None:
-        """Take what could fail before other nodes hear of this one and keep something for it."""
+        """Bind all ports: that may fail, so it comes before peers queue messages for this node."""
         for section in self.configuration.listener:
             context = tls_context(section) if section.kind in ("tls", "wss") else None
             door = await take_port(section.kind, section.host, section.port, context)
@@ -323,15 +327,15 @@ class Server:
         self.ports = [(door.kind, door.host, door.port) for door in self._doors]
 
     async def _open_doors(self) -> None:
-        entrance = NodeEntrance(self.node)
+        entrance = BrokerAcceptPolicy(self.node)
         for door, make in zip(self._doors, self._protocols(), strict=True):
-            if door.kind == "http":  # the operator may use what clients leave free
+            if door.kind == "http":  # the operator may use descriptors that clients leave free
                 await door.open(make, spare=SPARE_DESCRIPTORS // 2)
             else:
                 await door.open(make, entrance)
 
     def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
-        """Yield what makes the protocols of a connection, for each door."""
+        """Yield the protocol factory of each listener."""
         turns = self._turns
         assert turns is not None
         for number, section in enumerate(self.configuration.listener):
@@ -342,7 +346,7 @@ class Server:
                 yield partial(MqttProtocol, turns, name)
         pages = {"/metrics": self._metrics, "/healthz": lambda: ("text/plain", "ok\n")}
         if self.configuration.log.metrics_port is not None:
-            yield partial(WebProtocol, pages)
+            yield partial(MetricsProtocol, pages)
 
     def _metrics(self) -> tuple[str, str]:
         uptime_s = round(time.monotonic() - self._started_s, 1)
@@ -368,7 +372,7 @@ class Server:
         self._sys_alarm = loop.call_later(SYS_INTERVAL_S, self._publish_figures)
 
     def _refresh_figures(self) -> None:
-        """Let who subscribes to `$SYS` find figures of now; once a second, for it costs time."""
+        """Publish current `$SYS` values for a new subscriber, at most once a second."""
         if time.monotonic() - self._figures_s >= _FIGURES_AGE_S:
             self._tell_figures()
 
@@ -381,7 +385,7 @@ class Server:
             )
 
     def reload(self, configuration: Configuration) -> tuple[list[str], list[str]]:
-        """Take over what can change while running; return these keys, and those that wait.
+        """Apply the settings that can change at run time; return their keys, and those that cannot.
 
         The password file is read again in any case.
         """
@@ -403,7 +407,7 @@ class Server:
         if self._turns is not None:
             self._turns.checks.check = access.check_password
         for connection in self.node.state.connections:
-            if not connection.is_peer:  # rules are for clients: other nodes have asked theirs
+            if not connection.is_peer:  # rules are for clients: peers have checked theirs
                 connection.permits = {} if access.has_rules() else None
 
     def _failed(self, problem: BaseException) -> None:
@@ -411,15 +415,15 @@ class Server:
         self._stopped.set()
 
     def request_stop(self) -> None:
-        """Let `wait` return."""
+        """Make `wait` return."""
         self._stopped.set()
 
     async def wait(self) -> None:
-        """Wait until somebody asks for the end."""
+        """Wait until a stop is requested."""
         await self._stopped.wait()
 
     async def stop(self) -> None:
-        """Close listeners, tell clients, store, close connections."""
+        """Close listeners, disconnect clients, store, close connections."""
         log.info("ending")
         for door in self._doors:
             door.close()
@@ -435,19 +439,19 @@ class Server:
         if self.network is not None:
             await self.network.stop(leave=self._leaves)
             self.network = None
-            await self._send_clients_away()  # who came as the listeners closed
+            await self._send_clients_away()  # those that connected while listeners closed
         if self._turns is not None:
             self._turns.stop()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
         if self._log is not None:
             self._log.recorder.present("", self.clock.now_ms(), is_there=False)
             self._log.close()
             self._log = None
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
 
     async def _send_clients_away(self) -> None:
-        """Disconnect all clients, and wait until they have heard of it."""
+        """Disconnect all clients, and wait up to 2 s until they have closed."""
         if self._turns is None or self.failure is not None:
             return
         for connection in self._clients():
@@ -459,7 +463,7 @@ class Server:
             await asyncio.sleep(0.02)
 
     def _clients(self) -> list[Connection]:
-        """Return the connections of clients; those of other nodes end with the network."""
+        """Return the connections of clients; those of peers end with the cluster."""
         return [one for one in self.node.state.connections if not one.is_peer]
 
 
@@ -473,7 +477,7 @@ def _log_failure(fingerprint: str, doing: str, problem: BaseException) -> None:
 
 
 def make_access(configuration: Configuration) -> ConfiguredAccess:
-    """Return who may do what; reads the password file."""
+    """Return the access rules of a configuration; reads the password file."""
     path = configuration.auth.users
     try:
         users = read_users(Path(path)) if path is not None else {}
@@ -491,7 +495,7 @@ async def run(
     on_ready: Callable[[Server], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration and the users again."""
+    """Serve until SIGTERM or SIGINT; SIGHUP reloads the configuration and the users."""
     allow_descriptors(configuration.limits.connections)
     server = Server(configuration)
     loop = asyncio.get_running_loop()
@@ -499,7 +503,7 @@ async def run(
         loop.add_signal_handler(one, server.request_stop)
     if not await _started(server):
         return
-    # What was imported and restored stays: the collector need not look at it again and again.
+    # Imported and restored objects stay alive: the collector need not scan them again and again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     if reread is not None:
@@ -519,12 +523,12 @@ async def run(
 
 
 async def _started(server: Server) -> bool:
-    """Start a server, unless somebody asks for its end meanwhile: then return False."""
+    """Start a server; return False if a stop is requested meanwhile."""
     starting, ending = (asyncio.ensure_future(one) for one in (server.start(), server.wait()))
     await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
     ending.cancel()
     if not starting.done():
-        starting.cancel()  # which makes `start` close what it has opened
+        starting.cancel()  # `start` then closes everything that it has opened
         await asyncio.wait({starting})
         return False
     starting.result()
@@ -536,7 +540,7 @@ def _reload(server: Server, reread: Callable[[], Configuration]) -> None:
         now, later = server.reload(reread())
     except NearcastError as problem:
         log.error("the new configuration was refused, the old one stays: %s", problem)
-    except Exception:  # nothing in a file may end a running broker
+    except Exception:  # no configuration file may end a running broker
         log.exception("the new configuration was refused, the old one stays")
     else:
         log.info("configuration and users read again; changed: %s", ", ".join(now) or "nothing")
@@ -550,9 +554,9 @@ def serve(
     on_ready: Callable[[Server], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
 ) -> None:
-    """Serve on uvloop until told to stop; returns after an orderly end.
+    """Serve on uvloop until a signal stops the broker; return after an orderly shutdown.
 
-    The process does not wait for kernels: until they are compiled Python answers.
+    The process does not wait for kernels: plain Python answers until they are compiled.
     """
     kernels.interpret()
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None

@@ -1,16 +1,24 @@
-"""The simulated world: a clock, a network that misbehaves, and actors, all from one seed.
+"""The simulated world: a virtual clock, a faulty network and actors, all from one seed.
 
-What it does: runs any set of actors (cores without input or output) on virtual time over a network
-with delay, loss, reordering, duplication, partition, crash and restart. The same seed gives the
-same run, byte for byte; `World.digest()` proves it.
+It runs any set of actors (cores without input or output) on virtual time over a network with delay,
+loss, reordering, duplication, partitions, crashes and restarts. The same seed gives the same run,
+byte for byte; `World.digest()` proves it.
 
-What it will not do: know what the actors are (brokers, overlay peers, clients), read a real clock,
-open a socket, or start a thread.
+The world does not know what the actors are (brokers, overlay peers, clients), reads no real clock,
+opens no socket and starts no thread.
 
-Read next: `world.py` (the loop), then `network.py` (what may happen to a message).
+Read next: `world.py` (the loop), `network.py` (faults of links), `mqtt_node.py` (brokers as actors)
+and `movers.py` (moving users).
 """
 
-from nearcast.simulator.network import Delay, Link, Network, constant, exponential, uniform
+from nearcast.simulator.network import (
+    Delay,
+    SimulatedLink,
+    SimulatedNetwork,
+    constant,
+    exponential,
+    uniform,
+)
 from nearcast.simulator.world import Actor, ActorId, Instant, Send, World
 
 __all__ = [
@@ -18,9 +26,9 @@ __all__ = [
     "ActorId",
     "Delay",
     "Instant",
-    "Link",
-    "Network",
     "Send",
+    "SimulatedLink",
+    "SimulatedNetwork",
     "World",
     "constant",
     "exponential",

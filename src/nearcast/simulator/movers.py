@@ -1,7 +1,7 @@
 """Moving users: random way-points, a mixed crowd, commuters on a road grid, recorded trajectories.
 
-All move in steps; a step moves everyone at once, in arrays. All randomness comes from the NumPy
-generator that is passed in, so the same seed gives the same paths.
+A step moves all users at once, in arrays. All randomness comes from the NumPy generator that is
+passed in, so the same seed gives the same paths.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nearcast.locality.rect import Rect
-from nearcast.locality.slow_regions import METRES_PER_DEGREE
+from nearcast.locality.layout.rect import Rect
+from nearcast.locality.layout.slow_regions import METRES_PER_DEGREE
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, OutOfRangeError
 
 Floats = NDArray[np.float64]
 
 
 class Movers(Protocol):
-    """Users who are somewhere, and elsewhere after a step. NaN: not there at the moment."""
+    """Users with positions that change at each step. NaN: the user is absent at the moment."""
 
     xs: Floats
     ys: Floats
 
     def step(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time by `seconds` and update all positions."""
         ...
 
 
 class RandomWaypoints:
     """Each user walks straight to a random place, then to another.
 
-    `areas[i]` bounds user i's places; `speeds[i]` is in units of the space per second.
+    `areas[i]` bounds the places of user i; `speeds[i]` is in units of the space per second.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RandomWaypoints:
         self.xs, self.ys = self._places[:, 0], self._places[:, 1]
 
     def step(self, seconds: float) -> None:
-        """Walk; who arrives stops there and sets out again at the next step."""
+        """Move all users; a user that arrives stops there and leaves at the next step."""
         way = self._goals - self._places
         far = np.hypot(way[:, 0], way[:, 1])
         reach = self._speeds * seconds
@@ -79,7 +79,7 @@ def mixed_crowd(
     fast_factor: float = 3.0,
     slow_share: float = 0.5,
 ) -> RandomWaypoints:
-    """Return the paper's subscribers: half slow, half three times as fast.
+    """Return the subscribers of paper 0: half slow, half three times as fast.
 
     The slow ones stay in slow regions, the fast ones cross the whole space; without regions all do.
     """
@@ -92,7 +92,7 @@ def mixed_crowd(
 
 
 class Commuters:
-    """Users who go from home to work and back along the roads of a grid, and stay at either end."""
+    """Users who drive between home and work along a road grid, and stay at either end."""
 
     def __init__(
         self,
@@ -135,7 +135,10 @@ class Commuters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixes:
-    """Recorded fixes, sorted by user and time: numbered users, seconds from the first fix."""
+    """Recorded positions, sorted by user and time.
+
+    User numbers, seconds from the first position.
+    """
 
     users: NDArray[np.int64]
     seconds: Floats
@@ -144,7 +147,10 @@ class Fixes:
 
     @classmethod
     def from_parquet(cls, path: Path, *, most_rows: int | None = None) -> Fixes:
-        """Read columns `user_id`, `t`, `lon`, `lat`; a file without them is a FileFormatError."""
+        """Read the columns `user_id`, `t`, `lon`, `lat`.
+
+        Raise FileFormatError if they are missing.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
@@ -173,14 +179,14 @@ class Fixes:
 
     @property
     def space(self) -> Rect:
-        """Return the rectangle around all fixes."""
+        """The rectangle around all positions."""
         west, east = float(self.xs.min()), float(self.xs.max())
         return Rect(west, float(self.ys.min()), east, float(self.ys.max()))
 
     def in_metres(self) -> Fixes:
-        """Return fixes given in degrees as metres east and north of the south-west corner.
+        """Return positions in degrees as metres east and north of the south-west corner.
 
-        Straight meridians and parallels at the middle latitude: good to a percent over a city.
+        Straight meridians and parallels at the middle latitude: accurate to a percent over a city.
         """
         south, north = float(self.ys.min()), float(self.ys.max())
         east_m = METRES_PER_DEGREE * math.cos(math.radians((south + north) / 2))
@@ -188,7 +194,7 @@ class Fixes:
         return Fixes(self.users, self.seconds, xs, ys)
 
     def central(self, share: float = 0.98) -> Rect:
-        """Return the rectangle that holds this share of the fixes along each axis."""
+        """Return the rectangle that contains this share of the positions along each axis."""
         rest = (1 - share) / 2
         west, east = np.quantile(self.xs, [rest, 1 - rest])
         south, north = np.quantile(self.ys, [rest, 1 - rest])
@@ -196,9 +202,9 @@ class Fixes:
 
 
 class Trajectories:
-    """Recorded users on the move: each is where its last and next fix say, on the straight between.
+    """Recorded users: each is on the straight line between its last and its next position.
 
-    Before its first and after its last fix a user is nowhere (NaN).
+    Before its first and after its last position a user is absent (NaN).
     """
 
     def __init__(self, fixes: Fixes, *, start_s: float = 0.0) -> None:
@@ -211,7 +217,7 @@ class Trajectories:
         self.step(0.0)
 
     def step(self, seconds: float) -> None:
-        """Let time pass; O(users · log fixes)."""
+        """Advance the time and interpolate; O(users · log positions)."""
         self._now_s += seconds
         for user, (start, end) in enumerate(self._bounds):
             t = self._fixes.seconds[start:end]

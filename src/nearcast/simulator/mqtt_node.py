@@ -1,7 +1,7 @@
-"""A real node in the simulated world: MQTT clients on one side, other nodes on the other.
+"""A real broker and its cluster layer as an actor, with simulated MQTT clients.
 
-What survives a crash is what a server has on disk: the node's journal. Clients stay, notice the
-crash as a lost connection, and come back when they are told to.
+The journal of the broker, which a server has on disk, survives a crash. Clients see a crash as a
+lost connection, and reconnect when a test calls `admit`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from nearcast.broker import Broker, BrokerSettings, Connection, SpaceSettings
+from nearcast.broker.settings import RetainedSettings
+from nearcast.cluster import Cluster, LinkTiming, NamedPlan
 from nearcast.locality import Timing
 from nearcast.mqtt import (
     Connack,
@@ -22,9 +25,6 @@ from nearcast.mqtt import (
     Publish,
     Suback,
 )
-from nearcast.network import LinkTiming, Mesh, NamedPlan
-from nearcast.node import Connection, Node, NodeSettings, SpaceSettings
-from nearcast.node.settings import RetainedSettings
 from nearcast.simulator.world import Instant, Send
 
 SESSION_S = 100_000
@@ -32,14 +32,17 @@ SESSION_S = 100_000
 
 @dataclass(frozen=True, slots=True)
 class FromNode:
-    """A frame on its way between nodes."""
+    """A frame between nodes."""
 
     sender: str
     data: bytes
 
 
 class SimulatedClient:
-    """An MQTT client with a lasting session; it keeps all that it was sent, in order."""
+    """An MQTT client with a persistent session.
+
+    It keeps all messages that it received, in order.
+    """
 
     def __init__(
         self,
@@ -55,22 +58,22 @@ class SimulatedClient:
         self.received: list[Publish] = []
         self.subacks: list[Suback] = []
         self._expiry_s = expiry_s
-        self._talk: Conversation | None = None
-        self._earlier: Conversation | None = None
+        self._talk: Conversation | None = None  # of the current connection
+        self._earlier: Conversation | None = None  # of the lost one, with unacknowledged packets
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker has let it in."""
+        """Whether the broker has accepted the connection."""
         return self._talk is not None and self._talk.connack is not None
 
     @property
     def unsettled(self) -> int:
-        """How many of its publications the broker has yet to answer."""
+        """The number of its publications that the broker has not fully acknowledged."""
         talk = self._talk or self._earlier
         return 0 if talk is None else len(talk.unsettled)
 
     def connect(self) -> None:
-        """Come, or come back."""
+        """Start a connection, resuming the session of an earlier one."""
         properties = Properties()
         if self._version is ProtocolVersion.V5:
             properties = Properties(session_expiry_interval=self._expiry_s)
@@ -78,36 +81,36 @@ class SimulatedClient:
         self._talk = Conversation(connect, self._earlier)
 
     def lose(self) -> None:
-        """Lose the connection; the session goes on."""
+        """Lose the connection; the session continues."""
         if self._talk is not None and self._talk.connack is not None:
             self._earlier = self._talk
         self._talk = None
 
     def publish(self, message: Publish) -> None:
-        """Publish; it must be connected."""
+        """Publish a message; the client must be connected."""
         assert self._talk is not None
         self._talk.publish(message)
 
     def subscribe(self, topic_filter: str, qos: int = 2) -> None:
-        """Subscribe; it must be connected."""
+        """Subscribe; the client must be connected."""
         self.ask(FilterRequest(topic_filter, qos))
 
     def ask(self, request: FilterRequest) -> None:
-        """Subscribe with options."""
+        """Subscribe with options; the client must be connected."""
         assert self._talk is not None
         self._talk.subscribe(request)
 
     def unsubscribe(self, topic_filter: str) -> None:
-        """Unsubscribe; it must be connected."""
+        """Unsubscribe; the client must be connected."""
         assert self._talk is not None
         self._talk.unsubscribe(topic_filter)
 
     def take(self) -> bytes:
-        """Return what it says."""
+        """Return the bytes that the client sends."""
         return b"" if self._talk is None else self._talk.take()
 
     def receive(self, data: bytes) -> None:
-        """Hear what the broker says."""
+        """Handle bytes from the broker."""
         if self._talk is not None:
             for packet in self._talk.receive(data):
                 self._hear(packet)
@@ -121,7 +124,7 @@ class SimulatedClient:
             self._earlier = None
 
 
-class MqttNode:
+class SimulatedNode:
     """One node with its clients; an `Actor` of the world."""
 
     def __init__(
@@ -129,7 +132,7 @@ class MqttNode:
         name: str,
         seed: int,
         *,
-        settings: NodeSettings | None = None,
+        settings: BrokerSettings | None = None,
         spaces: Sequence[SpaceSettings] = (),
         retained: Sequence[RetainedSettings] = (),
         patience: Timing | None = None,
@@ -144,22 +147,22 @@ class MqttNode:
         self._link_timing = link_timing
         self._plan: NamedPlan | None = None
         self._starts = 0
-        self._others: dict[str, None] = {}
-        self._disk: list[bytes] = []
+        self._others: dict[str, None] = {}  # names of peers, in order
+        self._disk: list[bytes] = []  # the journal: survives a crash
         self._clients: dict[Connection, SimulatedClient] = {}
         self._start(0)
 
     def _start(self, now: Instant) -> None:
         self._starts += 1
         random = Random(f"{self._seed}/{self.name}/{self._starts}")
-        self.node = Node(
+        self.node = Broker(
             self._settings,
             rng=random,
             with_journal=True,
             spaces=self._spaces,
             retained=self._retained,
         )
-        self.mesh = Mesh(
+        self.mesh = Cluster(
             self.name,
             self.node,
             random=random,
@@ -173,10 +176,10 @@ class MqttNode:
         for name in self._others:
             self.mesh.meet(name, now)
         if self._plan is not None:
-            self.mesh.use_plan(self._plan, now)  # if it has not been used before
+            self.mesh.use_plan(self._plan, now)  # no effect if it is already in use
 
     def restart(self, now: Instant) -> list[Send]:
-        """Come back after a crash with what was on disk."""
+        """Start again after a crash with the state on disk."""
         for client in self._clients.values():
             client.lose()
         self._clients = {}
@@ -184,49 +187,49 @@ class MqttNode:
         return self._turn(now)
 
     def meet(self, names: list[str], now: Instant) -> list[Send]:
-        """Learn of other nodes."""
+        """Introduce other nodes as peers."""
         self._others.update(dict.fromkeys(names))
         for name in names:
             self.mesh.meet(name, now)
         return self._turn(now)
 
     def part(self, name: str, now: Instant) -> list[Send]:
-        """Learn that another node has left for good."""
+        """Remove a peer that has left permanently."""
         self._others.pop(name, None)
         self.mesh.part(name, now)
         return self._turn(now)
 
     def leave(self, now: Instant) -> list[Send]:
-        """Begin to leave for good."""
+        """Begin to leave the cluster permanently."""
         self.mesh.leave(now)
         return self._turn(now)
 
     def use_plan(self, plan: NamedPlan, now: Instant) -> list[Send]:
-        """Learn of a plan; it is on disk from then on."""
+        """Apply a plan; it is on disk from then on."""
         self._plan = plan
         self.mesh.use_plan(plan, now)
         return self._turn(now)
 
     def receive(self, message: FromNode, now: Instant) -> list[Send]:
-        """Take in a frame."""
+        """Handle a frame from a peer."""
         self.mesh.receive(message.sender, message.data, now)
         return self._turn(now)
 
     def advance(self, now: Instant) -> list[Send]:
-        """Do what is due."""
+        """Do everything that is due by `now`."""
         self.node.wake(now)
         self.mesh.advance(now)
         return self._turn(now)
 
     def wake_at(self) -> Instant | None:
-        """Say when something is due."""
+        """Return when something is due next; None if nothing is."""
         times = (self.node.wake_at(), self.mesh.wake_at())
         return min((at for at in times if at is not None), default=None)
 
     # --- clients ----------------------------------------------------------------------------
 
     def admit(self, client: SimulatedClient, now: Instant) -> list[Send]:
-        """Let a client connect."""
+        """Connect a client."""
         client.connect()
         connection = Connection(peer=client.name)
         self._clients[connection] = client
@@ -234,7 +237,7 @@ class MqttNode:
         return self._turn(now)
 
     def drop(self, client: SimulatedClient, now: Instant) -> list[Send]:
-        """Cut a client's connection."""
+        """Break a client's connection."""
         for connection, one in list(self._clients.items()):
             if one is client:
                 del self._clients[connection]
@@ -243,11 +246,16 @@ class MqttNode:
         return self._turn(now)
 
     def turn(self, now: Instant) -> list[Send]:
-        """Carry what clients have said since."""
+        """Process the bytes that clients have queued since the last call."""
         return self._turn(now)
 
     def _turn(self, now: Instant) -> list[Send]:
-        """Run until nobody here has anything to say: journal first, then outboxes, then frames."""
+        """Run event-loop batches until no client or connection has output.
+
+        Return the frames to peers.
+
+        Each batch writes the journal before the outboxes.
+        """
         while True:
             for connection, client in list(self._clients.items()):
                 data = client.take()

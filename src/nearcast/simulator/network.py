@@ -1,7 +1,7 @@
-"""What may happen to a message between two actors: delay, loss, reordering, duplication, partition.
+"""Faults of the links between actors: delay, loss, reordering, duplication, partition.
 
-The network decides, at the instant of sending, when each copy of a message arrives. It owns no
-clock and no queue (see `world.py`), and draws from the random source that it is given.
+The network decides, when a message is sent, at which instants its copies arrive. It has no clock
+and no queue (see `world.py`), and draws from the random source that is passed in.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Instant: TypeAlias = int
 """A point of virtual time. The unit is the actors' own (Nearcast's cores use milliseconds)."""
 
 Delay: TypeAlias = Callable[[Random], int]
-"""Draws how long one message is under way, ≥ 0, in units of the clock."""
+"""Draws how long one message is in flight, ≥ 0, in units of the clock."""
 
 
 def constant(duration: int) -> Delay:
-    """Return a delay that is always the same; it draws nothing from the random source."""
+    """Return a constant delay; it draws nothing from the random source."""
     _check_duration(duration, "constant delay")
     return lambda _random: duration
 
 
 def uniform(least: int, most: int) -> Delay:
-    """Return a delay spread evenly over the whole numbers from `least` to `most`, both included."""
+    """Return a uniform delay over the whole numbers from `least` to `most`, both included."""
     _check_duration(least, "least delay")
     _check_duration(most - least, "most delay less least delay")
     span = most - least + 1
@@ -57,13 +57,13 @@ def _check_duration(duration: int, where: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """How one direction between two actors behaves.
+class SimulatedLink:
+    """The behaviour of one direction between two actors.
 
     `loss` and `duplication` are the probabilities that a message is dropped, and that a second copy
     follows. `reordering` is the share of messages that ignore the order of sending; the others
-    never arrive before an earlier one of the same direction. With `reordering=1.0` only the
-    delays decide (and the network keeps no memory per direction, which is the fastest).
+    never arrive before an earlier one of the same direction. With `reordering=1.0` only the delays
+    decide (the fastest setting: the network keeps no state per direction).
     """
 
     delay: Delay = field(default=constant(1))
@@ -80,35 +80,35 @@ class Link:
                 )
 
 
-class Network:
-    """The links between actors, and who is cut off from whom.
+class SimulatedNetwork:
+    """The links between actors, and the partitions and cuts between them.
 
     Contract: `arrivals` returns the instants at which copies of a message arrive, earliest first;
-    an empty tuple when it is lost. `connected` also holds when a message *arrives*: what is under
-    way when a partition begins is lost.
+    an empty tuple when it is lost. `connected` is also checked when a message *arrives*: a message
+    in flight when a partition begins is lost.
 
     Complexity: O(1) per message; memory O(directions used) unless `reordering=1.0`.
     """
 
-    def __init__(self, link: Link | None = None) -> None:
-        self.link = link if link is not None else Link()
-        self.counts: Counter[str] = Counter()
-        self._links: dict[tuple[ActorId, ActorId], Link] = {}
+    def __init__(self, link: SimulatedLink | None = None) -> None:
+        self.link = link if link is not None else SimulatedLink()
+        self.counts: Counter[str] = Counter()  # cut off, lost, duplicated
+        self._links: dict[tuple[ActorId, ActorId], SimulatedLink] = {}
         self._last_arrival: dict[tuple[ActorId, ActorId], Instant] = {}
-        self._side: dict[ActorId, int] = {}
-        self._cuts: set[tuple[ActorId, ActorId]] = set()
+        self._side: dict[ActorId, int] = {}  # of the partition; 0 for actors not listed
+        self._cuts: set[tuple[ActorId, ActorId]] = set()  # (sender, receiver)
 
-    def set_link(self, sender: ActorId, receiver: ActorId, link: Link | None) -> None:
-        """Give one direction a link of its own; None takes it back."""
+    def set_link(self, sender: ActorId, receiver: ActorId, link: SimulatedLink | None) -> None:
+        """Set the link of one direction; None restores the default."""
         if link is None:
             self._links.pop((sender, receiver), None)
         else:
             self._links[sender, receiver] = link
 
     def partition(self, sides: Iterable[Iterable[ActorId]]) -> None:
-        """Cut the actors into sides that do not hear each other.
+        """Split the actors into sides that cannot reach each other.
 
-        Actors that no side names form one side together. Replaces an earlier partition.
+        All actors that are not listed form one side together. Replaces an earlier partition.
         """
         assigned: dict[ActorId, int] = {}
         for number, side in enumerate(sides, start=1):
@@ -123,12 +123,12 @@ class Network:
         self._side = assigned
 
     def heal(self) -> None:
-        """End every partition and every cut."""
+        """End all partitions and cuts."""
         self._side = {}
         self._cuts = set()
 
     def cut(self, sender: ActorId, receiver: ActorId) -> None:
-        """Drop everything in one direction until `mend` or `heal`."""
+        """Drop all messages in one direction until `mend` or `heal`."""
         self._cuts.add((sender, receiver))
 
     def mend(self, sender: ActorId, receiver: ActorId) -> None:
@@ -136,7 +136,7 @@ class Network:
         self._cuts.discard((sender, receiver))
 
     def connected(self, sender: ActorId, receiver: ActorId) -> bool:
-        """Tell whether a message can pass in this direction now."""
+        """Return whether a message can pass in this direction now."""
         side = self._side
         if side and side.get(sender, 0) != side.get(receiver, 0):
             return False
@@ -145,9 +145,9 @@ class Network:
     def arrivals(
         self, sender: ActorId, receiver: ActorId, now: Instant, random: Random
     ) -> tuple[Instant, ...]:
-        """Draw what happens to one message that is sent now."""
+        """Draw the arrival instants of one message that is sent now."""
         if sender == receiver:
-            return (now,)  # a message to oneself crosses no network
+            return (now,)  # a message to the sender itself uses no network
         if (self._side or self._cuts) and not self.connected(sender, receiver):
             self.counts["cut off"] += 1
             return ()
@@ -163,7 +163,7 @@ class Network:
         return (first,)
 
     def _in_order(
-        self, link: Link, sender: ActorId, receiver: ActorId, at: Instant, random: Random
+        self, link: SimulatedLink, sender: ActorId, receiver: ActorId, at: Instant, random: Random
     ) -> Instant:
         share = link.reordering
         if share >= 1.0:

@@ -1,11 +1,11 @@
 """A deterministic discrete-event world: a virtual clock, actors, and the network between them.
 
 Rule 1: nothing here reads a real clock or an unseeded random source.
-Rule 2: what happens at the same instant happens in the order in which it was scheduled.
+Rule 2: entries for the same instant run in the order in which they were scheduled.
 Rule 3: the world decides *when* an actor is called; the actor alone decides what it does.
 
-An actor is any core without input or output. It returns what should happen: a `Send` goes into the
-network, everything else (a delivery to a client, say) to the world's observer.
+An actor is any core without input or output. It returns outputs: a `Send` goes into the network
+(`network.py`), any other output (for example a delivery to a client) to the world's observer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
-from nearcast.simulator.network import ActorId, Instant, Link, Network
+from nearcast.simulator.network import ActorId, Instant, SimulatedLink, SimulatedNetwork
 
 __all__ = ["Actor", "ActorId", "DropObserver", "Instant", "Observer", "Send", "World"]
 
 
 class Send(NamedTuple):
-    """An actor's wish that `message` travel to the actor `to`.
+    """An actor's request to send `message` to the actor `to`.
 
-    Messages are values that nobody changes; who needs the sender writes it into the message.
+    Messages are immutable values; a message whose receiver needs the sender contains it.
     """
 
     to: ActorId
@@ -40,15 +40,15 @@ class Actor(Protocol):
     """
 
     def receive(self, message: Any, now: Instant, /) -> Iterable[Any]:
-        """Take one message in; return what should happen."""
+        """Handle one message; return the outputs."""
         ...
 
     def advance(self, now: Instant, /) -> Iterable[Any]:
-        """Do what is due by now; return what should happen."""
+        """Do everything that is due by `now`; return the outputs."""
         ...
 
     def wake_at(self) -> Instant | None:
-        """Say when `advance` is wanted; None when only a message can change anything."""
+        """Return when `advance` must be called; None if only a message can change anything."""
         ...
 
 
@@ -56,7 +56,7 @@ Observer: TypeAlias = Callable[[Instant, ActorId, Any], None]
 """Sees each output that is not a `Send`: (now, actor, output)."""
 
 DropObserver: TypeAlias = Callable[[Instant, ActorId, ActorId, Any], None]
-"""Sees each message that is lost, cut off or finds nobody: (now, sender, receiver, message)."""
+"""Sees each message that is lost, cut off or has no receiver: (now, sender, receiver, message)."""
 
 A = TypeVar("A", bound=Actor)
 _DIGEST_BATCH = 512
@@ -72,7 +72,7 @@ class World:
           are deterministic (no iteration over sets of strings);
         - a message to an actor that is down when it arrives is dropped; one that arrives after the
           restart is delivered, however old it is;
-        - a crash loses nothing but the actor: who restarts it decides what it still knows.
+        - a crash takes down the actor alone: the caller of `restart` decides what it still knows.
 
     Complexity: O(log q) per message, wake or action, for q of them scheduled.
 
@@ -98,23 +98,23 @@ class World:
         self,
         seed: int,
         *,
-        link: Link | None = None,
+        link: SimulatedLink | None = None,
         observer: Observer | None = None,
         drop_observer: DropObserver | None = None,
         keep_digest: bool = True,
     ) -> None:
         self.seed = seed
         self.now: Instant = 0
-        self.network = Network(link)
+        self.network = SimulatedNetwork(link)
         self.random = Random(seed)
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # sent, delivered, dropped, crashes
         self._observer = observer
         self._drop_observer = drop_observer
-        self._actors: dict[ActorId, Actor] = {}
-        self._down: dict[ActorId, Actor] = {}
-        self._wakes: dict[ActorId, Instant] = {}
+        self._actors: dict[ActorId, Actor] = {}  # up
+        self._down: dict[ActorId, Actor] = {}  # crashed
+        self._wakes: dict[ActorId, Instant] = {}  # the valid wake of each actor
         # (instant, order, kind, actor or action, sender, message); order is unique, so that
-        # comparing never reaches what follows it.
+        # comparing two entries never reaches the fields after it.
         self._queue: list[tuple[Instant, int, int, Any, Any, Any]] = []
         self._order = 0
         self._hash = hashlib.blake2b(digest_size=16) if keep_digest else None
@@ -123,7 +123,7 @@ class World:
     # --- actors -----------------------------------------------------------------------------
 
     def add(self, actor_id: ActorId, actor: A) -> A:
-        """Put an actor into the world and return it."""
+        """Add an actor to the world and return it."""
         if actor_id in self._actors or actor_id in self._down:
             raise KeyInUseError(repr(actor_id), where="World.add", expected="a new actor id")
         self._actors[actor_id] = actor
@@ -138,7 +138,7 @@ class World:
             raise self._no_such(actor_id, "World.actor") from None
 
     def alive(self, actor_id: ActorId) -> bool:
-        """Tell whether an actor is up."""
+        """Return whether an actor is up."""
         return actor_id in self._actors
 
     def actor_ids(self) -> list[ActorId]:
@@ -146,7 +146,7 @@ class World:
         return list(self._actors)
 
     def crash(self, actor_id: ActorId) -> Actor:
-        """Take an actor down and return what it was; its messages are dropped until `restart`."""
+        """Take an actor down and return it; messages to it are dropped until `restart`."""
         if actor_id not in self._actors:
             raise self._no_such(actor_id, "World.crash")
         actor = self._actors.pop(actor_id)
@@ -156,7 +156,7 @@ class World:
         return actor
 
     def restart(self, actor_id: ActorId, actor: Actor | None = None) -> None:
-        """Bring a crashed actor back: as `actor`, or, when None, with all it knew."""
+        """Bring a crashed actor back: as `actor`, or, when None, with its old state."""
         if actor_id not in self._down:
             raise self._no_such(actor_id, "World.restart")
         before = self._down.pop(actor_id)
@@ -164,7 +164,7 @@ class World:
         self._schedule_wake(actor_id, self._actors[actor_id])
 
     def remove(self, actor_id: ActorId) -> None:
-        """Take an actor out for good, up or down; its id may be used again."""
+        """Remove an actor, up or down; its id may be used again."""
         if self._actors.pop(actor_id, None) is None and self._down.pop(actor_id, None) is None:
             raise self._no_such(actor_id, "World.remove")
         self._wakes.pop(actor_id, None)
@@ -173,18 +173,18 @@ class World:
         """Return a random source for `name`: it depends on the seed and the name only."""
         return Random(f"{self.seed}/{name}")
 
-    # --- what happens from outside -----------------------------------------------------------
+    # --- input from outside -------------------------------------------------------------------
 
     def post(self, to: ActorId, message: Any, *, at: Instant | None = None) -> None:
-        """Hand a message to an actor at an instant (now, when None), past the network."""
+        """Schedule a message to an actor at an instant (now, when None), bypassing the network."""
         self._push(self._not_past(at, "World.post"), _POST, to, to, message)
 
     def call_at(self, at: Instant, action: Callable[[], object]) -> None:
-        """Run an action at an instant: a fault, a joining actor, a step of an experiment."""
+        """Schedule an action at an instant: a fault, a joining actor, a step of an experiment."""
         self._push(self._not_past(at, "World.call_at"), _ACTION, action, None, None)
 
     def perform(self, actor_id: ActorId, outputs: Iterable[Any]) -> None:
-        """Carry out what an actor returned when it was called from outside the loop."""
+        """Process the outputs of an actor that was called from outside the loop."""
         if actor_id not in self._actors:
             raise self._no_such(actor_id, "World.perform")
         self._carry_out(actor_id, outputs)
@@ -193,7 +193,7 @@ class World:
     # --- the loop ------------------------------------------------------------------------------
 
     def run(self, until: Instant | None = None, *, most_steps: int | None = None) -> int:
-        """Run until nothing is scheduled, or past the instant `until`; return the steps taken.
+        """Run until nothing is scheduled, or past the instant `until`; return the number of steps.
 
         With `until`, everything at that instant still happens, and the clock ends there.
         """
@@ -208,11 +208,11 @@ class World:
         return steps
 
     def next_instant(self) -> Instant | None:
-        """Say when something happens next; None when nothing is scheduled."""
+        """Return the instant of the next scheduled entry; None when nothing is scheduled."""
         return self._queue[0][0] if self._queue else None
 
     def digest(self) -> str:
-        """Return the fingerprint of every delivery and wake so far, in order."""
+        """Return the hash of every delivery and wake so far, in order."""
         if self._hash is None:
             raise MisuseError(
                 "World(keep_digest=False)", where="World.digest", expected="a world that keeps one"
@@ -229,7 +229,7 @@ class World:
         actor = self._actors.get(target)
         if kind == _WAKE:
             if actor is None or self._wakes.get(target) != at:
-                return 0  # asked for again since, or the actor is gone
+                return 0  # rescheduled since, or the actor is gone
             del self._wakes[target]
             self.now = at
             self._note(at, target, "wake")

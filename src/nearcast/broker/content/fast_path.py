@@ -1,0 +1,170 @@
+"""QoS 0 publications to a space, without properties: the hot path of content delivery.
+
+A run of packets of one topic is decoded and matched together, and each packet is delivered as the
+bytes that were received. A packet that needs more (a value missing or out of range, subscriptions
+with options, share groups) goes through `ContentPublishHandler` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nearcast.broker.publish.delivery import Delivery
+from nearcast.broker.publish.message import Message, MessageHead
+from nearcast.broker.publish.routes import Route
+from nearcast.broker.session.connection import Connection
+from nearcast.broker.session.session import Session
+from nearcast.broker.state import BrokerState
+
+if TYPE_CHECKING:
+    from nearcast.broker.content.subscriptions import ContentSubscriptions
+
+_MANY = 12  # from this many events on, matching them in one call is faster
+_MOST_RUN = 200  # packets per run: between runs other clients are served
+
+Packet = tuple[int, int, tuple[float, ...] | None]  # start, stop, and the point in the space
+TakeOne = Callable[[Connection, bytes, int, int, int], int]
+SpreadBytes = Callable[[Connection, Route, bytes, int, int, int, bytes], None]
+
+
+class ContentFastPath:
+    """Handles runs of plain packets to topics of a space."""
+
+    def __init__(
+        self, state: BrokerState, delivery: Delivery, take_one: TakeOne, spread_bytes: SpreadBytes
+    ) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._take_one = take_one
+        self._spread_bytes = spread_bytes
+
+    def suits(self, route: Route) -> bool:
+        """Return whether plain packets of a topic may take the fast path."""
+        state, settings = self._state, route.space
+        return (
+            settings is not None
+            and settings.top is None
+            and settings.lifetime_ms is None
+            and settings.values == "json"
+            and state.log is None
+            and state.network is None
+            and state.selections is not None
+            and not state.selections.explaining
+            and not state.settings.max_message_bytes
+        )
+
+    def run(
+        self, connection: Connection, data: bytes, position: int, body: int, stop: int, route: Route
+    ) -> int:
+        """Handle packets of one topic from here on; return the position behind them."""
+        selections, settings = self._state.selections, route.space
+        assert selections is not None
+        assert settings is not None
+        topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+        topic = data[body:topic_end]
+        read = selections.readers[settings.space.name].point
+        packets: list[Packet] = []
+        head_size = len(topic) + (connection.version >= 5)
+        while True:
+            packets.append((position, stop, read(data[body + head_size : stop])))
+            position = stop
+            body, stop = _next(data, position, topic, connection.version)
+            if not body or len(packets) >= _MOST_RUN:
+                break
+        self._spread(
+            connection, route, data, topic, packets, self._match(selections, route, packets, topic)
+        )
+        return position
+
+    def _match(
+        self, selections: ContentSubscriptions, route: Route, packets: list[Packet], topic: bytes
+    ) -> list[list[int]]:
+        """Return the keys of the matching subscriptions, for each packet that has a point."""
+        settings = route.space
+        assert settings is not None
+        name, text = settings.space.name, topic[2:].decode()
+        points = [point for _, _, point in packets if point is not None]
+        if len(points) < _MANY:
+            match = selections.matcher.match_point
+            return [match(name, text, point) for point in points]
+        offsets, keys = selections.matcher.match_points(name, text, points)
+        starts, found = offsets.tolist(), keys.tolist()
+        return [found[starts[i] : starts[i + 1]] for i in range(len(points))]
+
+    def _spread(
+        self,
+        connection: Connection,
+        route: Route,
+        data: bytes,
+        topic: bytes,
+        packets: list[Packet],
+        matched: list[list[int]],
+    ) -> None:
+        """Deliver each packet to its matching and plain subscribers, or leave it to `take_one`."""
+        counters, owners = self._state.counters, self._selections_owners()
+        found = iter(matched)
+        for start, stop, point in packets:
+            body = _body(data, start)
+            keys = next(found) if point is not None else []
+            try:
+                sessions = [owners[key] for key in keys]
+                is_quick = point is not None and route.holders.keys().isdisjoint(sessions)
+            except KeyError:
+                is_quick = False
+            if not is_quick:
+                self._take_one(connection, data, start, body, stop)
+                continue
+            counters.publish_received += 1
+            counters.publish_bytes_received += stop - start
+            head_size = body - start + len(topic) + (connection.version >= 5)
+            if not route.is_empty:
+                chunk = data[start:stop]
+                self._spread_bytes(connection, route, chunk, stop - start, 1, head_size, topic)
+            if sessions:
+                self._send(connection, sessions, data[start:stop], head_size, topic)
+
+    def _selections_owners(self) -> dict[int, Session]:
+        assert self._state.selections is not None
+        return self._state.selections.plain_owners
+
+    def _send(
+        self,
+        connection: Connection,
+        sessions: list[Session],
+        packet: bytes,
+        head_size: int,
+        topic: bytes,
+    ) -> None:
+        """Deliver a packet, unchanged to receivers of the publisher's version."""
+        others = self._delivery.append_once(sessions, packet, connection.version)
+        if others:
+            message = Message(MessageHead(topic, len(packet) - head_size, 0), packet[head_size:])
+            self._delivery.send_to_each(others, message)
+
+
+def _next(data: bytes, position: int, topic: bytes, version: int) -> tuple[int, int]:
+    """Return the bounds of the body of the next plain packet of the topic, or 0, 0."""
+    end = len(data)
+    if end - position < 4 or data[position] != 0x30:
+        return 0, 0
+    body, length = position + 2, data[position + 1]
+    if length > 127:
+        if data[position + 2] > 127:
+            return 0, 0
+        body, length = position + 3, length & 127 | data[position + 2] << 7
+    stop = body + length
+    if stop > end or not data.startswith(topic, body):
+        return 0, 0
+    behind = body + len(topic)
+    if behind > stop or (version >= 5 and (behind >= stop or data[behind])):
+        return 0, 0
+    return body, stop
+
+
+def _body(data: bytes, start: int) -> int:
+    """Return the position of the variable header of a whole packet."""
+    body = start + 2
+    while data[body - 1] > 127:
+        body += 1
+    return body

@@ -1,0 +1,194 @@
+"""PUBACK, PUBREC, PUBREL and PUBCOMP in runs, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nearcast.broker.publish.delivery import Delivery
+from nearcast.broker.session.connection import Connection
+from nearcast.broker.session.session import Session
+from nearcast.broker.state import BrokerState
+from nearcast.mqtt import (
+    MqttProtocolError,
+    PacketType,
+    Properties,
+    PublishAnswer,
+    ReasonCode,
+    encode_packet,
+)
+from nearcast.mqtt.decode import decode_packet
+from nearcast.mqtt.errors import MalformedPacketError
+from nearcast.mqtt.packets import ProtocolVersion
+from nearcast.mqtt.wire import TWO_BYTES
+
+_MOST_RUN = 4_000  # acknowledgements per run: between runs other clients are served
+
+
+class PublishOutcome(NamedTuple):
+    """The outcome of a publication: a reason code, and a reason string for its publisher."""
+
+    reason: int
+    text: str = ""
+
+
+class Acks:
+    """Handles the acknowledgements of clients, and acknowledges their publications.
+
+    Like publications, acknowledgements of one kind are handled in runs. `take` gets the buffer and
+    the bounds of a whole packet in it, and returns the position behind the run.
+    """
+
+    def __init__(self, state: BrokerState, delivery: Delivery) -> None:
+        self._state = state
+        self._delivery = delivery
+
+    # --- acknowledgements to clients ----------------------------------------------------
+
+    def answer_all(
+        self, connection: Connection, first: int, identifiers: list[bytes], reason: int
+    ) -> None:
+        """Send one acknowledgement per identifier, all with one reason code.
+
+        Success has the same short form in both versions of MQTT.
+        """
+        if reason and connection.version >= 5:
+            start, end = bytes((first, 3)), bytes((reason,))
+            data = b"".join([start + one + end for one in identifiers])
+        else:
+            start = bytes((first, 2))
+            data = start + start.join(identifiers)
+        state = self._state
+        state.send(connection, data)
+        state.counters.others_sent += len(identifiers) - 1
+
+    def tell(
+        self, connection: Connection, first: int, identifier: bytes, outcome: PublishOutcome
+    ) -> None:
+        """Acknowledge one publication, with a reason string if the client wants it and it fits."""
+        if outcome.text and connection.version >= 5 and connection.tells_problems:
+            number = identifier[0] << 8 | identifier[1]
+            properties = Properties(reason_string=outcome.text)
+            answer = PublishAnswer(PacketType(first >> 4), number, outcome.reason, properties)
+            packet = encode_packet(answer)
+            if connection.fits(packet):
+                self._state.send(connection, packet)
+                return
+        self.answer_all(connection, first, [identifier], outcome.reason)
+
+    def forget_incoming(self, session: Session, number: int) -> None:
+        """Free a QoS 2 identifier of a client: the next PUBLISH with it is a new message."""
+        journal = self._state.journal
+        if journal is not None and session.is_durable:  # first: it may raise
+            journal.released(session.number, number)
+        session.incoming.discard(number)
+
+    # --- acknowledgements from clients -------------------------------------------------
+
+    def take(self, connection: Connection, data: bytes, position: int, body: int, stop: int) -> int:
+        """Handle a PUBACK, PUBREC, PUBREL or PUBCOMP and those of the same kind behind it."""
+        session = connection.session
+        assert session is not None
+        first = data[position]
+        take = self._takers[first]
+        if stop - body != 2:
+            packet = decode_packet(first, data[body:stop], ProtocolVersion(connection.version))
+            assert isinstance(packet, PublishAnswer)
+            take(self, connection, session, [packet.packet_id], packet.reason)
+            return stop
+        start = data[position:body]
+        last = min(len(data) - 4, stop + 4 * _MOST_RUN)
+        numbers = [read_packet_id(data, body, stop)]
+        while stop <= last and data.startswith(start, stop):
+            numbers.append(read_packet_id(data, stop + 2, stop + 4))
+            stop += 4
+        take(self, connection, session, numbers, 0)
+        return stop
+
+    def _take_pubacks(
+        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        """Complete QoS 1 deliveries; a PUBACK for a QoS 2 message is a protocol error."""
+        self._state.counters.others_received += len(numbers)
+        if session.exact and any(number in session.exact for number in numbers):
+            raise MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")
+        settle = self._delivery.settle
+        for number in numbers:
+            settle(session, number)
+        if session.has_more:
+            self._delivery.pump(session)
+
+    def _take_pubrecs(
+        self, connection: Connection, session: Session, numbers: list[int], reason: int
+    ) -> None:
+        """Release QoS 2 messages and send PUBRELs [MQTT-4.3.3-4]; a failure ends the delivery."""
+        self._state.counters.others_received += len(numbers)
+        delivery = self._delivery
+        if reason >= 0x80:
+            for number in numbers:
+                delivery.settle(session, number)
+            delivery.pump(session)
+            return
+        known = [TWO_BYTES[number] for number in numbers if delivery.record(session, number)]
+        if known:
+            self.answer_all(connection, 0x62, known, 0)
+        if len(known) < len(numbers):
+            self._tell_unknown(connection, 0x62, numbers, known)
+
+    def _take_pubrels(
+        self, connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        """Free QoS 2 identifiers of the client and send PUBCOMPs [MQTT-4.3.3-11]."""
+        self._state.counters.others_received += len(numbers)
+        known: list[bytes] = []
+        for number in numbers:
+            if number in session.incoming:
+                self.forget_incoming(session, number)
+                known.append(TWO_BYTES[number])
+        if known:
+            self.answer_all(connection, 0x70, known, 0)
+        if len(known) < len(numbers):
+            self._tell_unknown(connection, 0x70, numbers, known)
+
+    def _take_pubcomps(
+        self, _connection: Connection, session: Session, numbers: list[int], _reason: int
+    ) -> None:
+        """Complete QoS 2 deliveries."""
+        self._state.counters.others_received += len(numbers)
+        complete = self._delivery.complete
+        for number in numbers:
+            complete(session, number)
+        if session.has_more:
+            self._delivery.pump(session)
+
+    def _tell_unknown(
+        self, connection: Connection, first: int, numbers: list[int], known: list[bytes]
+    ) -> None:
+        """Answer the identifiers that are not in use with Packet Identifier Not Found."""
+        reason = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+        answered = set(known)
+        unknown = [TWO_BYTES[one] for one in numbers if TWO_BYTES[one] not in answered]
+        if unknown:
+            self.answer_all(connection, first, unknown, reason)
+
+    _takers: dict[int, Callable[[Acks, Connection, Session, list[int], int], None]] = {  # noqa: RUF012 - a table
+        0x40: _take_pubacks,
+        0x50: _take_pubrecs,
+        0x62: _take_pubrels,
+        0x70: _take_pubcomps,
+    }
+
+
+def read_packet_id(data: bytes, at: int, stop: int) -> int:
+    """Return the packet identifier at a position; it must be present and not 0."""
+    if at + 2 > stop:
+        raise MalformedPacketError("the end of the packet", expected="a packet identifier")
+    number = data[at] << 8 | data[at + 1]
+    if not number:
+        raise zero_identifier()
+    return number
+
+
+def zero_identifier() -> MqttProtocolError:
+    """Return the error for packet identifier 0 [MQTT-2.2.1-3]."""
+    return MqttProtocolError("packet identifier 0", expected="1 … 65,535")

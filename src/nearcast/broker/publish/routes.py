@@ -1,0 +1,341 @@
+"""From a topic to its receivers, compiled once and cached until subscriptions change.
+
+Read next: `route_cache.py` (invalidation), `delivery.py` (how a route is used).
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from enum import Enum
+
+from nearcast.broker.content.spaces import SpaceSettings, SpaceTable
+from nearcast.broker.publish.route_cache import RouteCache
+from nearcast.broker.session.session import Session, SessionSubscription
+from nearcast.index.topic_tree import TopicTree
+from nearcast.model import MisuseError
+from nearcast.model.requests import INSTRUCTING, Pair, decoded, split_prefixes
+from nearcast.mqtt.topics import check_topic_name
+from nearcast.mqtt.wire import decode_text
+
+POSITION_TOPIC = "$position"
+EXPLAIN_TOPIC = "$nearcast/explain"
+
+RouteKey = tuple[tuple[int, int, int], ...]
+_MOST_SHARED_ROUTES = 10_000
+_MANY_SUBSCRIPTIONS = 1_000  # beyond that, clearing the cache is faster than invalidation
+
+
+class Service(Enum):
+    """Topics whose publications the broker handles itself."""
+
+    NONE = 0
+    POSITION = 1
+    EXPLAIN = 2
+    PREFIXED = 3  # the topic begins with instructions
+
+
+class ShareGroup:
+    """The members of one share group on one filter; messages go round-robin (section 4.8.2).
+
+    Members with conditions are in the matcher instead; `key` (group, filter) identifies both. A
+    peer is one member here, and gets as many messages in a row as it has connected members.
+    """
+
+    __slots__ = ("_on_end", "_turn", "key", "members")
+
+    def __init__(self, key: tuple[str, str] = ("", "")) -> None:
+        self.key = key
+        self.members: dict[str, SessionSubscription] = {}
+        self._turn = self._on_end = 0
+
+    def pick(self, qos: int, *, is_arrival: bool = False) -> SessionSubscription | None:
+        """Return the next member: one that is connected and reads, else one that can queue.
+
+        O(members) at worst, O(1) while all are connected. `is_arrival` leaves out peers.
+        """
+        members = list(self.members.values())
+        if is_arrival:
+            members = [one for one in members if not one.session.is_peer]
+        waiting: SessionSubscription | None = None
+        for step in range(len(members)):
+            place = (self._turn + step) % len(members)
+            one = members[place]
+            if one.is_ready:
+                self._on_end = 1 if step else self._on_end + 1
+                self._turn = place
+                if self._on_end >= one.members:
+                    self._turn, self._on_end = place + 1, 0
+                return one
+            if waiting is None and min(qos, one.qos) and not one.session.is_over:
+                waiting = one
+        self._turn += 1
+        return waiting
+
+
+class Route:
+    """The receivers of one topic.
+
+    Topics with the same plain receivers share one route, so that a run of packets may extend over
+    several topics.
+    """
+
+    __slots__ = (
+        "asked",
+        "bare",
+        "holders",
+        "is_empty",
+        "is_forbidden",
+        "is_odd",
+        "is_own",
+        "is_same_for_all",
+        "key",
+        "lossy_5",
+        "lossy_311",
+        "nodes",
+        "plain",
+        "recoded",
+        "service",
+        "shared",
+        "space",
+        "special",
+    )
+
+    def __init__(self) -> None:
+        self.plain: list[tuple[Session, int]] = []  # no options; with the highest granted QoS
+        self.lossy_311: list[Session] = []  # of `plain`: MQTT 3.1.1, for QoS 0
+        self.lossy_5: list[Session] = []  # of `plain`: MQTT 5, for QoS 0
+        self.recoded: list[Session] = []  # of `lossy_5`: 3.1.1 packets are recoded for them
+        self.nodes: list[Session] = []  # of `lossy_5`: peers that take 3.1.1 packets unchanged
+        # Receivers whose options or connection need a look at every message.
+        self.special: list[tuple[Session, list[SessionSubscription]]] = []
+        self.shared: list[ShareGroup] = []
+        self.is_empty = True  # no receivers
+        self.is_forbidden = False  # a topic of the broker (`$SYS`): clients may not publish
+        # Whether packets of a 3.1.1 publisher, of a 5 publisher, go to all receivers unchanged.
+        self.is_same_for_all = (False, False)
+        self.key: RouteKey | None = None  # equal keys: the same plain receivers
+        self.space: SpaceSettings | None = None  # the space that the topic belongs to
+        self.service = Service.NONE
+        # In a space: the subscriptions behind `plain` and `special`, by session.
+        self.holders: dict[Session, list[SessionSubscription]] = {}
+        self.is_odd = False  # every message needs inspection: it has a space or a service
+        self.is_own = False  # leads to this node's clients only, not to peers
+        self.asked: tuple[Pair, ...] | MisuseError = ()  # PREFIXED: the parsed instructions
+        self.bare = b""  # PREFIXED: the topic behind them
+
+    def without_peers(self) -> Route:
+        """Return this route without peers, which get the message in another way."""
+        route = copy(self)
+        route.is_own = True
+        route.plain = [one for one in self.plain if not one[0].is_peer]
+        route.lossy_5 = [one for one in self.lossy_5 if not one.is_peer]
+        route.recoded = [one for one in self.recoded if not one.is_peer]
+        route.nodes = []
+        route.holders = {one: held for one, held in self.holders.items() if not one.is_peer}
+        route.is_empty = not (route.plain or route.special or route.shared)
+        return route
+
+    def close(self) -> Route:
+        """Compute the fields that follow from the receivers; return the route."""
+        self.is_odd = self.space is not None or self.service is not Service.NONE
+        is_plain = not (self.special or self.shared or self.is_forbidden or self.is_odd)
+        self.is_empty = not (self.plain or self.special or self.shared)
+        self.nodes = [one for one in self.lossy_5 if one.link is not None and one.link.takes_older]
+        self.recoded = self.lossy_5
+        if self.nodes:
+            self.recoded = [one for one in self.lossy_5 if one not in self.nodes]
+        self.is_same_for_all = (is_plain and not self.lossy_5, is_plain and not self.lossy_311)
+        if is_plain:
+            self.key = tuple((one.number, qos, one.version) for one, qos in self.plain)
+        return self
+
+
+class Arrivals:
+    """Routes for messages from other nodes: this node's clients, without share groups.
+
+    A share group spans the cluster: the node where a message was published has already chosen the
+    member that gets it.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.cache = RouteCache(_MOST_SHARED_ROUTES)
+        self.routes = self.cache.routes
+        self._router = router
+
+    def find(self, topic: bytes) -> Route:
+        """Return the route of a topic with its two length bytes; refuse an invalid name."""
+        route = self.routes.get(topic)
+        if route is None:
+            text = self._router.checked(topic)
+            route = self._router.compile_arrival(text)
+            self.cache.put(topic, text, route)
+        return route
+
+
+class Router:
+    """All subscriptions without conditions, and the routes compiled from them.
+
+    Complexity: `find` O(1) for a topic seen since the last change, else as `TopicTree.match`.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_levels: int,
+        cache_topics: int,
+        spaces: SpaceTable | None = None,
+        printable: bool = False,
+    ) -> None:
+        self.spaces = spaces or SpaceTable(())
+        self._cache = RouteCache(cache_topics)
+        self.routes = self._cache.routes
+        self.arrivals = Arrivals(self)
+        self._known: dict[RouteKey, Route] = {}
+        self.subscription_count = 0
+        self.shared_count = 0
+        self._tree: TopicTree[tuple[str, str], SessionSubscription | ShareGroup] = TopicTree(
+            cache_size=0
+        )
+        self._max_levels = max_levels
+        self._printable = printable
+
+    def find(self, topic: bytes) -> Route:
+        """Return the route of a topic with its two length bytes; refuse an invalid name."""
+        route = self.routes.get(topic)
+        if route is None:
+            text = self.checked(topic)
+            route = self._compile(text)
+            self._cache.put(topic, text, route)
+        return route
+
+    def checked(self, topic: bytes) -> str:
+        """Return a topic with its two length bytes as text; refuse an invalid name."""
+        text = decode_text(topic[2:])
+        check_topic_name(text, max_levels=self._max_levels, printable=self._printable)
+        return text
+
+    def subscribers(self, topic: str) -> list[SessionSubscription]:
+        """Return this node's subscriptions without conditions to a topic; no share groups."""
+        found = [one for one in self._tree.match(topic) if not isinstance(one, ShareGroup)]
+        return [one for one in found if not one.session.is_peer]
+
+    def group(self, name: str, topic_filter: str) -> ShareGroup | None:
+        """Return a share group, if it has members."""
+        group = self._tree.get(topic_filter, ("share", name))
+        return group if isinstance(group, ShareGroup) else None
+
+    def compile_arrival(self, topic: str) -> Route:
+        """Return the route of a topic for messages from other nodes."""
+        return self._compile(topic, is_arrival=True)
+
+    def add(self, subscription: SessionSubscription) -> None:
+        """Put a subscription into effect, in place of the session's same filter [MQTT-3.8.4-3]."""
+        client_id = subscription.session.client_id
+        if subscription.group:
+            key = ("share", subscription.group)
+            group = self._tree.get(subscription.topic_filter, key)
+            if not isinstance(group, ShareGroup):
+                group = ShareGroup((subscription.group, subscription.topic_filter))
+                self._tree.put(subscription.topic_filter, key, group)
+            self.shared_count += client_id not in group.members
+            group.members[client_id] = subscription
+        else:
+            key = ("client", client_id)
+            self.subscription_count += self._tree.get(subscription.topic_filter, key) is None
+            self._tree.put(subscription.topic_filter, key, subscription)
+        self._forget(subscription.topic_filter)
+
+    def remove(self, subscription: SessionSubscription) -> None:
+        """Remove a subscription that was added."""
+        client_id = subscription.session.client_id
+        key = ("share", subscription.group) if subscription.group else ("client", client_id)
+        entry = self._tree.get(subscription.topic_filter, key)
+        if isinstance(entry, ShareGroup):
+            del entry.members[client_id]
+            self.shared_count -= 1
+            if not entry.members:
+                self._tree.discard(subscription.topic_filter, key)
+        else:
+            self._tree.discard(subscription.topic_filter, key)
+            self.subscription_count -= 1
+        self._forget(subscription.topic_filter)
+
+    def forget_session(self, session: Session) -> None:
+        """Invalidate the routes to a session whose connection differs from its last one."""
+        self._known.clear()
+        if len(session.subscriptions) > _MANY_SUBSCRIPTIONS:
+            self._cache.clear()
+            self.arrivals.cache.clear()
+            return
+        for subscription in session.subscriptions.values():
+            if subscription.selection is None:
+                self._forget(subscription.topic_filter)
+
+    def _forget(self, topic_filter: str) -> None:
+        """Invalidate the routes of the topics that match a filter; other routes stay."""
+        for cache in (self._cache, self.arrivals.cache):
+            forgotten = cache.forget(topic_filter)
+            if forgotten is None:
+                self._known.clear()
+                continue
+            for route in forgotten:
+                if route.key is not None:
+                    self._known.pop(route.key, None)
+
+    def _compile(self, topic: str, *, is_arrival: bool = False) -> Route:
+        route = Route()
+        route.is_own = is_arrival
+        if topic[:1] == "$":
+            _look_for_service(route, topic)
+            if route.service is Service.PREFIXED:
+                return route.close()
+        route.space = self.spaces.of_topic(topic)
+        by_session: dict[Session, list[SessionSubscription]] = {}
+        for entry in self._tree.match(topic):
+            if isinstance(entry, ShareGroup):
+                if not is_arrival:
+                    route.shared.append(entry)
+            elif not (is_arrival and entry.session.is_peer):
+                by_session.setdefault(entry.session, []).append(entry)
+        for session, subscriptions in by_session.items():
+            _place(route, session, subscriptions)
+        if route.space is not None:
+            route.holders = by_session
+        return self._interned(route.close())
+
+    def _interned(self, route: Route) -> Route:
+        if route.key is None:
+            return route
+        if len(self._known) >= _MOST_SHARED_ROUTES:
+            self._known.clear()
+        return self._known.setdefault(route.key, route)
+
+
+def _look_for_service(route: Route, topic: str) -> None:
+    """Set the service of a topic that begins with `$`, or forbid the topic."""
+    first = topic.partition("/")[0]
+    if topic == POSITION_TOPIC:
+        route.service = Service.POSITION
+    elif topic == EXPLAIN_TOPIC:
+        route.service = Service.EXPLAIN
+    elif first in ("$SYS", "$nearcast", POSITION_TOPIC):
+        route.is_forbidden = True
+    elif first in INSTRUCTING:
+        route.service = Service.PREFIXED
+        try:
+            pairs, bare = split_prefixes(topic, INSTRUCTING)
+            raw = bare.encode()
+            route.bare = len(raw).to_bytes(2, "big") + raw
+            route.asked = decoded(pairs)
+        except MisuseError as problem:
+            route.asked = problem
+
+
+def _place(route: Route, session: Session, subscriptions: list[SessionSubscription]) -> None:
+    """Add a session to the plain or to the special receivers of a route."""
+    link = session.link
+    if any(not one.is_plain for one in subscriptions) or (link is not None and not link.is_plain):
+        route.special.append((session, subscriptions))
+        return
+    route.plain.append((session, max(one.qos for one in subscriptions)))
+    (route.lossy_5 if session.version >= 5 else route.lossy_311).append(session)

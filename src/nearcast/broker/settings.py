@@ -1,0 +1,66 @@
+"""The limits of one broker; the server fills them from `nearcast.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+HELD_NOTE = b"held\0"  # key prefix of the journal's notes about deferred retained copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedSettings:
+    """How retained messages of some topics are delivered to new subscriptions.
+
+    `immediate` is plain MQTT, `learned` asks a policy, `wait` defers wherever that is allowed; no
+    subscriber waits longer than `hold_max_s`. `omega` weighs timeliness against traffic, and
+    `message_cost` is the cost of one message (paper 4). For up to `tables` topics the broker may
+    learn a table for the topic alone.
+    """
+
+    topics: str
+    mode: Literal["immediate", "learned", "wait"] = "learned"
+    hold_max_s: float = 10.0
+    omega: float = 0.7
+    message_cost: float = 5.0
+    tables: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Limits of one broker. The bytes of a session include payloads shared with others."""
+
+    max_connections: int = 10_000
+    max_open_connections: int = 21_000  # including those before CONNECT
+    max_packet_bytes: int = 1 << 20
+    max_connect_bytes: int = 1 << 18  # the largest CONNECT
+    newcomer_bytes: int = 16 << 10  # buffered bytes of one connection before its login
+    newcomers_bytes: int = 16 << 20  # of all these together, beyond `newcomer_bytes` each
+    max_inflight: int = 65_535
+    receive_maximum: int = 65_535
+    max_topic_levels: int = 128
+    session_queue_bytes: int = 16 << 20
+    total_queue_bytes: int = 1 << 30
+    session_expiry_s: int = 7 * 86_400
+    connect_timeout_ms: int = 10_000
+    keep_alive_s: int = 3_600
+    max_keep_alive_s: int = 0  # for 3.1.1 clients, which have no Server Keep Alive; 0: any
+    max_message_bytes: int = 0  # of a payload; 0: as much as fits into a packet
+    maximum_qos: int = 2
+    retain_available: bool = True
+    printable_topics: bool = False  # True: control characters in topics and filters are refused
+    topic_alias_maximum: int = 64
+    outbox_window_bytes: int = 1 << 18
+    route_cache_topics: int = 100_000
+    max_sessions: int = 100_000
+    max_subscriptions: int = 5_000_000  # of all clients together
+    max_client_subscriptions: int = 200_000
+    max_client_near: int = 200  # `$near` subscriptions: a client that moves updates them all
+    max_filters: int = 20_000  # in one SUBSCRIBE
+    max_where_bytes: int = 1 << 14  # of `$where` and the like
+    max_retained: int = 1_000_000
+    max_retained_bytes: int = 1 << 30
+    max_answer_bytes: int = 1 << 18  # unread acknowledgements of one client, beyond its socket's
+    position_on_connect: bool = True  # lon, lat in the user properties of CONNECT set a position
+    position_on_publish: bool = False  # so do those of any PUBLISH
+    position_journal_ms: int = 10_000  # the greatest age of a connected client's stored position

@@ -1,0 +1,257 @@
+"""The state that the parts of a broker share, and the hooks of a cluster.
+
+Read next: `session/session.py` and `session/connection.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from nearcast.broker.access import Access
+from nearcast.broker.counters import Counters
+from nearcast.broker.internal_errors import InternalErrors
+from nearcast.broker.observer import ClientObserver
+from nearcast.broker.persistence.journal import Journal
+from nearcast.broker.persistence.unapplied_records import SetAside, note_aside
+from nearcast.broker.publish.message import Message
+from nearcast.broker.publish.routes import Route, Router
+from nearcast.broker.retained.store import RetainedStore
+from nearcast.broker.session.connection import Connection
+from nearcast.broker.session.session import Session, SessionSubscription
+from nearcast.broker.settings import BrokerSettings
+from nearcast.broker.slices import Slices, Work
+from nearcast.broker.timers import Timers
+from nearcast.model import Event
+from nearcast.mqtt import Connect
+
+if TYPE_CHECKING:  # a broker imports PyArrow only for an event log, Numba only for spaces
+    from nearcast.broker.content.subscriptions import ContentSubscriptions
+    from nearcast.broker.retained.deferred import DeferredRetained
+    from nearcast.eventlog.records import Recorder
+
+
+class ClusterHooks(Protocol):
+    """What a broker calls in the cluster that it has joined; `nearcast.cluster` implements it."""
+
+    @property
+    def peers(self) -> Mapping[str, object]:
+        """The other nodes by name, connected or not."""
+
+    def claim(self, connection: Connection, connect: Connect, /) -> bool:
+        """Ask the other nodes whether one has the client's session; that node ends or relays it.
+
+        Returns False if there is no node to ask. Otherwise the connection waits for
+        `Broker.found_home`.
+        """
+
+    def came(self, subscription: SessionSubscription, /) -> None:
+        """Announce a new subscription of a client of this node."""
+
+    def went(self, subscription: SessionSubscription, /) -> None:
+        """Withdraw a subscription of a client of this node."""
+
+    def newcomer(self, subscription: SessionSubscription, /) -> None:
+        """Report that a new subscription has been sent the messages retained at this node."""
+
+    def arrived(self, topic: str, /) -> None:
+        """Report that a message with RETAIN has come live from another node, on this topic."""
+
+    def there(self, session: Session, /) -> None:
+        """Report that a client has connected or disconnected."""
+
+    def when_known(self, release: Callable[[], None], /) -> None:
+        """Call `release` once all connected nodes know the subscriptions made so far."""
+
+    def group(self, number: int, /) -> tuple[str, str] | None:
+        """Return the share group and filter that a message from another node is for."""
+
+    def restored(self) -> None:
+        """Report that the broker has restored its sessions and notes."""
+
+    def moved(self, session: Session, /, *, is_sure: bool) -> None:
+        """Report a client's new position; from QoS 1 or 2 (`is_sure`) it survives a crash."""
+
+    def contest(self, message: Message, wish: tuple[int, str], publisher: str, /) -> bool:
+        """Choose the best subscriptions among all nodes; return False if there is no other node."""
+
+    def ordered(self, route: Route, message: Message, meant: Collection[Session], /) -> bool:
+        """Send a message to other nodes in causal order; return False if its topic has none.
+
+        The receivers are the peers on its route and the peers `meant` because of its values.
+        """
+
+    def published(self, message: Message, event: Event, /) -> None:
+        """Send an event that has a place to the clients near it that other nodes serve."""
+
+    def retained(self, message: Message, /) -> None:
+        """Replicate a retained message to the other nodes; an empty payload deletes it there."""
+
+
+class PublishFeed(Protocol):
+    """Receives a copy of everything that clients publish, where a feed is configured."""
+
+    def take(self, message: Message, /) -> None:
+        """Add one publication."""
+
+    def take_run(
+        self, count: int, topic: bytes, packets: bytes, head_size: int, qos: int, /
+    ) -> None:
+        """Add packets of one topic and size, whose payloads begin at `head_size`."""
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """The state of a broker: sessions, routes, retained messages, timers, dirty connections."""
+
+    settings: BrokerSettings
+    """The limits in force; replaced as a whole by `Broker.change_limits`."""
+    access: Access
+    """Who may log in, publish and subscribe."""
+    rng: Random
+    """The only source of randomness: assigned client identifiers, generations of peers."""
+    journal: Journal | None
+    """What must survive a restart is written here; None where nothing has to."""
+    router: Router
+    """All subscriptions without conditions, and the routes compiled from them."""
+    counters: Counters = field(default_factory=Counters)
+    """Totals for the metrics."""
+    failures: InternalErrors = field(default_factory=InternalErrors)
+    """Unexpected exceptions are reported here."""
+    retained: RetainedStore = field(default_factory=RetainedStore)
+    """The retained messages by topic."""
+    timers: Timers = field(default_factory=Timers)
+    """Keep-alives, wills and expiries to come."""
+    slices: Slices = field(default_factory=Slices)
+    """The time slice of the current client, and the backlog of work in slices."""
+    ending: dict[str, Work] = field(default_factory=dict)
+    """By client identifier: ended sessions whose many subscriptions are removed in slices."""
+    subscriptions: int = 0
+    """How many subscriptions clients have; those of peers are not counted."""
+    sessions: dict[str, Session] = field(default_factory=dict)
+    """Sessions by client identifier, connected or not; those of peers included."""
+    connections: set[Connection] = field(default_factory=set)
+    """All open connections, those before CONNECT included."""
+    connected: int = 0
+    """How many sessions of clients have a connection."""
+    grown: list[Connection] = field(default_factory=list)
+    """Dirty connections, each once (`Connection.has_grown`), in the order they became dirty."""
+    questions: list[Connection] = field(default_factory=list)
+    """Connections whose login the server has to check."""
+    observer: ClientObserver = field(default_factory=ClientObserver)
+    """Is called when clients come and go; for the server's log."""
+    log: Recorder | None = None
+    """The recorder of the event log; None where no event log is kept."""
+    feed: PublishFeed | None = None
+    """Gets a copy of every publication of a client; None without a feed."""
+    now_ms: int = 0
+    """The instant of the call being served."""
+    held_bytes: int = 0
+    """Size of all messages queued or in flight; one held by several sessions counts once."""
+    next_session: int = 1
+    """The number of the next session."""
+    next_subscription: int = 1
+    """The number of the next subscription: a greater one is younger."""
+    selections: ContentSubscriptions | None = None
+    """The content subscriptions; None where no space is configured."""
+    network: ClusterHooks | None = None
+    """The cluster that this broker has joined; None for a single broker."""
+    holding: DeferredRetained | None = None
+    """Deferred retained delivery; None where all new subscribers get retained messages at once."""
+    notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
+    """Journaled values of the cluster and of deferred delivery: key to (until_ms, value)."""
+    refresh_figures: Callable[[], None] = lambda: None
+    """Is called when a client subscribes to `$SYS`, so that the metrics there are current."""
+    aside: list[SetAside] = field(default_factory=list)
+    """Records that could not be restored; `Broker.restore` returns them."""
+
+    def set_note(self, key: bytes, value: bytes, until_ms: int) -> None:
+        """Journal a value under a key until an instant; one that has passed deletes it."""
+        if self.journal is not None:  # first: it may raise
+            self.journal.note(key, value, until_ms)
+        if until_ms <= self.now_ms:
+            self.notes.pop(key, None)
+        else:
+            self.notes[key] = (until_ms, value)
+
+    def set_note_aside(self, key: bytes, problem: Exception) -> None:
+        """Remove a restored note that cannot be read, and report it among the unapplied records."""
+        until_ms, value = self.notes.pop(key)
+        self.aside.append(note_aside(key, value, until_ms, problem))
+
+    def record_subscription(
+        self, one: SessionSubscription, old: SessionSubscription | None = None
+    ) -> None:
+        """Journal a subscription, if its session is durable, and put it into effect.
+
+        Raises what either raises; nothing has changed then.
+        """
+        if self.journal is None or not one.session.is_durable:
+            self.add_subscription(one, old)
+            return
+        one.number = one.number or self.next_subscription
+        with self.journal.all_or_none():
+            self.journal.subscribed(one)
+            self.add_subscription(one, old)
+
+    def add_subscription(
+        self, one: SessionSubscription, old: SessionSubscription | None = None
+    ) -> None:
+        """Put a subscription into effect, in place of `old`, the one of the same identity.
+
+        A new one gets the greatest number so far. Raises MisuseError; nothing has changed then.
+        """
+        number = one.number
+        one.number = number or self.next_subscription
+        if one.selection is None:
+            self.router.add(one)
+            if self.selections is not None:
+                self.selections.explaining += one.explain - (old is not None and old.explain)
+        else:
+            assert self.selections is not None
+            self.selections.add(one)
+            if old is not None:
+                self.selections.remove(old)
+        self.next_subscription = max(self.next_subscription, one.number + 1)
+        self.subscriptions += old is None and not one.session.is_peer
+        if self.network is not None and not one.session.is_peer:
+            self.network.came(one)
+            if old is not None:
+                self.network.went(old)
+
+    def remove_subscription(self, one: SessionSubscription) -> None:
+        """Remove a subscription from the routes, the matcher and the cluster."""
+        self.subscriptions -= not one.session.is_peer
+        if one.selection is None:
+            self.router.remove(one)
+            if self.selections is not None:
+                self.selections.explaining -= one.explain
+        else:
+            assert self.selections is not None
+            self.selections.remove(one)
+        if self.network is not None and not one.session.is_peer:
+            self.network.went(one)
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Append a packet other than PUBLISH to a connection's outbox."""
+        size = len(data)
+        connection.outbox.append(data)
+        connection.outbox_bytes += size
+        connection.answer_bytes += size
+        self.counters.others_sent += 1
+        if not connection.has_grown:
+            connection.has_grown = True
+            self.grown.append(connection)
+
+    def close(self, connection: Connection) -> None:
+        """Mark a connection to be closed once its outbox is written."""
+        connection.is_closing = True
+        self.mark_grown(connection)
+
+    def mark_grown(self, connection: Connection) -> None:
+        """Mark a connection dirty: the server looks at it at the end of the loop batch."""
+        if not connection.has_grown:
+            connection.has_grown = True
+            self.grown.append(connection)

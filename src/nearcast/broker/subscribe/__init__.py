@@ -1,0 +1,4 @@
+"""SUBSCRIBE and UNSUBSCRIBE, and retained messages for new subscriptions.
+
+Read next: `handler.py`, then `retained_copies.py`.
+"""

@@ -1,0 +1,123 @@
+"""Retained messages for new subscriptions: found and sent step by step, as the client reads.
+
+A subscription is owed the messages that were retained when it took effect and still are. So nothing
+is copied at SUBSCRIBE: the store is walked while there is room in the outbox, and messages that
+were retained later are skipped, because they were delivered live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nearcast.broker.event_log_hooks import aside
+from nearcast.broker.publish.delivery import Delivery
+from nearcast.broker.publish.message import Message
+from nearcast.broker.retained.updates import forget_retained
+from nearcast.broker.session.session import SessionSubscription
+from nearcast.broker.state import BrokerState
+
+_FEW_RETAINED = 500  # up to this many, a policy decides about all copies at once
+
+
+class NewSubscriberCopies:
+    """Sends retained messages to new subscriptions.
+
+    `born` is the store's sequence when a subscription took effect.
+    """
+
+    def __init__(self, state: BrokerState, delivery: Delivery) -> None:
+        self._state = state
+        self._delivery = delivery
+
+    def send(self, one: SessionSubscription, born: int) -> None:
+        """Send the retained messages that a subscription matches."""
+        if one.selection is not None:
+            self._owe(one, self._selected(one, born))
+        elif not self._send_bytes(one, born):
+            self._owe(one, self._plain(one, born))
+
+    def send_or_hold(
+        self, one: SessionSubscription, born: int, handling: int, is_new: bool, now: bool
+    ) -> None:
+        """Send the retained messages except those that a policy defers."""
+        state = self._state
+        assert state.holding is not None
+        if state.retained.count > _FEW_RETAINED or one.session.copies:
+            self._owe(one, self._unless_held(one, born, handling, is_new, now))
+            return
+        alive = [each for each in self._plain(one, born) if each is not None]
+        wanted = state.holding.subscribed(one, alive, handling=handling, is_new=is_new, now=now)
+        if len(wanted) == len(alive) and self._send_bytes(one, born):
+            return
+        if wanted:
+            self._owe(one, iter(wanted))
+
+    def _owe(self, one: SessionSubscription, messages: Iterator[Message | None]) -> None:
+        """Send messages as the client reads, in place of the rest of an earlier SUBSCRIBE."""
+        copies = one.session.copies
+        copies.pop(one.text, None)
+        copies[one.text] = messages
+        self._delivery.pump(one.session)
+
+    def _send_bytes(self, one: SessionSubscription, born: int) -> bool:
+        """Send all at QoS 0 as bytes shared between subscribers; return whether that was possible.
+
+        It is not where the client has so much to read already that the bytes would be dropped.
+        """
+        state, session, link = self._state, one.session, one.session.link
+        is_bulk = not (one.qos or one.identifier) and link is not None and link.is_plain
+        if not is_bulk or session.has_more or state.retained.sequence != born:
+            return False
+        assert link is not None
+        known = state.retained.chunk(one.topic_filter, link.version)
+        room = state.settings.session_queue_bytes // 2 - link.outbox_bytes
+        if known is None or len(known[0]) > room:
+            return False
+        chunk, count, mortal = known
+        if count:
+            with aside(state):
+                self._delivery.append_to_all([session], chunk, count)
+        if mortal:
+            self._owe(one, self._alive(iter(mortal)))
+        return True
+
+    # --- the messages to send -------------------------------------------------------------
+
+    def _plain(self, one: SessionSubscription, born: int) -> Iterator[Message | None]:
+        return self._alive(self._state.retained.walk(one.topic_filter, born))
+
+    def _alive(self, messages: Iterator[Message | None]) -> Iterator[Message | None]:
+        """Yield messages; remove expired ones from the store and yield None for them."""
+        for message in messages:
+            if message is None or not 0 < message.expires_at_ms <= self._state.now_ms:
+                yield message
+            else:
+                forget_retained(self._state, message.topic_text())
+                yield None
+
+    def _unless_held(
+        self, one: SessionSubscription, born: int, handling: int, is_new: bool, now: bool
+    ) -> Iterator[Message | None]:
+        """Yield the retained messages that a policy does not defer; None for the others."""
+        holding = self._state.holding
+        assert holding is not None
+        for message in self._plain(one, born):
+            found = [] if message is None else [message]
+            found = holding.subscribed(one, found, handling=handling, is_new=is_new, now=now)
+            yield found[0] if found else None
+
+    def _selected(self, one: SessionSubscription, born: int) -> Iterator[Message | None]:
+        """Yield the retained messages that match a content subscription; None for the others."""
+        selections = self._state.selections
+        assert selections is not None
+        inside = one.inside
+        for kept in selections.crossing.wanted(one):
+            if kept is None or self._state.retained.number(kept.topic) > born:
+                yield None
+                continue
+            if inside is not None:
+                if inside.get(kept.topic) == kept.version:
+                    yield None  # delivered by range entry: the client has moved meanwhile
+                    continue
+                inside[kept.topic] = kept.version
+            yield from self._alive(iter((kept.message,)))

@@ -1,0 +1,313 @@
+"""Topics in Δ-causal order over several nodes (paper 2).
+
+A space with `order = "causal"` is a causal group: its processes are the nodes, its `lifetime` is Δ.
+The node where a message is published determines which peers subscribe to it, because the receivers
+are part of the causal history that the message carries. A message that arrives waits until its
+causal predecessors have been delivered or have expired. A message of QoS 1 or 2 is sent again after
+a link broke, within its lifetime.
+
+A node that restarts has lost its causal history, which its peers rely on. So it sends nothing until
+that history has expired, one lifetime plus skew after its start; and it drops QoS 2 messages that
+were sent before its start, since it may have delivered them already.
+
+Read next: `nearcast/ordering/delta_causal.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from math import isinf
+from typing import TYPE_CHECKING
+
+from nearcast.broker import Broker
+from nearcast.broker.persistence.journal import decode_message, encode_message
+from nearcast.broker.publish.message import Message
+from nearcast.broker.publish.routes import Route
+from nearcast.broker.session.session import PEER_PREFIX, Session
+from nearcast.index.topic_filters import filters_overlap
+
+if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
+    from nearcast.ordering import CausalMessage as Ordered
+    from nearcast.ordering import DeltaCausal, Output
+
+_SENT, _DELIVERED, _HELD, _DISCARDED, _KEPT = range(5)  # eventlog.records.CausalStep
+DEFAULT_LIFETIME_MS = 1_000
+"""Δ of a causal space whose configuration states no lifetime."""
+_UNSURE = "unsure"  # reason for a discard: it may have been delivered before a crash
+
+
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    """A message for peers; it waits if it was published too soon after the start."""
+
+    group: str
+    names: frozenset[str]
+    """The peers that subscribe to it."""
+    message: Message
+    at_ms: int
+    number: int
+    """Its number in the event log; 0 if it is not logged."""
+
+
+@dataclass(slots=True)
+class CausalCounts:
+    """Counters of a node's causal groups."""
+
+    sent: int = 0
+    delivered: int = 0
+    held: int = 0
+    """Messages that had to wait for their causal predecessors."""
+    discarded: dict[str, int] = field(default_factory=dict)
+    """By reason: too late, clock skew, and so on."""
+    skew_violations: int = 0
+    """Clocks measured further apart than configured, and messages with a stamp in the future."""
+
+
+class CausalGroups:
+    """One node's processes: a causal group for each space that asks for causal order.
+
+    Complexity: as `DeltaCausal`, per message of such a space.
+    """
+
+    def __init__(self, name: str, node: Broker, skew_s: float, began_ms: int = 0) -> None:
+        self.counts = CausalCounts()
+        self._name = name
+        self._node = node
+        self._groups: dict[str, DeltaCausal] = {}
+        self._filters: dict[str, str] = {}  # topic filter of each group
+        # by peer and number: (deadline ms, group, message), not acknowledged
+        self._unsettled: dict[str, dict[int, tuple[int, str, bytes]]] = {}
+        # by peer: the last measurement (ahead, error) in ms
+        self._clocks: dict[str, tuple[float, float]] = {}
+        self._number = 0  # of the last copy sent
+        self._now_ms = 0
+        self._out: list[tuple[str, int, str, bytes]] = []  # (peer, number, group, message) to send
+        self._began_ms = began_ms
+        self._skew_ms = round(skew_s * 1000)
+        self._early: list[_Publication] = []  # published before this node may send
+        for one in node.state.router.spaces.all:
+            if one.order == "causal":
+                self._open(one.space.name, one.lifetime_ms or DEFAULT_LIFETIME_MS, skew_s)
+                self._filters[one.space.name] = one.space.topic_filter
+
+    def _open(self, group: str, lifetime_ms: int, skew_s: float) -> None:
+        from nearcast.ordering import DeltaCausal
+
+        self._groups[group] = DeltaCausal(self._name, lifetime_ms / 1000, skew=skew_s)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any space asks for causal order."""
+        return bool(self._groups)
+
+    def filters_of(self, topic_filter: str) -> list[str]:
+        """Return the topic filters of the causal groups that a filter overlaps."""
+        return [one for one in self._filters.values() if filters_overlap(one, topic_filter)]
+
+    def published(
+        self, route: Route, message: Message, meant: Collection[Session], now_ms: int
+    ) -> bool:
+        """Send a message to subscribed peers; return whether its topic is in a causal group."""
+        group = None if route.space is None else self._groups.get(route.space.space.name)
+        if group is None or route.space is None:
+            return False
+        wanted = {*meant, *(one for one, _ in route.plain)}
+        names = {one.client_id.removeprefix(PEER_PREFIX) for one in wanted if one.is_peer}
+        if not names:
+            return True
+        now_ms = self._instant(now_ms)
+        number = self._event_number()
+        one = _Publication(route.space.space.name, frozenset(names), message, now_ms, number)
+        self._send_early(now_ms)
+        if now_ms < self._speaks_at(one.group):
+            self._early.append(one)
+            self._note(_KEPT, one.group, None, now_ms, number)
+        else:
+            self._send(one, now_ms)
+        return True
+
+    def _speaks_at(self, group: str) -> int:
+        """Return the time from which this node may send after its start, in ms."""
+        if not self._began_ms:
+            return 0
+        return self._began_ms + int(self._groups[group].lifetime * 1000) + self._skew_ms
+
+    def _send_early(self, now_ms: int) -> None:
+        """Send messages that waited for the old history to expire, unless they are too late."""
+        due = [one for one in self._early if self._speaks_at(one.group) <= now_ms]
+        if due:
+            self._early = [one for one in self._early if self._speaks_at(one.group) > now_ms]
+        for one in due:
+            self._send(one, now_ms)
+
+    def _send(self, one: _Publication, now_ms: int) -> None:
+        group, message = self._groups[one.group], one.message
+        deadline_ms = one.at_ms + int(group.lifetime * 1000)
+        lifetime_s = None
+        if one.at_ms < now_ms or 0 < message.expires_at_ms < deadline_ms:
+            deadline_ms = min(deadline_ms, message.expires_at_ms or deadline_ms)
+            lifetime_s = max(1, deadline_ms - now_ms) / 1000
+        if deadline_ms <= now_ms and one.at_ms < now_ms:
+            self._count_discarded("late")
+            return
+        data = encode_message(message)
+        copies = group.send(set(one.names), data, now_ms / 1000, lifetime=lifetime_s)
+        self.counts.sent += 1
+        first = next(iter(copies.values()))
+        self._note(_SENT, one.group, first, now_ms, one.number, ",".join(sorted(one.names)))
+        for to, copy in copies.items():
+            self._number += 1
+            data = copy.encode()
+            if message.head.qos:
+                kept = (deadline_ms, one.group, data)
+                self._unsettled.setdefault(str(to), {})[self._number] = kept
+            self._out.append((str(to), self._number, one.group, data))
+
+    def receive(self, group_name: str, data: bytes, now_ms: int) -> None:
+        """Handle a message of a peer: deliver it, hold it or discard it."""
+        from nearcast.ordering import CausalMessage as OrderedMessage
+
+        group = self._groups.get(group_name)
+        if group is None:
+            return
+        now_ms = self._instant(now_ms)
+        message = OrderedMessage.decode(data)
+        if message.sent_us < self._began_ms * 1000 and _is_once(message):
+            self._count_discarded(_UNSURE)
+            self._note_aside(_DISCARDED, group_name, message, now_ms, _UNSURE)
+            return
+        outputs = group.receive(message, now_ms / 1000)
+        if not any(_is_same(one.message, message) for one in outputs):
+            self.counts.held += 1
+            if self._node.state.log is not None:
+                waits = ",".join(f"{name}@{at_us}" for name, at_us in sorted(message.waits))
+                self._note_aside(_HELD, group_name, message, now_ms, waits)
+        self._carry_out(group_name, outputs, now_ms)
+
+    def _instant(self, now_ms: int) -> int:
+        """Return the current time, never earlier than before.
+
+        A batch's time may lie before the timer that woke the node during it.
+        """
+        self._now_ms = max(self._now_ms, now_ms)
+        return self._now_ms
+
+    def settled(self, name: str, number: int) -> None:
+        """Record that a peer has acknowledged a message."""
+        self._unsettled.get(name, {}).pop(number, None)
+
+    def came_up(self, name: str, now_ms: int) -> None:
+        """Resend unacknowledged messages to a peer that is back, unless they are too late."""
+        waiting = self._unsettled.get(name, {})
+        for number, (deadline_ms, group, data) in list(waiting.items()):
+            if deadline_ms <= now_ms:
+                del waiting[number]
+            else:
+                self._out.append((name, number, group, data))
+
+    def clock(self, name: str, ahead_ms: float, error_ms: float) -> None:
+        """Record how far a peer's clock is ahead, within `error_ms`.
+
+        A certain violation of the bound is counted once per measurement (trap T2.6).
+        """
+        measured = (ahead_ms, error_ms)
+        if isinf(error_ms) or self._clocks.get(name) == measured:
+            return
+        self._clocks[name] = measured
+        allowed = [
+            group.observe_offset(name, ahead_ms / 1000, error=error_ms / 1000)
+            for group in self._groups.values()
+        ]
+        self.counts.skew_violations += not all(allowed)
+
+    def parted(self, name: str) -> None:
+        """Forget a peer that has left the cluster."""
+        self._clocks.pop(name, None)
+        self._unsettled.pop(name, None)
+        for group in self._groups.values():
+            group.forget(name)
+
+    def advance(self, now_ms: int) -> None:
+        """Run everything that is due at `now_ms`."""
+        now_ms = self._instant(now_ms)
+        self._send_early(now_ms)
+        for name, group in self._groups.items():
+            self._carry_out(name, group.advance(now_ms / 1000), now_ms)
+
+    def wake_at(self) -> int | None:
+        """Return when `advance` is due next; None if nothing is scheduled."""
+        times = [group.wake_at() for group in self._groups.values()]
+        due_ms = [-int(-at * 1000 // 1) for at in times if at is not None]
+        due_ms += [self._speaks_at(one.group) for one in self._early]
+        return min(due_ms, default=None)
+
+    def take(self) -> list[tuple[str, int, str, bytes]]:
+        """Return the messages to send, each as (peer, number, group, message)."""
+        out, self._out = self._out, []
+        return out
+
+    def _carry_out(self, group: str, outputs: list[Output], now_ms: int) -> None:
+        from nearcast.ordering import Deliver
+
+        for one in outputs:
+            if isinstance(one, Deliver):
+                message = decode_message(one.message.payload)
+                message.number = 0
+                self.counts.delivered += 1
+                self._node.arrive(message, now_ms)
+                self._note(_DELIVERED, group, one.message, now_ms, self._event_number())
+            else:
+                reason = one.reason.name.lower()
+                self._count_discarded(reason)
+                self.counts.skew_violations += reason == "future"
+                self._note_aside(_DISCARDED, group, one.message, now_ms, reason)
+
+    def _count_discarded(self, reason: str) -> None:
+        self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1
+
+    def _event_number(self) -> int:
+        """Return the event log's number of the last publication or delivery."""
+        log = self._node.state.log
+        return 0 if log is None else log.number(0)
+
+    def _note_aside(
+        self, step: int, group: str, message: Ordered, now_ms: int, detail: str
+    ) -> None:
+        """Log a step of a message that is not, or not yet, an event at this node."""
+        log = self._node.state.log
+        if log is not None:
+            self._note(step, group, message, now_ms, log.next, detail)
+
+    def _note(
+        self,
+        step: int,
+        group: str,
+        message: Ordered | None,
+        now_ms: int,
+        number: int,
+        detail: str = "",
+    ) -> None:
+        """Log the facts that an audit needs: sender, time sent and lifetime.
+
+        A message that is not sent yet (None) is stamped with the current time.
+        """
+        log = self._node.state.log
+        if log is None:
+            return
+        from nearcast.eventlog.records import CausalNote, CausalStep
+
+        lifetime_s, sender, stamp_us = self._groups[group].lifetime, self._name, now_ms * 1000
+        if message is not None:
+            lifetime_s = lifetime_s if message.lifetime is None else message.lifetime
+            sender, stamp_us = str(message.sender), message.sent_us
+        note = CausalNote(group, sender, stamp_us, int(lifetime_s * 1_000_000), detail)
+        log.causal(CausalStep(step), note, now_ms, number)
+
+
+def _is_same(one: Ordered, other: Ordered) -> bool:
+    return one.sent_us == other.sent_us and one.sender == other.sender
+
+
+def _is_once(message: Ordered) -> bool:
+    return decode_message(message.payload).head.qos == 2

@@ -1,0 +1,226 @@
+"""The messages between nodes other than publications, as typed MessagePack.
+
+Compatibility: new fields go to the end with a default, so that a node of the previous version
+ignores them, and a node of the next version can do without them. In the docstrings "I" is the
+sender and "you" the receiver. `cluster.py` handles the messages.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from nearcast.model.errors import PeerProtocolError
+
+SPEAKS = (1, 3)
+"""The oldest and the newest version of these messages that this node understands.
+
+2: MQTT 3.1.1 packets may be forwarded unchanged.
+3: a node marks the last of the retained messages that it sends when a link comes up.
+"""
+
+
+class Greeting(msgspec.Struct, array_like=True, frozen=True):
+    """Introduces the sender; repeated until the peer answers."""
+
+    node: str
+    oldest: int
+    """With `newest`: the versions of the messages that I understand."""
+    newest: int
+    spaces: str
+    """A digest of the spaces' configuration: nodes with different ones cannot work together."""
+    generation: str
+    """Of the session that I keep for you; changes when that session is lost."""
+    clock_ms: int = 0
+    skew_ms: int = 0
+    """How far clocks may be apart in causal groups, the same at all nodes; 0: any."""
+    wants_retained: bool = False
+    """Send me all retained messages: I have not received them from you since I started."""
+
+
+class Interest(msgspec.Struct, array_like=True, frozen=True, tag="i"):
+    """What my clients subscribe to: filters, each with the number of its share group or 0.
+
+    `whole`: these filters and no others. `ready`: about how many members of a share group are
+    connected; a group that is not listed keeps its count, which is 1 at first. Answered with
+    `InterestKnown`.
+    """
+
+    number: int
+    added: list[tuple[str, int]]
+    removed: list[str]
+    whole: bool = False
+    ready: list[tuple[str, int]] = []
+
+
+class InterestKnown(msgspec.Struct, array_like=True, frozen=True, tag="k"):
+    """From now on I forward messages for your subscriptions up to and including this number."""
+
+    number: int
+
+
+class RetainedEntry(msgspec.Struct, array_like=True, frozen=True):
+    """A topic's retained message, with the time and node of its publication; None: deleted.
+
+    `at_ms` grows with each message of a topic, whatever the clock says; `said_ms` is the clock's
+    time, 0 if unknown.
+    """
+
+    topic: str
+    at_ms: int
+    node: str
+    message: bytes | None
+    said_ms: int = 0
+
+
+class Retained(msgspec.Struct, array_like=True, frozen=True, tag="r"):
+    """Store these retained messages, unless you have newer ones.
+
+    `is_last`: now you have all that I retained when our link came up.
+    """
+
+    kept: list[RetainedEntry]
+    is_last: bool = False
+
+
+class PlansUsed(msgspec.Struct, array_like=True, frozen=True, tag="p"):
+    """The versions of the plans that I use: current and upcoming, 0 for none."""
+
+    current: int
+    upcoming: int
+
+
+class Ordered(msgspec.Struct, array_like=True, frozen=True, tag="o"):
+    """A message of a causal group, with its causal history; answered with `Settled`."""
+
+    number: int
+    group: str
+    message: bytes
+
+
+class Settled(msgspec.Struct, array_like=True, frozen=True, tag="s"):
+    """I have received your message of this number."""
+
+    number: int
+
+
+class TopKRequest(msgspec.Struct, array_like=True, frozen=True, tag="c"):
+    """Name your best subscriptions for this message, at most `most`; answered with `TopKReply`."""
+
+    number: int
+    most: int
+    rank: str
+    publisher: str
+    message: bytes
+
+
+class TopKCandidate(msgspec.Struct, array_like=True, frozen=True):
+    """One candidate: a lower score is better; `number` is its subscription's on its node.
+
+    A share group scores as its best member; if that member is disconnected and another one is named
+    here, `own` is the score of the one named.
+    """
+
+    score: float
+    age: int
+    number: int
+    client: str
+    group: str = ""
+    distance_m: float | None = None
+    is_away: bool = False
+    own: float | None = None
+
+
+class TopKReply(msgspec.Struct, array_like=True, frozen=True, tag="b"):
+    """My best candidates for your request of this number; behind them, substitutes for groups."""
+
+    number: int
+    bids: list[TopKCandidate]
+
+
+class ClaimSession(msgspec.Struct, array_like=True, frozen=True, tag="h"):
+    """Asks for the session of a client that has connected to me.
+
+    Answered with `SessionClaimed` unless `number` is 0. `clean`: end your session of the client, if
+    it last connected to you no later than `last_ms`.
+    """
+
+    number: int
+    client_id: str
+    clean: bool
+    last_ms: int = 1 << 62
+
+
+class SessionClaimed(msgspec.Struct, array_like=True, frozen=True, tag="H"):
+    """When the client of your claim last connected here; or `NOT_HERE`, or `COMES_HERE`."""
+
+    number: int
+    last_ms: int
+
+
+class TunnelOpened(msgspec.Struct, array_like=True, frozen=True, tag="t"):
+    """A client with a session at your node is connected to me: its CONNECT and its identity."""
+
+    number: int
+    connect: bytes
+    """The CONNECT packet without its password: I have checked it."""
+    user_name: str | None
+    address: str
+
+
+class TunnelClosed(msgspec.Struct, array_like=True, frozen=True, tag="T"):
+    """A tunnel has ended: one that you opened, or (`is_mine`) one that I opened."""
+
+    number: int
+    is_mine: bool
+
+
+class TunnelPaused(msgspec.Struct, array_like=True, frozen=True, tag="w"):
+    """The client at my end of the tunnel has stopped reading, or reads again."""
+
+    number: int
+    is_paused: bool
+
+
+Told: TypeAlias = (
+    Interest
+    | InterestKnown
+    | Retained
+    | PlansUsed
+    | Ordered
+    | Settled
+    | TopKRequest
+    | TopKReply
+    | ClaimSession
+    | SessionClaimed
+    | TunnelOpened
+    | TunnelClosed
+    | TunnelPaused
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_told = msgspec.msgpack.Decoder(Told).decode
+_decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
+
+
+def encode(message: Told | Greeting) -> bytes:
+    """Return a message as bytes."""
+    return _encode(message)
+
+
+def decode(data: bytes) -> Told:
+    """Return the message in `data`; invalid bytes are a PeerProtocolError."""
+    try:
+        told: Told = _decode_told(data)
+    except msgspec.MsgspecError as problem:
+        raise PeerProtocolError(str(problem), where="message between nodes") from None
+    return told
+
+
+def decode_greeting(data: bytes) -> Greeting:
+    """Return the greeting in `data`; invalid bytes are a PeerProtocolError."""
+    try:
+        return _decode_greeting(data)
+    except msgspec.MsgspecError as problem:
+        raise PeerProtocolError(str(problem), where="greeting of a node") from None

@@ -1,0 +1,78 @@
+"""The state that a node keeps of a peer, and the counters of all links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nearcast.broker import Connection
+from nearcast.cluster.links import Link
+from nearcast.cluster.messages import PlansUsed
+
+MARKS_LAST_RETAINED = 3
+"""The version of the messages between nodes from which on `Retained.is_last` is set."""
+_FRAME_BYTES = 4 << 20
+"""A frame takes no further part above this size."""
+
+
+@dataclass(slots=True)
+class PeerNode:
+    """Another node of the cluster, as this node sees it."""
+
+    name: str
+    link: Link
+    connection: Connection | None = None
+    """Of its peer session; None while the link is down or its terms are incompatible."""
+    older: Connection | None = None
+    """Decodes MQTT 3.1.1 packets that the peer forwards unchanged."""
+    parts: list[bytes] = field(default_factory=list)
+    """Parts to send at the end of the batch."""
+    known: int = 0
+    """The last gossip number of this node that the peer confirmed on this link."""
+    confirmed: int = 0
+    """As `known`, but kept as long as the peer keeps its session for this node."""
+    used: PlansUsed | None = None
+    """The plans that the peer was last told of."""
+    problem: str = ""
+    """Why this node does not work with the peer; empty if it does."""
+    version: int = 0
+    """The newest version of the messages between nodes that both understand."""
+    heard_ms: int = -1
+    """The peer has received everything that this node sent before this time; -1: unknown."""
+    has_sent_retained: bool = False
+    """Whether this process has received all retained messages of the peer."""
+
+    @property
+    def owes_retained(self) -> bool:
+        """Whether the peer has yet to send its retained messages, and will mark the last one."""
+        if self.problem:
+            return False
+        if self.connection is not None and self.version < MARKS_LAST_RETAINED:
+            return False
+        return not self.has_sent_retained
+
+    def take_parts(self) -> Iterator[bytes]:
+        """Yield the parts, joined into as few frames as possible; a part is never split."""
+        parts, self.parts = self.parts, []
+        start = size = 0
+        for at, part in enumerate(parts):
+            size += len(part)
+            if size >= _FRAME_BYTES:
+                yield b"".join(parts[start : at + 1])
+                start, size = at + 1, 0
+        if size:
+            yield b"".join(parts[start:])
+
+
+@dataclass(slots=True)
+class ClusterCounts:
+    """Counters of the messages between this node and its peers."""
+
+    messages_sent: int = 0
+    """Parts of frames: registrations, events, matches; the packets of a batch count as one."""
+    frames_sent: int = 0
+    bytes_sent: int = 0
+    frames_received: int = 0
+    bytes_received: int = 0
+    refused: int = 0
+    """Frames from unknown senders or in another format, and peers with incompatible terms."""

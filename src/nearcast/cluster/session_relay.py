@@ -1,0 +1,418 @@
+"""Clients that connect to a node other than the one with their session: their bytes are relayed.
+
+    client ──TCP── entry node ══ tunnel: bytes over the link ══ session node: queue, protocol
+
+The node that a client connects to (the entry node) sends a claim to all peers. If no peer has the
+client's session, the entry node creates one. If a peer has it, the entry node opens a tunnel to
+that peer, the session node, which serves the client as if it had connected there, including
+takeover from an older connection anywhere [MQTT-3.1.4-3]. A client with clean start ends its
+sessions at all peers and gets a new one at the entry node [MQTT-3.1.2-4].
+
+A tunnel ends with its link; to both sides that is a lost connection.
+
+In the code `home` is the session node. Read next: `nearcast/broker/session/connection.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from struct import Struct
+from typing import TypeAlias
+
+from nearcast.broker import Broker, Connection
+from nearcast.broker.session.connection import ForwardedIdentity
+from nearcast.cluster.messages import (
+    ClaimSession,
+    SessionClaimed,
+    Told,
+    TunnelClosed,
+    TunnelOpened,
+    TunnelPaused,
+)
+from nearcast.model.errors import PeerProtocolError
+from nearcast.mqtt import Connect, MqttProtocolError, decode_packet, encode_packet
+from nearcast.mqtt.framing import long_length
+
+PATIENCE_MS = 3_000
+"""How long a client waits for a peer that has just been lost: that peer may have its session."""
+MOST_PATIENCE_MS = 5_000
+"""How long a client waits in total; a peer that has not answered by then is asked later."""
+NOT_HERE, COMES_HERE = -1, -2
+"""Values of `SessionClaimed.last_ms` instead of a time: no session here; connecting here right now.
+"""
+_NUMBER = Struct("<Q?")
+_MOST_UNREAD_BYTES = 1 << 18
+
+TunnelKey: TypeAlias = tuple[str, int]  # the peer, and the number that the entry node chose
+
+
+@dataclass(slots=True)
+class PendingClaim:
+    """A client that waits for the answers of the peers."""
+
+    connection: Connection
+    connect: Connect
+    waits_for: set[str]
+    """The peers that have not answered."""
+    until_ms: int
+    """When the claim is decided without the missing answers."""
+    homes: dict[str, int] = field(default_factory=dict)
+    """The peers that have a session of the client, and when it last connected there."""
+
+
+class SessionRelay:
+    """Finds the session nodes of clients, and relays the bytes of clients connected elsewhere.
+
+    Contract: while all links are up, a client has one session in the cluster. During a partition it
+    may get two; the one used last survives.
+
+    Complexity: O(nodes) for a client without a session here, O(1) for anything else.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        node: Broker,
+        tell: Callable[[str, Told], None],
+        carry: Callable[[str, bytes], None],
+    ) -> None:
+        self._name = name
+        self._node = node
+        self._tell = tell
+        self._carry = carry
+        self._number = 0
+        self._asking: dict[int, PendingClaim] = {}  # claims without all answers, by number
+        self._ways_out: dict[TunnelKey, Connection] = {}  # this node is the entry node
+        self._ways_in: dict[TunnelKey, Connection] = {}  # this node is the session node
+        self._unread: set[TunnelKey] = set()  # tunnels paused because the client does not read
+        self._unasked: dict[str, set[str]] = {}  # by client: peers that could not be asked
+        self._lost_ms: dict[str, int] = {}  # when a peer was lost
+        self._left_ms: dict[str, int] = {}  # when a peer left the cluster
+        self.now_ms = 0
+
+    @property
+    def relayed(self) -> int:
+        """How many clients connected here have their session at another node."""
+        return len(self._ways_out)
+
+    # --- claims -----------------------------------------------------------------------------
+
+    def claim(
+        self, connection: Connection, connect: Connect, present: list[str], away: list[str]
+    ) -> bool:
+        """Ask connected peers for a client's session; return False if there is none to wait for.
+
+        A claim also waits for peers lost a moment ago (of `away`), except with clean start.
+        """
+        soon = [name for name in away if not (connect.clean_start or self.is_lost(name))]
+        gone = set(away).difference(soon)
+        if gone:
+            self._unasked[connect.client_id] = gone
+        if not (present or soon):
+            return False
+        self._number += 1
+        until_ms = self.now_ms + MOST_PATIENCE_MS
+        self._asking[self._number] = PendingClaim(connection, connect, {*present, *soon}, until_ms)
+        for name in present:
+            self._ask(name, self._number, connect)
+        return True
+
+    def is_lost(self, name: str) -> bool:
+        """Return whether a disconnected peer has been away too long to wait for."""
+        return self.now_ms >= self._lost_ms.get(name, -PATIENCE_MS) + PATIENCE_MS
+
+    def given_up_at(self, names: Collection[str]) -> int | None:
+        """Return when the next of these peers counts as lost; None if all are connected."""
+        away = [name for name in names if name in self._lost_ms and not self.is_lost(name)]
+        return min((self._lost_ms[name] + PATIENCE_MS for name in away), default=None)
+
+    def _ask(self, peer: str, number: int, connect: Connect) -> None:
+        self._tell(peer, ClaimSession(number, connect.client_id, connect.clean_start))
+
+    def asked(self, peer: str, message: ClaimSession) -> None:
+        """Answer a peer's claim: whether this node has the client's session.
+
+        If the client connects to both nodes at once, the node with the greater name keeps it.
+        """
+        last_ms = NOT_HERE
+        rival = self._rival(message.client_id)
+        if rival is not None and self._name > peer:
+            last_ms = COMES_HERE
+        else:
+            if rival is not None:
+                self._yield(rival)
+            last_ms = self._answer(peer, message)
+        if message.number:
+            self._tell(peer, SessionClaimed(message.number, last_ms))
+
+    def _rival(self, client_id: str) -> int | None:
+        """Return the number of a pending claim of this node for the same client."""
+        claims = self._asking.items()
+        return next((n for n, one in claims if one.connect.client_id == client_id), None)
+
+    def _yield(self, number: int) -> None:
+        """Close the connection of a client that connects to two nodes at once; a peer keeps it."""
+        self._node.state.close(self._asking.pop(number).connection)
+
+    def _answer(self, peer: str, message: ClaimSession) -> int:
+        last_ms = self._last_seen(message.client_id)
+        if not message.clean or last_ms == NOT_HERE:
+            return last_ms
+        if (last_ms, self._name) > (message.last_ms, peer):  # ours is newer
+            self._tell(peer, ClaimSession(0, message.client_id, clean=True, last_ms=last_ms))
+            return last_ms
+        self._node.give_up(message.client_id, self.now_ms)
+        return NOT_HERE
+
+    def _last_seen(self, client_id: str) -> int:
+        """Return when a client with a session here last connected, or left if that is not known."""
+        session = self._node.state.sessions.get(client_id)
+        if session is None:
+            return NOT_HERE
+        return session.came_ms or max(0, session.ends_at_ms - session.expiry_s * 1000)
+
+    def answered(self, peer: str, message: SessionClaimed) -> None:
+        """Handle a peer's answer to a claim of this node."""
+        asking = self._asking.get(message.number)
+        if asking is None:
+            return
+        asking.waits_for.discard(peer)
+        if message.last_ms == COMES_HERE:
+            self._yield(message.number)
+        else:
+            if message.last_ms >= 0:
+                asking.homes[peer] = message.last_ms
+            self._go_on(message.number, asking)
+
+    def _go_on(self, number: int, asking: PendingClaim) -> None:
+        if asking.waits_for:
+            return
+        del self._asking[number]
+        if not asking.homes:
+            self._node.found_home(asking.connection, None, self.now_ms)
+            return
+        home = max(asking.homes, key=lambda name: (asking.homes[name], name))
+        for name in asking.homes:
+            if name != home:
+                self._tell(name, ClaimSession(0, asking.connect.client_id, clean=True))
+        self._open(home, number, asking)
+
+    # --- tunnels, at the entry node ---------------------------------------------------------
+
+    def _open(self, home: str, number: int, asking: PendingClaim) -> None:
+        connection, connect = asking.connection, asking.connect
+        user_name = self._node.state.access.identity(connect, connection)
+        packet = encode_packet(replace(connect, password=None))
+        self._tell(home, TunnelOpened(number, packet, user_name, connection.peer))
+        self._ways_out[home, number] = connection
+        self._node.found_home(connection, _WayOut(self, (home, number)), self.now_ms)
+
+    def say(self, key: TunnelKey, data: bytes) -> None:
+        """Send bytes of a client to its session node."""
+        peer, number = key
+        self._carry(peer, _NUMBER.pack(number, True) + data)
+
+    def gone(self, key: TunnelKey) -> None:
+        """Send TunnelClosed to the session node: the client has disconnected."""
+        if self._ways_out.pop(key, None) is not None:
+            self._unread.discard(key)
+            self._tell(key[0], TunnelClosed(key[1], is_mine=True))
+
+    # --- tunnels, at the session node -------------------------------------------------------
+
+    def opened(self, peer: str, message: TunnelOpened) -> None:
+        """Accept a client that a peer relays; its identity was checked there."""
+        connect = _decode_connect(message.connect)
+        connection = Connection(f"{message.address} at {peer}", "network")
+        connection.voucher = ForwardedIdentity(peer, message.user_name)
+        key = (peer, message.number)
+        connection.transport = _WayBack(self, key, connection)
+        self._ways_in[key] = connection
+        self._node.admit(connection, connect, self.now_ms)
+
+    def answer(self, key: TunnelKey, data: bytes) -> None:
+        """Send bytes of the session to its client through the entry node."""
+        peer, number = key
+        self._carry(peer, _NUMBER.pack(number, False) + data)
+
+    def finish(self, key: TunnelKey, connection: Connection) -> None:
+        """Close a tunnel; the entry node closes the client's connection."""
+        if self._ways_in.get(key) is connection:
+            del self._ways_in[key]
+            self._tell(key[0], TunnelClosed(key[1], is_mine=False))
+        self._node.lost(connection, self.now_ms)
+
+    # --- both sides ---------------------------------------------------------------------------
+
+    def received(self, peer: str, data: bytes) -> None:
+        """Handle bytes from a tunnel; pause the tunnel if its client does not read."""
+        number, is_way_in = _NUMBER.unpack_from(data)
+        key, rest = (peer, number), data[_NUMBER.size :]
+        if is_way_in:
+            connection = self._ways_in.get(key)
+            if connection is not None:
+                self._node.receive(connection, rest, self.now_ms)
+            return
+        connection = self._ways_out.get(key)
+        if connection is not None:
+            self._node.state.send(connection, rest)
+            if connection.outbox_bytes > _MOST_UNREAD_BYTES and key not in self._unread:
+                self._unread.add(key)
+                self._tell(peer, TunnelPaused(number, is_paused=True))
+
+    def closed(self, peer: str, message: TunnelClosed) -> None:
+        """Handle that the peer has closed a tunnel."""
+        key = (peer, message.number)
+        if message.is_mine:
+            connection = self._ways_in.pop(key, None)
+            if connection is not None:
+                self._node.lost(connection, self.now_ms)
+            return
+        connection = self._ways_out.pop(key, None)
+        self._unread.discard(key)
+        if connection is not None:
+            connection.relay = None
+            self._node.state.close(connection)
+
+    def paused(self, peer: str, message: TunnelPaused) -> None:
+        """Pause or resume delivery to a client behind a tunnel."""
+        connection = self._ways_in.get((peer, message.number))
+        if connection is not None:
+            connection.is_paused = message.is_paused
+            if not message.is_paused:
+                self._node.drained(connection, self.now_ms)
+                self._node.state.mark_grown(connection)
+
+    def settle(self) -> None:
+        """Resume tunnels whose clients have read half of the limit."""
+        for key in list(self._unread):
+            if self._ways_out[key].outbox_bytes <= _MOST_UNREAD_BYTES // 2:
+                self._unread.discard(key)
+                self._tell(key[0], TunnelPaused(key[1], is_paused=False))
+
+    def came_up(self, peer: str) -> None:
+        """Ask a peer that is back about waiting clients; end its older sessions of others.
+
+        The others are clients that got a session here without an answer of that peer.
+        """
+        self._lost_ms.pop(peer, None)
+        for number, asking in self._asking.items():
+            if peer in asking.waits_for:
+                self._ask(peer, number, asking.connect)
+        for client_id, names in list(self._unasked.items()):
+            if peer in names:
+                self._end_older(peer, client_id)
+            names.discard(peer)
+            is_here = client_id in self._node.state.sessions
+            if not names or not (is_here or self._rival(client_id)):
+                del self._unasked[client_id]
+        left_ms = self._left_ms.pop(peer, None)
+        if left_ms is not None:
+            self._end_older_than(left_ms, peer)
+
+    def _end_older_than(self, left_ms: int, peer: str) -> None:
+        """End the sessions that a returning peer has of clients that connected since it left."""
+        for session in list(self._node.state.sessions.values()):
+            if session.came_ms >= left_ms:  # 0 for the sessions of peers
+                self._end_older(peer, session.client_id)
+
+    def away(self, peer: str) -> None:
+        """Record that a peer is disconnected."""
+        self._lost_ms[peer] = self.now_ms
+
+    def went_down(self, peer: str) -> None:
+        """Close all tunnels of a peer."""
+        self.away(peer)
+        for key in [key for key in self._ways_out if key[0] == peer]:
+            self.closed(peer, TunnelClosed(key[1], is_mine=False))
+        for key in [key for key in self._ways_in if key[0] == peer]:
+            self.closed(peer, TunnelClosed(key[1], is_mine=True))
+        for asking in self._asking.values():
+            if asking.homes.pop(peer, None) is not None:
+                asking.waits_for.add(peer)
+
+    def parted(self, peer: str) -> None:
+        """Forget a peer that has left the cluster."""
+        self.went_down(peer)
+        self._lost_ms[peer] = -PATIENCE_MS
+        self._left_ms[peer] = self.now_ms
+        self.advance()
+        self._lost_ms.pop(peer)
+
+    def advance(self) -> None:
+        """Decide claims that have waited long enough for peers without an answer."""
+        for number, asking in list(self._asking.items()):
+            lost = {name for name in asking.waits_for & self._lost_ms.keys() if self.is_lost(name)}
+            if asking.until_ms <= self.now_ms:
+                lost = set(asking.waits_for)
+            if lost:
+                asking.waits_for -= lost
+                self._unasked.setdefault(asking.connect.client_id, set()).update(lost)
+                self._go_on(number, asking)
+                for name in sorted(lost - self._lost_ms.keys()):
+                    self._end_older(name, asking.connect.client_id)
+
+    def _end_older(self, peer: str, client_id: str) -> None:
+        """Make a peer that was not asked in time end its session of a client, if that is older."""
+        last_ms = self._last_seen(client_id)
+        if last_ms != NOT_HERE:
+            self._tell(peer, ClaimSession(0, client_id, clean=True, last_ms=last_ms))
+
+    def wake_at(self) -> int | None:
+        """Return when the next claim has waited long enough."""
+        names = {name for one in self._asking.values() for name in one.waits_for}
+        times = [self._lost_ms[name] + PATIENCE_MS for name in names if name in self._lost_ms]
+        times += [one.until_ms for one in self._asking.values()]
+        return min(times, default=None)
+
+
+class _WayOut:
+    """The relay of a client that is connected here and has its session at a peer."""
+
+    __slots__ = ("_homes", "_key")
+
+    def __init__(self, homes: SessionRelay, key: TunnelKey) -> None:
+        self._homes = homes
+        self._key = key
+
+    def write(self, data: bytes) -> None:
+        self._homes.say(self._key, data)
+
+    def close(self) -> None:
+        self._homes.gone(self._key)
+
+
+class _WayBack:
+    """The transport of a client that is connected to a peer and has its session here."""
+
+    __slots__ = ("_connection", "_homes", "_key")
+
+    def __init__(self, homes: SessionRelay, key: TunnelKey, connection: Connection) -> None:
+        self._homes = homes
+        self._key = key
+        self._connection = connection
+
+    def write(self, chunks: list[bytes]) -> None:
+        if chunks:
+            self._homes.answer(self._key, b"".join(chunks))
+
+    def pause_reading(self) -> None:
+        """Do nothing: the link has its own flow control."""
+
+    def resume_reading(self) -> None:
+        """Do nothing: the link has its own flow control."""
+
+    def finish(self) -> None:
+        self._homes.finish(self._key, self._connection)
+
+
+def _decode_connect(data: bytes) -> Connect:
+    try:
+        body = 2 if data[1] < 128 else long_length(data, 1, len(data))[1]
+        packet = decode_packet(data[0], data[body:])
+    except (MqttProtocolError, IndexError) as problem:
+        raise PeerProtocolError(str(problem), where="relayed CONNECT") from None
+    if not isinstance(packet, Connect):
+        raise PeerProtocolError(type(packet).__name__, where="relayed CONNECT")
+    return packet

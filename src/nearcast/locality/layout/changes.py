@@ -1,0 +1,157 @@
+"""The next version of a plan: splitting and merging leaves, and comparing two plans.
+
+A leaf with too many subscribers gets child blocks (paper 0, "Registering a subscription", step 3);
+four sibling blocks that are empty, or nearly so, are merged into one. Both make a new plan with the
+next version; the network moves to it as to any other plan (`rollout.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nearcast.locality.layout.plan import REGION_DEPTH_LIMIT, Leaf, Plan
+from nearcast.locality.layout.rect import Rect
+from nearcast.model.errors import MisuseError, OutOfRangeError
+
+_Part: TypeAlias = tuple[str, Rect, int, int]
+"""Key, rectangle, load and broker of a leaf of the next plan."""
+
+
+def adapted(
+    plan: Plan, loads: Sequence[int], capacity: int, *, divisible: Sequence[int] | None = None
+) -> Plan:
+    """Return the next version: leaves over `capacity` split once, siblings with few users merged.
+
+    `loads[i]` is the current load of leaf i, `divisible[i]` the part of it that a split would
+    distribute (all of it, by default). Four siblings merge when together they carry no more than a
+    quarter of the capacity, so that a merged block is far from splitting again. At the depth limit
+    a leaf stays as it is, however full (trap T0.5). When nothing changes, the plan itself is
+    returned.
+    """
+    if len(loads) != len(plan.leaves):
+        raise MisuseError(
+            f"{len(loads)} loads", where="adapted", expected=f"{len(plan.leaves)}, one per leaf"
+        )
+    if capacity < 1:
+        raise OutOfRangeError(str(capacity), where="capacity", expected="1 or more")
+    parts: list[_Part] = []
+    for leaf in plan.leaves:
+        load = loads[leaf.number]
+        over = (load if divisible is None else divisible[leaf.number]) > capacity
+        parts.extend(_split(plan, leaf, load) if over else [_unchanged(plan, leaf, load)])
+    merged = _merge(parts, capacity // 4)
+    if [part[0] for part in merged] == [leaf.key for leaf in plan.leaves]:
+        return plan
+    return _plan_of(plan, merged)
+
+
+def _plan_of(plan: Plan, parts: list[_Part]) -> Plan:
+    r_parts = [part for part in parts if part[0].startswith("r")]
+    ordered = r_parts + sorted(part for part in parts if part[0].startswith("q"))
+    brokers = None if plan.brokers is None else [part[3] for part in ordered]
+    return plan.remade([part[:3] for part in ordered], brokers, plan.version + 1)
+
+
+def _unchanged(plan: Plan, leaf: Leaf, load: int) -> _Part:
+    return (leaf.key, leaf.rect, load, plan.broker_of(leaf.number))
+
+
+def _split(plan: Plan, leaf: Leaf, load: int) -> list[_Part]:
+    limit = plan.grid.depth if leaf.kind == "q" else REGION_DEPTH_LIMIT
+    if leaf.depth >= limit:
+        return [_unchanged(plan, leaf, load)]
+    stem = leaf.key if leaf.kind == "q" or "." in leaf.key else leaf.key + "."
+    return [
+        (f"{stem}{digit}", rect, (load + digit) // 4, plan.broker_of(leaf.number))
+        for digit, rect in enumerate(leaf.rect.quarters())
+    ]
+
+
+def _merge(parts: list[_Part], most: int) -> list[_Part]:
+    by_key = {part[0]: part for part in parts}
+    for parent in dict.fromkeys(_parent(key) for key in by_key):
+        if parent is None:
+            continue
+        children = [by_key.get(f"{parent}{digit}") for digit in "0123"]
+        known = [child for child in children if child is not None]
+        if len(known) == 4 and sum(child[2] for child in known) <= most:
+            by_key = _replaced(by_key, parent, known)
+    return list(by_key.values())
+
+
+def _replaced(by_key: dict[str, _Part], parent: str, children: list[_Part]) -> dict[str, _Part]:
+    key = parent.rstrip(".")
+    rect = children[0][1].joined(children[3][1])
+    heaviest = max(children, key=lambda child: child[2])
+    merged: _Part = (key, rect, sum(child[2] for child in children), heaviest[3])
+    result: dict[str, _Part] = {}
+    for name, part in by_key.items():
+        if part is children[0]:
+            result[key] = merged
+        elif part not in children:
+            result[name] = part
+    return result
+
+
+def _parent(key: str) -> str | None:
+    """Return the common prefix of a block and its siblings; None for a root or a region."""
+    if key.startswith("q"):
+        return key[:-1] if len(key) > 1 else None
+    return key[:-1] if "." in key else None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """What changes from one plan to another, by leaf key.
+
+    `moved` are leaves of both plans that another broker serves now; `reshaped` are those whose
+    rectangle differs.
+    """
+
+    old_version: int
+    new_version: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    reshaped: tuple[str, ...]
+    moved: tuple[str, ...]
+    load_before: Mapping[str, int]
+    load_after: Mapping[str, int]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no registration has to move."""
+        return not (self.added or self.removed or self.reshaped or self.moved)
+
+    def lines(self) -> list[str]:
+        """Return the difference as text, one line per leaf: + added, - removed, ~ changed."""
+        head = f"plan {self.old_version} -> {self.new_version}"
+        changes = [f"- {key} (load {self.load_before[key]})" for key in self.removed]
+        changes += [f"+ {key} (load {self.load_after[key]})" for key in self.added]
+        changes += [f"~ {key} has another rectangle" for key in self.reshaped]
+        changes += [f"~ {key} goes to another broker" for key in self.moved]
+        return [head, *changes] if changes else [head, "  same leaves on the same brokers"]
+
+
+def plan_diff(old: Plan, new: Plan) -> PlanDiff:
+    """Return the difference of two plans of the same space; MisuseError for different spaces."""
+    if old.space != new.space:
+        raise MisuseError(f"{tuple(new.space)}", where="plan diff", expected=f"{tuple(old.space)}")
+    before = {leaf.key: leaf for leaf in old.leaves}
+    after = {leaf.key: leaf for leaf in new.leaves}
+    both = [key for key in before if key in after]
+    return PlanDiff(
+        old.version,
+        new.version,
+        tuple(key for key in after if key not in before),
+        tuple(key for key in before if key not in after),
+        tuple(key for key in both if before[key].rect != after[key].rect),
+        tuple(key for key in both if _broker(old, before[key]) != _broker(new, after[key])),
+        {key: leaf.load for key, leaf in before.items()},
+        {key: leaf.load for key, leaf in after.items()},
+    )
+
+
+def _broker(plan: Plan, leaf: Leaf) -> int | str:
+    return leaf.key if plan.brokers is None else plan.brokers[leaf.number]

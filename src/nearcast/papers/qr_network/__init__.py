@@ -1,0 +1,1 @@
+"""Paper 0: brokers assigned to places by how people move. Start with `experiment.py`."""

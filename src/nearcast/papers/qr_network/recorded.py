@@ -1,0 +1,166 @@
+"""Paper 0: compares layouts, speed classes and assignments on recorded trajectories.
+
+Functions of recorded positions and parameters that return rows. Slow regions are found in the data,
+by mean speed and time spent per cell (`locality/layout/mobility.py`). Plans are built from the
+first part of the record and judged on the rest, so that none can use the future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearcast.locality.layout.balancing import assign_leaves, movement_flows, naive_assignment
+from nearcast.locality.layout.grid import CellCounts
+from nearcast.locality.layout.mobility import Mobility, regions_of_class
+from nearcast.locality.layout.plan import Plan
+from nearcast.locality.layout.rect import Rect
+from nearcast.locality.registration.routing import LeafRouter
+from nearcast.simulator.movers import Fixes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRow:
+    """The result of one plan on one record."""
+
+    record: str
+    layout: str
+    thresholds_mps: tuple[float, ...]
+    regions: int
+    brokers: int
+    handovers: int
+    handovers_per_user_hour: float
+    messages_per_event: float
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRow:
+    """Leaves on few brokers: the share of movements between leaves that change the broker."""
+
+    record: str
+    leaves: int
+    brokers: int
+    naive_cut_share: float
+    naive_imbalance: float
+    cut_share: float
+    imbalance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A record cut by time: the part to build plans from, and the part to judge them by."""
+
+    name: str
+    space: Rect
+    before: Fixes
+    after: Fixes
+
+    @classmethod
+    def of(cls, name: str, fixes: Fixes, *, first_share: float = 0.5) -> Halves:
+        """Cut a record at a share of its positions by time."""
+        space = fixes.central()
+        cut = float(np.quantile(fixes.seconds, first_share))
+        early = fixes.seconds <= cut
+        return cls(name, space, _part(fixes, early), _part(fixes, ~early))
+
+
+def _part(fixes: Fixes, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Fixes:
+    return Fixes(fixes.users[chosen], fixes.seconds[chosen], fixes.xs[chosen], fixes.ys[chosen])
+
+
+def found_regions(
+    halves: Halves, thresholds_mps: Sequence[float], *, depth: int = 7, busy: float = 2.0
+) -> list[Rect]:
+    """Return the regions of all speed classes except the fastest.
+
+    A cell counts if at least `busy` times the mean time of a visited cell was spent in it.
+    """
+    fixes = halves.before
+    mobility = Mobility.of_fixes(
+        halves.space, fixes.users, fixes.seconds, fixes.xs, fixes.ys, depth
+    )
+    visited = mobility.time_s[mobility.time_s > 0]
+    least = busy * float(visited.mean()) if len(visited) else 0.0
+    classes = mobility.classes(thresholds_mps, least)
+    return [
+        region
+        for wanted in range(len(thresholds_mps))
+        for region in regions_of_class(mobility, classes, wanted)
+    ]
+
+
+def plan_of(
+    halves: Halves, layout: str, regions: Sequence[Rect], *, leaves: int = 100, depth: int = 9
+) -> Plan:
+    """Build a plan from the first part; the capacity aims at `leaves` leaves."""
+    fixes = halves.before
+    used = [] if layout == "q" else list(regions)
+    counts = CellCounts.from_positions(halves.space, used, fixes.xs, fixes.ys, depth=depth)
+    capacity = max(1, 2 * len(fixes.xs) // leaves)
+    return Plan.build(halves.space, used, counts, layout=layout, capacity=capacity)  # type: ignore[arg-type]
+
+
+def judge_plan(
+    halves: Halves, plan: Plan, thresholds_mps: Sequence[float] = (), *, events: int = 500
+) -> RecordedRow:
+    """Count handovers on the second part, and messages for events at positions of people."""
+    fixes = halves.after
+    flows = movement_flows(fixes.users, plan.leaf_numbers_at(fixes.xs, fixes.ys))
+    handovers = sum(flows.values())
+    passed = np.diff(fixes.seconds)
+    same = (fixes.users[1:] == fixes.users[:-1]) & (passed > 0) & (passed < 600)
+    hours = float(passed[same].sum()) / 3600
+    router = LeafRouter(plan)
+    random = np.random.default_rng(1)
+    inside = plan.leaf_numbers_at(fixes.xs, fixes.ys) >= 0
+    chosen = random.choice(np.flatnonzero(inside), events)
+    start = router.from_r if plan.layout == "r" else router.from_q
+    sent = [start((float(fixes.xs[i]), float(fixes.ys[i]))).messages for i in chosen]
+    return RecordedRow(
+        halves.name, plan.layout, tuple(thresholds_mps), plan.r_count, len(plan.leaves),
+        handovers, handovers / hours if hours else 0.0, float(np.mean(sent)),
+    )  # fmt: skip
+
+
+def compare_layouts(halves: Halves, threshold_mps: float) -> list[RecordedRow]:
+    """Judge Q, Q+R and R (packed) on a record."""
+    regions = found_regions(halves, [threshold_mps])
+    return [
+        judge_plan(halves, plan_of(halves, layout, regions), [threshold_mps])
+        for layout in ("q", "qr", "r")
+    ]
+
+
+def compare_classes(halves: Halves, slow_mps: float, middling_mps: float) -> list[RecordedRow]:
+    """Judge Q+R with two classes (cut low, cut high) and with three."""
+    choices = ([slow_mps], [middling_mps], [slow_mps, middling_mps])
+    return [
+        judge_plan(halves, plan_of(halves, "qr", found_regions(halves, chosen)), chosen)
+        for chosen in choices
+    ]
+
+
+def compare_assignments(halves: Halves, plan: Plan, brokers: Sequence[int]) -> list[AssignmentRow]:
+    """Assign a plan's leaves to few brokers by the first part; judge by the second."""
+    before, after = halves.before, halves.after
+    known = plan.leaf_numbers_at(before.xs, before.ys)
+    flows = movement_flows(before.users, known)
+    loads = np.bincount(known[known >= 0], minlength=len(plan.leaves)).tolist()
+    future = movement_flows(after.users, plan.leaf_numbers_at(after.xs, after.ys))
+    rows = []
+    for count in brokers:
+        naive = naive_assignment(plan, flows, count, loads)
+        ours = assign_leaves(plan, flows, count, loads)
+        shares = [
+            sum(n for (a, b), n in future.items() if chosen[a] != chosen[b]) / sum(future.values())
+            for chosen in (naive.brokers, ours.brokers)
+        ]
+        rows.append(
+            AssignmentRow(
+                halves.name, len(plan.leaves), count, shares[0], naive.imbalance, shares[1],
+                ours.imbalance,
+            )
+        )  # fmt: skip
+    return rows

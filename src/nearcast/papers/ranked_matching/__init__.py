@@ -1,0 +1,1 @@
+"""Paper 1: ranked matching with an interval skip list. Start with `experiment.py`."""

@@ -1,0 +1,180 @@
+"""Paper 1, ranked search: adapter of `experiment.py` to `papers/form.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from nearcast.papers.form import (
+    Claim,
+    Figure,
+    Point,
+    ReportTable,
+    Row,
+    drawn,
+    interval,
+    of_kind,
+    seeds_of,
+    varied,
+)
+from nearcast.papers.ranked_matching import experiment
+
+ABOUT = 1.1
+"""The claim's "about" k markers plus the path: at most a tenth more."""
+
+HOWEVER_MANY = 2.0
+"""The claim's "however many match": with the most matches at most twice as many are touched."""
+
+
+def points(*, quick: bool) -> list[Point]:
+    """Return searches over numbers of matches, and queries over workloads."""
+    seeds = (1, 2, 3) if quick else tuple(range(1, 9))
+    count = 50_000 if quick else 100_000
+    matches = (20, 100, 1000, 10_000) if quick else (20, 100, 1000, 10_000, 30_000)
+    found = [
+        Point(1, "touching", seed, {"intervals": count, "matches": m, "k": 10, "queries": 100}, 2.0)
+        for seed in seeds
+        for m in matches
+    ]
+    sizes = (30, 300, 3000)
+    queries = 1500 if quick else 3000
+    return found + [
+        Point(1, "errors", seed, {"workload": w, "intervals": n, "k": 5, "queries": queries})
+        for seed in seeds
+        for w in experiment.WORKLOADS
+        for n in sizes
+    ]
+
+
+def run(point: Point) -> list[Row]:
+    """Search one list, or compare its results with a scan."""
+    if point.kind == "touching":
+        return experiment.touching_rows(seed=point.seed, **point.parameters)
+    return experiment.error_rows(seed=point.seed, **point.parameters)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Judge both claims, for the paper's walk and for the exact merge."""
+    touching, errors = of_kind(rows, "touching"), of_kind(rows, "errors")
+    return [
+        *(_touching(touching, method) for method in experiment.METHODS),
+        *(_order(errors, method) for method in experiment.METHODS),
+    ]
+
+
+def _touching(rows: list[Row], method: str) -> Claim:
+    few, many = (pick(row["matches"] for row in rows) for pick in (min, max))
+    of = {(row["matches"], row["seed"]): row for row in rows}
+    growth = [
+        of[many, seed][f"touched_{method}"] / of[few, seed][f"touched_{method}"]
+        for seed in seeds_of(rows)
+    ]
+    bound = [row[f"touched_{method}"] / (row["k"] + row[f"path_{method}"]) for row in rows]
+    at = {m: [row for row in rows if row["matches"] == m] for m in (few, many)}
+    low, high = (fmean(row[f"touched_{method}"] for row in at[m]) for m in (few, many))
+    path = fmean(row[f"path_{method}"] for row in at[many])
+    return Claim(
+        "C1.1",
+        experiment.METHODS[method],
+        "the ranked search touches about k markers plus the search path, however many match",
+        f"k = {rows[0]['k']}: {low:.1f} markers touched where {few:,} match, {high:.1f} where "
+        f"{many:,} match ({path:.1f} marked edges on the path)",
+        f"markers touched, {many:,} matches : {few:,} matches",
+        *interval(growth),
+        max(bound) <= ABOUT and fmean(growth) <= HOWEVER_MANY,
+        seeds_of(rows),
+        varied(rows, ("intervals", "matches", "k")),
+        ours=method == "exact",
+    )
+
+
+def _order(rows: list[Row], method: str) -> Claim:
+    asked = sum(row["asked"] for row in rows)
+    shares = {what: _share(rows, f"wrong_{what}_{method}") for what in ("order", "set")}
+    per_seed = [
+        _share([row for row in rows if row["seed"] == seed], f"wrong_order_{method}")
+        for seed in seeds_of(rows)
+    ]
+    return Claim(
+        "C1.2",
+        experiment.METHODS[method],
+        "results come back in order of accuracy",
+        f"of {asked:,} queries {shares['order']:.1%} came back in a wrong order; the set of the "
+        f"best {rows[0]['k']} was wrong in {shares['set']:.1%}",
+        "share of queries in a wrong order",
+        *interval(per_seed),
+        asked > 0 and not any(row[f"wrong_order_{method}"] for row in rows),
+        seeds_of(rows),
+        varied(rows, ("workload", "intervals", "k")),
+        ours=method == "exact",
+    )
+
+
+def _share(rows: Sequence[Row], column: str) -> float:
+    """Return the share over all queries of these rows."""
+    asked = sum(int(row["asked"]) for row in rows)
+    wrong = sum(float(row[column]) * int(row["asked"]) for row in rows)
+    return wrong / max(1, asked)
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    """Draw the touched markers, the processor time, and how often the paper's walk is wrong."""
+    caption = (
+        "Left: markers touched. Middle: processor time of a query, beside collecting all matches "
+        "and sorting them at the end (the paper's first way). Right: how often the set of the best "
+        "five is not the true one, by a scan of all intervals."
+    )
+    return [drawn("paper-1", caption, lambda path: _draw(rows, path))]
+
+
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(11, 4.4), layout="constrained")
+    FigureCanvasAgg(picture)
+    touched, times, wrong = picture.subplots(1, 3)
+    some, ways = of_kind(rows, "touching"), experiment.METHODS
+    experiment.draw_touching(
+        touched, some, {f"touched_{m}": name for m, name in ways.items()}, "markers touched"
+    )
+    touched.set(yscale="linear", ylim=(0, None))
+    names = {f"{m}_us": name for m, name in ways.items()} | {"sorting_us": "sort at the end"}
+    experiment.draw_touching(times, some, names, "µs of processor time per query")
+    errors = of_kind(rows, "errors")
+    for workload in experiment.WORKLOADS:
+        mine = [row for row in errors if row["workload"] == workload]
+        sizes = sorted({row["intervals"] for row in mine if row["asked"]})
+        at = [[row for row in mine if row["intervals"] == n] for n in sizes]
+        shares = [100 * _share(each, "wrong_set_paper") for each in at]
+        wrong.plot(sizes, shares, marker="o", label=workload)
+    exact = [100 * _share(errors, "wrong_set_exact")] * 2
+    wrong.plot((30, 3000), exact, "k--", label="exact merge, all three")
+    wrong.set(
+        xscale="log",
+        xlabel="intervals",
+        ylabel="% of queries with a wrong best five",
+        title="the paper's walk",
+    )
+    wrong.set_ylim(-3, 103)
+    wrong.legend(fontsize=8, loc=(0.32, 0.1))
+    wrong.grid(alpha=0.3)
+    picture.savefig(path)
+
+
+def tables(rows: Sequence[Row]) -> list[ReportTable]:
+    """Return the cost of exactness beside the paper's walk and beside sorting all matches."""
+    some = of_kind(rows, "touching")
+    lines = []
+    for matches in sorted({row["matches"] for row in some}):
+        at = [row for row in some if row["matches"] == matches]
+        columns = ("touched_paper", "touched_exact", "paper_us", "exact_us", "sorting_us")
+        cells = [f"{fmean(row[column] for row in at):.1f}" for column in columns]
+        lines.append((f"{matches:,}", *cells))
+    headings = (
+        "match", "markers, the paper's walk", "markers, exact merge", "µs, the paper's walk",
+        "µs, exact merge", "µs, sort at the end",
+    )  # fmt: skip
+    caption = "What a query for the best ten touches and takes (processor time, mean of seeds)."
+    return [ReportTable(caption, headings, tuple(lines))]

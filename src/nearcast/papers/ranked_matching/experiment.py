@@ -1,0 +1,164 @@
+"""Paper 1: how many markers a ranked search touches, and how often the paper's walk is right.
+
+The paper has no measurements, so the settings are ours:
+
+    touching   uniform intervals, so wide that a value has about `matches` of them; all of them in
+               the interval skip list, none in the runs beside it (see decision 0021)
+    errors     `uniform`: intervals anywhere, of any width up to the whole range (the case in which
+               thirty intervals are enough for the walk to err); `paper 3, σ = …`: one attribute of
+               paper 3's subscriptions and events
+    oracle     a scan of all intervals, sorted by width and then age
+    time       processor time; the three methods alternate, the least of `ROUNDS` counts
+
+`touching_rows` and `error_rows` are deterministic except for the times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearcast.index import IntervalSkipList
+from nearcast.model.errors import UnknownNameError
+from nearcast.papers.content_overlay.experiment import SHARES, SIZES
+
+Row = dict[str, Any]
+Floats = NDArray[np.float64]
+
+SPAN: Final = 2**30
+"""Ends are whole numbers below this, so that widths are exact."""
+
+ROUNDS: Final = 5
+WORKLOADS: Final = ("uniform", "paper 3, σ = 100", "paper 3, σ = 300")
+METHODS: Final = {"paper": "the paper's walk", "exact": "exact merge"}
+
+
+def top_by_scan(lows: Floats, highs: Floats, value: float, k: int) -> list[int]:
+    """Return the k narrowest intervals that contain a value; on a tie the older comes first.
+
+    >>> top_by_scan(np.array([0.0, 4.0, 3.0]), np.array([9.0, 8.0, 9.0]), 5.0, 2)
+    [1, 2]
+    """
+    found = np.flatnonzero((lows <= value) & (value <= highs))
+    order = np.lexsort((found, (highs - lows)[found]))
+    return [int(key) for key in found[order[:k]]]
+
+
+def _listed(lows: Floats, highs: Floats, seed: int) -> IntervalSkipList:
+    """Return an index with every interval in the skip list itself, which the claim is about."""
+    count = len(lows)
+    return IntervalSkipList.from_arrays(np.arange(count), lows, highs, seed=seed, _limit=count + 1)
+
+
+def _as_wide(count: int, matches: int, random: np.random.Generator) -> tuple[Floats, Floats]:
+    mean = SPAN * matches / count
+    lows = random.integers(-round(mean), SPAN, count)
+    highs = lows + random.integers(1, max(2, round(2 * mean)), count)
+    return lows.astype(np.float64), highs.astype(np.float64)
+
+
+# --- what is touched (C1.1) ---------------------------------------------------------------------
+
+
+def touching_rows(*, seed: int, intervals: int, matches: int, k: int, queries: int) -> list[Row]:
+    """Return touched markers and time per query of both walks, and the time of a full sort."""
+    random = np.random.default_rng([seed, intervals, matches])
+    lows, highs = _as_wide(intervals, matches, random)
+    index, widths = _listed(lows, highs, seed), highs - lows
+    values = random.integers(0, SPAN, queries).astype(np.float64).tolist()
+    row: Row = {"seed": seed, "intervals": intervals, "matches": matches, "k": k}
+    row["found"] = float(np.mean([len(index.stab(x)) for x in values]))
+    for method in METHODS:
+        touched = [_touched(index, x, k, method) for x in values]
+        row[f"touched_{method}"] = float(np.mean([markers for markers, _ in touched]))
+        row[f"path_{method}"] = float(np.mean([edges for _, edges in touched]))
+
+    def sort_at_the_end(x: float) -> object:
+        found = index.stab(x)
+        return found[np.lexsort((found, widths[found]))[:k]]
+
+    ways: dict[str, Callable[[float], object]] = {
+        "paper": lambda x: index.top(x, k, method="paper"),
+        "exact": lambda x: index.top(x, k),
+        "sorting": sort_at_the_end,
+    }
+    return [row | _times_us(ways, values)]
+
+
+def _touched(index: IntervalSkipList, value: float, k: int, method: str) -> tuple[int, int]:
+    if method == "paper":
+        index.top(value, k, method="paper")
+    else:
+        index.top(value, k)
+    return index.touched
+
+
+def _times_us(ways: dict[str, Callable[[float], object]], values: list[float]) -> Row:
+    """Return processor time per query; the methods alternate, so that all see the same machine."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            start = time.process_time()
+            for value in values:
+                way(value)
+            taken[name].append(time.process_time() - start)
+    return {f"{name}_us": 1e6 * min(each) / len(values) for name, each in taken.items()}
+
+
+# --- how often the walk errs (C1.2) -------------------------------------------------------------
+
+
+def error_rows(*, seed: int, workload: str, intervals: int, k: int, queries: int) -> list[Row]:
+    """Return the share of queries whose best k are wrong, as a set and in order, against a scan."""
+    random = np.random.default_rng([seed, intervals, 3])
+    lows, highs, values = _workload(workload, intervals, queries, random)
+    index = _listed(lows, highs, seed)
+    wrong = {(method, what): 0 for method in METHODS for what in ("set", "order")}
+    asked = matches = 0
+    for x in values.tolist():
+        count = int(((lows <= x) & (x <= highs)).sum())
+        if count <= k:
+            continue  # all matches are among the best k
+        asked, matches = asked + 1, matches + count
+        best = top_by_scan(lows, highs, x, k)
+        for method, got in (
+            ("paper", index.top(x, k, method="paper").tolist()),
+            ("exact", index.top(x, k).tolist()),
+        ):
+            wrong[method, "set"] += set(got) != set(best)
+            wrong[method, "order"] += got != best
+    row: Row = {"seed": seed, "workload": workload, "intervals": intervals, "k": k, "asked": asked}
+    row["found"] = matches / max(1, asked)
+    shares = {f"wrong_{what}_{method}": n / max(1, asked) for (method, what), n in wrong.items()}
+    return [row | shares]
+
+
+def _workload(
+    name: str, count: int, queries: int, random: np.random.Generator
+) -> tuple[Floats, Floats, Floats]:
+    if name == "uniform":
+        ends = np.sort(random.integers(0, SPAN, (count, 2)), axis=1).astype(np.float64)
+        return ends[:, 0], ends[:, 1], random.integers(0, SPAN, queries).astype(np.float64)
+    if name not in WORKLOADS:
+        raise UnknownNameError(repr(name), where="workload", expected=", ".join(WORKLOADS))
+    sigma = float(name.rsplit("=", maxsplit=1)[1])
+    sides = np.clip(random.normal(random.choice(SIZES, p=SHARES, size=count), 10.0), 0.0, 120.0)
+    centres = np.clip(random.normal(500.0, sigma, count), 0.0, 1000.0)
+    places = (centres - sides / 2, centres + sides / 2, random.normal(500.0, sigma, queries))
+    lows, highs, values = (np.round(np.clip(each, 0.0, 1000.0) * 2**16) for each in places)
+    return lows, highs, values
+
+
+def draw_touching(axes: Any, rows: Sequence[Row], names: dict[str, str], unit: str) -> None:
+    """Draw columns (by the names of their curves) against the number of matches, both log."""
+    places = sorted({row["matches"] for row in rows})
+    for (column, name), mark in zip(names.items(), "o^s", strict=False):
+        at = [[row[column] for row in rows if row["matches"] == m] for m in places]
+        axes.plot(places, [float(np.mean(each)) for each in at], marker=mark, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="intervals that match", ylabel=unit)
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)

@@ -1,0 +1,204 @@
+"""`audit`: finds in the event logs of all nodes every wrong delivery, and what stays unknown.
+
+| kind | a delivery that |
+|---|---|
+| lost | was due and neither happened nor was dropped with a reason |
+| doubled | happened more often than was due |
+| late | happened after the message's lifetime |
+| misordered | happened after that of an effect, or of a later message of the same publisher |
+| unasked | happened though no subscription asked for it |
+
+docs/audit.md has the definitions. A task judges one segment of one node (`segments.py`). Rows that
+concern several nodes are then joined (`cross_node_join.py`): messages sent and received, by topic
+and content (`hops.py`); events published near clients of other nodes (`places.py`); causal groups,
+by intervals of time (`causal.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from nearcast.eventlog import FAULTS, UNKNOWN
+from nearcast.model import MisuseError
+from nearcast.pipeline.audit.cross_node_join import meetings
+from nearcast.pipeline.audit.hops import Allowance
+from nearcast.pipeline.audit.logs import NodeFacts, Segment, find_segments, survey
+from nearcast.pipeline.audit.segments import FOUND, Case, as_faults, audit_segment
+from nearcast.pipeline.tables.transaction import drafts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from nearcast.pipeline.audit.conditions import Selecting
+
+KINDS = ("lost", "doubled", "late", "misordered", "unasked")
+_SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in FOUND.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The result of an audit.
+
+    `faults` counts by kind; `unknown` and `allowed` by reason. `unknown` also counts the sequence
+    numbers that are not in the log, by the reason that the log gives.
+    """
+
+    nodes: tuple[str, ...]
+    events: int
+    deliveries: int
+    dropped: int
+    faults: dict[str, int]
+    unknown: dict[str, int] = field(default_factory=dict)
+    allowed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is no fault; something may still be unknown."""
+        return not any(self.faults.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields as a dict for JSON."""
+        return asdict(self) | {"clean": self.is_clean}
+
+
+def audit(
+    spark: SparkSession,
+    logs: str | Sequence[str],
+    output: str,
+    *,
+    selecting: Selecting | None = None,
+    allowance: Allowance | None = None,
+) -> Audited:
+    """Write the tables `faults` and `unknown` under `output`; return the counts.
+
+    `logs` are the directories of the nodes' event logs. `selecting` has the spaces of conditions;
+    without it everything that depends on conditions ($where, $area, $near) is unknown. Raises
+    MisuseError for an empty log and FileFormatError for one of another version; then nothing is
+    written.
+    """
+    segments = find_segments([logs] if isinstance(logs, str) else list(logs))
+    nodes = survey_all(spark, segments)
+    if not any(facts.rows.get("events") for facts in nodes.values()):
+        raise MisuseError(
+            "there is no event in the log",
+            where=str(logs),
+            todo='Let a broker run with [log] events = "full"',
+        )
+    told = None if selecting is None else selecting.spaces
+    case = Case(tuple(segments), nodes, allowance or Allowance(), told, uuid.uuid4().hex)
+    found = judge(spark, case).persist()
+    try:
+        with drafts() as written:
+            written.write(_as_faults(found), f"{output}/faults", FAULTS)
+            written.write(_unknown(spark, found, nodes), f"{output}/unknown", UNKNOWN)
+        return _summary(found, nodes)
+    finally:
+        found.unpersist()
+
+
+def survey_all(spark: SparkSession, segments: Sequence[Segment]) -> dict[str, NodeFacts]:
+    """Return the facts of each node's log; one task and one row per node."""
+    of_node: dict[str, list[Segment]] = {}
+    for segment in segments:
+        of_node.setdefault(segment.node, []).append(segment)
+    names = sorted(of_node)
+
+    def look(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            rows = [(n, json.dumps(asdict(survey(of_node[n])))) for n in frame["node"]]
+            yield pd.DataFrame(rows, columns=["node", "facts"])
+
+    frame = spark.createDataFrame([(n,) for n in names], "node string").repartition(len(names))
+    told = frame.mapInPandas(look, "node string, facts string").collect()
+    return {row["node"]: _facts(json.loads(row["facts"])) for row in told}
+
+
+def _facts(told: dict[str, Any]) -> NodeFacts:
+    for name in ("starts", "doubts", "crashes"):
+        told[name] = tuple((first, second) for first, second in told[name])
+    return NodeFacts(**told)
+
+
+def judge(spark: SparkSession, case: Case) -> DataFrame:
+    """Return all faults, and rows of the kinds `unknown` and `allowed`; the columns are FOUND."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    count = len(case.segments)
+    numbers = spark.range(count).repartition(count)
+
+    def look(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            for number in frame["id"]:
+                yield audit_segment(case, case.segments[number])
+
+    told = numbers.mapInPandas(look, _SCHEMA)
+    if not (case.has_links or any(one.rows.get("causal") for one in case.nodes.values())):
+        return told
+    told = told.persist()
+    parts = told.where(F.col("what") == "fault")
+    for what, keys, find in meetings(case):
+        rows = told.where(F.col("what") == what).groupBy(*keys)
+        parts = parts.unionAll(rows.applyInPandas(_finding(find), _SCHEMA))
+    return parts
+
+
+def _finding(
+    find: Callable[[pd.DataFrame], list[dict[str, Any]]],
+) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    def run(frame: pd.DataFrame) -> pd.DataFrame:
+        return as_faults(find(frame))
+
+    return run
+
+
+def _as_faults(found: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    faults = found.where(F.col("kind").isin(list(KINDS)))
+    return faults.withColumn("t", F.timestamp_millis("ms"))
+
+
+def _unknown(spark: SparkSession, found: DataFrame, nodes: Mapping[str, NodeFacts]) -> DataFrame:
+    """Return the unknown verdicts and the missing sequence numbers, counted by node and reason."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    verdicts = found.where(F.col("kind") == "unknown").groupBy("node", "why").agg(
+        F.count("*").alias("count"), F.min("sequence").alias("first"),
+        F.max("sequence").alias("last"),
+    )  # fmt: skip
+    gaps = [
+        (node, f"not in the log: {why}", count, None, None)
+        for node, facts in nodes.items()
+        for why, count in facts.gaps.items()
+    ]
+    schema = "node string, why string, count bigint, first bigint, last bigint"
+    return verdicts.unionAll(spark.createDataFrame(gaps, schema))
+
+
+def _summary(found: DataFrame, nodes: Mapping[str, NodeFacts]) -> Audited:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    faults = dict.fromkeys(KINDS, 0)
+    others: dict[str, dict[str, int]] = {"unknown": {}, "allowed": {}}
+    label = F.when(F.col("kind").isin(list(KINDS)), F.lit("")).otherwise(F.col("why"))
+    for row in found.groupBy("kind", label.alias("label")).count().collect():
+        if row["kind"] in faults:
+            faults[row["kind"]] += row["count"]
+        else:
+            others[row["kind"]][row["label"]] = row["count"]
+    for facts in nodes.values():
+        for why, count in facts.gaps.items():
+            name = f"not in the log: {why}"
+            others["unknown"][name] = others["unknown"].get(name, 0) + count
+    events, deliveries, dropped = (
+        sum(one.rows.get(name, 0) for one in nodes.values())
+        for name in ("events", "deliveries", "drops")
+    )
+    names = tuple(sorted(nodes))
+    return Audited(names, events, deliveries, dropped, faults, others["unknown"], others["allowed"])

@@ -1,0 +1,1 @@
+"""The batch jobs, one module each; `run.py` runs them in order."""

@@ -1,0 +1,188 @@
+"""`ingest --space`: reads event files or an event log into a clean table of a space's events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nearcast.eventlog import REJECTED_ROWS, events_schema
+from nearcast.model import MisuseError, Space
+from nearcast.pipeline.jobs.ingest import Ingested, instant_column
+from nearcast.pipeline.jobs.match import EVENT_KEY, why_not
+from nearcast.pipeline.sources.event_logs import SEQUENCE_BITS
+from nearcast.pipeline.tables.transaction import drafts
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_TOLD = ("t", "publisher", "topic")  # kept beside the attributes, if the input has them
+_INNER = ("reason", "raw")
+
+
+def ingest_events(source: DataFrame, output: str, space: Space, timezone: str = "UTC") -> Ingested:
+    """Write the tables `events` and `rejected` under `output`.
+
+    If no row is good, nothing is written: that is a mistake in the call, not a clean table.
+    """
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as F  # noqa: N812
+
+    judged = judge_events(source, space, timezone).persist(StorageLevel.DISK_ONLY)
+    try:
+        counts = {row["reason"]: row["count"] for row in judged.groupBy("reason").count().collect()}
+        kept = counts.pop(None, 0)
+        if not kept:
+            raise _nothing_good(counts)
+        good = judged.where(F.col("reason").isNull())
+        bad = judged.where(F.col("reason").isNotNull())
+        with drafts() as written:
+            written.write(good, f"{output}/events", events_schema(space))
+            written.write(bad, f"{output}/rejected", REJECTED_ROWS)
+    finally:
+        judged.unpersist()
+    return Ingested(kept, counts)
+
+
+def judge_events(source: DataFrame, space: Space, timezone: str = "UTC") -> DataFrame:
+    """Return every row, typed, with the `reason` for dropping it, if any, and the row as `raw`.
+
+    Of several events with one id the first by time and values is kept. Deterministic under any
+    partitioning of `source`. One shuffle, by event.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    parsed = parse_events(source, space, timezone)
+    order = [F.col(f"`{name}`") for name in parsed.columns if name != EVENT_KEY]
+    place = F.row_number().over(
+        Window.partitionBy(EVENT_KEY).orderBy(F.col("reason").isNotNull(), *order)
+    )
+    again = F.col("reason").isNull() & (F.col("_place") > 1)
+    ranked = parsed.withColumn("_place", place)
+    told = F.when(again, F.lit("duplicate")).otherwise(F.col("reason"))
+    return ranked.withColumn("reason", told).drop("_place")
+
+
+def parse_events(source: DataFrame, space: Space, timezone: str) -> DataFrame:
+    """Return each row with typed columns, and the `reason` why it cannot be matched, if any."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    _check_names(space)
+    if EVENT_KEY not in source.columns:
+        raise MisuseError(
+            f"no column '{EVENT_KEY}'",
+            expected=f"one of its columns: {', '.join(source.columns)}",
+            todo=f"Say which is which: --columns {EVENT_KEY}=NAME",
+        )
+    kinds = dict(source.dtypes)
+    event_id = F.expr(f"try_cast(`{EVENT_KEY}` AS bigint)")
+    columns: dict[str, Column] = {EVENT_KEY: event_id}
+    instant = instant_column("t", kinds["t"], timezone) if "t" in kinds else _nothing("timestamp")
+    columns["t"] = instant
+    for name in _TOLD[1:]:
+        columns[name] = F.col(name).cast("string") if name in kinds else _nothing("string")
+    reason = (
+        F.when(F.col(EVENT_KEY).isNull(), "no event_id")
+        .when(event_id.isNull(), "event_id is no whole number")
+        .when(_is_there("_problem", kinds), F.col("_problem") if "_problem" in kinds else None)
+    )
+    for attribute in space.attributes:
+        name = attribute.name
+        if name not in kinds:
+            columns[name] = _nothing("string" if attribute.is_category else "double")
+        elif attribute.is_category:
+            columns[name] = F.col(f"`{name}`").cast("string")
+        else:
+            columns[name] = F.expr(f"try_cast(`{name}` AS double)")
+            reason = reason.when(
+                F.col(f"`{name}`").isNotNull() & columns[name].isNull(), f"{name}: no number"
+            )
+    if "t" in kinds:
+        reason = reason.when(F.col("t").isNotNull() & instant.isNull(), "time not understood")
+    raw = F.to_json(F.struct(*(_as_text(name, kind) for name, kind in kinds.items())))
+    typed = source.select(
+        reason.alias("_early"), raw.alias("raw"), *(c.alias(n) for n, c in columns.items())
+    )
+    late = why_not(space, list(kinds))
+    return typed.withColumn("reason", F.coalesce("_early", late)).drop("_early")
+
+
+def events_of_log(log: DataFrame, space: Space, nodes: Mapping[str, int]) -> DataFrame:
+    """Return a space's events from the table `events` of a log, with a column per attribute.
+
+    The id of an event is its node's number and, in the lower bits, its sequence number. `_problem`
+    says that a payload is no JSON object with values of the right types. No shuffle.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    numbers = F.create_map(*(F.lit(each) for pair in nodes.items() for each in pair))
+    fields = ", ".join(
+        f"`{a.name}` {'string' if a.is_category else 'double'}" for a in space.attributes
+    )
+    text = F.col("payload").cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    parsed = F.from_json(text, f"{fields}, _corrupt string", options)
+    mine = log.where(F.col("topic").rlike(topic_pattern(space.topic_filter)))
+    opened = mine.withColumn("_values", parsed)
+    problem = F.when(
+        F.col("_values").isNull() | F.col("_values._corrupt").isNotNull(),
+        "the payload is no JSON object with values of the right kinds",
+    )
+    number = F.element_at(numbers, F.col("node")).cast("bigint")
+    return opened.select(
+        F.shiftleft(number, SEQUENCE_BITS).bitwiseOR(F.col("sequence")).alias(EVENT_KEY),
+        *_TOLD,
+        *(F.col(f"_values.`{a.name}`").alias(a.name) for a in space.attributes),
+        text.alias("payload"),
+        problem.alias("_problem"),
+    )
+
+
+def topic_pattern(topic_filter: str) -> str:
+    r"""Return the regular expression of the topics that match a filter.
+
+    >>> topic_pattern("shops/+/#")
+    '^\\Qshops\\E/[^/]*(/.*)?$'
+    """
+    levels = topic_filter.split("/")
+    texts = ["[^/]*" if level == "+" else rf"\Q{level}\E" for level in levels if level != "#"]
+    start = "(?!\\$)" if levels[0] in {"+", "#"} else ""
+    end = "(/.*)?" if levels[-1] == "#" and texts else ".*" if levels[-1] == "#" else ""
+    return f"^{start}{'/'.join(texts)}{end}$"
+
+
+def _check_names(space: Space) -> None:
+    for attribute in space.attributes:
+        if attribute.name in {EVENT_KEY, *_TOLD, *_INNER}:
+            raise MisuseError(
+                f"an attribute named '{attribute.name}'",
+                where=f"space {space.name}",
+                expected=f"another name: a table of events has {EVENT_KEY}, {', '.join(_TOLD)}",
+            )
+
+
+def _nothing(kind: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.lit(None).cast(kind)
+
+
+def _is_there(name: str, kinds: Mapping[str, str]) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.col(name).isNotNull() if name in kinds else F.lit(False)
+
+
+def _as_text(name: str, kind: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.col(f"`{name}`")
+    return (column.cast("string") if kind == "binary" else column).alias(name)
+
+
+def _nothing_good(counts: dict[str, int]) -> MisuseError:
+    if not counts:
+        return MisuseError("no rows: the input is empty", todo="Give another --input")
+    told = ", ".join(f"{count} rows: {reason}" for reason, count in sorted(counts.items()))
+    todo = "Look at the input, or say which column is which with --columns. Nothing was written"
+    return MisuseError(f"no row is good ({told})", todo=todo)

@@ -1,0 +1,211 @@
+"""`match`: events × subscriptions → deliveries, exact, optionally the k best per event.
+
+Where the subscription table fits a worker, the driver builds one index and all workers open the
+same files. Where it does not, events and subscriptions are joined by place
+(`partitioned_match.py`). `match_job.py` reads, checks, chooses one of the two and writes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nearcast.eventlog import DELIVERIES
+from nearcast.matching import MatcherView, open_matcher
+from nearcast.matching.ranking import Rank
+from nearcast.model import MISSING, Event, MisuseError, Space
+from nearcast.pipeline.session import is_local
+from nearcast.pipeline.tables.transaction import spark_schema
+from nearcast.pipeline.tables.worker_writes import Batches, gathered
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+EVENT_KEY = "event_id"
+# Extra columns; a space's attribute cannot have such a name.
+REASON = "why not"
+TOPIC = "its topic"
+_EVENTS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class MatchQuery:
+    """What to compute for each event: all matches, or the k best."""
+
+    space: str
+    topic: str
+    k: int | None = None
+    rank: Rank = "narrowest"
+
+
+def match_by_index(events: DataFrame, index: Path, question: MatchQuery) -> DataFrame:
+    """Return one row per delivery; the schema is DELIVERIES.
+
+    `index` is a saved matcher, in a directory that the workers can read or that `ship` sent to
+    them. Deterministic under any partitioning of `events`. No shuffle.
+    """
+    schema = spark_schema(DELIVERIES)
+    return events.mapInArrow(deliveries_from(index, question), schema)
+
+
+def ship(spark: SparkSession, index: Path) -> Path:
+    """Send a saved matcher to all workers; return the path under which they find it.
+
+    In local mode that is its own path. On a cluster it is sent as an archive, which Spark unpacks
+    once per worker; a relative path refers to such an archive.
+    """
+    if is_local(spark):
+        return index
+    name = f"nearcast-{secrets.token_hex(8)}"
+    archive = shutil.make_archive(str(index.parent / name), "tar", index.parent, index.name)
+    spark.sparkContext.addArchive(archive)
+    return Path(Path(archive).name) / index.name
+
+
+def deliveries_from(index: Path, question: MatchQuery) -> Callable[[Batches], Batches]:
+    """Return a worker function from batches of events to batches of deliveries."""
+    place = str(index)
+
+    def deliver(batches: Batches) -> Batches:
+        view = _opened(_found(place))
+        for batch in gathered(batches, _EVENTS_AT_ONCE):
+            yield deliveries(batch, view, question)
+
+    return deliver
+
+
+def _found(index: str) -> str:
+    from pyspark import SparkFiles
+
+    return index if Path(index).is_absolute() or "://" in index else SparkFiles.get(index)
+
+
+@lru_cache(maxsize=2)
+def _opened(index: str) -> MatcherView:
+    """Open an index once per worker process."""
+    return open_matcher(index)
+
+
+def deliveries(batch: pa.RecordBatch, view: MatcherView, question: MatchQuery) -> pa.RecordBatch:
+    """Return the deliveries of a batch's events; a column TOPIC gives each event its own topic.
+
+    Complexity: that of the matcher, once for each topic in the batch.
+    """
+    if TOPIC in batch.schema.names:
+        return _joined(
+            [
+                deliveries(part, view, replace(question, topic=topic))
+                for topic, part in _by_topic(batch)
+            ]
+        )
+    space = view.spaces[question.space]
+    points = points_of(batch, space)
+    ids = batch.column(EVENT_KEY).cast(pa.int64()).to_numpy()
+    boxed = np.isnan(points).any(axis=1)  # a missing value that means any value
+    if boxed.any():
+        parts = [
+            _boxed(ids, points, boxed, view, question),
+            _plain(ids, points, ~boxed, view, question),
+        ]
+        return _joined(parts)
+    return _plain(ids, points, np.ones(len(ids), np.bool_), view, question)
+
+
+def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    topics = batch.column(TOPIC)
+    for topic in topics.unique().to_pylist():
+        yield topic, batch.filter(pc.equal(topics, topic)).drop_columns([TOPIC])
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(parts) if parts else _rows(*(np.empty(0, np.int64),) * 3)
+
+
+def _plain(
+    ids: np.ndarray, points: np.ndarray, chosen: np.ndarray, view: MatcherView, question: MatchQuery
+) -> pa.RecordBatch:
+    ids, points = ids[chosen], points[chosen]
+    if question.k is None:
+        offsets, keys = view.match_points(question.space, question.topic, points)
+        return _rows(np.repeat(ids, np.diff(offsets)), keys, np.zeros(len(keys), np.int32))
+    best = view.top_points(question.space, question.topic, points, question.k, question.rank)
+    at, rank = np.nonzero(best >= 0)
+    return _rows(ids[at], best[at, rank], rank.astype(np.int32) + 1)
+
+
+def _boxed(
+    ids: np.ndarray, points: np.ndarray, chosen: np.ndarray, view: MatcherView, question: MatchQuery
+) -> pa.RecordBatch:
+    """Match, one by one, events whose missing values mean any value."""
+    space = view.spaces[question.space]
+    rows: list[tuple[int, int, int]] = []
+    for at in np.flatnonzero(chosen).tolist():
+        values = tuple(None if np.isnan(v) else v for v in points[at].tolist())
+        event = Event(question.topic, space, values)
+        if question.k is None:
+            rows += [(ids[at], key, 0) for key in view.match(event)]
+        else:
+            best = view.top(event, question.k, question.rank)
+            rows += [(ids[at], match.key, rank) for rank, match in enumerate(best, start=1)]
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return _rows(*(np.array(column, np.int64) for column in columns))
+
+
+def _rows(ids: np.ndarray, keys: np.ndarray, ranks: np.ndarray) -> pa.RecordBatch:
+    arrays = [
+        pa.array(ids, pa.int64()),
+        pa.array(keys, pa.int64()),
+        pa.array(ranks.astype(np.int32)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=DELIVERIES)
+
+
+def points_of(batch: pa.RecordBatch, space: Space) -> np.ndarray:
+    """Return the coordinates; a missing value is MISSING, or NaN where it means any value."""
+    missing = MISSING if space.missing == "none" else np.nan
+    points = np.empty((batch.num_rows, space.dimensions))
+    for place, attribute in enumerate(space.attributes):
+        if attribute.name not in batch.schema.names:
+            points[:, place] = missing
+            continue
+        column = batch.column(attribute.name)
+        if attribute.is_category:
+            column = pc.index_in(column, pa.array(attribute.categories))
+        points[:, place] = pc.fill_null(column.cast(pa.float64()), missing)
+    return points
+
+
+def why_not(space: Space, present: list[str]) -> Column:
+    """Return a column with the reason why an event cannot be matched, or null."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    reason = F.lit(None).cast("string")
+    for attribute in reversed(space.attributes):
+        name = attribute.name
+        required = name in (space.required or ())
+        if name not in present:
+            if required:
+                raise MisuseError(
+                    f"no column '{name}'", where="events", expected="it, as it is required"
+                )
+            continue
+        column = F.col(f"`{name}`")
+        if attribute.is_category:
+            is_bad = ~column.isin(list(attribute.categories))
+            told = f"{name}: none of {attribute.range_text}"
+        else:
+            is_bad = F.isnan(column) | (column < attribute.low) | (column > attribute.high)
+            told = f"{name}: outside {attribute.range_text}"
+        reason = F.when(is_bad, F.lit(told)).otherwise(reason)
+        if required:
+            reason = F.when(column.isNull(), F.lit(f"{name}: missing")).otherwise(reason)
+    return reason

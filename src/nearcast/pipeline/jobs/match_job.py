@@ -1,0 +1,93 @@
+"""The `match` job around `match.py`: checks columns, chooses index or partitioned join, writes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nearcast.eventlog import DELIVERIES
+from nearcast.matching import save_matcher
+from nearcast.model import Space
+from nearcast.pipeline.jobs.match import (
+    EVENT_KEY,
+    REASON,
+    MatchQuery,
+    deliveries_from,
+    ship,
+    why_not,
+)
+from nearcast.pipeline.jobs.partitioned_match import choose_cells, match_by_place
+from nearcast.pipeline.sources.column_types import check_event_columns, check_subscription_columns
+from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of, subscription_columns
+from nearcast.pipeline.tables.transaction import drafts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FITS_A_WORKER = 5_000_000  # boxes; such an index takes a few hundred megabytes
+
+REJECTED_EVENTS = pa.schema(
+    [pa.field(EVENT_KEY, pa.int64()), pa.field("reason", pa.string(), nullable=False)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchResult:
+    """Counts of the job; `way` is "index" or "place"."""
+
+    deliveries: int
+    rejected: int
+    way: str
+
+
+def match_tables(
+    events: DataFrame,
+    subscriptions: DataFrame,
+    space: Space,
+    question: MatchQuery,
+    output: str,
+    *,
+    fits: int = FITS_A_WORKER,
+    tasks: int | None = None,
+) -> MatchResult:
+    """Match two tables; write the tables `deliveries` and `rejected_events` under `output`."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    check_event_columns(events, space, EVENT_KEY)
+    columns = subscription_columns(space, subscriptions.columns, "subscriptions")
+    wishes = subscriptions.select(*columns)
+    check_subscription_columns(wishes, KEY)
+    judged = events.withColumn(REASON, why_not(space, events.columns))
+    names = [a.name for a in space.attributes if a.name in events.columns]
+    good = judged.where(F.col(REASON).isNull()).select(EVENT_KEY, *names)
+    bad = judged.where(F.col(REASON).isNotNull()).select(EVENT_KEY, F.col(REASON).alias("reason"))
+    with tempfile.TemporaryDirectory(prefix="nearcast-index-") as folder, drafts() as written:
+        count = wishes.count()
+        if count <= fits:
+            view = matcher_of(wishes.orderBy(KEY).toArrow(), space)
+            save_matcher(view, Path(folder) / "matcher")
+            index = ship(events.sparkSession, Path(folder) / "matcher")
+            make, root = deliveries_from(index, question), f"{output}/deliveries"
+            delivered, way = written.write_by_workers(good, make, root, DELIVERIES), "index"
+        else:
+            nullable = _nullable(good, space, names)
+            cells = choose_cells(wishes, space, max(4, count // fits + 1) * 2, nullable)
+            found, way = match_by_place(good, wishes, space, cells, question, tasks=tasks), "place"
+            delivered = written.write(found, f"{output}/deliveries", DELIVERIES)
+        rejected = written.write(bad, f"{output}/rejected_events", REJECTED_EVENTS)
+    return MatchResult(delivered.rows, rejected.rows, way)
+
+
+def _nullable(events: DataFrame, space: Space, names: list[str]) -> set[str]:
+    """Return the attributes that some event lacks, if a missing value means any value."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if space.missing == "none":
+        return set()
+    absent = {attribute.name for attribute in space.attributes} - set(names)
+    row = events.agg(*(F.max(F.col(f"`{n}`").isNull()).alias(n) for n in names)).first()
+    return absent | {name for name in names if row is not None and row[name]}

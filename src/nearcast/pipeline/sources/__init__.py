@@ -1,0 +1,1 @@
+"""Input of jobs: files of users (`files.py`), event logs, subscription tables, and their checks."""

@@ -1,0 +1,225 @@
+"""Spark's Python data sources of live events: one over a spool, one over a cluster's JetStream.
+
+Both have whole numbers as offsets, and any range can be read again: the numbers of the spool
+(`spool.py`), or the sequence numbers of JetStream (`jetstream.py`).
+
+Spark's own Python processes also import this module; they ask for offsets and read ranges.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from nearcast.config.schema import SpaceSection
+from nearcast.model import FileFormatError
+from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch, read_feed
+from nearcast.pipeline.streaming.live_events import LiveMessage, LiveReader
+from nearcast.pipeline.streaming.spool import (
+    NUMBER,
+    drop_before,
+    pairs_of,
+    read_spool,
+    spool_end,
+    spool_start,
+)
+from nearcast.pipeline.tables.transaction import spark_schema
+
+MOST_A_BATCH = 200_000
+_MOST_A_PART = 50_000
+_FEWEST_A_PART = 2_000
+_NEXT = "next"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(InputPartition):
+    """A range of messages for one task: from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+class _LiveSource(DataSource):
+    """Base of both sources; options `space` (its section as JSON), `payload` and `parts`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        section = SpaceSection.model_validate_json(options["space"])
+        self.events = LiveReader(section, with_payload=options.get("payload") == "true")
+        self.parts = int(options.get("parts", "2"))
+
+    def schema(self) -> StructType:
+        """Return the columns."""
+        return spark_schema(self.events.schema)
+
+
+class SpoolSource(_LiveSource):
+    """Live events from a spool; the option `spool` is its folder."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "nearcast-spool"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """Return the reader."""
+        return SpoolReader(Path(self.options["spool"]), self.events, self.parts)
+
+
+class FeedSource(_LiveSource):
+    """Live events from a cluster's JetStream; the option `secret_feed` is its address as JSON."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "nearcast-feed"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """Return the reader."""
+        return FeedReader(
+            FeedAddress.from_text(self.options["secret_feed"]), self.events, self.parts
+        )
+
+
+class _NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader whose offsets are `{"next": n}`: the next message to read has the number n."""
+
+    def __init__(self, events: LiveReader, parts: int) -> None:
+        self._section_reader = events
+        self._parts = parts
+        self._until: int | None = None
+
+    @abstractmethod
+    def marks(self) -> tuple[int, int]:
+        """Return the number of the oldest message, and one more than that of the newest."""
+
+    @abstractmethod
+    def messages(self, start: int, end: int) -> Iterator[Iterator[LiveMessage]]:
+        """Yield the messages of a range, in portions."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """The source as readable text."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Return the offset of the oldest message."""
+        return {_NEXT: self.marks()[0]}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the largest number of messages per batch."""
+        return ReadMaxRows(MOST_A_BATCH)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Limit the query to the messages that exist now."""
+        self._until = self.marks()[1]
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Return the end of the next batch.
+
+        Raise FileFormatError if messages to read are missing.
+        """
+        oldest, end = self.marks()
+        first = start[_NEXT]
+        if end < first:
+            raise self._gone(f"{end} messages, fewer than the {first} that were read")
+        if oldest > first:
+            raise self._gone(f"messages from number {oldest} on, and {first} is the next")
+        if self._until is not None:
+            end = min(end, max(first, self._until))
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, first + limit.max_rows)
+        return {_NEXT: end}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Numbers]:
+        """Cut a range into parts of about the same size."""
+        first, behind = start[_NEXT], end[_NEXT]
+        count = behind - first
+        if not count:
+            return []
+        parts = max(min(self._parts, -(-count // _FEWEST_A_PART)), -(-count // _MOST_A_PART))
+        cuts = [first + count * place // parts for place in range(parts + 1)]
+        return [Numbers(cuts[place], cuts[place + 1]) for place in range(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a part; runs in a worker."""
+        assert isinstance(partition, Numbers)
+        for portion in self.messages(partition.start, partition.end):
+            yield self._section_reader.batch(portion)
+
+    def _gone(self, found: str) -> FileFormatError:
+        return FileFormatError(
+            found,
+            where=self.place,
+            expected="the messages that this checkpoint goes on with",
+            todo="Begin anew with an empty checkpoint.",
+        )
+
+
+class SpoolReader(_NumberedReader):
+    """Reads a spool, and removes committed messages."""
+
+    def __init__(self, folder: Path, events: LiveReader, parts: int) -> None:
+        super().__init__(events, parts)
+        self._folder = folder
+
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return str(self._folder)
+
+    def marks(self) -> tuple[int, int]:
+        """Return the numbers of the oldest message and behind the newest in the spool."""
+        return spool_start(self._folder), spool_end(self._folder)
+
+    def messages(self, start: int, end: int) -> Iterator[Iterator[LiveMessage]]:
+        """Yield the messages of a range that the collector has written."""
+        for batch in read_spool(self._folder, start, end):
+            yield _messages(batch)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Remove messages that no batch will read again."""
+        drop_before(self._folder, end[_NEXT])
+
+
+class FeedReader(_NumberedReader):
+    """Reads a JetStream stream, whose own limits remove old messages."""
+
+    def __init__(self, feed: FeedAddress, events: LiveReader, parts: int) -> None:
+        super().__init__(events, parts)
+        self._feed = feed
+        self._watch: FeedWatch | None = None  # only in the process that computes offsets
+
+    @property
+    def place(self) -> str:
+        """The address of the stream."""
+        return self._feed.place
+
+    def marks(self) -> tuple[int, int]:
+        """Return the numbers of the oldest message and behind the newest in the stream."""
+        if self._watch is None:
+            self._watch = FeedWatch(self._feed)
+        return self._watch.marks()
+
+    def messages(self, start: int, end: int) -> Iterator[Iterator[LiveMessage]]:
+        """Yield the messages of a range that the nodes have published."""
+        for portion in read_feed(self._feed, start, end):
+            yield iter(portion)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Do nothing: JetStream removes old messages itself."""
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[LiveMessage]:
+    names = (NUMBER, "t", "topic", "payload", "pairs")
+    columns: list[list[Any]] = [batch.column(name).to_pylist() for name in names]
+    for number, t_ms, topic, payload, pairs in zip(*columns, strict=True):
+        yield LiveMessage(number, t_ms, topic, payload, pairs_of(pairs))

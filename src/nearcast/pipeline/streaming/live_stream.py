@@ -1,0 +1,243 @@
+"""`stream` from a live source: a broker (`mqtt://…`), or the feed of a cluster (`nats://…`).
+
+    mqtt://host:port/shops/#  ──► collector ──► spool ─┐
+                                                       ├──► micro-batch n ──► output, as in `stream`
+    nats://host:port/network  ──────────────► feed ────┘
+
+Read next: `collector.py` (from the broker to the disk), `data_sources.py` (Spark's interface),
+`live_events.py` (from messages to events), `delivery.py` (deliveries back to a broker).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from nearcast.config.schema import NetworkSection, SpaceSection
+from nearcast.index.topic_filters import filters_overlap
+from nearcast.model import FileFormatError, MisuseError, NearcastError, Space
+from nearcast.mqtt import check_topic_filter
+from nearcast.pipeline.sources.log_subscriptions import wish_of
+from nearcast.pipeline.streaming.addresses import MQTT, NATS, LiveAddress, parse_address
+from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
+from nearcast.pipeline.streaming.delivery import deliver_batch
+from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
+from nearcast.pipeline.streaming.stream import Stream, match_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_QUIET_S = 1.0
+_LOOK_S = 0.1
+_TOO_SLOW = "Python worker failed to connect back"
+_MOST_ATTEMPTS = 5
+_LONGEST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The live source of a stream, and where its deliveries are published."""
+
+    source: LiveAddress
+    section: SpaceSection
+    network: NetworkSection
+    deliver: LiveAddress | None = None
+    spool_bytes: int = SPOOL_BYTES
+
+
+def live_of(source: str, section: SpaceSection, network: NetworkSection, deliver: str = "") -> Live:
+    """Parse the options; raise MisuseError for a combination that makes no sense."""
+    address = parse_address(source, "--source", (*MQTT, *NATS))
+    if address.is_mqtt:
+        topic_filter_of(address, section.to_space())
+    sink = parse_address(deliver, "--deliver", MQTT) if deliver else None
+    if sink is not None and (not sink.path or any(one in sink.path for one in "+#$")):
+        raise MisuseError(
+            repr(sink.path), where="--deliver", expected=f"{sink.place}/PREFIX, a topic"
+        )
+    return Live(address, section, network, sink)
+
+
+def topic_filter_of(address: LiveAddress, space: Space) -> str:
+    """Return the filter to subscribe to; raise MisuseError if it matches no topic of the space.
+
+    It is the path of the address, or else the filter of the space.
+    """
+    text = address.path or space.topic_filter
+    try:
+        bare = wish_of(text).topic_filter
+        check_topic_filter(bare)
+    except NearcastError as problem:
+        raise MisuseError(f"{text!r} ({problem})", where="--source", expected="topics") from None
+    if not filters_overlap(bare, space.topic_filter):
+        raise MisuseError(
+            f"the topics {text!r}",
+            where="--source",
+            expected=f"topics of the space {space.name}, which are {space.topic_filter!r}",
+        )
+    return text
+
+
+class LiveStream:
+    """A running stream: the query, and the collector if it needs one.
+
+    Its context manager ends both.
+
+    Spark gives the process that it asks for offsets ten seconds to start. On a busy machine that
+    may not be enough; then the query is started again from its checkpoint.
+    """
+
+    def __init__(self, begin: Callable[[], StreamingQuery], collector: Collector | None) -> None:
+        self.collector = collector
+        self._begin = begin
+        self._attempts = 1
+        self.query = begin()
+
+    def wait(self) -> None:
+        """Wait until the query ends; raise its error, or that of the collector."""
+        while not self.has_ended():
+            time.sleep(_LOOK_S)
+
+    def has_ended(self) -> bool:
+        """Return whether the query has ended; raise its error, or that of the collector."""
+        problem = None if self.collector is None else self.collector.problem
+        if problem is not None:
+            raise problem
+        if self.query.isActive:
+            return False
+        ended = self.query.exception()
+        if ended is None:
+            return True
+        if _TOO_SLOW not in str(ended) or self._attempts >= _MOST_ATTEMPTS:
+            raise ended
+        self._attempts += 1
+        self.query = self._begin()
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _problem: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.query.stop()
+        if self.collector is not None:
+            self.collector.stop()
+
+
+def start_live(
+    spark: SparkSession, stream: Stream, live: Live, *, once: bool = False, every_s: float = 0.2
+) -> LiveStream:
+    """Start the stream.
+
+    With `once` it matches what arrives until the source is quiet for a second.
+    """
+    if not live.source.is_mqtt:
+        options = {"secret_feed": _feed(stream, live).text}
+        return LiveStream(partial(_query, spark, stream, live, options, once, every_s), None)
+    folder = stream.checkpoint / "spool"
+    topics = topic_filter_of(live.source, stream.space)
+    collector = Collector(live.source, topics, folder, live.spool_bytes)
+    collector.start()
+    try:
+        if once:
+            collector.wait_until_quiet(_QUIET_S, _LONGEST_S)
+        options = {"spool": str(folder.absolute())}
+        begin = partial(_query, spark, stream, live, options, once, every_s)
+        return LiveStream(begin, collector)
+    except BaseException:
+        collector.stop()
+        raise
+
+
+def _query(
+    spark: SparkSession,
+    stream: Stream,
+    live: Live,
+    options: dict[str, str],
+    once: bool,
+    every_s: float,
+) -> StreamingQuery:
+    from nearcast.pipeline.streaming.data_sources import FeedSource, SpoolSource
+
+    for source in (SpoolSource, FeedSource):
+        spark.dataSource.register(source)
+    frame = (
+        spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
+        .option("space", live.section.model_dump_json())
+        .option("payload", "true" if live.deliver else "false")
+        .option("parts", str(spark.sparkContext.defaultParallelism))
+        .options(**options)
+        .load()
+    )
+    writer = (
+        frame.writeStream.queryName("nearcast-stream")
+        .option("checkpointLocation", str(stream.checkpoint / "spark"))
+        .foreachBatch(partial(_batch, stream, live.deliver))
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_s} seconds").start()
+
+
+def _batch(stream: Stream, sink: LiveAddress | None, events: DataFrame, batch: int) -> None:
+    """Match a batch, and publish its deliveries once it is complete."""
+    with _interrupted_briefly():
+        match_batch(stream, events, batch)
+        if sink is not None:
+            deliver_batch(stream, sink, events, batch)
+
+
+@contextmanager
+def _interrupted_briefly() -> Iterator[None]:
+    """Replace the error of a query that was stopped within a batch by a short one.
+
+    Spark searches the text of Python's error with a regular expression that recurses for every
+    character; a full stack trace overflows its stack.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        if "java.lang.InterruptedException" not in str(error):
+            raise
+        told = "py4j.protocol.Py4JJavaError: An error occurred while calling it: "
+        raise InterruptedError(f"{told}java.lang.InterruptedException") from None
+
+
+def _feed(stream: Stream, live: Live) -> FeedAddress:
+    """Return the feed; raise unless it exists and is the one that the checkpoint was begun with."""
+    feed = FeedAddress.of(live.source, live.network)
+    watch = FeedWatch(feed)
+    try:
+        found = watch.identity()
+    finally:
+        watch.close()
+    path = stream.checkpoint / "feed.json"
+    try:
+        known = str(json.loads(path.read_text(encoding="utf-8"))["feed"])
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"feed": found}), encoding="utf-8")
+        return feed
+    except (ValueError, KeyError, TypeError):
+        raise FileFormatError("it is damaged", where=str(path)) from None
+    if known != found:
+        raise MisuseError(
+            found,
+            where=str(path),
+            expected=f"{known}, with which this checkpoint was begun",
+            todo="Begin anew with another --checkpoint and --output.",
+        )
+    return feed

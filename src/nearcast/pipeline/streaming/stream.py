@@ -1,0 +1,300 @@
+"""`stream`: the `match` job as a query that never ends.
+
+    events/*.parquet ──► micro-batch n ──► output/deliveries/000000000n/
+    changes/*.parquet ─► index of the newest change file when batch n began, pinned in
+                         checkpoint/pins/n.json
+
+All events of a batch see the subscriptions of one version: all change files up to the pinned one,
+in the order of their names; or all segments of an event log that were finished. The pin is written
+before the batch is matched, so that a batch repeated after a crash sees the same version and writes
+the same rows to the same directory. Readers (`read_deliveries`) see complete batches only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nearcast.eventlog import DELIVERIES, LOG_TABLES
+from nearcast.matching import MatcherView, save_matcher
+from nearcast.model import FileFormatError, MisuseError, Space
+from nearcast.pipeline.jobs.ingest_events import events_of_log
+from nearcast.pipeline.jobs.match import (
+    EVENT_KEY,
+    REASON,
+    TOPIC,
+    MatchQuery,
+    deliveries_from,
+    why_not,
+)
+from nearcast.pipeline.jobs.match_job import REJECTED_EVENTS
+from nearcast.pipeline.sources.column_types import check_event_columns
+from nearcast.pipeline.sources.event_logs import is_event_log, node_numbers
+from nearcast.pipeline.sources.log_subscriptions import log_version, matcher_of_log
+from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of, subscription_columns
+from nearcast.pipeline.tables.transaction import spark_schema
+from nearcast.pipeline.tables.worker_writes import Batches, PartFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+OPERATION = "op"  # of a change: put or remove
+_DONE = "_SUCCESS"  # the marker file of Spark's own writers
+_WRITTEN = "table string, file string"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The input, the query and the output of a stream."""
+
+    events: Path
+    changes: Path
+    output: Path
+    checkpoint: Path
+    space: Space
+    question: MatchQuery
+    files_a_batch: int = 64
+
+
+def start(
+    spark: SparkSession, stream: Stream, *, once: bool = False, every_s: float = 0.2
+) -> StreamingQuery:
+    """Start the query; with `once` it ends when all present files have been matched."""
+    folder = _event_folder(stream.events)
+    # Otherwise Spark starts a job to list the files of every batch with more than 32 of them.
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", stream.files_a_batch)
+    frame = (
+        spark.readStream.schema(spark.read.parquet(str(check_event_files(stream)[0])).schema)
+        .option("maxFilesPerTrigger", stream.files_a_batch)
+        .option("pathGlobFilter", "*.parquet")  # a log's unfinished parts have other names
+        .parquet(str(folder))
+    )
+    writer = (
+        frame.writeStream.queryName("nearcast-stream")
+        .option("checkpointLocation", str(stream.checkpoint / "spark"))
+        .foreachBatch(partial(match_batch, stream))
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_s} seconds").start()
+
+
+def unfinished_batch(checkpoint: Path) -> int | None:
+    """Return the batch that was begun and not completed, if any.
+
+    A query whose thread dies of an error inside Java may end without an exception, but its
+    checkpoint shows the unfinished batch. Starting the stream again repeats that batch.
+    """
+
+    def newest(folder: str) -> int:
+        names = [path.name for path in (checkpoint / "spark" / folder).glob("*")]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    begun = newest("offsets")
+    return begun if begun > newest("commits") else None
+
+
+def _event_folder(events: Path) -> Path:
+    """Return the directory where event files appear: in an event log, its table `events`."""
+    return events / "events" if is_event_log(str(events)) else events
+
+
+def check_event_files(stream: Stream) -> list[Path]:
+    """Return the present event files; raise MisuseError if there is none yet."""
+    events = _event_folder(stream.events)
+    files = sorted(events.glob("*.parquet"))
+    if not files:
+        raise MisuseError(
+            "no event files yet",
+            where=str(events),
+            expected="one Parquet file at least, which shows the columns",
+        )
+    return files
+
+
+def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
+    """Match one micro-batch; repeating it writes the same rows to the same directory.
+
+    One Spark job: workers write deliveries and rejected events themselves. The marker of the
+    deliveries is written last, so a batch that has it is complete.
+    """
+    version = pinned(stream.checkpoint / "pins", batch, lambda: newest_change(stream.changes))
+    index = index_at(stream, version).absolute()
+    judged = _judged(stream, events)
+    folders = {
+        table: (stream.output / table / f"{batch:012d}").absolute()
+        for table in ("rejected", "deliveries")
+    }
+    for folder in folders.values():
+        clear(folder)
+    write = _writing_both(index, stream.question, {t: str(f) for t, f in folders.items()})
+    done = judged.mapInArrow(write, _WRITTEN).collect()  # one or two rows per task
+    for table, folder in folders.items():
+        complete(folder, {row["file"] for row in done if row["table"] == table})
+
+
+def clear(folder: Path) -> None:
+    """Remove the files of an earlier attempt at a batch, its marker first."""
+    (folder / _DONE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def complete(folder: Path, files: set[str]) -> None:
+    """Remove the files of tasks that failed or ran twice, and mark the directory as complete."""
+    for stray in folder.iterdir():
+        if stray.name not in files:
+            stray.unlink()
+    (folder / _DONE).touch()
+
+
+def _writing_both(
+    index: Path, question: MatchQuery, folders: dict[str, str]
+) -> Callable[[Batches], Batches]:
+    """Return a worker function that writes a task's deliveries and its rejected events."""
+    deliver = deliveries_from(index, question)
+
+    def write(batches: Batches) -> Batches:
+        with (
+            PartFile(folders["deliveries"], DELIVERIES) as found,
+            PartFile(folders["rejected"], REJECTED_EVENTS) as rejected,
+        ):
+            for batch in deliver(_without_rejected(batches, rejected)):
+                found.add(batch)
+        done = [(t, p) for t, p in (("deliveries", found), ("rejected", rejected)) if p.rows]
+        names = [part.name for _, part in done]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "table": pa.array([t for t, _ in done], pa.string()),
+                "file": pa.array(names, pa.string()),
+            }
+        )
+
+    return write
+
+
+def _without_rejected(batches: Batches, rejected: PartFile) -> Batches:
+    for batch in batches:
+        reasons = batch.column(REASON)
+        if reasons.null_count == len(batch):
+            yield batch
+            continue
+        bad = batch.filter(reasons.is_valid())
+        columns = [bad.column(EVENT_KEY).cast(pa.int64()), bad.column(REASON)]
+        rejected.add(pa.RecordBatch.from_arrays(columns, schema=REJECTED_EVENTS))
+        yield batch.filter(reasons.is_null())
+
+
+def _judged(stream: Stream, events: DataFrame) -> DataFrame:
+    """Return the events with the reason why they cannot be matched.
+
+    Payloads of a log are decoded.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if set(LOG_TABLES["events"].names) <= set(events.columns):
+        opened = events_of_log(events, stream.space, node_numbers(str(stream.events)))
+        reason = F.coalesce("_problem", why_not(stream.space, opened.columns))
+    else:
+        check_event_columns(events, stream.space, EVENT_KEY)
+        opened, reason = events, why_not(stream.space, events.columns)
+        if "_problem" in events.columns:  # a live source decodes payloads itself
+            reason = F.coalesce("_problem", reason)
+    kept = [EVENT_KEY, *(a.name for a in stream.space.attributes if a.name in opened.columns)]
+    columns = [F.col(f"`{name}`") for name in kept]
+    if "topic" in opened.columns and is_event_log(str(stream.changes)):
+        columns.append(F.col("topic").alias(TOPIC))  # the log's subscriptions have topic filters
+    return opened.select(reason.alias(REASON), *columns)
+
+
+def read_deliveries(spark: SparkSession, output: Path) -> DataFrame:
+    """Return the deliveries of all complete batches."""
+    done = sorted(str(mark.parent) for mark in (output / "deliveries").glob(f"*/{_DONE}"))
+    if not done:
+        return spark.createDataFrame([], spark_schema(DELIVERIES))
+    return spark.read.schema(spark_schema(DELIVERIES)).parquet(*done)
+
+
+def pinned(pins: Path, batch: int, choose: Callable[[], str]) -> str:
+    """Return the version that a batch sees; choose and record it the first time."""
+    path = pins / f"{batch}.json"
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["version"])
+    except FileNotFoundError:
+        version = choose()
+    except (ValueError, KeyError, TypeError):
+        raise FileFormatError("the pin is damaged", where=str(path)) from None
+    pins.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".new")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump({"version": version}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    return version
+
+
+def newest_change(changes: Path) -> str:
+    """Return the name of the last change file, or the version of an event log."""
+    if is_event_log(str(changes)):
+        return log_version(changes)
+    names = sorted(path.name for path in changes.glob("*.parquet"))
+    if not names:
+        raise MisuseError(
+            "no subscriptions", where=str(changes), expected="one Parquet file at least"
+        )
+    return names[-1]
+
+
+def index_at(stream: Stream, version: str) -> Path:
+    """Return the directory of the index for a version; build it if missing."""
+    folder = stream.checkpoint / "indexes"
+    index = folder / hashlib.sha256(version.encode()).hexdigest()[:16]
+    if (index / "manifest.json").exists():
+        return index
+    shutil.rmtree(index, ignore_errors=True)  # incomplete, after a crash
+    save_matcher(_matcher_at(stream, version), index)
+    for old in sorted(folder.iterdir(), key=_modified)[:-3]:  # workers may have these open
+        shutil.rmtree(old, ignore_errors=True)
+    return index
+
+
+def _modified(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _matcher_at(stream: Stream, version: str) -> MatcherView:
+    if is_event_log(str(stream.changes)):
+        return matcher_of_log(stream.changes, version, stream.space)
+    return matcher_of(subscriptions_at(stream.changes, version, stream.space), stream.space)
+
+
+def subscriptions_at(changes: Path, version: str, space: Space) -> pa.Table:
+    """Fold all change files up to a version: the last row about each subscription counts."""
+    files = sorted(path for path in changes.glob("*.parquet") if path.name <= version)
+    try:
+        table = pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise FileFormatError(
+            f"a change file cannot be read ({error})", where=str(changes)
+        ) from None
+    present = table.column_names
+    columns = subscription_columns(space, present, str(changes))
+    keys = table[KEY].to_numpy()
+    _, last = np.unique(keys[::-1], return_index=True)
+    table = table.take(pa.array(np.sort(len(keys) - 1 - last)))
+    if OPERATION in present:
+        table = table.filter(pa.compute.not_equal(table[OPERATION], "remove"))
+    return table.select(columns).sort_by(KEY)

@@ -1,0 +1,94 @@
+"""A node's entry in the member list."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import nearcast
+from nearcast.cluster.messages import SPEAKS
+from nearcast.config import Configuration
+from nearcast.server.cluster.nats_members import MemberRecord
+
+if TYPE_CHECKING:
+    from nearcast.server.cluster.runtime import ClusterRuntime
+    from nearcast.server.server import Server
+
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not opened
+
+
+def entry_of(server: Server) -> Callable[[ClusterRuntime], MemberRecord]:
+    """Return a function that makes a server's entry, with its current metrics."""
+    configuration, started_ms = server.configuration, server.clock.now_ms()
+    me, spaces = identity(configuration), describe_spaces(configuration)
+
+    def describe(network: ClusterRuntime) -> MemberRecord:
+        counts = network.mesh.counts
+        return MemberRecord(
+            configuration.node.name,
+            me,
+            addresses(server.ports),
+            SPEAKS,
+            nearcast.__version__,
+            started_ms,
+            spaces,
+            server.node.state.connected,
+            counts.frames_sent,
+            counts.frames_received,
+            counts.bytes_sent,
+            counts.refused,
+            network.link_states(),
+            counts.messages_sent,
+            network.mesh.handovers,
+            network.mesh.plans[0],
+            server.node.counters.unwanted,
+            network.doors.address,
+        )
+
+    return describe
+
+
+def describe_spaces(configuration: Configuration) -> str:
+    """Return a digest of the spaces: only nodes with the same ones can work together."""
+    spaces = sorted(
+        (one.model_dump(mode="json") for one in configuration.space), key=lambda one: one["name"]
+    )
+    text = json.dumps(spaces, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def identity(configuration: Configuration) -> str:
+    """Return the token that distinguishes this node from another one of the same name.
+
+    It is stored with the node's data, if any: a node that was killed finds its own entry in the
+    list after a restart, and may take it over.
+    """
+    if configuration.durability.mode == "off":
+        return secrets.token_hex(8)
+    path = configuration.node.data / "identity"
+    with contextlib.suppress(OSError):
+        known = path.read_text(encoding="utf-8").strip()
+        if known:
+            return known
+    fresh = secrets.token_hex(8)
+    path.write_text(fresh, encoding="utf-8")
+    return fresh
+
+
+def addresses(ports: Iterable[tuple[str, str, int]]) -> list[str]:
+    """Return the addresses for clients; a wildcard address becomes the machine's host name.
+
+    >>> addresses([("tcp", "10.0.0.7", 1883), ("http", "127.0.0.1", 9000)])
+    ['mqtt://10.0.0.7:1883']
+    """
+    schemes = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+    return [
+        f"{schemes[kind]}://{socket.gethostname() if host in _EVERYWHERE else host}:{port}"
+        for kind, host, port in ports
+        if kind in schemes
+    ]

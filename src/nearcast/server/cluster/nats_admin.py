@@ -1,0 +1,145 @@
+"""The command line's requests to a network: list nodes, make one leave, share plan and policies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+from nats.errors import Error as NatsError
+
+from nearcast.config import NetworkSection
+from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
+from nearcast.server.cluster.nats_connection import (
+    COMMAND_TIMEOUT_S,
+    NatsConnection,
+    close,
+    connect,
+)
+from nearcast.server.cluster.nats_members import (
+    LinkState,
+    MemberRecord,
+    Members,
+    list_members,
+    open_bucket,
+)
+from nearcast.server.cluster.nats_settings import PLAN, POLICIES, SharedSettings
+from nearcast.server.cluster.runtime import request_subject
+
+if TYPE_CHECKING:
+    from nearcast.cluster.plan_assignment import NamedPlan
+    from nearcast.locality import Plan
+
+
+@asynccontextmanager
+async def _connected(section: NetworkSection) -> AsyncGenerator[NatsConnection, None]:
+    client = await connect(section, "nearcast nodes", timeout_s=COMMAND_TIMEOUT_S)
+    try:
+        yield client
+    finally:
+        await close(client)
+
+
+async def look(section: NetworkSection) -> list[MemberRecord]:
+    """Return the entries of the listed nodes, without old problems of nodes that are gone.
+
+    A node that was refused may have been fixed meanwhile: its peers will report it again if not.
+    """
+    async with _connected(section) as client:
+        members = await list_members(client, section)
+    present = {one.name for one in members}
+    return [replace(one, links=_current(one.links, present)) for one in members]
+
+
+def _current(links: dict[str, LinkState], present: set[str]) -> dict[str, LinkState]:
+    return {
+        name: link if name in present else replace(link, problem="") for name, link in links.items()
+    }
+
+
+async def ask_to_leave(section: NetworkSection, name: str) -> None:
+    """Ask a node to hand over its undelivered messages, leave the network, and stop."""
+    async with _connected(section) as client:
+        await _find(client, section, name)
+        try:
+            await client.request(
+                request_subject(section.name, name), b"leave", timeout=client.timeout_s
+            )
+        except (NatsError, OSError):
+            raise EnvironmentProblem(
+                f"node {name} does not answer", where=f"network {section.name}"
+            ) from None
+
+
+async def forget_node(section: NetworkSection, name: str) -> None:
+    """Mark a node that will not return as left: all nodes drop what they keep for it."""
+    async with _connected(section) as client:
+        _check_away(await list_members(client, section), section.name, name)
+        nodes = await open_bucket(client, section, expires=True)
+        kept = await open_bucket(client, section, expires=False)
+        await Members(client, nodes, kept).mark_left(name, now_ms())
+
+
+def _check_away(members: list[MemberRecord], network: str, name: str) -> None:
+    """Raise an error unless the named node is disconnected and known to a listed node."""
+    where, present = f"network {network}", {one.name for one in members}
+    if name in present:
+        todo = f"Let it leave: nearcast nodes --leave {name}"
+        raise KeyInUseError(f"node {name} is there", where=where, todo=todo)
+    if not members:
+        todo = "Start one: it knows for whom something is kept."
+        raise KeyMissingError("no node that is there", where=where, todo=todo)
+    away = sorted({other for one in members for other in one.links} - present)
+    if name not in away:
+        expected = f"one that is away: {', '.join(away)}" if away else "one that is away; none is"
+        raise KeyMissingError(f"no node '{name}'", where=where, expected=expected)
+
+
+async def share_plan(section: NetworkSection, plan: Plan) -> NamedPlan:
+    """Share a plan with the listed nodes; assign its leaves evenly if it names no brokers."""
+    from nearcast.cluster.plan_assignment import NamedPlan
+    from nearcast.locality import assign_leaves
+
+    async with _connected(section) as client:
+        names = [one.name for one in await list_members(client, section)]
+        if not names:
+            raise KeyMissingError("no nodes", where=f"network {section.name}")
+        brokers = plan.brokers
+        if brokers is None or max(brokers) >= len(names):
+            loads = [leaf.load for leaf in plan.leaves]
+            plan = plan.with_brokers(assign_leaves(plan, {}, len(names), loads).brokers)
+        named = NamedPlan(plan, tuple(names))
+        kept = await open_bucket(client, section, expires=False)
+        await SharedSettings(client, kept).put(PLAN, named.to_bytes(), at_ms=now_ms())
+        return named
+
+
+async def share_policies(section: NetworkSection, text: str) -> int:
+    """Share the text of a policy file with all nodes; return its version.
+
+    An invalid text is a FileFormatError, and nothing changes.
+    """
+    from nearcast.retained import policies_from_text
+
+    policies_from_text(text, "policies")
+    async with _connected(section) as client:
+        kept = await open_bucket(client, section, expires=False)
+        head = await SharedSettings(client, kept).put(POLICIES, text.encode(), at_ms=now_ms())
+        return head.version
+
+
+def now_ms() -> int:
+    """Return the current time."""
+    return int(time.time() * 1000)
+
+
+async def _find(client: NatsConnection, section: NetworkSection, name: str) -> None:
+    known = [one.name for one in await list_members(client, section)]
+    if name not in known:
+        raise KeyMissingError(
+            f"no node '{name}'",
+            where=f"network {section.name}",
+            expected=f"one of {', '.join(known)}" if known else "",
+        )

@@ -1,0 +1,169 @@
+"""Values that all nodes of a network share: the plan, the policies. Versioned, any length.
+
+A value is split into pieces under their own keys, which are written first. The head names version,
+length and digest; it is written last, and only if no other writer has changed it meanwhile. So a
+reader sees either the old value or the new one, complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import AsyncGenerator
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError
+from nearcast.server.cluster.nats_connection import NatsConnection, store_answers
+
+PLAN, POLICIES = "plan", "policies"
+_PIECE_BYTES = 512 << 10
+_HEADS, _PIECES = "shared.", "piece."
+
+
+class SharedVersion(msgspec.Struct, frozen=True):
+    """The head of the current value; `version` grows by one with each value."""
+
+    name: str
+    version: int
+    size: int
+    digest: str
+    pieces: int
+    at_ms: int = 0
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A value that all nodes share."""
+
+    head: SharedVersion
+    data: bytes
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(SharedVersion).decode
+
+
+class SharedSettings:
+    """Shared values by name, in the bucket of permanent values."""
+
+    def __init__(self, client: NatsConnection, kept: KeyValue) -> None:
+        self._client = client
+        self._kept = kept
+
+    async def put(
+        self, name: str, data: bytes, *, at_ms: int, expected: int | None = None
+    ) -> SharedVersion:
+        """Replace a value, if its version is still `expected` (None: any).
+
+        The slower of two writers gets a KeyInUseError, and its write has no effect.
+        """
+        with store_answers(self._client):
+            text, revision = await self._entry(name)
+        old = _head_or_none(text, name)
+        version = 0 if old is None else old.version
+        if expected is not None and expected != version:
+            raise _outrun(name, version, expected)
+        digest = hashlib.sha256(data).hexdigest()
+        count = -(-len(data) // _PIECE_BYTES)
+        head = SharedVersion(name, version + 1, len(data), digest, count, at_ms)
+        with store_answers(self._client):
+            for index in range(count):
+                piece = data[index * _PIECE_BYTES : (index + 1) * _PIECE_BYTES]
+                await self._kept.put(_piece_key(head, index), piece)
+            try:
+                await self._kept.update(_HEADS + name, _encode(head), last=revision)
+            except KeyWrongLastSequenceError:
+                raise _outrun(name, version + 1, version) from None
+            if old is not None and old.digest != digest:
+                await self._drop_pieces(old)
+        return head
+
+    async def get(self, name: str) -> Shared:
+        """Return a value; KeyMissingError if there is none, FileFormatError if it is damaged."""
+        with store_answers(self._client):
+            text, _ = await self._entry(name)
+            if text is None:
+                raise KeyMissingError(f"no '{name}'", where="network settings")
+            return await self._read(_read_head(text, name))
+
+    async def watch(self, name: str) -> AsyncGenerator[Shared | FileFormatError, None]:
+        """Yield the current value and each new one; a damaged one as the error."""
+        with store_answers(self._client):
+            watcher = await self._kept.watch(_HEADS + name)
+        try:
+            async for entry in watcher:
+                if entry is None or entry.operation is not None:
+                    continue
+                yield await self._read_or_tell(entry.value, name)
+        finally:
+            with contextlib.suppress(NatsError):
+                await watcher.stop()  # type: ignore[no-untyped-call]
+
+    async def _read_or_tell(self, head: bytes | None, name: str) -> Shared | FileFormatError:
+        try:
+            with store_answers(self._client):
+                return await self._read(_read_head(head, name))
+        except FileFormatError as problem:
+            return problem
+
+    async def _entry(self, name: str) -> tuple[bytes | None, int]:
+        """Return the stored head, and the revision that a writer must name."""
+        try:
+            entry = await self._kept.get(_HEADS + name)
+        except KeyNotFoundError as problem:
+            deleted = problem.entry
+            return None, 0 if deleted is None else int(deleted.revision or 0)
+        return entry.value or b"", int(entry.revision or 0)
+
+    async def _read(self, head: SharedVersion) -> Shared:
+        parts = []
+        for index in range(head.pieces):
+            try:
+                parts.append((await self._kept.get(_piece_key(head, index))).value or b"")
+            except KeyNotFoundError:
+                raise _damaged(head, f"piece {index + 1} of {head.pieces} is missing") from None
+        data = b"".join(parts)
+        if len(data) != head.size or hashlib.sha256(data).hexdigest() != head.digest:
+            raise _damaged(head, f"{len(data)} bytes with another digest")
+        return Shared(head, data)
+
+    async def _drop_pieces(self, head: SharedVersion) -> None:
+        for index in range(head.pieces):
+            await self._kept.purge(_piece_key(head, index))
+
+
+def _piece_key(head: SharedVersion, index: int) -> str:
+    """Return the key of a piece, by content: pieces of two writers never mix."""
+    return f"{_PIECES}{head.name}.{head.digest[:32]}.{index}"
+
+
+def _read_head(data: bytes | None, name: str) -> SharedVersion:
+    try:
+        return _decode(data or b"")
+    except msgspec.MsgspecError as problem:
+        raise FileFormatError(str(problem), where=f"network settings, {name}") from None
+
+
+def _head_or_none(data: bytes | None, name: str) -> SharedVersion | None:
+    """Return the head to replace; None for a damaged one."""
+    try:
+        return None if data is None else _read_head(data, name)
+    except FileFormatError:
+        return None
+
+
+def _damaged(head: SharedVersion, found: str) -> FileFormatError:
+    where = f"network settings, {head.name}, version {head.version}"
+    return FileFormatError(found, where=where, expected=f"{head.size} bytes, {head.digest[:12]}…")
+
+
+def _outrun(name: str, version: int, expected: int) -> KeyInUseError:
+    return KeyInUseError(
+        f"'{name}' is at version {version} or later",
+        where="network settings",
+        expected=f"version {expected}",
+        todo="Look at it, then try again.",
+    )

@@ -1,0 +1,498 @@
+"""A node in a cluster: connects to NATS, joins, transports frames, and works alone when it must.
+
+Whatever happens to NATS, the node keeps serving its clients: links go down and come back.
+
+Read next: `nats_members.py` (membership), `nats_frames.py` and `direct_links.py` (transport of
+frames), `nats_connection.py`, `member_entry.py` (what a node publishes about itself).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from nearcast.broker.session.session import PEER_PREFIX
+from nearcast.cluster.cluster import Cluster
+from nearcast.cluster.plan_assignment import NamedPlan
+from nearcast.config import NetworkSection
+from nearcast.model.errors import (
+    EnvironmentProblem,
+    FileFormatError,
+    KeyInUseError,
+    MisuseError,
+    NearcastError,
+)
+from nearcast.server.cluster.direct_links import DirectLinks
+from nearcast.server.cluster.nats_connection import NatsConnection, close, connect, public_address
+from nearcast.server.cluster.nats_frames import FrameCarrier
+from nearcast.server.cluster.nats_members import (
+    EXPIRY_S,
+    REFRESH_S,
+    TAKEN_BACK,
+    DepartedMember,
+    LinkState,
+    MemberRecord,
+    Members,
+    key_of,
+    list_members,
+    open_bucket,
+)
+from nearcast.server.cluster.nats_settings import PLAN, POLICIES, Shared, SharedSettings
+from nearcast.server.feed.sender import FeedSender
+from nearcast.server.loop_batches import LoopBatches
+
+log = logging.getLogger("nearcast.network")
+
+RETRY_S = 2.0
+"""How long to wait before another attempt to join."""
+DRAIN_S = 10.0
+"""How long a node that leaves waits for its peers' acknowledgements."""
+JOIN_S = 30.0
+"""How long a starting node waits for the retained messages of its peers."""
+MOST_SKEW_MS = 1_000
+"""Clock skew to warn of where no causal group sets a bound."""
+_TICK_MS = 100
+_AGAIN_S = 0.05
+
+
+class ClusterRuntime:
+    """The cluster side of a server.
+
+    `describe` returns this node's entry for the member list, with its metrics. `start` waits for
+    the first attempt to join: a name that is taken is an error, anything else is retried later.
+    Once it has joined, `start` also waits for the retained messages of the listed nodes.
+    """
+
+    def __init__(
+        self,
+        section: NetworkSection,
+        mesh: Cluster,
+        turns: LoopBatches,
+        *,
+        describe: Callable[[ClusterRuntime], MemberRecord],
+        on_leave: Callable[[], None],
+        on_policies: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.mesh = mesh
+        self.problem = ""  # why the node is not joined; empty if it is
+        self.feed: FeedSender | None = None  # None without `[network] feed`
+        self._section = section
+        self._turns = turns
+        self._describe = describe
+        self._on_leave = on_leave
+        self._on_policies = on_policies
+        self._carrier = FrameCarrier(
+            section.name, mesh.name, received=self._brought, has_room=self._let_go_on
+        )
+        # direct connections to peers
+        self.doors = DirectLinks(
+            section.name, section.direct, mesh, turns, self._ask_key, self._received
+        )
+        self._client: NatsConnection | None = None
+        self._members: Members | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        # result of the first attempt to join
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left: dict[str, int] = {}  # when a node left the cluster, in ms
+        self._began: dict[str, int] = {}  # when a listed node started, in ms
+        self._plan: NamedPlan | None = None
+        self._policies = ""  # digest of the shared policies in use
+        self._told_of: dict[str, tuple[bool, str, bool]] = {}  # link states that are logged
+        self._awaited: set[str] = set()  # peers that the journal has sessions of
+
+    # --- start and stop ---------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Try to join; raise only if the name is taken or the direct port cannot be bound."""
+        self._awaited = _nodes_of_before(self.mesh)
+        await self.doors.open()
+        self._task = asyncio.create_task(self._keep_joined())
+        self._tick()
+        try:
+            await self._first
+        except KeyInUseError:
+            await self.doors.close()
+            raise
+        await self._wait_for_retained()
+
+    async def stop(self, *, leave: bool) -> None:
+        """Withdraw from the member list; with `leave`, for good, once peers acknowledged all."""
+        if leave:
+            self.mesh.leave(self._turns.clock.now_ms())
+            self._turns.schedule()
+            await self._wait_until_drained()
+        self._turns.end()
+        if self._client is not None and self._members is not None:
+            await self._carrier.flush(self._client)
+            await self._say_goodbye(self._members, leave=leave)
+        await self.doors.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _wait_until_drained(self) -> None:
+        for _ in range(int(DRAIN_S / 0.05)):
+            if not self.mesh.has_unsettled():
+                return
+            await asyncio.sleep(0.05)
+        log.warning("left while other nodes had not answered everything")
+
+    async def _say_goodbye(self, members: Members, *, leave: bool) -> None:
+        try:
+            if leave:
+                await members.mark_left(self.mesh.name, self._turns.clock.now_ms())
+            await members.withdraw(self.mesh.name)
+        except EnvironmentProblem as problem:
+            log.warning("the other nodes were not told of the end: %s", problem)
+
+    # --- staying joined ---------------------------------------------------------------------
+
+    async def _keep_joined(self) -> None:
+        while True:
+            try:
+                await self._join_once()
+                self._tell("the connection to NATS is lost")
+            except NearcastError as problem:
+                if isinstance(problem, KeyInUseError) and not self._first.done():
+                    self._first.set_exception(problem)
+                    return
+                self._tell(str(problem))
+            except (NatsError, OSError) as problem:
+                self._tell(f"the connection to NATS is lost ({problem})")
+            except Exception:  # a bug must not keep the node out for ever
+                log.exception("joining the network failed")
+            if not self._first.done():
+                self._first.set_result(None)
+            await asyncio.sleep(RETRY_S)
+
+    def _tell(self, problem: str) -> None:
+        if problem != self.problem:
+            said = problem if problem.endswith((".", "?")) else f"{problem}."
+            log.warning("not part of the network: %s Trying on.", said)
+        self.problem = problem
+
+    async def _join_once(self) -> None:
+        """Connect, join, and stay until the connection is lost."""
+        client = await connect(self._section, f"nearcast {self.mesh.name}")
+        try:
+            self.doors.local_host = client.local_host
+            nodes = await open_bucket(client, self._section, expires=True)
+            kept = await open_bucket(client, self._section, expires=False)
+            members = Members(client, nodes, kept)
+            await members.unmark_left(self.mesh.name)
+            await members.claim(self._describe(self))
+            settings = SharedSettings(client, kept)
+            self._client, self._members = client, members
+            await self._listen_to_requests(client)
+            await _first_to_end(
+                self._carrier.run(client),
+                self._watch(members),
+                self._refresh(members),
+                self._follow(settings, PLAN, self._plan_shared),
+                self._follow(settings, POLICIES, self._policies_shared),
+                *([] if self.feed is None else [self.feed.run(client)]),
+                client.lost.wait(),
+            )
+        finally:
+            self._client = self._members = None
+            await close(client)
+
+    async def _refresh(self, members: Members) -> None:
+        self._joined()
+        while True:
+            try:
+                await members.refresh(self._describe(self))
+                if self.problem:
+                    self._joined()
+            except EnvironmentProblem as problem:
+                if str(problem) != self.problem:
+                    log.warning("other nodes may think this one away: %s", problem)
+                self.problem = str(problem)
+            self._tell_of_links()
+            self._use_plan()
+            await asyncio.sleep(REFRESH_S)
+
+    def _joined(self) -> None:
+        servers = ", ".join(public_address(one) for one in self._section.join)
+        log.info("node %s joined network %s at %s", self.mesh.name, self._section.name, servers)
+        self.problem = ""
+        if not self._first.done():
+            self._first.set_result(None)
+
+    async def _wait_for_retained(self) -> None:
+        """Wait until each listed node has sent its retained messages, at most `JOIN_S`.
+
+        A node that was killed stays in the list until its entry expires.
+        """
+        began_s, seen = time.monotonic(), set[str]()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JOIN_S):
+                while (client := self._client) is not None:
+                    with contextlib.suppress(EnvironmentProblem):  # NATS is busy: ask again
+                        listed = await self._listed(client)
+                        seen |= listed
+                        if not self.mesh.without_retained(listed):
+                            break
+                    await asyncio.sleep(_AGAIN_S)
+        missing = self.mesh.without_retained(seen)
+        if missing:
+            log.warning(
+                "ready after %.1f s without all retained messages: %s did not send all of them. "
+                "What comes later is taken.",
+                time.monotonic() - began_s,
+                ", ".join(missing),
+            )
+
+    async def _listed(self, client: NatsConnection) -> set[str]:
+        """Return the names of the peers in the member list, without those that have left."""
+        return {
+            one.name
+            for one in await list_members(client, self._section)
+            if one.name != self.mesh.name and one.started_ms > self._left.get(one.name, -1)
+        }
+
+    async def _listen_to_requests(self, client: NatsConnection) -> None:
+        async def asked(message: Msg) -> None:
+            if message.data == b"leave":
+                await message.respond(b"leaving")
+                log.info("asked to leave the network for good")
+                self._on_leave()
+            elif message.data == b"key":
+                await message.respond(self.doors.key.encode())
+
+        subject = request_subject(self._section.name, self.mesh.name)
+        await client.subscribe(subject, cb=asked)
+
+    async def _ask_key(self, name: str) -> str:
+        """Return the key for direct connections to a node; NATS decides who may ask for it."""
+        while self._client is not None:
+            with contextlib.suppress(NoRespondersError):  # it has just joined, and will subscribe
+                subject = request_subject(self._section.name, name)
+                answer = await self._client.request(subject, b"key")
+                return str(answer.data.decode())
+            await asyncio.sleep(_AGAIN_S)
+        raise EnvironmentProblem("no NATS to ask for the key")
+
+    # --- membership -------------------------------------------------------------------------
+
+    async def _watch(self, members: Members) -> None:
+        """Follow the member list; restart the watch if it is silent.
+
+        This node's own entry is written every second, so silence means that the watch is broken.
+        """
+        while True:
+            changes = members.changes()
+            try:
+                while True:
+                    async with asyncio.timeout(EXPIRY_S):
+                        change = await anext(changes)
+                    self._changed(change)
+            except (EnvironmentProblem, TimeoutError, StopAsyncIteration):
+                await asyncio.sleep(REFRESH_S)
+            finally:
+                await changes.aclose()
+
+    def _changed(self, change: MemberRecord | DepartedMember) -> None:
+        name, now_ms = change.name, self._turns.clock.now_ms()
+        if name == self.mesh.name:
+            return
+        if type(change) is DepartedMember:
+            self._left[name] = change.at_ms
+            if change.at_ms != TAKEN_BACK and self._began.get(name, 0) <= change.at_ms:
+                self._part(name, now_ms)
+            return
+        assert type(change) is MemberRecord
+        self._began[name] = change.started_ms
+        self.doors.know(name, change.direct)
+        if change.started_ms > self._left.get(name, -1) and name not in self.mesh.peers:
+            log.info("node %s is at %s", name, ", ".join(change.addresses) or "no address yet")
+            self.mesh.meet(name, now_ms)
+            self._turns.schedule()
+
+    def _part(self, name: str, now_ms: int) -> None:
+        if name in self.mesh.peers:
+            log.info("node %s has left for good", name)
+            self.mesh.part(name, now_ms)
+        else:  # it left while this node was down: the journal has messages for it
+            self.mesh.node.peering.forget(name, now_ms)
+        self._told_of.pop(name, None)
+        self._awaited.discard(name)
+        self.doors.forget(name)
+        self._turns.schedule()
+
+    # --- plan and policies ------------------------------------------------------------------
+
+    async def _follow(
+        self, settings: SharedSettings, name: str, take: Callable[[Shared | FileFormatError], None]
+    ) -> None:
+        """Apply each shared value of a name; an invalid one is refused, and the old one stays."""
+        while True:
+            watch = settings.watch(name)
+            try:
+                async for shared in watch:
+                    take(shared)
+            except EnvironmentProblem as problem:
+                log.warning("the network's '%s' cannot be read: %s", name, problem)
+            finally:
+                await watch.aclose()
+            await asyncio.sleep(RETRY_S)
+
+    def _plan_shared(self, shared: Shared | FileFormatError) -> None:
+        try:
+            if isinstance(shared, FileFormatError):
+                raise shared
+            self._plan = NamedPlan.from_bytes(shared.data)
+            self._use_plan()
+        except (FileFormatError, MisuseError) as problem:
+            log.warning("a plan was refused, the old one stays: %s", problem)
+
+    def _policies_shared(self, shared: Shared | FileFormatError) -> None:
+        if isinstance(shared, FileFormatError):
+            log.warning("policies were refused, the old ones stay: %s", shared)
+        elif self._on_policies is not None and shared.head.digest != self._policies:
+            self._policies = shared.head.digest  # a new connection reports it again
+            self._on_policies(shared.data)
+
+    def _use_plan(self) -> None:
+        """Start to use a newer plan; it waits while another change is under way."""
+        plan, now_ms = self._plan, self._turns.clock.now_ms()
+        if plan is None or plan.version <= max(self.mesh.plans):
+            return
+        if self.mesh.use_plan(plan, now_ms):
+            log.info("plan %d is taken up", plan.version)
+            self._turns.schedule()
+
+    def _tell_of_links(self) -> None:
+        most_ms = self.mesh.most_skew_ms or MOST_SKEW_MS
+        for name, peer in self.mesh.peers.items():
+            is_skewed = peer.link.is_up and abs(peer.link.skew_ms) > most_ms
+            state = (peer.link.is_up, peer.problem, is_skewed)
+            if self._told_of.get(name, (False, "", False)) == state:
+                continue
+            self._told_of[name] = state
+            if peer.problem:
+                log.warning("node %s is refused: %s", name, peer.problem)
+                continue
+            log.info("the link to node %s is %s", name, "up" if state[0] else "down")
+            if is_skewed:
+                skew_s = peer.link.skew_ms / 1000
+                log.warning("the clock of node %s is %.3f s off ours: set both", name, skew_s)
+
+    def link_states(self) -> dict[str, LinkState]:
+        """Return the state of the links to all peers, and the peers still awaited."""
+        return {name: LinkState() for name in sorted(self._awaited)} | {
+            name: LinkState(
+                peer.link.is_up,
+                round(peer.link.skew_ms, 1),
+                None if peer.link.delay_ms == float("inf") else peer.link.delay_ms,
+                peer.link.restarts,
+                peer.problem,
+                self.doors.is_direct(name),
+            )
+            for name, peer in self.mesh.peers.items()
+        }
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def _brought(self, sender: str, data: bytes) -> None:
+        """Handle a frame from NATS, then direct frames that waited for it."""
+        self._received(sender, data)
+        self.doors.catch_up(sender)
+
+    def _received(self, sender: str, data: bytes) -> None:
+        self._turns.schedule()
+        try:
+            self._turns.now_ms = self._turns.clock.now_ms()
+            self.mesh.receive(sender, data, self._turns.now_ms)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours: what the frame held must come again
+            self.mesh.node.state.failures.take(f"taking a frame of node {sender}", error)
+            self.mesh.neighbours.begin_anew(sender, "a frame was not taken")
+
+    def settle(self) -> None:
+        """Queue the batch's messages for peers; the batch is not stored yet."""
+        self.mesh.now_ms = max(self.mesh.now_ms, self._turns.now_ms)
+        self.mesh.settle()
+
+    def turn_ended(self) -> None:
+        """Send the batch's frames; its journal is written."""
+        frames = self.doors.send(self.mesh.take_frames())
+        if frames:
+            self._carrier.send(frames)
+            if self._carrier.is_crowded:
+                self._let_wait()
+        due_ms = self.mesh.ordered_at()
+        if due_ms is not None and due_ms < self._alarm_ms:
+            self._set_alarm(self._turns.clock.now_ms())
+
+    def _let_wait(self) -> None:
+        """Pause delivery to the peers reached over NATS, as to slow clients."""
+        for name, peer in self.mesh.peers.items():
+            if peer.connection is not None and not self.doors.is_direct(name):
+                peer.connection.is_paused = True
+
+    def _let_go_on(self) -> None:
+        """Resume delivery to the peers reached over NATS."""
+        for name, peer in self.mesh.peers.items():
+            connection = peer.connection
+            if connection is not None and connection.is_paused and not self.doors.is_direct(name):
+                self._turns.resumed(connection)
+
+    def _tick(self) -> None:
+        """Run due work of links. A link that went down is due sooner than it said before."""
+        now_ms = self._turns.clock.now_ms()
+        wake_at = self.mesh.wake_at()
+        if wake_at is not None and wake_at <= now_ms:
+            self.mesh.advance(now_ms)
+            self._turns.schedule()
+        self._set_alarm(now_ms)
+
+    def _set_alarm(self, now_ms: int) -> None:
+        """Wake at the next tick, or exactly when a message in causal order must be released.
+
+        Such a message may have only a moment of its lifetime left.
+        """
+        if self._alarm is not None:
+            self._alarm.cancel()
+        due_ms = self.mesh.ordered_at()
+        self._alarm_ms = now_ms + _TICK_MS
+        if due_ms is not None:
+            self._alarm_ms = min(self._alarm_ms, due_ms)
+        wait_s = max(0, self._alarm_ms - now_ms) / 1000
+        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+
+def request_subject(network: str, name: str) -> str:
+    """Return the NATS subject for requests to a node."""
+    return f"nearcast.{network}.ask.{key_of(name)}"
+
+
+def _nodes_of_before(mesh: Cluster) -> set[str]:
+    """Return the peers with a session in the journal, whether they are connected or not."""
+    sessions = mesh.node.state.sessions.values()
+    return {one.client_id.removeprefix(PEER_PREFIX) for one in sessions if one.is_peer}
+
+
+async def _first_to_end(*work: Coroutine[Any, Any, Any]) -> None:
+    """Run all until one ends, cancel the others, and raise the exception of the one that ended."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

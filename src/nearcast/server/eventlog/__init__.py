@@ -1,0 +1,1 @@
+"""The event log of a running broker: a pipe to a process that writes segments."""

@@ -1,0 +1,1 @@
+"""The change feed: clients' publications, copied into a JetStream stream."""

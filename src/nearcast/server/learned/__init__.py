@@ -1,0 +1,1 @@
+"""What the pipeline learned, loaded by a running broker: policies and histograms."""

@@ -1,0 +1,1 @@
+"""Listeners and transports: TCP, TLS, WebSocket."""

@@ -1,0 +1,304 @@
+"""Ports of a server: bound first, served later.
+
+A node binds all its ports before it joins a network. If one is taken, the node stops before any
+peer knows of it. Clients are refused until `Listener.open` is called.
+
+Read next: `tcp.py`, `websocket.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import resource
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+
+from nearcast.config import ListenerSection
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.server.log_format import RateLimited
+
+_BACKLOG = 4_096
+_ACCEPTS = 64  # at a time: connected clients need not wait for a burst of new ones
+_PAUSE_S = 0.2
+_RECORD_HEAD, _LARGEST_RECORD, _HANDSHAKE = 5, 1 << 14, 22  # of TLS (RFC 8446, 5.1)
+SPARE_DESCRIPTORS = 64
+"""File descriptors that clients leave free: for the journal and the cluster, half for the operator.
+"""
+
+log = logging.getLogger("nearcast.server")
+limited = RateLimited(log)
+
+
+class AcceptPolicy:
+    """Decides on each connection as soon as it is accepted, before TLS."""
+
+    def __init__(self) -> None:
+        self.handshakes = 0  # TLS handshakes in progress
+
+    def is_full(self) -> bool:
+        """Return whether further connections are refused."""
+        return False
+
+    def timeout_s(self) -> float:
+        """Return the time limit of a TLS handshake."""
+        return 10.0
+
+    def refused(self) -> None:
+        """Handle that a connection was closed at once."""
+
+    def failed(self, address: str, problem: Exception) -> None:
+        """Handle that a TLS handshake failed."""
+
+
+class Listener:
+    """A bound port, on all addresses of its host; served once `open` is called.
+
+    Connections are accepted here and not by asyncio, so that one above the limit is closed before
+    it costs anything, and so that the last `spare` descriptors of the process stay free for files
+    and for the operator.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        host: str,
+        sockets: list[socket.socket],
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.kind = kind
+        self.host = host
+        self.port: int = sockets[0].getsockname()[1]
+        self._context = context
+        self._sockets = sockets
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._make: Callable[[], asyncio.Protocol] = asyncio.Protocol
+        self._entrance = AcceptPolicy()
+        self._spare = 0
+        self._is_closed = False
+
+    async def open(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        entrance: AcceptPolicy | None = None,
+        *,
+        spare: int = SPARE_DESCRIPTORS,
+    ) -> None:
+        """Accept clients; `make` creates the protocol of a connection."""
+        self._make, self._entrance, self._spare = make, entrance or self._entrance, spare
+        loop = asyncio.get_running_loop()
+        for taken in self._sockets:
+            with _told_of_port(self.host, self.port):
+                taken.listen(_BACKLOG)  # fails in the slower of two servers
+        for taken in self._sockets:
+            loop.add_reader(taken.fileno(), self._accept, taken)
+
+    def _accept(self, taken: socket.socket) -> None:
+        """Accept waiting connections, a few at a time."""
+        for _ in range(_ACCEPTS):
+            try:
+                accepted, address = taken.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                self._pause(taken, problem)
+                return
+            # The kernel assigns the lowest free descriptor: it shows about how many are in use.
+            most = most_descriptors()
+            if accepted.fileno() >= most - min(self._spare, most // 4):
+                self._refuse(accepted, "few descriptors are left (see ulimit -n)")
+            elif self._entrance.is_full():
+                self._refuse(accepted, "all connections of [limits] are in use")
+            else:
+                accepted.setblocking(False)
+                task = asyncio.get_running_loop().create_task(self._begin(accepted, address))
+                self._handshakes.add(task)
+                task.add_done_callback(self._handshakes.discard)
+
+    def _refuse(self, accepted: socket.socket, reason: str) -> None:
+        accepted.close()
+        self._entrance.refused()
+        limited.warning("connections to port %d are refused: %s", self.port, reason)
+
+    def _pause(self, taken: socket.socket, problem: OSError) -> None:
+        """Stop accepting for a moment: the machine is out of descriptors or memory."""
+        limited.warning("no connection can be accepted on port %d: %s", self.port, problem)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(taken.fileno())
+        loop.call_later(_PAUSE_S, self._go_on, taken)
+
+    def _go_on(self, taken: socket.socket) -> None:
+        if not self._is_closed:
+            asyncio.get_running_loop().add_reader(taken.fileno(), self._accept, taken)
+
+    async def _begin(self, accepted: socket.socket, address: tuple[str, int]) -> None:
+        """Create a connection's protocol, after the TLS handshake if there is one."""
+        loop, entrance = asyncio.get_running_loop(), self._entrance
+        if self._context is None:
+            with contextlib.suppress(OSError):  # it is gone already
+                await loop.connect_accepted_socket(self._make, accepted)
+            return
+        entrance.handshakes += 1
+        until_s = loop.time() + entrance.timeout_s()
+        protocol = self._make()  # now: the client's deadline for CONNECT begins with it
+        try:
+            await self._await_hello(accepted, until_s)
+            await loop.connect_accepted_socket(
+                lambda: protocol,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=max(0.001, until_s - loop.time()),
+            )
+        except (OSError, ssl.SSLError) as problem:
+            entrance.failed(f"{address[0]}:{address[1]}", problem)
+        finally:
+            entrance.handshakes -= 1
+
+    async def _await_hello(self, accepted: socket.socket, until_s: float) -> None:
+        try:
+            async with asyncio.timeout_at(until_s):
+                await _hello_has_come(accepted)
+        except BaseException as problem:
+            accepted.close()
+            if isinstance(problem, TimeoutError):
+                raise TimeoutError("no ClientHello in time") from None
+            raise
+
+    def close(self) -> None:
+        """Stop accepting and close the port."""
+        self._is_closed = True
+        for task in self._handshakes:
+            task.cancel()
+        for taken in self._sockets:
+            with contextlib.suppress(RuntimeError):  # there is no loop any more
+                asyncio.get_running_loop().remove_reader(taken.fileno())
+            taken.close()
+        self._sockets = []
+
+
+async def _hello_has_come(accepted: socket.socket) -> None:
+    """Wait until the first TLS record is complete; OSError if the client closes before.
+
+    TLS state costs 40 kB and more from its first byte on. The record stays in the kernel, so that a
+    client that sends nothing, or half of it, costs next to nothing.
+    """
+    wanted = _RECORD_HEAD
+    while True:
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        await _is_readable(accepted)
+        found = accepted.recv(wanted, socket.MSG_PEEK)
+        if len(found) < wanted:
+            raise ConnectionAbortedError("closed before its ClientHello was whole")
+        size = int.from_bytes(found[3:5], "big")
+        is_other = found[0] != _HANDSHAKE or size > _LARGEST_RECORD
+        if is_other or wanted == _RECORD_HEAD + size:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            return  # OpenSSL refuses anything else
+        wanted = _RECORD_HEAD + size
+
+
+async def _is_readable(accepted: socket.socket) -> None:
+    """Wait until SO_RCVLOWAT bytes have arrived, or the client has closed."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(accepted, _settle, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(accepted)
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def most_descriptors() -> int:
+    """Return the process's limit of open descriptors."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def allow_descriptors(connections: int) -> None:
+    """Raise the process's limit of open files as far as allowed; warn if it is too low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 1_200
+    if soft == resource.RLIM_INFINITY:
+        return
+    allowed = max(soft, wanted) if hard == resource.RLIM_INFINITY else hard
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "the system allows %d open files, %d connections need %d (see ulimit -n)",
+            allowed,
+            connections,
+            wanted,
+        )
+
+
+async def take_port(
+    kind: str, host: str, port: int, context: ssl.SSLContext | None = None
+) -> Listener:
+    """Return a listener on a port; an EnvironmentProblem says why it cannot be bound."""
+    with _told_of_port(host, port):
+        return Listener(kind, host, await _bound(host, port), context)
+
+
+@contextlib.contextmanager
+def _told_of_port(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"port {port} on {host} cannot be opened ({problem.strerror or problem})",
+            todo="Stop what uses it, or choose another with --port.",
+        ) from None
+
+
+async def _bound(host: str, port: int) -> list[socket.socket]:
+    """Return a bound socket for each address of a host."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with contextlib.ExitStack() as undo:
+        sockets = []
+        for family, _, protocol, _, address in dict.fromkeys(found):
+            try:
+                one = undo.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
+            except OSError:  # an address family that this machine does not support
+                continue
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.setblocking(False)
+            one.bind(address)
+            sockets.append(one)
+        if not sockets:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        undo.pop_all()
+    return sockets
+
+
+def tls_context(section: ListenerSection) -> ssl.SSLContext:
+    """Return the TLS context of a listener."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    assert section.certificate is not None
+    try:
+        context.load_cert_chain(section.certificate, section.key)
+        if section.client_ca is not None:
+            context.load_verify_locations(section.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as problem:
+        raise EnvironmentProblem(
+            f"a certificate or key that cannot be read ({problem})",
+            where=f"listener on port {section.port}",
+            expected="PEM files",
+        ) from None
+    return context

@@ -1,0 +1,157 @@
+"""MQTT over a byte stream: TCP or TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from typing import Any
+
+from nearcast.broker import Connection
+from nearcast.server.loop_batches import LoopBatches
+
+HIGH_WATER_BYTES = 1 << 20
+"""Above this write buffer the client counts as slow, and its deliveries wait."""
+CLOSING_S = 5.0
+"""How long a client has to close its side after the broker closed its own."""
+
+
+class MqttProtocol(asyncio.Protocol):
+    """One connection: reads go to the broker, the broker's outbox to the transport."""
+
+    __slots__ = (
+        "_accepted_ms",
+        "_clock",
+        "_connection",
+        "_descriptor",
+        "_last_moment",
+        "_node",
+        "_transport",
+        "_turns",
+        "data_received",
+    )
+
+    def __init__(self, turns: LoopBatches, listener: str) -> None:
+        self._turns = turns
+        self._node = turns.node
+        self._clock = turns.clock
+        self._accepted_ms = turns.clock.now_ms()  # before TLS: the client has one deadline
+        self._connection = connection = Connection("", listener)
+        # Bound straight to the broker's entry point: an extra call per read is measurable.
+        self.data_received = partial(turns.read, connection)  # type: ignore[method-assign]
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
+        self._last_moment: asyncio.TimerHandle | None = None  # we have closed our side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Open the connection at the broker."""
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)  # type: ignore[attr-defined]
+        connection = self._connection
+        connection.peer = _peer(transport)
+        connection.certificate_name = _certificate_name(transport)
+        connection.transport = self
+        if transport.get_extra_info("sslcontext") is None:
+            self._descriptor = transport.get_extra_info("socket").fileno()
+        self._node.open(connection, self._clock.now_ms(), self._accepted_ms)
+        if connection.is_closing:  # above the limit of connections
+            transport.close()
+        self._turns.schedule()
+
+    def eof_received(self) -> None:
+        """Return None: the transport closes."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the loss to the broker."""
+        if exc is not None and not self._connection.loss:
+            self._connection.loss = str(exc)
+        if self._last_moment is not None:
+            self._last_moment.cancel()
+        self._turns.lost(self._connection)
+
+    def pause_writing(self) -> None:
+        """Record that the client does not read."""
+        self._connection.is_paused = True
+
+    def resume_writing(self) -> None:
+        """Resume delivery to the client."""
+        self._turns.resumed(self._connection)
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send bytes; several chunks are joined."""
+        transport = self._transport
+        if transport is None or self._last_moment is not None or transport.is_closing():
+            return
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if self._descriptor < 0:
+            transport.write(data)
+        else:
+            write_now(transport, self._descriptor, data)
+
+    def pause_reading(self) -> None:
+        """Stop reading from the client: its bytes stay in the kernel."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the client again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def finish(self) -> None:
+        """Close our side once everything is sent; close fully when the client has closed its own.
+
+        If a socket is closed with unread input, the kernel resets the connection, and the client
+        loses what it has not read yet, which may be the acknowledgement of a message that it would
+        send again.
+        """
+        transport = self._transport
+        if transport is None or self._last_moment is not None or transport.is_closing():
+            return
+        if self._connection.is_late:
+            transport.abort()
+            return
+        if self._connection.is_unread:  # the client's FIN is behind its unread bytes
+            self._connection.is_unread = False
+            transport.resume_reading()
+        loop = asyncio.get_running_loop()
+        self._last_moment = loop.call_later(CLOSING_S, transport.abort)
+        if not transport.can_write_eof():
+            transport.close()  # TLS sends close_notify, and reads on until the client's
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the client is gone
+            transport.abort()
+
+
+def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> None:
+    """Write as much as the socket takes without an iteration of the loop; buffer the rest."""
+    if not transport.get_write_buffer_size():
+        try:
+            sent = os.write(descriptor, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            transport.abort()
+            return
+        if sent == len(data):
+            return
+        data = data[sent:]
+    transport.write(data)
+
+
+def _peer(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+
+
+def _certificate_name(transport: asyncio.BaseTransport) -> str | None:
+    """Return the common name of the client's certificate; None without one."""
+    certificate: dict[str, Any] | None = transport.get_extra_info("peercert")
+    for part in (certificate or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return None

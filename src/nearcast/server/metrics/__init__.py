@@ -1,0 +1,1 @@
+"""Metrics: `$SYS` topics, Prometheus text, and measurements of the process."""

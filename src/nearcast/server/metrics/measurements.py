@@ -1,0 +1,96 @@
+"""Measurements of the process: histograms, event loop delay, CPU and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+
+BOUNDS_S = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""Upper bounds of the histogram buckets."""
+LOOP_INTERVAL_S = 0.25
+
+
+class LatencyHistogram:
+    """A cumulative histogram in Prometheus' sense. `add` is O(log bounds)."""
+
+    __slots__ = ("_counts", "sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values were added."""
+        return sum(self._counts)
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Add a value, `count` times."""
+        self._counts[bisect_left(BOUNDS_S, seconds)] += count
+        self.sum += seconds * count
+
+    def lines(self, name: str, help_text: str) -> Iterator[str]:
+        """Yield the lines in Prometheus' text format."""
+        yield f"# HELP {name} {help_text}"
+        yield f"# TYPE {name} histogram"
+        total = 0
+        for bound, count in zip((*BOUNDS_S, "+Inf"), self._counts, strict=True):
+            total += count
+            yield f'{name}_bucket{{le="{bound}"}} {total}'
+        yield f"{name}_sum {self.sum:.6f}"
+        yield f"{name}_count {total}"
+
+
+class LoopDelay:
+    """Measures how late the event loop runs a timer."""
+
+    def __init__(self) -> None:
+        self.histogram = LatencyHistogram()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start to measure, four times a second."""
+        loop = asyncio.get_running_loop()
+        due_s = time.perf_counter() + LOOP_INTERVAL_S
+        self._alarm = loop.call_later(LOOP_INTERVAL_S, self._measure, due_s)
+
+    def _measure(self, due_s: float) -> None:
+        self.histogram.add(max(0.0, time.perf_counter() - due_s))
+        self.start()
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+
+def process_lines() -> Iterator[str]:
+    """Yield the process metrics of Prometheus' client libraries, under the same names."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = round(usage.ru_utime + usage.ru_stime, 3)
+    yield from _line("process_cpu_seconds_total", "counter", "CPU time in seconds", cpu_s)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield from _line("process_max_fds", "gauge", "Descriptors allowed", limit)
+    with contextlib.suppress(OSError, ValueError):  # only Linux has /proc
+        pages = Path("/proc/self/statm").read_text("ascii").split()
+        size = os.sysconf("SC_PAGE_SIZE")
+        resident, virtual = int(pages[1]) * size, int(pages[0]) * size
+        yield from _line("process_resident_memory_bytes", "gauge", "Memory in use", resident)
+        yield from _line("process_virtual_memory_bytes", "gauge", "Memory reserved", virtual)
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        yield from _line("process_open_fds", "gauge", "Descriptors in use", used)
+
+
+def _line(name: str, kind: str, help_text: str, value: float) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
+    yield f"# TYPE {name} {kind}"
+    yield f"{name} {value}"

@@ -1,0 +1,185 @@
+"""Branches that are seldom taken and were once left out unnoticed: who gets what, and limits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nearcast.broker import BrokerSettings, Connection, SpaceSettings
+from nearcast.broker.publish.message import Message, MessageHead
+from nearcast.broker.publish.routes import Route
+from nearcast.broker.session.session import Session
+from nearcast.config import ListenerSection
+from nearcast.matching import Matcher
+from nearcast.model import Attribute, Event, Space, parse_shape
+from nearcast.model import Subscription as Wish
+from nearcast.mqtt import Connect, FilterRequest, Properties, Subscribe, encode_packet
+
+SHOPS = Space(
+    name="shops",
+    topic_filter="shops/#",
+    attributes=(
+        Attribute.number("price", 0, 100),
+        Attribute.number("lon", -180, 180),
+        Attribute.number("lat", -90, 90),
+    ),
+    longitude="lon",
+    latitude="lat",
+)
+TRIANGLE = 'geojson({"type":"Polygon","coordinates":[[[8,47],[9,47],[9,48],[8,47]]]})'
+LASTING = {"session_expiry_interval": 60}
+
+
+@pytest.fixture
+def shops(make_world: Any) -> Any:
+    return make_world(spaces=[SpaceSettings(space=SHOPS)])
+
+
+def event(price: float, lon: float, lat: float) -> bytes:
+    return json.dumps({"price": price, "lon": lon, "lat": lat}).encode()
+
+
+# --- who gets what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [3, 23, 24, 60])
+def test_a_point_in_the_box_of_a_polygon_but_outside_of_it_does_not_match(count: int) -> None:
+    matcher = Matcher([SHOPS])
+    for key in range(count):
+        shape = parse_shape(TRIANGLE)
+        matcher.add(key, Wish(topic_filter="shops/#", area=shape))
+
+    for lon, lat in ((8.1, 47.9), (8.9, 47.1), (8.5, 47.6)):
+        point = (1.0, lon, lat)
+        expected = matcher.match(Event("shops/1", SHOPS, point))
+        assert matcher.match_point("shops", "shops/1", point) == expected
+        assert len(expected) == (count if lat - 47 < lon - 8 else 0)
+
+
+def test_an_absent_member_at_most_once_does_not_take_a_turn_of_its_share_group(shops: Any) -> None:
+    for name, qos in (("sure", 1), ("lossy", 0)):
+        member = shops.welcome(name, props=LASTING)
+        member.subscribe("$share/g/$where/price<5/shops/#", qos)
+        member.lose()
+    sender = shops.welcome("sender")
+    for _ in range(4):
+        sender.publish("shops/1", event(1, 8.5, 47.5), 1)
+
+    again = shops.client("sure", clean_start=False, props=LASTING)
+    assert len(again.payloads()) == 4
+
+
+def test_who_subscribes_near_a_place_again_gets_no_second_copy_with_the_next_step(
+    shops: Any,
+) -> None:
+    shops.welcome("sender").publish("shops/1", event(1, 8.5, 47.5), 1, retain=True)
+    ann = shops.welcome("ann")
+    ann.publish("$position", b'{"lon": 8.5, "lat": 47.5}')
+    request = FilterRequest("$near/500m/shops/#", 1, retain_handling=1)
+    ann.send(Subscribe(1, (request,)))
+    assert len(ann.payloads()) == 1
+    ann.send(Subscribe(2, (request,)))
+    assert ann.payloads() == []
+    ann.publish("$position", b'{"lon": 8.501, "lat": 47.501}')
+
+    assert ann.payloads() == []
+
+
+def test_a_retained_message_that_was_deleted_is_not_sent_to_a_newcomer_who_waits(
+    world: Any,
+) -> None:
+    sender = world.welcome("sender")
+    sender.publish("t", b"old", 1, retain=True)
+    ann = world.welcome("ann")
+    ann.link.is_paused = True
+    ann.subscribe("t", 1)
+    sender.publish("t", b"", 1, retain=True)
+    world.resume(ann)
+
+    assert ann.payloads() == [b""]  # the deletion itself, live
+
+
+def test_an_identifier_is_free_only_when_neither_in_flight_nor_released() -> None:
+    session = Session("ann", 1)
+    message = Message(MessageHead(b"\0\1t", 1, 2), b"x")
+    session.in_flight = {1: message, 65_535: message}
+    session.released = {2: None, 4: None}
+
+    assert [session.next_packet_id() for _ in range(2)] == [3, 5]
+    session.last_packet_id = 65_534
+    assert session.next_packet_id() == 3
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tcp", "ws"])
+def test_a_plain_listener_takes_no_authority_for_certificates(kind: Any) -> None:
+    with pytest.raises(ValueError, match="not encrypted"):
+        ListenerSection(kind=kind, client_ca="ca.pem")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topic", ["t", "shops/1"])
+def test_a_message_above_the_limit_of_a_queue_passes_an_empty_outbox(
+    make_world: Any, topic: str
+) -> None:
+    world = make_world(
+        BrokerSettings(session_queue_bytes=1_000), spaces=[SpaceSettings(space=SHOPS)]
+    )
+    ann = world.welcome("ann")
+    ann.subscribe("t")
+    ann.subscribe("$where/price<5/shops/#")
+    ann.take()
+    large = event(1, 8.5, 47.5) + b" " * 5_000
+    sender = world.welcome("sender")
+    sender.publish(topic, large)
+    assert ann.payloads() == [large]
+    sender.publish(topic, large)
+    assert ann.payloads() == [large]
+
+    packets = encode_packet(_publication(topic, large)) * 2
+    world.node.receive(sender.link, packets[: len(packets) // 2], world.now_ms)
+    world.node.receive(sender.link, packets[len(packets) // 2 :], world.now_ms)
+    assert ann.link.outbox_bytes < 2 * len(large)  # the second one found it full
+    assert world.node.counters.dropped_slow == 1
+
+
+def _publication(topic: str, payload: bytes) -> Any:
+    from nearcast.mqtt import Publish
+
+    return Publish(topic, payload)
+
+
+def test_what_was_queued_comes_in_portions_that_the_client_has_to_read_first(
+    make_world: Any,
+) -> None:
+    world = make_world(BrokerSettings(outbox_window_bytes=2_000))
+    ann = world.welcome("ann", props=LASTING)
+    ann.subscribe("t", 1)
+    ann.lose()
+    sender = world.welcome("sender")
+    for _ in range(20):
+        sender.publish("t", b"x" * 500, 1)
+    link = Connection()
+    world.node.open(link, world.now_ms)
+    connect = Connect("ann", clean_start=False, properties=Properties(session_expiry_interval=60))
+    world.node.receive(link, encode_packet(connect), world.now_ms)
+
+    assert 2_000 <= link.outbox_bytes < 2_000 + 600
+    assert len(world.node.state.sessions["ann"].queue) == 16
+
+
+def test_a_retained_message_that_another_node_has_no_room_for_is_told_to_its_publisher(
+    make_world: Any,
+) -> None:
+    world = make_world(BrokerSettings(session_queue_bytes=10))
+    peer = Session("$node/b", 1)
+    peer.is_peer = True
+    route = Route()
+    route.plain = [(peer, 1)]
+    message = Message(MessageHead(b"\0\1t", 4, 1), b"full")
+    world.node._delivery._spread_flagged(route, [message])
+
+    assert message.was_refused

@@ -1,0 +1,681 @@
+"""`$where` over several nodes: deliveries as on one node, and little that travels for nobody."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.simulated_city import SimulatedCity
+
+from nearcast.broker import SpaceSettings
+from nearcast.cluster.filter_aggregation import FilterAggregation, box_filter
+from nearcast.cluster.messages import Interest, encode
+from nearcast.cluster.subscription_gossip import SubscriptionGossip
+from nearcast.index.topic_filters import topic_matches
+from nearcast.model import Attribute, Event, MisuseError, Space, parse_where, split_prefixes
+from nearcast.model import Subscription as Selection
+from nearcast.model.errors import PeerProtocolError
+from nearcast.model.requests import SELECTING, decoded, read_subscription
+from nearcast.model.where.levels import encode_level
+from nearcast.mqtt import FilterRequest, Properties, Publish, split_shared
+from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
+from nearcast.simulator.network import SimulatedLink, uniform
+from nearcast.simulator.world import Send
+
+assert settings.default is not None
+RUNS = max(3, settings.default.max_examples // 2)
+FAULTS = max(2, settings.default.max_examples // 10)
+
+PRICE = Attribute.number("price", 0, 10)
+SHOP = Space(
+    name="shop",
+    topic_filter="shop/#",
+    attributes=(PRICE, Attribute.category("kind", ["x", "y", "z"])),
+)
+JOB = Space(
+    name="job",
+    topic_filter="job/#",
+    attributes=(Attribute.number("price", 0, 20), Attribute.number("age", 0, 9)),
+    missing="none",
+)
+TALK = Space(name="talk", topic_filter="talk/#", attributes=(PRICE,))
+WALK = Space(
+    name="walk",
+    topic_filter="walk/#",
+    attributes=(Attribute.number("lon", -9, 9), Attribute.number("lat", -9, 9), PRICE),
+    longitude="lon",
+    latitude="lat",
+)
+SPACES = [
+    SpaceSettings(space=SHOP),
+    SpaceSettings(space=WALK),
+    SpaceSettings(space=JOB),
+    SpaceSettings(space=TALK, order="causal", lifetime_ms=2_000),
+]
+WHERES = {
+    "shop/#": ["", "price < 3", "price <= 5", "price = 7", "kind = y", "kind in (x, z)"],
+    "shop/a": ["", "price < 2 or price > 8", "price = 2..4 and kind = y", "not price < 4"],
+    "job/+": ["", "age > 5", "price < 3 and age < 3", "price = 9..10"],
+    "+/a": ["price < 3", "price >= 9", "kind = x", "age = 0"],  # several spaces
+    "#": ["", "price = 3..4", "price > 9.5"],
+    "talk/#": ["", "price < 5", "price = 9"],
+}
+WISHES = [
+    (f"$where/{encode_level(where)}/" if where else "") + topic_filter
+    for topic_filter, wheres in WHERES.items()
+    for where in wheres
+]
+TOPICS = ["shop/a", "shop/b", "job/a", "talk/a", "talk/b", "other/a"]
+WALKS = ["walk/#", "$near/150000m/walk/#", "$area/-2,-2,2,2/walk/#", "$where/price<5/walk/#"]
+WALKS += ["$where/price>3/$near/300000m/walk/+"]
+
+
+def city(nodes: int = 2, **more: Any) -> SimulatedCity:
+    return SimulatedCity(nodes, spaces=SPACES, **more)
+
+
+def payloads(client: SimulatedClient) -> list[bytes]:
+    return [one.payload for one in client.received]
+
+
+# --- as on one node ---------------------------------------------------------------------------
+
+PLAIN, MEMBERS = ["c0", "c1", "c2", "c3"], ["g0", "g1", "g2"]
+values = st.fixed_dictionaries(
+    {},
+    optional={
+        "price": st.sampled_from([0, 1, 2.5, 3, 4, 5, 7, 8, 9, 10, 99]),
+        "age": st.integers(0, 9),
+        "kind": st.sampled_from(["x", "y", "z"]),
+    },
+)
+degrees = st.sampled_from([-5, 0, 1, 5])
+places = st.fixed_dictionaries(
+    {"lon": degrees, "lat": degrees}, optional={"price": st.integers(0, 10)}
+)
+steps = st.one_of(
+    st.tuples(st.just("subscribe"), st.sampled_from(PLAIN), st.sampled_from(WISHES)),
+    st.tuples(st.just("subscribe"), st.sampled_from(MEMBERS), st.sampled_from(WISHES)),
+    st.tuples(st.just("unsubscribe"), st.sampled_from(PLAIN + MEMBERS), st.integers(0, 5)),
+    st.tuples(
+        st.just("publish"),
+        st.sampled_from(PLAIN),
+        st.tuples(st.sampled_from(TOPICS), values, st.integers(0, 2), st.sampled_from("  rt")),
+    ),
+    st.tuples(st.just("away"), st.sampled_from(PLAIN[1:]), st.none()),
+    st.tuples(st.just("subscribe"), st.sampled_from(PLAIN), st.sampled_from(WALKS)),
+    st.tuples(st.just("move"), st.sampled_from(PLAIN), st.tuples(degrees, degrees)),
+    st.tuples(
+        st.just("publish"),
+        st.sampled_from(PLAIN),
+        st.tuples(st.just("walk/a"), places, st.integers(0, 2), st.sampled_from("  r")),
+    ),
+)
+
+
+class Beside:
+    """The same clients on several nodes and on one, told the same."""
+
+    def __init__(self, nodes: int) -> None:
+        self.several, self.alone = city(nodes), city(1)
+        self.wishes: dict[str, list[str]] = {name: [] for name in PLAIN + MEMBERS}
+        self.clients: dict[str, tuple[SimulatedClient, SimulatedClient]] = {}
+        self.numbered = 0
+        for place, name in enumerate(self.wishes):
+            home = self.several.names[place % nodes]
+            self.clients[name] = self.several.client(name, home), self.alone.client(name, "n0")
+        self.run()
+
+    def run(self) -> None:
+        for world in (self.several, self.alone):
+            world.run(60)
+
+    def both(self, name: str, action: Any) -> None:
+        for world, client in zip((self.several, self.alone), self.clients[name], strict=True):
+            action(client)
+            world.turn(client)
+        self.run()
+
+    def do(self, kind: str, name: str, what: Any) -> None:
+        before = {one: tuple(map(len, map(payloads, self.clients[one]))) for one in self.clients}
+        getattr(self, kind)(name, what)
+        if kind == "publish" and what[3] == "t":
+            self.compare_best(before)
+        else:
+            self.compare(before)
+
+    def subscribe(self, name: str, wish: str) -> None:
+        text = f"$share/team/{wish}" if name in MEMBERS else wish
+        if text not in self.wishes[name]:
+            self.wishes[name].append(text)
+        self.both(name, lambda client: client.subscribe(text))
+
+    def unsubscribe(self, name: str, which: int) -> None:
+        held = self.wishes[name]
+        if held:
+            text = held[which % len(held)]
+            gone = [text]
+            if "$where" not in text:  # a bare filter takes its own along
+                gone = [one for one in held if one == text or one.endswith(f"/{bare(text)}")]
+                gone = [one for one in gone if bare(one) == bare(text)]
+            self.wishes[name] = [one for one in held if one not in gone]
+            self.both(name, lambda client: client.unsubscribe(text))
+
+    def move(self, name: str, place: tuple[int, int]) -> None:
+        payload = json.dumps({"lon": place[0], "lat": place[1]}).encode()
+        self.both(name, lambda client: client.publish(Publish("$position", payload, 1)))
+
+    def publish(self, name: str, what: Any) -> None:
+        topic, fields, qos, mode = what
+        self.numbered += 1
+        self.event = topic, fields
+        payload = json.dumps({**fields, "n": self.numbered}).encode()
+        wish = Properties(user_properties=(("$top", "2"),)) if mode == "t" else Properties()
+        message = Publish(topic, payload, qos, mode == "r", properties=wish)
+        self.both(name, lambda client: client.publish(message))
+
+    def away(self, name: str, _: None) -> None:
+        """Lose the connection, and come back when something was published meanwhile."""
+        for world, client in zip((self.several, self.alone), self.clients[name], strict=True):
+            home = world.homes[name]
+            world.at(home, partial(_drop, client))
+        self.publish("c0", ("shop/a", {"price": 2.5, "kind": "y"}, 1, " "))
+        for world, client in zip((self.several, self.alone), self.clients[name], strict=True):
+            world.admit(client)
+        self.run()
+
+    def news(self, name: str, before: Any) -> list[list[Publish]]:
+        pair = zip(self.clients[name], before[name], strict=True)
+        return [client.received[start:] for client, start in pair]
+
+    def compare(self, before: Any) -> None:
+        for name in PLAIN:
+            here, there = (
+                Counter((p.payload, p.qos, p.retain) for p in some)
+                for some in self.news(name, before)
+            )
+            assert here == there, name
+        teams: list[Counter[bytes]] = [Counter(), Counter()]
+        for name in MEMBERS:
+            for place, some in enumerate(self.news(name, before)):
+                teams[place].update(one.payload for one in some)
+                assert all(self.wants(name, one) for one in some), name
+        assert teams[0] == teams[1]
+
+    def compare_best(self, before: Any) -> None:
+        """Among equals nodes may choose others: how good they are is the same."""
+        got: list[list[float]] = [[], []]
+        for name in self.clients:
+            for place, some in enumerate(self.news(name, before)):
+                got[place] += [self.goodness(name, one) for one in some]
+        assert len(got[0]) == len(got[1])
+        if not any(some for name in MEMBERS for some in self.news(name, before)):
+            assert sorted(got[0]) == sorted(got[1])
+
+    def wants(self, name: str, message: Publish) -> bool:
+        return any(fits(wish, message) for wish in self.wishes[name])
+
+    def goodness(self, name: str, message: Publish) -> float:
+        if name in MEMBERS:
+            return 0.0  # a team is as good as its best, whoever it is
+        wishes = [one for one in self.wishes[name] if fits(one, message)]
+        event = event_of(message)
+        if event is None:
+            return 0.0
+        boxes = [box for one in wishes for box in selection_of(one).boxes(event.space)]
+        found = event.space.accuracy(boxes, event.boxes())
+        assert found is not None
+        return round(found, 9)
+
+
+def _drop(client: SimulatedClient, node: SimulatedNode, now: int) -> list[Send]:
+    return node.drop(client, now)
+
+
+def bare(text: str) -> str:
+    return split_prefixes(split_shared(text).topic_filter, SELECTING)[1]
+
+
+def selection_of(text: str) -> Selection:
+    prefixes, topic_filter = split_prefixes(split_shared(text).topic_filter, SELECTING)
+    return read_subscription(topic_filter, decoded(prefixes)).subscription
+
+
+def event_of(message: Publish) -> Event | None:
+    space = next(
+        (s for s in (SHOP, JOB, TALK, WALK) if topic_matches(s.topic_filter, message.topic)), None
+    )
+    if space is None:
+        return None
+    fields = json.loads(message.payload)
+    known = {one.name: fields[one.name] for one in space.attributes if one.name in fields}
+    try:
+        return Event.of(space, message.topic, known)
+    except MisuseError:
+        return None
+
+
+def fits(wish: str, message: Publish) -> bool:
+    """Say whether a subscription wants a message: the definition."""
+    if not topic_matches(bare(wish), message.topic):
+        return False
+    event, where = event_of(message), selection_of(wish).where
+    if where is None:
+        return True
+    if event is None:
+        return False
+    try:
+        return selection_of(wish).covers(event)
+    except MisuseError:  # the space has no such attribute
+        return False
+
+
+@settings(max_examples=RUNS)
+@given(st.integers(2, 4), st.lists(steps, min_size=1, max_size=25))
+def test_clients_of_several_nodes_get_what_they_would_get_on_one(nodes: int, history: Any):
+    beside = Beside(nodes)
+    for step in history:
+        beside.do(*step)
+    assert not any(one.unsettled for pair in beside.clients.values() for one in pair)
+
+
+# --- one by one -------------------------------------------------------------------------------
+
+
+def prices(client: SimulatedClient) -> list[float]:
+    return [json.loads(one)["price"] for one in payloads(client)]
+
+
+def tell(
+    town: SimulatedCity, writer: SimulatedClient, *told: float, topic: str = "shop/a", top: int = 0
+):
+    wish = Properties(user_properties=(("$top", str(top)),)) if top else Properties()
+    for price in told:
+        payload = json.dumps({"price": price}).encode()
+        writer.publish(Publish(topic, payload, 1, properties=wish))
+        town.turn(writer)
+        town.run(50)
+    town.run(100)
+
+
+@pytest.mark.parametrize("topic", ["shop/a", "talk/a"])
+def test_whoever_wants_an_event_gets_it_once_and_it_never_travels_on(topic: str):
+    town = city(3)
+    space = topic.partition("/")[0]
+    readers = [town.client(f"r{n}", n, f"$where/price<5/{space}/#") for n in town.names]
+    plain = town.client("plain", "n2", f"{space}/#")
+    writer = town.client("w", "n0")
+    town.run(100)
+    tell(town, writer, 1, 4, 7, topic=topic)
+    assert [prices(one) for one in readers] == [[1, 4]] * 3
+    assert prices(plain) == [1, 4, 7]
+    town.run(1_000)
+    assert [node.node.counters.unwanted for node in town.nodes.values()] == [0, 0, 0]
+
+
+def test_a_team_gets_each_event_once_where_a_member_wants_it():
+    town = city(3)
+    low = town.client("low", "n1", "$share/team/$where/price<3/shop/#")
+    high = town.client("high", "n2", "$share/team/$where/price>=7/shop/#")
+    writer = town.client("w", "n0")
+    town.run(100)
+    tell(town, writer, 1, 8, 5, 2, 9, 0, 7)
+    assert (prices(low), prices(high)) == ([1, 2, 0], [8, 9, 7])
+
+
+def test_what_crosses_for_others_is_not_given_to_a_team_as_well():
+    town = city(3)
+    team = [town.client(f"t{n}", n, "$share/team/$where/price<3/shop/#") for n in ("n1", "n2")]
+    for name in ("n1", "n2"):
+        town.client(f"p{name}", name, "shop/#")
+    writer = town.client("w", "n0")
+    town.run(100)
+    tell(town, writer, 0, 1, 2, 0.5, 1.5, 2.5)
+    assert sorted(price for one in team for price in prices(one)) == [0, 0.5, 1, 1.5, 2, 2.5]
+
+
+def test_boxes_of_other_nodes_are_not_among_the_best():
+    town = city(3)
+    narrow = town.client("narrow", "n0", "$where/price<3/shop/#")
+    wider = town.client("wider", "n1", "$where/price<5/shop/#")
+    widest = town.client("widest", "n1", "$where/price<9/shop/#")
+    writer = town.client("w", "n2")
+    town.run(100)
+    tell(town, writer, 1, top=2)
+    assert [len(one.received) for one in (narrow, wider, widest)] == [1, 1, 0]
+
+
+def test_a_team_that_is_among_the_best_gets_it_though_its_member_is_away():
+    town = city(3)
+    away = town.client("away", "n0", "$share/team/$where/price<3/shop/#")
+    there = town.client("there", "n1", "$share/team/$where/price<3/shop/#")
+    writer = town.client("w", "n2")
+    town.run(100)
+    town.at("n0", partial(_drop, away))
+    tell(town, writer, 1, top=1)
+    town.admit(away)
+    town.run(100)
+    assert len(away.received) + len(there.received) == 1
+
+
+# --- what travels -----------------------------------------------------------------------------
+
+
+def crossings(one: SimulatedCity, name: str) -> int:
+    """Return how many publications of clients elsewhere a node has had."""
+    node = one.nodes[name].node
+    clients = sum(not s.client_id.startswith("$node/") for s in node.state.sessions.values())
+    assert clients  # else nothing here could want anything
+    return node.state.counters.publish_received
+
+
+def test_an_event_stays_where_it_was_published_unless_a_box_elsewhere_has_it():
+    town = city(3)
+    reader = town.client("r", "n1", "$where/price<3/shop/#", "$where/price=8..9/shop/#")
+    writer = town.client("w", "n0")
+    town.run(50)
+    for price in (0, 2, 3, 5, 8, 9, 10):
+        town.publish(writer, "shop/a", b'{"price": %d}' % price, 1)
+    town.publish(writer, "shop/a", b"no event", 1)
+    town.run(50)
+    assert [json.loads(one)["price"] for one in payloads(reader)] == [0, 2, 8, 9]
+    assert crossings(town, "n1") == 4
+    assert town.nodes["n1"].node.state.counters.unwanted == 0
+    assert town.nodes["n2"].node.state.counters.publish_received == 0
+
+
+def test_events_that_come_for_nobody_are_counted():
+    town = city(2)
+    reader = town.client("r", "n1", "$where/price=0..4/shop/#", "$where/price=5..9/shop/#")
+    writer = town.client("w", "n0")
+    town.run(50)
+    for price in (2, 4.5, 4.9, 6, 9.5):  # one box from 0 to 9 is told, it is loose enough
+        town.publish(writer, "shop/a", b'{"price": %a}' % price, 1)
+    town.run(50)
+    assert [json.loads(one)["price"] for one in payloads(reader)] == [2, 6]
+    assert crossings(town, "n1") == 4
+    assert town.nodes["n1"].node.state.counters.unwanted == 2
+
+
+def test_what_is_unsubscribed_is_sent_no_more_and_what_was_in_its_box_still_is():
+    town = city(2)
+    wide = town.client("wide", "n1", "$where/price>=0/shop/#")
+    narrow = town.client("narrow", "n1", "$where/price=2/shop/#", "$where/price=8/shop/#")
+    writer = town.client("w", "n0")
+    town.run(50)
+    wide.unsubscribe("$where/price>=0/shop/#")
+    town.turn(wide)
+    town.run(50)
+    for price in (2, 5, 8):
+        town.publish(writer, "shop/a", b'{"price": %d}' % price, 1)
+    town.run(50)
+    assert payloads(wide) == []
+    assert [json.loads(one)["price"] for one in payloads(narrow)] == [2, 8]
+    assert crossings(town, "n1") == 2
+
+
+def test_a_subscription_in_a_box_that_is_known_is_acknowledged_at_once_and_no_other():
+    town = city(2, link=SimulatedLink(delay=uniform(20, 20)))
+    reader = town.client("r", "n1")
+    town.run(100)
+    for text, is_known in [
+        ("$where/price<5/shop/#", False),
+        ("$where/price=1..2/shop/#", True),
+        ("$where/price=4..9/shop/#", False),
+    ]:
+        before = len(reader.subacks)
+        reader.subscribe(text)
+        town.turn(reader)
+        assert (len(reader.subacks) > before) == is_known
+        town.run(50)
+        assert len(reader.subacks) == before + 1
+
+
+def test_many_subscriptions_of_a_turn_are_told_in_one_message():
+    town = city(2)
+    reader = town.client("r", "n1")
+    town.run(50)
+    before = town.nodes["n1"].mesh.counts.messages_sent
+    for number in range(200):
+        reader.subscribe(f"$where/price={number / 20};kind=x/shop/#")
+    town.turn(reader)
+    assert town.nodes["n1"].mesh.counts.messages_sent == before + 1
+    town.run(50)
+    before = town.nodes["n1"].mesh.counts.messages_sent
+    for number in range(200):
+        reader.unsubscribe(f"$where/price={number / 20};kind=x/shop/#")
+    town.turn(reader)
+    assert town.nodes["n1"].mesh.counts.messages_sent == before + 1
+    town.run(50)
+    session = town.nodes["n0"].node.state.sessions["$node/n1"]
+    assert session.subscriptions == {}
+    assert town.nodes["n1"].mesh._interests._summaries._covers == {}
+
+
+def test_boxes_that_have_become_too_loose_are_made_anew_without_anybody_asking():
+    town = city(2)
+    wide = town.client("wide", "n1", "$where/price>=0/shop/#")
+    many = town.client("many", "n1")
+    for number in range(100):
+        many.subscribe(f"$where/price={number / 10}/shop/#")
+    town.turn(many)
+    town.run(50)
+    session = town.nodes["n0"].node.state.sessions["$node/n1"]
+    assert len(session.subscriptions) == 1
+    wide.unsubscribe("$where/price>=0/shop/#")
+    town.turn(wide)
+    wake_at = town.nodes["n1"].mesh.wake_at()
+    assert wake_at is not None
+    assert wake_at <= town.world.now + 1
+    town.run(200)
+    assert len(session.subscriptions) == 100
+    assert town.nodes["n1"].mesh._interests.is_settled
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_for_a_node_that_is_away_only_what_it_wants_waits(qos: int):
+    town = city(2)
+    reader = town.client("r", "n1", "$where/price<3/shop/#")
+    town.run(50)
+    writer = town.client("w", "n0")
+    town.crash("n1")
+    town.run(5_000)
+    for price in range(10):
+        town.publish(writer, "shop/a", b'{"price": %d}' % price, qos)
+    town.run(1_000)
+    assert writer.unsettled == 0
+    assert len(town.nodes["n0"].node.state.sessions["$node/n1"].queue) == 3
+    town.crash("n0")
+    town.run(1_000)
+    town.restart("n0")  # it remembers what the other one wanted
+    town.run(1_000)
+    town.admit(writer)
+    town.publish(writer, "shop/a", b'{"price": 1.5}', qos)
+    town.publish(writer, "shop/a", b'{"price": 7.5}', qos)
+    town.run(1_000)
+    town.restart("n1")
+    town.admit(reader)
+    town.run(5_000)
+    assert [json.loads(one)["price"] for one in payloads(reader)] == [0, 1, 2, 1.5]
+
+
+def test_a_retained_event_keeps_its_flag_for_those_who_asked():
+    town = city(2)
+    reader = town.client("r", "n1")
+    assert reader._talk is not None
+    request = FilterRequest("$where/price<3/shop/#", 1, retain_as_published=True)
+    reader._talk.subscribe(request)
+    town.turn(reader)
+    writer = town.client("w", "n0")
+    town.run(50)
+    town.publish(writer, "shop/a", b'{"price": 1}', 1, retain=True)
+    town.publish(writer, "shop/a", b'{"price": 2}', 1)
+    town.run(50)
+    assert [one.retain for one in reader.received] == [True, False]
+
+
+@pytest.mark.parametrize("other", ["walk/#", "$where/price<5/walk/#"])
+def test_a_client_near_an_event_gets_it_once_whoever_else_wants_it_there(other: str):
+    town = city(2)
+    near = town.client("near", "n1")
+    town.publish(near, "$position", b'{"lon": 0, "lat": 0}')
+    both = town.client("both", "n1", other)
+    town.publish(both, "$position", b'{"lon": 0, "lat": 0}')
+    for one in (near, both):
+        one.subscribe("$near/1000m/walk/#")
+        town.turn(one)
+    writer = town.client("w", "n0")
+    town.run(200)
+    town.publish(writer, "walk/a", b'{"lon": 0, "lat": 0, "price": 1}', 1)
+    town.run(500)
+    assert (len(near.received), len(both.received)) == (1, 1)
+
+
+def test_a_team_near_places_is_asked_once_and_nothing_goes_round_in_circles():
+    place = [Attribute.number("lon", -180, 180), Attribute.number("lat", -90, 90)]
+    walk = Space(
+        name="walk", topic_filter="walk/#", attributes=place, longitude="lon", latitude="lat"
+    )
+    town = SimulatedCity(2, spaces=[SpaceSettings(space=walk)])
+    for name in town.names:
+        member = town.client(f"m{name}", name, "$share/team/$near/1000m/walk/#")
+        town.publish(member, "$position", b'{"lon": 50, "lat": 50}')
+    writer = town.client("w", "n0")
+    town.run(50)
+    town.publish(writer, "walk/a", b'{"lon": 0, "lat": 0}', 1)
+    town.run(100)
+    received = [town.nodes[name].node.state.counters.publish_received for name in town.names]
+    assert sum(received) <= 2 + 1 + 1  # positions, the event, and once across
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+
+def trouble(town: SimulatedCity, random: Random, clients: list[SimulatedClient]) -> None:
+    """Let a node crash, or two lose sight of each other, and let that be over some time later."""
+    name = random.choice(town.names)
+    if random.random() < 0.6:
+        town.crash(name)
+        town.run(random.randint(1, 4_000))
+        town.restart(name)
+        for one in clients:
+            if town.homes[one.name] == name:
+                town.admit(one)
+    else:
+        other = random.choice([one for one in town.names if one != name])
+        town.world.network.cut(name, other)
+        town.world.network.cut(other, name)
+        town.run(random.randint(1, 5_000))
+        town.world.network.heal()
+
+
+@settings(max_examples=FAULTS)
+@given(st.integers(0, 100_000), st.sampled_from([0.0, 0.1, 0.3]))
+def test_faults_lose_nothing_acknowledged_that_a_summary_admits(seed: int, loss: float):
+    random = Random(seed)
+    link = SimulatedLink(delay=uniform(1, 10), loss=loss, duplication=loss / 3)
+    town = city(random.randint(2, 4), seed=seed, link=link)
+    town.run(3_000)
+    wishes = [f"$where/price={low}..{low + 2}/shop/#" for low in (0, 3, 6)]
+    readers = [town.client(f"r{n}", random.choice(town.names), wishes[n]) for n in range(3)]
+    writer = town.client("w", "n0")
+    town.run(6_000)
+    sent: dict[bytes, tuple[float, int]] = {}
+    for number in range(30):
+        if random.random() < 0.2 and (one := random.choice(readers)).is_connected:
+            extra = f"$where/price={random.choice([1, 4, 9])};kind=z/shop/#"
+            one.subscribe(extra)
+            town.turn(one)
+        if writer.is_connected:
+            price, qos = random.choice([0.5, 2, 2.5, 4, 7, 9.5]), random.choice([1, 2])
+            payload = json.dumps({"price": price, "kind": "x", "n": number}).encode()
+            town.publish(writer, "shop/a", payload, qos)
+            sent[payload] = price, qos
+        town.run(random.randint(1, 60))
+        if random.random() < 0.15:
+            trouble(town, random, [*readers, writer])
+    town.world.network.link = SimulatedLink(delay=uniform(1, 3))
+    town.run(80_000)
+    assert writer.unsettled == 0
+    for number, reader in enumerate(readers):
+        got = Counter(payloads(reader))
+        due = {one for one, (price, _) in sent.items() if 3 * number <= price <= 3 * number + 2}
+        assert set(got) == due, f"{reader.name} at {town.homes[reader.name]}"
+        assert all(got[one] == 1 for one in due if sent[one][1] == 2)
+
+
+# --- texts ------------------------------------------------------------------------------------
+
+numbers = st.floats(0, 10, allow_nan=False).map(lambda value: value + 0.0)
+
+
+@given(
+    st.tuples(numbers, numbers).map(sorted),
+    st.tuples(st.integers(0, 2), st.integers(0, 2)).map(sorted),
+)
+def test_a_box_told_as_text_is_the_same_box_over_there(prices: Any, kinds: Any):
+    box = ((prices[0], kinds[0] - 0.5), (prices[1], kinds[1] + 0.5))
+    read = selection_of(box_filter("shop/#", SHOP, box)).boxes(SHOP)
+    assert [(one.lows, one.highs) for one in read] == [box]
+
+
+def test_a_side_that_was_left_out_is_left_out_of_the_text():
+    everything = float("inf")
+    assert (
+        box_filter("+/a", SHOP, ((-everything, 0.5), (everything, 1.5)))
+        == "$where/kind%20in(y)/+/a"
+    )
+    assert box_filter("a", SHOP, ((-everything,) * 2, (everything,) * 2)) == "a"
+
+
+def test_a_filter_over_several_spaces_is_told_as_it_is():
+    summaries = FilterAggregation([SHOP, JOB])
+    wide = Selection(topic_filter="#", where=parse_where("price < 3"), retained="now")
+    assert summaries.came(wide) == [("$where/price<3/#", 1)]
+    assert summaries.came(wide) == [("$where/price<3/#", 1)]
+    assert summaries.went(wide) == [("$where/price<3/#", -1)]
+    one = Selection(topic_filter="shop/#", where=parse_where("price < 3"), retained="now")
+    assert summaries.came(one) == [("$where/price=0..2.9999999999999996/shop/#", 1)]
+    assert summaries.came(one) == []
+    assert summaries.went(one) == []
+    assert summaries.went(one) == [("$where/price=0..2.9999999999999996/shop/#", -1)]
+
+
+def test_a_condition_that_nothing_can_meet_is_not_told():
+    summaries = FilterAggregation([SHOP])
+    never = Selection(topic_filter="shop/#", where=parse_where("price < 3 and price > 4"))
+    assert summaries.came(never) == summaries.went(never) == []
+    assert SubscriptionGossip(summaries).take_change() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$where/price</shop/#",
+        "$where/cost<3/shop/#",
+        "$where/price<3/nowhere",
+        "$where/price=0..11/shop/#",
+        "$near/shop",
+    ],
+)
+def test_what_another_node_wants_without_sense_is_refused_and_changes_nothing(text: str):
+    town = city(2)
+    town.client("r", "n1", "shop/#")
+    town.run(50)
+    node = town.nodes["n0"].node
+    held = dict(node.state.sessions["$node/n1"].subscriptions)
+    assert held
+    with pytest.raises(PeerProtocolError, match="n1"):
+        node.peering.wants("n1", [("good", 0), (text, 0)], ["shop/#"])
+    assert node.state.sessions["$node/n1"].subscriptions == held
+    mesh = town.nodes["n0"].mesh
+    refused = mesh.counts.refused
+    mesh.take_part(mesh.peers["n1"], b"T", encode(Interest(99, [(text, 0)], [])))
+    assert mesh.counts.refused == refused + 1
+    assert "n1" in mesh.peers["n1"].problem
