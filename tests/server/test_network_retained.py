@@ -142,11 +142,11 @@ def test_a_node_waits_for_the_only_one_that_has_them_if_that_is_slow(network: Ne
     stops_it_as_it_joins = f"""
 import os, signal
 import nearcast.server.cluster.runtime as network
-joined = network.Network._joined
+joined = network.ClusterRuntime._joined
 def stop_and_join(self):
     os.kill({holder}, signal.SIGSTOP)
     joined(self)
-network.Network._joined = stop_and_join
+network.ClusterRuntime._joined = stop_and_join
 """
     child = network.begin("b", stops_it_as_it_joins)
     network.wait_for(lambda: child.has_said("joined network"))
@@ -161,7 +161,7 @@ def test_a_node_does_not_wait_for_ever_and_says_whom_it_did_not_wait_for(network
     deaf = """
 import nearcast.server.cluster.runtime as network
 network.JOIN_S = 1.0
-network.Network._received = lambda *_: None
+network.ClusterRuntime._received = lambda *_: None
 """
     child = network.begin("b", deaf)
     network.fleet.wait_until_ready()

@@ -62,7 +62,7 @@ log = logging.getLogger("nearcast.server")
 
 SYS_INTERVAL_S = 10.0
 """How often the `$SYS` topics are published."""
-_FIGURES_AGE_S = 1.0
+_FIGURES_AGE_S = 0.1
 
 
 def node_settings(limits: LimitsSection, position: PositionSection | None = None) -> BrokerSettings:
@@ -372,7 +372,7 @@ class Server:
         self._sys_alarm = loop.call_later(SYS_INTERVAL_S, self._publish_figures)
 
     def _refresh_figures(self) -> None:
-        """Publish current `$SYS` values for a new subscriber, at most once a second."""
+        """Publish current `$SYS` values for a new subscriber, at most ten times a second."""
         if time.monotonic() - self._figures_s >= _FIGURES_AGE_S:
             self._tell_figures()
 
