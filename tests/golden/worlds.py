@@ -20,7 +20,7 @@ from tests.support.simulated_city import SimulatedCity
 from tests.support.town import run_town
 
 from nearcast.locality import CellCounts, Plan, Rect
-from nearcast.locality.layout.planfile import plan_to_json
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.mqtt import Publish
 from nearcast.papers.content_overlay.experiment import Parameters, event_points, grown, publish_all
 from nearcast.papers.delta_causal.experiment import CausalPoint, run_point
@@ -58,7 +58,7 @@ def watched() -> Iterator[Digest]:
 
     def note(_world: World, at: int, actor: Any, message: Any) -> None:
         plan = getattr(message, "plan", None)
-        digest.note(at, actor, plan_to_json(plan) if isinstance(plan, Plan) else message)
+        digest.note(at, actor, plan.to_bytes() if isinstance(plan, NamedPlan) else message)
 
     with mock.patch.object(World, World._note.__name__, note):
         yield digest

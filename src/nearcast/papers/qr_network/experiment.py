@@ -33,7 +33,6 @@ import numpy as np
 from nearcast.locality.layout.grid import CellCounts
 from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.rect import Rect
-from nearcast.locality.registration.routing import LeafRouter
 from nearcast.model.errors import UnknownNameError
 from nearcast.papers.qr_network.layouts import (
     FollowingLayout,
@@ -41,6 +40,7 @@ from nearcast.papers.qr_network.layouts import (
     NetworkLayout,
     PlannedLayout,
 )
+from nearcast.papers.qr_network.routing import LeafRouter
 from nearcast.papers.qr_network.subscriber_tree import SubscriberTree
 from nearcast.simulator.movers import RandomWaypoints, mixed_crowd
 
