@@ -139,8 +139,9 @@ def layouts(seed: int) -> Iterator[str]:
 def ordering(algorithm: str) -> str:
     """Run one algorithm of causal order on its own traffic."""
     row = run_point(CausalPoint(algorithm, 8, warm_up=100, sends=400), clock=lambda: 0.0)
-    told = (row.sends, row.copies, row.delivered, row.discarded, row.held, row.control_bytes)
-    return f"ordering {algorithm}: {told}, {row.transit_ms:.6f} ms"
+    names = ("sends", "copies", "delivered", "discarded", "held", "control_bytes")
+    told = tuple(row[name] for name in names)
+    return f"ordering {algorithm}: {told}, {row['transit_ms']:.6f} ms"
 
 
 def _together(*parts: Callable[[], str]) -> Maker:
