@@ -1,6 +1,6 @@
 """Δ-causal order beside the three algorithms of the paper, in one run.
 
-    python benchmarks/ordering.py [--quick | --long | --sweep FILE [SEEDS]]
+    python benchmarks/ordering.py [--quick | --long]
 
 One trace of sends and arrivals is made for each size and pattern, and every algorithm replays
 it; replays alternate, and the quickest counts, chunk by chunk. Computation is time of send
@@ -9,13 +9,11 @@ takes what has arrived within 5 ms at once, at ten times the traffic. A message 
 send; an operation is one send or one receive, which is what a single node does for a message.
 
 `--long` follows the memory of 8 processes over 10 million messages, and nothing else.
-`--sweep` runs the whole experiment of the paper (hours if the machine is busy), a line of JSON
-per point; a second run goes on where the first one stopped.
+The whole experiment of the paper is `nearcast reproduce --paper 2`.
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 import time
@@ -29,11 +27,8 @@ from nearcast.papers.delta_causal.experiment import (
     PAYLOAD,
     CausalPoint,
     Traffic,
-    as_record,
-    run_point,
-    run_without_order,
-    sweep,
 )
+from nearcast.papers.delta_causal.oracle import unordered_row
 
 CHUNK = 200
 Step = tuple[bool, float, int, Any]
@@ -294,28 +289,17 @@ def rows_without_order(quick: bool) -> list[dict[str, Any]]:
         point = CausalPoint(
             processes=20, pattern=pattern, warm_up=0, sends=1_000 if quick else 10_000
         )
-        bare = run_without_order(point)
-        share = bare.wrong / bare.delivered
+        bare = unordered_row(point)
+        share = bare["wrong"] / bare["delivered"]
         label = f"deliveries in the wrong order without ordering, n = 20, {pattern}"
-        rows.append(row(label, bare.wrong, {"delivered": bare.delivered}, share, "> 0", share > 0))
+        delivered = {"delivered": bare["delivered"]}
+        rows.append(row(label, bare["wrong"], delivered, share, "> 0", share > 0))
     return rows
 
 
 def long_run(messages: int) -> None:
     for step, tables, kept, resident in memory(messages):
         print(f"{step:>12,} messages  tables {tables:,} B  entries {kept}  resident {resident:,} B")
-
-
-def sweep_into(path: Path, seeds: int) -> None:
-    text = path.read_text() if path.exists() else ""
-    known = [json.loads(line) for line in text.splitlines()]
-    done = {(r["algorithm"], r["processes"], r["pattern"], r["seed"], r["sends"]) for r in known}
-    points = [point for seed in range(1, seeds + 1) for point in sweep(seed=seed)]
-    for point in sorted(points, key=lambda point: (point.seed, point.processes)):
-        key = (point.algorithm, point.processes, point.pattern, point.seed, point.sends)
-        if key not in done:
-            with path.open("a") as lines:
-                lines.write(json.dumps(as_record(run_point(point))) + "\n")
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -332,10 +316,6 @@ def run(quick: bool) -> dict[str, Any]:
 def main() -> None:
     if "--long" in sys.argv:
         long_run(10_000_000)
-        return
-    if "--sweep" in sys.argv:
-        path, *seeds = sys.argv[sys.argv.index("--sweep") + 1 :]
-        sweep_into(Path(path), int(seeds[0]) if seeds else 1)
         return
     for entry in run("--quick" in sys.argv)["rows"]:
         peers = ", ".join(f"{name} {value:,.1f}" for name, value in entry["peers"].items())

@@ -4,8 +4,8 @@ import pytest
 from tests.support.town import town_plan
 
 from nearcast.cluster import NamedPlan
-from nearcast.cluster.plan_assignment import PlanAssignment
 from nearcast.locality import Rect
+from nearcast.locality.registration.plan_assignment import PlanAssignment
 
 NAMES = ["n0", "n1", "n2", "n3"]
 HERE = Rect.at(0.1, 0.1)

@@ -285,10 +285,12 @@ def test_holders_forget_who_did_not_come_back_with_its_node() -> None:
     affair.run(500)
     geography = city.nodes["n2"].mesh._geography
     assert geography is not None
-    assert set(geography._holder.loads().values()) == {2}
+    assert set(geography.locality.holder.loads().values()) == {2}
 
     city.crash("n0")
     affair.run(500)
     city.restart("n0")
     affair.run(3_000)
-    assert set(geography._holder.loads().values()) == {1}  # the reader's session has lived on
+    assert set(geography.locality.holder.loads().values()) == {
+        1
+    }  # the reader's session has lived on

@@ -495,7 +495,7 @@ def test_a_node_has_something_unsettled_while_a_contest_or_a_place_is_open(
         open_contest.setattr(mesh._contests, "_open", {1: None})
         assert mesh.has_unsettled()
     for is_pursuing in (True, False):
-        monkeypatch.setattr(mesh, "_geography", SimpleNamespace(is_pursuing=is_pursuing))
+        monkeypatch.setattr(mesh, "_geography", SimpleNamespace(awaits_acks=is_pursuing))
         assert mesh.has_unsettled() == is_pursuing
 
 

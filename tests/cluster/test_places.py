@@ -9,10 +9,10 @@ from tests.support.town import SPACE, Town, run_town, town_plan
 
 from nearcast.broker import SpaceSettings
 from nearcast.cluster import NamedPlan
-from nearcast.cluster.plan_assignment import PlanAssignment
-from nearcast.cluster.spatial_routing import SpatialRouting
 from nearcast.locality.layout.rect import Rect
 from nearcast.locality.registration.messages import NodeId
+from nearcast.locality.registration.node import LocalityNode
+from nearcast.locality.registration.plan_assignment import PlanAssignment
 from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
 
 assert settings.default is not None
@@ -92,10 +92,10 @@ def test_the_same_seed_is_the_same_town() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def leaves_the_old_plan_at_once(geography: SpatialRouting, now: int) -> None:
-    if geography.layout.upcoming is not None:
-        geography.layout.commit()
-        geography._plans_changed(now)
+def leaves_the_old_plan_at_once(node: LocalityNode, now: int) -> None:
+    if node.plans.upcoming is not None:
+        node.plans.commit()
+        node._plans_changed(now)
 
 
 def last_holder(layout: PlanAssignment, plan: NamedPlan, name: str) -> Iterator[NodeId]:
@@ -105,7 +105,7 @@ def last_holder(layout: PlanAssignment, plan: NamedPlan, name: str) -> Iterator[
 
 HOLDERS = PlanAssignment._holders
 MISTAKES = [
-    (SpatialRouting, "_go_on", leaves_the_old_plan_at_once),
+    (LocalityNode, "_commit_if_all_use_it", leaves_the_old_plan_at_once),
     (PlanAssignment, "_holders", last_holder),  # a stand-in instead of a lost node, not beside it
 ]
 
@@ -257,8 +257,8 @@ def lives_and_numbers(node: SimulatedNode, now: int) -> tuple[int, int]:
     """Return a node's life and the number of an event that is published in it."""
     geography = node.mesh._geography
     assert geography is not None
-    event, _ = geography._spool.publish(Rect.at(0.0, 0.0), now, qos=1)
-    return geography._pursuit.life, int(event.event_id[1])
+    event, _ = geography.locality.outbox.publish(Rect.at(0.0, 0.0), now, qos=1)
+    return geography.locality.retry.life, int(event.event_id[1])
 
 
 def test_a_life_after_a_clock_was_set_back_is_a_later_one():

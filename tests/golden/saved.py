@@ -12,9 +12,9 @@ from tests.golden import wire
 from tests.golden.golden import Maker, files_below, hex_lines
 from tests.golden.wire import SHOPS
 
-from nearcast.cluster.plan_assignment import NamedPlan
 from nearcast.locality import Plan, Rect, plan_geojson
 from nearcast.locality.layout.planfile import plan_to_json
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.matching import Matcher, open_matcher, save_matcher
 from nearcast.model import Event, read_subscription
 from nearcast.overlay import Extent

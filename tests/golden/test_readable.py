@@ -20,10 +20,10 @@ from tests.golden.make import CODECS
 from nearcast.broker import Broker
 from nearcast.broker.persistence.journal import Journal
 from nearcast.cluster.cluster import Cluster
-from nearcast.cluster.plan_assignment import NamedPlan
 from nearcast.config import read
 from nearcast.eventlog import VersionedTable
 from nearcast.locality import load_plan
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.model import Space, read_subscription, split_prefixes
 from nearcast.model.requests import SELECTING, decoded
 from nearcast.mqtt import Publish

@@ -20,7 +20,7 @@ from tests.support.simulated_city import SimulatedCity
 from tests.support.town import run_town
 
 from nearcast.locality import CellCounts, Plan, Rect
-from nearcast.locality.layout.planfile import plan_to_json
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.mqtt import Publish
 from nearcast.papers.content_overlay.experiment import Parameters, event_points, grown, publish_all
 from nearcast.papers.delta_causal.experiment import CausalPoint, run_point
@@ -58,7 +58,7 @@ def watched() -> Iterator[Digest]:
 
     def note(_world: World, at: int, actor: Any, message: Any) -> None:
         plan = getattr(message, "plan", None)
-        digest.note(at, actor, plan_to_json(plan) if isinstance(plan, Plan) else message)
+        digest.note(at, actor, plan.to_bytes() if isinstance(plan, NamedPlan) else message)
 
     with mock.patch.object(World, World._note.__name__, note):
         yield digest
@@ -139,8 +139,9 @@ def layouts(seed: int) -> Iterator[str]:
 def ordering(algorithm: str) -> str:
     """Run one algorithm of causal order on its own traffic."""
     row = run_point(CausalPoint(algorithm, 8, warm_up=100, sends=400), clock=lambda: 0.0)
-    told = (row.sends, row.copies, row.delivered, row.discarded, row.held, row.control_bytes)
-    return f"ordering {algorithm}: {told}, {row.transit_ms:.6f} ms"
+    names = ("sends", "copies", "delivered", "discarded", "held", "control_bytes")
+    told = tuple(row[name] for name in names)
+    return f"ordering {algorithm}: {told}, {row['transit_ms']:.6f} ms"
 
 
 def _together(*parts: Callable[[], str]) -> Maker:

@@ -8,14 +8,22 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.support.locality_node import (
+    Acknowledged,
+    DeliverToClient,
+    LocalityActor,
+    Move,
+    SimPublish,
+    SimSubscribe,
+    SimUnsubscribe,
+    UsePlan,
+)
 
 from nearcast.locality import CellCounts, Plan, Rect, adapted
 from nearcast.locality.registration.gateway import Gateway
 from nearcast.locality.registration.holder import Holder
 from nearcast.locality.registration.messages import (
-    Commit,
     CoverSpan,
-    DeliverToClient,
     EventId,
     EventOffer,
     HolderMatch,
@@ -23,72 +31,60 @@ from nearcast.locality.registration.messages import (
     MatchTaken,
     Outgoing,
     PlacedEvent,
-    PlanStatus,
-    Prepare,
     Probe,
     Register,
     Timing,
 )
+from nearcast.locality.registration.node import LocalityNode
 from nearcast.locality.registration.outbox import EventOutbox
+from nearcast.locality.registration.plan_assignment import NamedPlan, PlanAssignment
 from nearcast.locality.registration.retry import RetryUntilAcked
-from nearcast.locality.registration.rollout import Phase, Rollout
-from nearcast.locality.registration.view import PlanView
-from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
+from nearcast.model.errors import KeyInUseError, KeyMissingError, OutOfRangeError
+from nearcast.simulator.world import Send
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 TIMING = Timing(retry_ms=100, most_retry_ms=400, probe_ms=500, lease_ms=2_000, horizon_ms=10_000)
 WEST, EAST = Rect(1, 1, 2, 2), Rect(6, 1, 7, 2)
 
 
-def halves(version: int = 1, *, swapped: bool = False) -> Plan:
-    """Four blocks: broker 0 has the west, broker 1 the east; the other way round if swapped."""
+NAMES = ("n0", "n1", "n2")
+
+
+def halves(version: int = 1, *, swapped: bool = False) -> NamedPlan:
+    """Four blocks: n0 has the west, n1 the east; the other way round if swapped."""
     root = Plan.build(SPACE, [], CellCounts.empty(2))
     four = adapted(root, [9], capacity=3)
     west, east = (1, 0) if swapped else (0, 1)
-    return four.with_brokers([west, east, west, east], version=version)
+    return NamedPlan(four.with_brokers([west, east, west, east], version=version), NAMES)
 
 
-class Node:
-    """The cores of one node, joined by hand."""
+def plans_of(name: str) -> PlanAssignment:
+    plans = PlanAssignment(name)
+    plans.know(other for other in NAMES if other != name)
+    plans.current = halves()
+    return plans
 
-    def __init__(self, number: int, plan: Plan, nodes: int = 3) -> None:
-        self.number, self.starts = number, 1
-        self.view = PlanView(plan)
-        self.pursuit = RetryUntilAcked(number, TIMING, probes=True)
-        self.gateway = Gateway(number, self.view, self.pursuit, TIMING)
-        self.spool = EventOutbox(number, self.view, self.pursuit, TIMING)
-        self.holder = Holder(number, 1, TIMING)
-        self.rollout = Rollout(number, range(nodes), TIMING)
 
-    def receive(self, message: Any, now: int) -> list[Any]:
-        if isinstance(message, Known):
-            out: list[Any] = list(self.pursuit.heard(message.holder, message.table, now))
-            if message.key and self.pursuit.is_known_table(message.holder, message.table):
-                self.pursuit.acknowledged(message.holder, message.key, message.revision)
-            return out
-        if isinstance(message, HolderMatch):
-            return list(self.gateway.matched(message, now))
-        if isinstance(message, Prepare | Commit):
-            changed, answer = self.view.receive(message, self.number)
-            more = (
-                self.gateway.plans_changed(now) + self.spool.plans_changed(now) if changed else []
-            )
-            return [answer, *more]
-        if isinstance(message, PlanStatus):
-            return list(self.rollout.receive(message, now))
-        return list(self.holder.receive(message, now))
+class Host:
+    """Remembers what a `LocalityNode` delivered, and how often its plans changed."""
 
-    def advance(self, now: int) -> list[Any]:
-        parts = (self.gateway, self.spool, self.holder, self.pursuit, self.rollout)
-        return [output for part in parts for output in part.advance(now)]
+    def __init__(self) -> None:
+        self.got: list[tuple[str, EventId]] = []
+        self.changes = 0
 
-    def restart(self, now: int) -> list[Any]:
-        self.starts += 1
-        self.holder = Holder(self.number, self.starts, TIMING)
-        self.pursuit = RetryUntilAcked(self.number, TIMING, probes=True)
-        return list(
-            self.gateway.restarted(self.pursuit, now) + self.spool.restarted(self.pursuit, now)
-        )
+    def deliver(self, event: PlacedEvent, subscriptions: list[str], _now: int) -> None:
+        self.got += [(name, event.event_id) for name in subscriptions]
+
+    def plans_changed(self) -> None:
+        self.changes += 1
+
+
+def node_at(name: str) -> LocalityNode:
+    node = LocalityNode(name, TIMING, Host())
+    node.begin(1)
+    node.restored(halves(), None, [], 0)
+    node.know([other for other in NAMES if other != name], 0)
+    return node
 
 
 def one(messages: list[Any], kind: type) -> Any:
@@ -97,8 +93,10 @@ def one(messages: list[Any], kind: type) -> Any:
     return found[0]
 
 
-def delivered(outputs: list[Any]) -> list[tuple[str, EventId]]:
-    return [(o.subscription, o.event.event_id) for o in outputs if isinstance(o, DeliverToClient)]
+def published(place: Any, now: int, **more: Any) -> tuple[EventId, EventOffer]:
+    """Return an event of n2, and what n2 offers the holder of its place."""
+    event, offers = node_at("n2").outbox.publish(place, now, **more)
+    return event.event_id, one(offers, EventOffer)
 
 
 # --- T0.6: between the old table and the new one -----------------------------------------------
@@ -106,87 +104,99 @@ def delivered(outputs: list[Any]) -> list[tuple[str, EventId]]:
 
 def test_t0_6_leaving_the_old_table_before_entering_the_new_one_loses_what_comes_between() -> None:
     """The literal reading, in one process, for comparison."""
-    from nearcast.locality import Registry
-
-    registry: Registry[str] = Registry(halves())
-    registry.register("s", WEST)
-    registry.remove("s")
-    assert registry.publish((6.5, 1.5)).subscribers == ()  # lost
-    registry.register("s", EAST)
+    tables: dict[str, set[str]] = {key: set() for key in ("q0", "q1")}
+    plan = halves().plan
+    (old,), (new,) = (
+        [plan.leaves[number].key for number in plan.leaves_for_subscription(area)]
+        for area in (WEST, EAST)
+    )
+    tables[old].add("s")
+    tables[old].remove("s")
+    (leaf,) = plan.leaves_for_event((6.5, 1.5))
+    assert tables[plan.leaves[leaf].key] == set()  # lost
+    tables[new].add("s")
 
 
 def test_t0_6_an_event_that_comes_before_the_registration_is_found_when_it_arrives() -> None:
-    node, east = Node(0, halves()), Holder(1, 1, TIMING)
-    node.gateway.subscribe("s", WEST, now=0)
-    moving = node.gateway.move("s", EAST, now=10)
-    event, offers = node.spool.publish((6.5, 1.5), now=11)
+    gateway, east = node_at("n0").gateway, Holder("n1", 1, TIMING)
+    gateway.subscribe("s", WEST, now=0)
+    moving = gateway.move("s", EAST, now=10)
+    event_id, offer = published((6.5, 1.5), 11)
 
-    assert (
-        delivered(east.receive(one(offers, EventOffer), now=12)) == []
-    )  # nobody is known here yet
-    register = next(m.message for m in moving if m.to == 1)
+    east.receive(offer, now=12)  # nobody is known here yet
+    register = next(m.message for m in moving if m.to == "n1")
     match = one(east.receive(register, now=20), HolderMatch)
-    assert delivered(node.gateway.matched(match, now=21)) == [("s", event.event_id)]
+    assert match.event.event_id == event_id
+    assert gateway.matched(match, now=21)[0] == ["s"]
 
 
 def test_t0_6_an_event_of_before_the_move_is_found_at_the_old_holder_however_late_it_comes() -> (
     None
 ):
-    node, west = Node(0, halves()), Holder(0, 1, TIMING)
-    west.receive(one(node.gateway.subscribe("s", WEST, now=0), Register), now=1)
-    event, offers = node.spool.publish((1.5, 1.5), now=5)
-    later, late_offers = node.spool.publish((1.5, 1.5), now=15)
-    leaving = next(m.message for m in node.gateway.move("s", EAST, now=10) if m.to == 0)
+    gateway, west, publisher = node_at("n0").gateway, Holder("n0", 1, TIMING), node_at("n2")
+    west.receive(one(gateway.subscribe("s", WEST, now=0), Register), now=1)
+    _, offers = publisher.outbox.publish((1.5, 1.5), now=5)
+    later, late_offers = publisher.outbox.publish((1.5, 1.5), now=15)
+    leaving = next(m.message for m in gateway.move("s", EAST, now=10) if m.to == "n0")
     west.receive(leaving, now=12)
 
     match = one(west.receive(one(offers, EventOffer), now=500), HolderMatch)
-    assert delivered(node.gateway.matched(match, now=501)) == [("s", event.event_id)]
-    assert [m.message for m in west.receive(one(late_offers, EventOffer), now=502)] == [
-        Known(0, (1, 1), ("e", later.event_id), 2)
+    assert gateway.matched(match, now=501)[0] == ["s"]
+    late_offer = one(late_offers, EventOffer)
+    assert [m.message for m in west.receive(late_offer, now=502)] == [
+        Known("n0", (1, 2), ("e", later.event_id), late_offer.revision)
     ]
 
 
 def test_a_match_from_two_holders_or_twice_from_one_is_delivered_once_and_acknowledged_always() -> (
     None
 ):
-    node = Node(0, halves())
-    node.gateway.subscribe("s", Rect(1, 1, 7, 2), now=0)
-    event = PlacedEvent((2, 1), Rect(3, 1, 5, 2), 5, 5_000, qos=1)
-    outputs = [
-        node.gateway.matched(HolderMatch(holder, event, 1, ("s",)), now=9) for holder in (0, 1, 1)
+    gateway = node_at("n0").gateway
+    gateway.subscribe("s", Rect(1, 1, 7, 2), now=0)
+    event = PlacedEvent(("n2", 1), Rect(3, 1, 5, 2), 5, 5_000, qos=1)
+    matched = [
+        gateway.matched(HolderMatch(holder, event, 1, ("s",)), now=9) for holder in (0, 1, 1)
     ]
 
-    assert [delivered(output) for output in outputs] == [[("s", (2, 1))], [], []]
-    assert [output[-1] for output in outputs] == [
-        Outgoing(holder, MatchTaken(0, (2, 1), 1)) for holder in (0, 1, 1)
+    assert [due for due, _ in matched] == [["s"], [], []]
+    assert [answers for _, answers in matched] == [
+        [Outgoing(holder, MatchTaken("n0", ("n2", 1), 1))] for holder in (0, 1, 1)
     ]
 
 
 def test_a_match_is_checked_against_where_the_client_was_at_publication() -> None:
-    node = Node(0, halves())
-    node.gateway.subscribe("s", WEST, now=10)
-    node.gateway.move("s", EAST, now=20)
-    node.gateway.unsubscribe("s", now=30)
+    gateway = node_at("n0").gateway
+    gateway.subscribe("s", WEST, now=10)
+    gateway.move("s", EAST, now=20)
+    gateway.unsubscribe("s", now=30)
 
     def due(at: int, place: Rect, number: int) -> bool:
-        event = PlacedEvent((2, number), place, at, 5_000, qos=0)
-        return bool(
-            delivered(node.gateway.matched(HolderMatch(1, event, 1, ("s", "nobody")), now=40))
-        )
+        event = PlacedEvent(("n2", number), place, at, 5_000, qos=0)
+        return bool(gateway.matched(HolderMatch(1, event, 1, ("s", "nobody")), now=40)[0])
 
     assert [due(at, WEST, at) for at in (9, 10, 19, 20, 30)] == [False, True, True, False, False]
     assert [due(at, EAST, at + 50) for at in (19, 20, 29, 30)] == [False, True, True, False]
 
 
 def test_an_event_is_not_delivered_at_or_after_its_deadline() -> None:
-    node = Node(0, halves())
-    node.gateway.subscribe("s", WEST, now=0)
-    event = PlacedEvent((2, 1), WEST, 5, 100, qos=1)
+    gateway = node_at("n0").gateway
+    gateway.subscribe("s", WEST, now=0)
+    match = HolderMatch(1, PlacedEvent(("n2", 1), WEST, 5, 100, qos=1), 1, ("s",))
 
-    assert delivered(node.gateway.matched(HolderMatch(1, event, 1, ("s",)), now=100)) == []
-    assert delivered(node.gateway.matched(HolderMatch(1, event, 1, ("s",)), now=99)) == [
-        ("s", (2, 1))
-    ]
+    assert gateway.matched(match, now=100)[0] == []
+    assert gateway.matched(match, now=99)[0] == ["s"]
+
+
+def test_a_node_delivers_events_of_other_nodes_alone_and_acknowledges_all() -> None:
+    node = node_at("n0")
+    node.subscribe("s", WEST, now=0)
+    node.take(1)
+    for publisher in ("n0", "n2"):
+        event = PlacedEvent((publisher, 1), WEST, 5, 100, qos=1)
+        node.receive(HolderMatch("n1", event, 1, ("s",)), now=9)
+
+    assert node._host.got == [("s", ("n2", 1))]  # type: ignore[attr-defined]
+    assert [type(out.message) for out in node.take(9)] == [MatchTaken, MatchTaken]
 
 
 def test_an_expired_event_is_not_taken_in_and_one_held_is_forgotten_at_its_deadline() -> None:
@@ -205,56 +215,57 @@ def test_an_expired_event_is_not_taken_in_and_one_held_is_forgotten_at_its_deadl
 # --- what is told again ------------------------------------------------------------------------
 
 
-def test_a_holder_that_forgot_is_told_everything_again_once_it_answers() -> None:
-    node = Node(0, halves())
-    told = node.gateway.subscribe("s", WEST, now=0)
-    _, offers = node.spool.publish((1.5, 1.5), now=1)
-    before = Holder(0, 1, TIMING)
-    for message in (one(told, Register), one(offers, EventOffer)):
+def test_a_holder_that_forgot_is_sent_everything_again_once_it_answers() -> None:
+    node = node_at("n2")
+    sent = node.gateway.subscribe("s", WEST, now=0)
+    _, offers = node.outbox.publish((1.5, 1.5), now=1)
+    before = Holder("n0", 1, TIMING)
+    for message in (one(sent, Register), one(offers, EventOffer)):
         for answer in before.receive(message, now=2):
             node.receive(answer.message, now=3)
-    assert node.pursuit.pending() == 0
+    assert node.retry.pending() == 0
 
-    after = Holder(0, 2, TIMING)
-    probe = one(node.advance(now=600), Probe)
+    after = Holder("n0", 2, TIMING)
+    node.advance(now=600)
+    probe = one(node.take(600), Probe)
     known = one(after.receive(probe, now=601), Known)
-    again = node.receive(known, now=602)
-    assert {type(m.message) for m in again} == {Register, EventOffer}
-    assert node.pursuit.pending() == 2
+    node.receive(known, now=602)
+    assert {type(m.message) for m in node.take(602)} == {Register, EventOffer}
+    assert node.retry.pending() == 2
 
 
 def test_a_late_answer_of_an_earlier_incarnation_counts_for_nothing() -> None:
-    node = Node(0, halves())
+    node = node_at("n2")
     register = one(node.gateway.subscribe("s", WEST, now=0), Register)
-    old = one(Holder(0, 1, TIMING).receive(register, now=1), Known)
-    fresh = one(Holder(0, 2, TIMING).receive(Probe(0), now=2), Known)
+    old = one(Holder("n0", 1, TIMING).receive(register, now=1), Known)
+    fresh = one(Holder("n0", 2, TIMING).receive(Probe("n2"), now=2), Known)
     node.receive(fresh, now=3)
     node.receive(old, now=4)
 
-    assert node.pursuit.pending() == 1  # the second incarnation does not have it
+    assert node.retry.pending() == 1  # the second incarnation does not have it
 
 
-def test_what_is_not_acknowledged_is_told_again_at_growing_intervals_until_it_is_given_up() -> None:
-    pursuit = RetryUntilAcked(0, TIMING, probes=True)
-    pursuit.tell(1, "k", 1, "hello", now=0, give_up_at=1_600)
+def test_what_is_not_acknowledged_is_sent_again_at_growing_intervals_until_it_is_given_up() -> None:
+    retry = RetryUntilAcked(0, TIMING, probes=True)
+    retry.send(1, "k", 1, "hello", now=0, give_up_at=1_600)
     sent = []
-    while (at := pursuit.wake_at()) is not None:
-        sent += [at] * len(pursuit.advance(at))
+    while (at := retry.wake_at()) is not None:
+        sent += [at] * len(retry.advance(at))
 
     assert sent == [100, 300, 700, 1_100, 1_500]
-    assert len(pursuit) == 0
+    assert len(retry) == 0
 
 
-def test_an_older_acknowledgement_does_not_end_the_pursuit_of_a_newer_revision() -> None:
-    pursuit = RetryUntilAcked(0, TIMING, probes=False)
-    pursuit.tell(1, "k", 1, "old", now=0, give_up_at=9_999)
-    pursuit.tell(1, "k", 2, "new", now=1, give_up_at=9_999)
-    pursuit.acknowledged(1, "k", 1)
+def test_an_older_acknowledgement_does_not_end_the_retries_of_a_newer_revision() -> None:
+    retry = RetryUntilAcked(0, TIMING, probes=False)
+    retry.send(1, "k", 1, "old", now=0, give_up_at=9_999)
+    retry.send(1, "k", 2, "new", now=1, give_up_at=9_999)
+    retry.acknowledged(1, "k", 1)
 
-    assert pursuit.pending() == 1
-    assert pursuit.message(1, "k") == "new"
-    pursuit.acknowledged(1, "k", 2)
-    assert pursuit.pending() == 0
+    assert retry.pending() == 1
+    assert retry.again(1, 2) == [Outgoing(1, "new")]
+    retry.acknowledged(1, "k", 2)
+    assert retry.pending() == 0
 
 
 def test_an_older_registration_that_comes_late_does_not_undo_a_newer_one() -> None:
@@ -296,7 +307,7 @@ def test_a_holder_gives_back_the_memory_of_what_is_over() -> None:
 
 
 def test_a_gateway_gives_back_the_memory_of_what_is_over() -> None:
-    node = Node(0, halves())
+    node = node_at("n0")
     node.gateway.subscribe("s", WEST, now=0)
     for step in range(40):
         node.gateway.move("s", Rect(1 + step % 2 * 5, 1, 2 + step % 2 * 5, 2), now=10 + step)
@@ -305,7 +316,7 @@ def test_a_gateway_gives_back_the_memory_of_what_is_over() -> None:
         node.gateway.advance(now)
 
     assert node.gateway.wake_at() is None
-    assert len(node.pursuit) == 0
+    assert len(node.retry) == 0
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
@@ -318,14 +329,14 @@ def test_a_holder_drops_the_match_of_an_event_at_its_deadline(is_answered: bool)
     )
     if is_answered:
         holder.receive(MatchTaken(1, match.event.event_id, match.revision), now=7)
-    assert len(holder._pursuit) == 1
+    assert len(holder._retry) == 1
     holder.advance(now=900)
 
-    assert len(holder._pursuit) == 0
+    assert len(holder._retry) == 0
 
 
 def test_a_gateway_remembers_an_event_that_it_delivered_until_its_deadline() -> None:
-    node = Node(0, halves())
+    node = node_at("n0")
     node.gateway.subscribe("s", WEST, now=0)
     for number, deadline in ((1, 9_000), (2, 10_001)):
         event = PlacedEvent((2, number), WEST, 5, deadline, qos=1)
@@ -335,21 +346,20 @@ def test_a_gateway_remembers_an_event_that_it_delivered_until_its_deadline() -> 
     assert node.gateway._subscriptions["s"].delivered == {(2, 2): 10_001}
 
 
-def test_qos_0_is_offered_and_matched_once_without_pursuit() -> None:
-    node, west = Node(0, halves()), Holder(0, 1, TIMING)
+def test_qos_0_is_offered_and_matched_once_without_retries() -> None:
+    node, west, publisher = node_at("n1"), Holder("n0", 1, TIMING), node_at("n2")
     west.receive(one(node.gateway.subscribe("s", WEST, now=0), Register), now=1)
-    _, offers = node.spool.publish((1.5, 1.5), now=2, qos=0)
+    _, offers = publisher.outbox.publish((1.5, 1.5), now=2, qos=0)
     match = one(west.receive(one(offers, EventOffer), now=3), HolderMatch)
 
-    assert [type(o) for o in node.gateway.matched(match, now=4)] == [DeliverToClient]
+    assert node.gateway.matched(match, now=4) == (["s"], [])
     assert [m for m in west.advance(now=150) if isinstance(m.message, HolderMatch)] == []
-    assert len(node.spool) == 0
+    assert len(publisher.outbox) == 0
 
 
 def test_a_move_within_the_slack_needs_no_message_and_is_still_exact() -> None:
-    view = PlanView(halves())
-    pursuit = RetryUntilAcked(0, TIMING, probes=False)
-    gateway = Gateway(0, view, pursuit, Timing(slack=1.0))
+    retry = RetryUntilAcked("n0", TIMING, probes=False)
+    gateway = Gateway("n0", plans_of("n0"), retry, Timing(slack=1.0))
     gateway.subscribe("s", WEST, now=0)
 
     assert gateway.move("s", Rect(1.5, 1.5, 2.5, 2.5), now=10) == []
@@ -357,11 +367,11 @@ def test_a_move_within_the_slack_needs_no_message_and_is_still_exact() -> None:
     missed = PlacedEvent(
         (1, 1), Rect(1, 1, 1.2, 1.2), 15, 5_000, 0
     )  # inside the cover, not the area
-    assert delivered(gateway.matched(HolderMatch(0, missed, 1, ("s",)), now=30)) == []
+    assert gateway.matched(HolderMatch(0, missed, 1, ("s",)), now=30)[0] == []
 
 
 def test_many_quick_moves_are_told_in_few_spans() -> None:
-    node = Node(0, halves())
+    node = node_at("n0")
     node.gateway.subscribe("s", WEST, now=0)
     for step in range(100):
         out = node.gateway.move("s", WEST.grown(step / 200), now=step + 1)
@@ -372,84 +382,85 @@ def test_many_quick_moves_are_told_in_few_spans() -> None:
 
 
 def test_the_work_of_a_handover_is_bounded_by_the_leaves_it_concerns() -> None:
-    node = Node(0, halves())
+    node = node_at("n0")
     node.gateway.subscribe("s", WEST, now=0)
     messages = node.gateway.move("s", EAST, now=10)
 
-    assert sorted(m.to for m in messages) == [0, 1]  # one to the old holder, one to the new
-    assert node.gateway.leaves_of("s") == {1: ("q1",)}
+    assert sorted(m.to for m in messages) == ["n0", "n1"]  # one to the old holder, one to the new
+    assert node.gateway.leaves_of("s") == {"n1": ("1:q1",)}
 
 
 # --- change of plan ------------------------------------------------------------------------------
 
 
-def test_nobody_leaves_the_old_plan_before_all_have_learnt_the_new_one() -> None:
-    rollout = Rollout(0, [0, 1, 2], TIMING)
-    plan = halves(2, swapped=True)
-    assert [m.to for m in rollout.propose(plan, now=0)] == [0, 1, 2]
+def test_nobody_leaves_the_old_plan_before_all_use_the_new_one() -> None:
+    node = node_at("n0")
+    assert node.use(halves(2, swapped=True), now=0)
+    assert not node.use(halves(2), now=1)
+    seen = []
+    for name, versions in (("n1", (1, 2)), ("n2", (1, 0)), ("n2", (2, 0))):
+        seen.append(node.plans.versions)
+        node.uses(name, versions, now=2)
 
-    assert rollout.receive(PlanStatus(0, 1, 2), now=1) == []
-    assert rollout.receive(PlanStatus(1, 1, 2), now=2) == []
-    assert rollout.receive(PlanStatus(2, 1, None), now=3) == []  # has not learnt it
-    assert [m.to for m in rollout.advance(now=100)] == [2]
-    commits = rollout.receive(PlanStatus(2, 1, 2), now=101)
-    assert [m.message for m in commits] == [Commit(0, 2)] * 3
-    for node in (0, 1, 2):
-        rollout.receive(PlanStatus(node, 2, None), now=110)
-    assert rollout.phase is Phase.IDLE
-    assert rollout.wake_at() is None
+    assert seen == [(1, 2)] * 3
+    assert node.plans.versions == (2, 0)
+    assert node._host.changes == 2  # type: ignore[attr-defined]
 
 
 def test_a_node_that_is_gone_for_good_does_not_hold_a_change_up() -> None:
-    rollout = Rollout(0, [0, 1], TIMING)
-    rollout.propose(halves(2), now=0)
-    rollout.receive(PlanStatus(0, 1, 2), now=1)
+    node = node_at("n0")
+    node.use(halves(2), now=0)
+    node.uses("n1", (1, 2), now=1)
+    node.know(["n1"], now=2)
 
-    assert [m.message for m in rollout.forget(1, now=2)] == [Commit(0, 2)]
-
-
-def test_only_one_change_at_a_time_and_only_the_next_version() -> None:
-    rollout, view = Rollout(0, [0], TIMING), PlanView(halves())
-    rollout.propose(halves(2), now=0)
-    with pytest.raises(MisuseError):
-        rollout.propose(halves(3), now=1)
-    assert not view.prepare(halves(3))
-    assert not view.commit(2)
-    assert view.prepare(halves(2))
-    assert not view.prepare(halves(2))
-    assert view.commit(2)
-    with pytest.raises(MisuseError):
-        view.prepare(Plan.build((0, 0, 1, 1), [], CellCounts.empty(2), version=3))
+    assert node.plans.versions == (2, 0)
 
 
-def test_while_two_plans_are_in_use_both_holders_are_told_and_the_old_one_is_ended_afterwards() -> (
+def test_a_plan_that_comes_during_a_change_waits_for_it_and_an_older_one_is_ignored() -> None:
+    node = node_at("n0")
+    node.use(halves(2), now=0)
+    assert not node.use(halves(5), now=1)
+    assert not node.use(halves(3), now=1)
+    for name in ("n1", "n2"):
+        node.uses(name, (1, 2), now=2)
+
+    assert node.plans.versions == (2, 5)
+
+
+def test_while_two_plans_are_in_use_both_holders_are_sent_it_and_the_old_one_is_ended_after() -> (
     None
 ):
-    node = Node(0, halves())
-    node.gateway.subscribe("s", WEST, now=0)
-    _, first = node.spool.publish((1.5, 1.5), now=1)
-    prepared = node.receive(Prepare(9, halves(2, swapped=True)), now=10)
-    committed = node.receive(Commit(9, 2), now=20)
+    node = node_at("n2")
+    node.subscribe("s", WEST, now=0)
+    node.publish((1.5, 1.5), now=1, qos=1, lifetime_ms=None)
+    first = node.take(1)
+    node.use(halves(2, swapped=True), now=10)
+    both = node.take(10)
+    for name in ("n0", "n1"):
+        node.uses(name, (1, 2), now=20)
 
-    assert [m.to for m in first] == [0]
-    assert sorted((m.to, type(m.message).__name__) for m in prepared) == [
-        (1, "EventOffer"), (1, "Register"), (9, "PlanStatus"),
+    assert [m.to for m in first] == ["n0", "n0"]
+    assert sorted((m.to, type(m.message).__name__) for m in both) == [
+        ("n1", "EventOffer"), ("n1", "Register"),
     ]  # fmt: skip
-    register = one(committed, Register)
+    register = one(node.take(20), Register)
     assert [(s.since, s.until) for s in register.spans] == [(0, 20)]
 
 
 def test_an_event_under_way_since_before_the_change_is_still_matched_at_the_old_holder() -> None:
-    node, west = Node(0, halves()), Holder(0, 1, TIMING)
+    node, west = node_at("n2"), Holder("n0", 1, TIMING)
     west.receive(one(node.gateway.subscribe("s", WEST, now=0), Register), now=1)
-    event, offers = node.spool.publish((1.5, 1.5), now=5, qos=0)
-    node.receive(Prepare(9, halves(2, swapped=True)), now=10)
-    west.receive(one(node.receive(Commit(9, 2), now=20), Register), now=21)
-    moving = node.gateway.move("s", EAST, now=25)  # which broker 0 has now
-    west.receive(next(m.message for m in moving if m.to == 0), now=26)
+    _, offers = node_at("n1").outbox.publish((1.5, 1.5), now=5, qos=0)
+    node.use(halves(2, swapped=True), now=10)
+    node.take(10)
+    for name in ("n0", "n1"):
+        node.uses(name, (1, 2), now=20)
+    west.receive(one(node.take(20), Register), now=21)
+    moving = node.gateway.move("s", EAST, now=25)  # which n0 has now
+    west.receive(next(m.message for m in moving if m.to == "n0"), now=26)
 
     match = one(west.receive(one(offers, EventOffer), now=30), HolderMatch)
-    assert delivered(node.gateway.matched(match, now=31)) == [("s", event.event_id)]
+    assert node.gateway.matched(match, now=31)[0] == ["s"]
 
 
 # --- any order at all --------------------------------------------------------------------------
@@ -461,46 +472,55 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.now = 0
-        self.version = 1
-        self.nodes = [Node(n, halves()) for n in range(3)]
-        self.bag: list[Outgoing] = []
+        self.newest = halves()
+        self.nodes = {name: LocalityActor(name, NAMES, self.newest, TIMING) for name in NAMES}
+        self.bag: list[Send] = []
         self.history: dict[str, list[tuple[int, Rect | None]]] = {}
         self.events: list[PlacedEvent] = []
         self.got: list[tuple[str, EventId]] = []
 
     def take(self, outputs: list[Any]) -> None:
-        self.bag += [o for o in outputs if isinstance(o, Outgoing)]
-        self.got += delivered(outputs)
+        self.bag += [output for output in outputs if isinstance(output, Send)]
+        for output in outputs:
+            if isinstance(output, DeliverToClient):
+                self.got.append((output.subscription, output.event.event_id))
+            elif isinstance(output, Acknowledged):
+                self.events.append(output.event)
 
-    def follow(self, name: str, area: Rect | None) -> None:
+    def act(self, node: str, request: Any) -> None:
+        """Make a client of a node do something, at an instant of its own."""
+        self.now += 1
+        self.take(self.nodes[node].receive(request, self.now))
+
+    def is_active(self, name: str) -> bool:
+        return name in self.history and self.history[name][-1][1] is not None
+
+    @rule(node=st.sampled_from(NAMES), area=st.sampled_from([WEST, EAST, SPACE]))
+    def subscribe_or_move(self, node: str, area: Rect) -> None:
+        name = f"s of {node}"
+        self.act(node, (Move if self.is_active(name) else SimSubscribe)(name, area))
         self.history.setdefault(name, []).append((self.now, area))
 
-    @rule(name=st.sampled_from(["s0", "s1", "s2"]), area=st.sampled_from([WEST, EAST, SPACE]))
-    def subscribe_or_move(self, name: str, area: Rect) -> None:
-        gateway = self.nodes[int(name[1])].gateway
-        active = name in self.history and self.history[name][-1][1] is not None
-        self.follow(name, area)
-        change = gateway.move if active else gateway.subscribe
-        self.take(change(name, area, self.now))
+    @rule(node=st.sampled_from(NAMES))
+    def unsubscribe(self, node: str) -> None:
+        name = f"s of {node}"
+        if self.is_active(name):
+            self.act(node, SimUnsubscribe(name))
+            self.history[name].append((self.now, None))
 
-    @rule(name=st.sampled_from(["s0", "s1", "s2"]))
-    def unsubscribe(self, name: str) -> None:
-        if name in self.history and self.history[name][-1][1] is not None:
-            self.follow(name, None)
-            self.take(self.nodes[int(name[1])].gateway.unsubscribe(name, self.now))
-
-    @rule(node=st.integers(0, 2), place=st.sampled_from([(1.5, 1.5), (6.5, 1.5), (1, 1, 7, 2)]))
-    def publish(self, node: int, place: tuple[float, ...]) -> None:
-        event, out = self.nodes[node].spool.publish(place, self.now)
-        self.events.append(event)
-        self.take(out)
+    @rule(
+        node=st.sampled_from(NAMES),
+        place=st.sampled_from([Rect.at(1.5, 1.5), Rect.at(6.5, 1.5), Rect(1, 1, 7, 2)]),
+    )
+    def publish(self, node: str, place: Rect) -> None:
+        self.act(node, SimPublish(place, qos=1, lifetime_ms=10_000))
 
     @precondition(lambda self: self.bag)
     @rule(which=st.integers(0, 99), keep=st.booleans())
     def deliver(self, which: int, keep: bool) -> None:
         place = which % len(self.bag)
         message = self.bag[place] if keep else self.bag.pop(place)
-        self.take(self.nodes[int(message.to)].receive(message.message, self.now))
+        self.take(self.nodes[str(message.to)].receive(message.message, self.now))
 
     @precondition(lambda self: self.bag)
     @rule(which=st.integers(0, 99))
@@ -510,35 +530,36 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 60, 250, 700]))
     def wait(self, ms: int) -> None:
         self.now += ms
-        for node in self.nodes:
+        for node in self.nodes.values():
             self.take(node.advance(self.now))
 
-    @rule(node=st.integers(0, 2))
-    def crash(self, node: int) -> None:
+    @rule(node=st.sampled_from(NAMES))
+    def crash(self, node: str) -> None:
+        self.now += 1
         self.take(self.nodes[node].restart(self.now))
 
     @rule()
     def new_plan(self) -> None:
-        rollout = self.nodes[0].rollout
-        if rollout.phase is Phase.IDLE and self.version < 4:
-            self.version += 1
-            self.take(
-                rollout.propose(halves(self.version, swapped=self.version % 2 == 0), self.now)
-            )
+        version = self.newest.version + 1
+        if version < 5:
+            self.newest = halves(version, swapped=version % 2 == 0)
+            self.bag += [Send(name, UsePlan(self.newest)) for name in NAMES]
 
     def teardown(self) -> None:
         """Heal: deliver everything for a while, then judge by the definition."""
         if not hasattr(self, "nodes"):
             return
+        self.bag += [Send(name, UsePlan(self.newest)) for name in NAMES]
         for _ in range(40):
             self.now += 50
-            for node in self.nodes:
+            for node in self.nodes.values():
                 self.take(node.advance(self.now))
             for _ in range(8):
                 bag, self.bag = self.bag, []
                 for message in bag:
-                    self.take(self.nodes[int(message.to)].receive(message.message, self.now))
-        assert self.nodes[0].rollout.phase is Phase.IDLE
+                    self.take(self.nodes[str(message.to)].receive(message.message, self.now))
+        used = {node.locality.plans.versions for node in self.nodes.values()}
+        assert used == {(self.newest.version, 0)}
         assert sorted(self.got) == sorted(self.due())
 
     def due(self) -> list[tuple[str, EventId]]:
@@ -563,7 +584,7 @@ TestAnyOrder.settings = settings(stateful_step_count=40)
 
 
 def test_misuse_is_refused_and_changes_nothing() -> None:
-    node = Node(0, halves())
+    node = node_at("n0")
     node.gateway.subscribe("s", WEST, now=0)
     with pytest.raises(KeyInUseError):
         node.gateway.subscribe("s", WEST, now=1)
@@ -573,22 +594,20 @@ def test_misuse_is_refused_and_changes_nothing() -> None:
         node.gateway.move("s", (float("nan"), 0), now=1)
     for bad in ({"qos": 3}, {"lifetime_ms": 0}):
         with pytest.raises(OutOfRangeError):
-            node.spool.publish((1, 1), now=1, **bad)  # type: ignore[arg-type]
-    with pytest.raises(OutOfRangeError):
-        node.spool.publish((9, 9), now=1)
-    assert len(node.spool) == 0
-    assert node.gateway.leaves_of("s") == {0: ("q0",)}
+            node.outbox.publish((1, 1), now=1, **bad)  # type: ignore[arg-type]
+    assert len(node.outbox) == 0
+    assert node.gateway.leaves_of("s") == {"n0": ("1:q0",)}
 
 
 def test_a_lifetime_beyond_the_horizon_is_cut_to_it() -> None:
-    node = Node(0, halves())
-    event, _ = node.spool.publish((1, 1), now=100, lifetime_ms=99_999)
-    short, _ = node.spool.publish((1, 1), now=100, lifetime_ms=5)
-    node.spool.advance(now=105)
+    node = node_at("n0")
+    event, _ = node.outbox.publish((1, 1), now=100, lifetime_ms=99_999)
+    short, _ = node.outbox.publish((1, 1), now=100, lifetime_ms=5)
+    node.outbox.advance(now=105)
 
     assert (event.deadline, short.deadline) == (10_100, 105)
-    assert len(node.spool) == 1
-    assert node.spool.wake_at() == 10_100
+    assert len(node.outbox) == 1
+    assert node.outbox.wake_at() == 10_100
 
 
 def test_an_event_offered_for_other_leaves_later_is_known_at_both_and_forgotten_at_both() -> None:
@@ -605,61 +624,50 @@ def test_an_event_offered_for_other_leaves_later_is_known_at_both_and_forgotten_
 
 
 def test_who_is_back_is_asked_at_once_what_it_remembers() -> None:
-    pursuit = RetryUntilAcked(0, TIMING, probes=True)
+    retry = RetryUntilAcked(0, TIMING, probes=True)
     first, second = Known(1, (1, 1)), Known(1, (2, 1))
-    pursuit.tell(1, "kept", 1, "kept", 0, 10_000)
-    assert pursuit.again(1, 1) == [Outgoing(1, Probe(0)), Outgoing(1, "kept")]
+    retry.send(1, "kept", 1, "kept", 0, 10_000)
+    assert retry.again(1, 1) == [Outgoing(1, Probe(0)), Outgoing(1, "kept")]
 
-    pursuit.heard(1, first.table, 2)
-    pursuit.acknowledged(1, "kept", 1)
-    assert pursuit.again(1, 3) == [Outgoing(1, Probe(0))]
-    assert pursuit.heard(1, first.table, 4) == []
-    assert pursuit.heard(1, second.table, 5) == [Outgoing(1, "kept")]
+    retry.heard(1, first.table, 2)
+    retry.acknowledged(1, "kept", 1)
+    assert retry.again(1, 3) == [Outgoing(1, Probe(0))]
+    assert retry.heard(1, first.table, 4) == []
+    assert retry.heard(1, second.table, 5) == [Outgoing(1, "kept")]
 
 
-def test_a_node_that_serves_its_own_clients_at_once_hears_nothing_of_its_own_events() -> None:
+def test_a_node_that_serves_its_own_clients_at_once_gets_no_match_of_its_own_events() -> None:
     """Other gateways do, whichever of event and registration comes first."""
     event = PlacedEvent((1, 1), Rect.at(1.5, 1.5), 5, 5_000, 1)
     offer = EventOffer(1, event, 1, ("q0",))
     registers = [Register(n, "s", 1, (CoverSpan(("q0",), WEST, 0, None),)) for n in (1, 2)]
-    told = {}
-    for tells in (True, False):
-        for messages in ([offer, *registers], [*registers, offer]):
-            holder = Holder(0, 1, TIMING, tells_publishers=tells)
-            out = [o for m in messages for o in holder.receive(m, now=6)]
-            told[tells, messages[0] is offer] = {
-                o.to for o in out if type(o.message) is HolderMatch
-            }
-            assert holder.is_pursuing(1)
-
-    assert told == {
-        (True, True): {1, 2},
-        (True, False): {1, 2},
-        (False, True): {2},
-        (False, False): {2},
-    }
+    for messages in ([offer, *registers], [*registers, offer]):
+        holder = Holder(0, 1, TIMING)
+        out = [o for m in messages for o in holder.receive(m, now=6)]
+        assert {o.to for o in out if type(o.message) is HolderMatch} == {2}
+        assert holder.awaits_ack_of(1)
 
 
 def test_when_a_peer_is_back_it_hears_again_what_it_has_not_acknowledged() -> None:
-    pursuit = RetryUntilAcked(0, Timing(retry_ms=1_000), probes=False)
+    retry = RetryUntilAcked(0, Timing(retry_ms=1_000), probes=False)
     for key in ("known", "lost"):
-        pursuit.tell(1, key, 1, key, 0, 10_000)
-    pursuit.acknowledged(1, "known", 1)
+        retry.send(1, key, 1, key, 0, 10_000)
+    retry.acknowledged(1, "known", 1)
 
-    assert [out.message for out in pursuit.again(1, 10)] == ["lost"]
-    assert pursuit.wake_at() == 1_010
-    assert pursuit.again(2, 10) == []
+    assert [out.message for out in retry.again(1, 10)] == ["lost"]
+    assert retry.wake_at() == 1_010
+    assert retry.again(2, 10) == []
 
 
-def test_a_spool_that_begins_a_new_life_is_not_taken_for_an_older_one():
-    view = PlanView(halves())
-    before = EventOutbox(0, view, RetryUntilAcked(0, TIMING, probes=True), TIMING)
+def test_an_outbox_that_begins_a_new_life_is_not_taken_for_an_older_one():
+    plans = plans_of("n0")
+    before = EventOutbox("n0", plans, RetryUntilAcked("n0", TIMING, probes=True), TIMING)
     told = [out.message for _ in range(3) for out in before.publish(WEST, 0)[1]]
     kept = told[-1].event
-    after = EventOutbox(0, view, RetryUntilAcked(0, TIMING, probes=True), TIMING)
+    after = EventOutbox("n0", plans, RetryUntilAcked("n0", TIMING, probes=True), TIMING)
     after.begin(1_000)
     after.restore(kept)
-    again = [out.message for out in after.restarted(RetryUntilAcked(0, TIMING, probes=True), 10)]
+    again = [out.message for out in after.plans_changed(10)]
     assert [one.event for one in again] == [kept]
     assert min(one.revision for one in again) > max(one.revision for one in told)
     event, _ = after.publish(WEST, 10)

@@ -18,8 +18,8 @@ from nearcast.locality.registration.messages import (
     Register,
     Timing,
 )
+from nearcast.locality.registration.plan_assignment import NamedPlan, PlanAssignment
 from nearcast.locality.registration.retry import RetryUntilAcked
-from nearcast.locality.registration.view import PlanView
 
 TIMING = Timing(retry_ms=100, most_retry_ms=400, probe_ms=500, lease_ms=2_000, horizon_ms=10_000)
 HERE = Rect(1, 1, 2, 2)
@@ -85,7 +85,7 @@ def test_a_gateway_that_is_gone_is_not_waited_for(holder: Holder) -> None:
     assert holder.loads() == {"q0": 1}
     assert {one.to for one in holder.advance(now=200)} == {2}
     holder.forget(2)
-    assert not holder.is_pursuing(9)
+    assert not holder.awaits_ack_of(9)
     assert holder.advance(now=600) == []
 
 
@@ -100,44 +100,50 @@ def test_a_gateway_that_was_gone_and_joins_again_hears_of_what_it_may_have_misse
     assert known.message.table > first.table  # it was forgotten, and tells all again
 
 
-def test_nothing_more_is_told_to_a_holder_that_is_gone() -> None:
+def test_nothing_more_is_sent_to_a_holder_that_is_gone() -> None:
     four = adapted(Plan.build(Rect(0, 0, 8, 8), [], CellCounts.empty(2)), [9], capacity=3)
-    view = PlanView(four.with_brokers([0, 1, 0, 1], version=1))
-    pursuit = RetryUntilAcked(5, TIMING, probes=True)
-    pursuit.life = 77
-    gateway = Gateway(5, view, pursuit, TIMING)
+
+    def plan(version: int, *brokers: int) -> NamedPlan:
+        return NamedPlan(four.with_brokers(brokers, version=version), ("n0", "n1"))
+
+    plans = PlanAssignment("n5")
+    plans.know(["n0", "n1"])
+    plans.current = plan(1, 0, 1, 0, 1)
+    retry = RetryUntilAcked("n5", TIMING, probes=True)
+    retry.life = 77
+    gateway = Gateway("n5", plans, retry, TIMING)
     (first,) = gateway.subscribe("s", HERE, now=0)
-    assert (first.to, first.message.life) == (0, 77)
-    pursuit.tell(1, "other", 1, "other", 0, 10_000)
+    assert (first.to, first.message.life) == ("n0", 77)
+    retry.send("n1", "other", 1, "other", 0, 10_000)
 
-    view.current = four.with_brokers([1, 1, 1, 1], version=2)
-    gateway.forget(0)
-    pursuit.forget(0)
-    assert {one.to for one in gateway.plans_changed(now=50)} == {1}
-    assert {one.to for one in pursuit.advance(now=200)} == {1}
+    plans.current = plan(2, 1, 1, 1, 1)
+    gateway.forget("n0")
+    retry.forget("n0")
+    assert {out.to for out in gateway.plans_changed(now=50)} == {"n1"}
+    assert {out.to for out in retry.advance(now=200)} == {"n1"}
 
-    view.current = four.with_brokers([0, 0, 0, 0], version=3)
-    gateway.plans_changed(now=300)  # broker 1 is to keep it for those who are late
-    gateway.forget(1)
-    pursuit.forget(1)
-    assert {one.to for one in gateway.move("s", Rect(6, 6, 7, 7), now=400)} == {0}
-    gateway.forget(0)
-    pursuit.forget(0)
-    assert pursuit.pending() == 0
-    assert pursuit.wake_at() is None
+    plans.current = plan(3, 0, 0, 0, 0)
+    gateway.plans_changed(now=300)  # n1 is to keep it for events that are late
+    gateway.forget("n1")
+    retry.forget("n1")
+    assert {out.to for out in gateway.move("s", Rect(6, 6, 7, 7), now=400)} == {"n0"}
+    gateway.forget("n0")
+    retry.forget("n0")
+    assert retry.pending() == 0
+    assert retry.wake_at() is None
 
 
 def test_whoever_can_be_heard_learns_of_the_life_of_a_node_even_if_it_has_nothing_to_tell() -> None:
-    pursuit = RetryUntilAcked(5, TIMING, probes=True)
-    pursuit.life = 77
-    assert pursuit.again(1, 0) == [Outgoing(1, Probe(5, 77))]
-    pursuit.tell(1, "s", 1, "s", 0, 10_000)
-    assert pursuit.again(1, 0) == [Outgoing(1, Probe(5, 77)), Outgoing(1, "s")]
+    retry = RetryUntilAcked(5, TIMING, probes=True)
+    retry.life = 77
+    assert retry.again(1, 0) == [Outgoing(1, Probe(5, 77))]
+    retry.send(1, "s", 1, "s", 0, 10_000)
+    assert retry.again(1, 0) == [Outgoing(1, Probe(5, 77)), Outgoing(1, "s")]
     assert RetryUntilAcked(5, TIMING, probes=False).again(1, 0) == []
 
-    pursuit.heard(1, (1, 1), 1)
-    pursuit.acknowledged(1, "s", 1)
-    assert pursuit.advance(1 + TIMING.probe_ms) == [Outgoing(1, Probe(5, 77))]
+    retry.heard(1, (1, 1), 1)
+    retry.acknowledged(1, "s", 1)
+    assert retry.advance(1 + TIMING.probe_ms) == [Outgoing(1, Probe(5, 77))]
 
 
 def test_an_event_past_its_deadline_is_told_to_nobody_who_registers_then() -> None:
@@ -150,16 +156,16 @@ def test_an_event_past_its_deadline_is_told_to_nobody_who_registers_then() -> No
 
 
 def test_a_peer_that_was_told_nothing_for_a_while_is_asked_again_once_there_is_something() -> None:
-    pursuit = RetryUntilAcked("me", TIMING, probes=True)
+    retry = RetryUntilAcked("me", TIMING, probes=True)
     for now in (0, 10_000):
-        pursuit.tell("peer", "item", 1, "message", now, now + 1_000)
-        pursuit.heard("peer", (1, 1), now + 1)
-        pursuit.acknowledged("peer", "item", 1)
-        asked = pursuit.advance(now + 1 + TIMING.probe_ms)
+        retry.send("peer", "item", 1, "message", now, now + 1_000)
+        retry.heard("peer", (1, 1), now + 1)
+        retry.acknowledged("peer", "item", 1)
+        asked = retry.advance(now + 1 + TIMING.probe_ms)
         assert [type(one.message) for one in asked] == [Probe]
         for later in range(now + 600, now + 3_000, 100):  # the item is over: nothing to ask for
-            pursuit.advance(later)
-        assert pursuit.wake_at() is None
+            retry.advance(later)
+        assert retry.wake_at() is None
 
 
 @pytest.mark.parametrize("early_ms", [1, 0])

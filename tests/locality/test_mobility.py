@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nearcast.locality import Rect
-from nearcast.locality.layout.mobility import Mobility, regions_of_class
 from nearcast.locality.layout.slow_regions import RegionRules
 from nearcast.model.errors import MisuseError
+from nearcast.papers.qr_network.mobility import Mobility, regions_of_class
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 

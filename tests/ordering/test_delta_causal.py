@@ -4,12 +4,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.ordering.accounts import retold
+from tests.ordering.accounts import account_of, retold
 
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, PeerProtocolError
 from nearcast.ordering import CausalMessage, Deliver, DeltaCausal, Discard, DiscardReason, Output
 from nearcast.ordering.layout import grown, table_of
-from nearcast.papers.delta_causal import account_of
 
 
 def group(count: int, **settings: Any) -> list[DeltaCausal]:

@@ -5,12 +5,11 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ordering.accounts import written
+from tests.ordering.accounts import Account, account_of, written
 
 from nearcast.model.errors import PeerProtocolError
 from nearcast.ordering import CausalMessage, DeltaCausal
 from nearcast.ordering.layout import HIGHEST_NUMBER
-from nearcast.papers.delta_causal import Account, account_of
 
 NOW_US = 1_790_000_000_000_000
 numbers = st.one_of(st.integers(0, 20), st.integers(0, HIGHEST_NUMBER))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.ordering.accounts import retold
+from tests.ordering.accounts import account_of, retold
 from tests.ordering.world import Broken, run_history
 
 from nearcast.ordering import CausalMessage, DeltaCausal, Discard, DiscardReason, Output
@@ -21,7 +21,6 @@ from nearcast.ordering.layout import (
     WORDS,
     table_of,
 )
-from nearcast.papers.delta_causal import account_of
 
 
 def set_table(process: DeltaCausal, rows: list[Any]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from nearcast.papers import Point
+from nearcast.papers.content_overlay.claims import PAPERS_METHODS
 from nearcast.papers.content_overlay.experiment import Parameters
-from nearcast.papers.content_overlay.sweep import PAPERS_METHODS
 
 
 class OneByOne:

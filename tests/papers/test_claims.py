@@ -274,16 +274,12 @@ def test_paper_3_falls_where_its_curves_are_others():
 
 
 def test_measured_values_of_paper_3_read_as_text():
-    value = {
-        "curve": {10.0: 9.0, 120.0: 5.25},
-        "CES least": True,
-        "between": (1.0, 2.0),
-        "x": "unit",
-    }
-    assert (
-        paper_3._told(value)
-        == "overhead by event σ: 9 at 10, 5.25 at 120; CES least: yes; between: 1 to 2"
+    rows = overlay_rows({10.0: 9.0, 120.0: 5.25, 500.0: 8.0}, {10.0: 5.0, 120.0: 5.1, 300.0: 5.0})
+    first, _, _, flat, *_ = paper_3.claims(rows)
+    assert first.measured == (
+        "least at event σ: 120; overhead by event σ: 9 at 10, 5.25 at 120, 8 at 500"
     )
+    assert flat.measured.endswith("most / least: 1.02; CES least everywhere: yes")
 
 
 # --- paper 4 --------------------------------------------------------------------------------------
@@ -324,6 +320,13 @@ def test_paper_4_falls_where_the_learned_policy_is_worse():
 
 
 # --- what all share -------------------------------------------------------------------------------
+
+
+def test_the_interval_is_students():
+    low, high = interval([1.0, 2.0, 3.0])
+    assert (low + high) / 2 == pytest.approx(2.0)
+    assert high - low == pytest.approx(2 * 4.303 / 3**0.5)
+    assert interval([1.0, 2.0, 3.0, math.inf]) == (low, high)
 
 
 def test_one_seed_gives_no_interval_and_claims_json_says_null():

@@ -5,12 +5,10 @@ import math
 import pytest
 
 from nearcast.model.errors import UnknownNameError
+from nearcast.papers.form import Row
+from nearcast.papers.learned_retained.claims import claims
 from nearcast.papers.learned_retained.experiment import (
     POLICIES,
-    claim_1,
-    claim_2,
-    figure_2,
-    figure_3,
     reward_point,
     sensitivity_points,
     topic_point,
@@ -36,27 +34,33 @@ def test_where_nothing_can_be_gained_there_is_no_share() -> None:
     assert row["attainable"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_both_claims_hold_on_a_short_sweep() -> None:
-    first = claim_1(figure_2(seeds=(1, 2), omegas=(0.2, 0.5, 0.8)))
-    second = claim_2(figure_3(seeds=(1, 2), publishes=(0.1, 0.4, 0.8, 2.0)))
+def swept(kind: str, values: tuple[float, ...], seeds: tuple[int, ...]) -> list[Row]:
+    """Return rows of a figure over `omega` or `publish`."""
+    return [
+        reward_point(seed=seed, **{kind: value}) | {"kind": kind}  # type: ignore[arg-type]
+        for value in values
+        for seed in seeds
+    ]
 
-    assert first["holds"]
-    assert second["holds"]
-    assert first["id"] == "C4.1"
-    assert second["seeds"] == [1, 2]
-    low, high = second["confidence_interval"]
-    assert 0.0 < low <= high
+
+def test_both_claims_hold_on_a_short_sweep() -> None:
+    rows = swept("omega", (0.2, 0.5, 0.8), (1, 2)) + swept("publish", (0.1, 0.4, 0.8, 2.0), (1, 2))
+    first, second = claims(rows)
+
+    assert first.holds
+    assert second.holds
+    assert first.id == "C4.1"
+    assert second.seeds == (1, 2)
+    assert 0.0 < second.low <= second.high
 
 
 def test_a_claim_that_the_rows_contradict_does_not_hold() -> None:
-    rows = figure_2(seeds=(1,), omegas=(0.2, 0.5, 0.8))
-    for row in rows:
+    rows = swept("omega", (0.2, 0.5, 0.8), (1,)) + swept("publish", (0.1, 2.0), (1,))
+    assert all(claim.holds for claim in claims(rows))
+    for row in rows[:4]:  # all of omega, the smallest publish
         row["learned"] = row["plain"] - 0.01
 
-    assert not claim_1(rows)["holds"]
-    rows = figure_3(seeds=(1,), publishes=(0.1, 2.0))
-    rows[0]["learned"] = rows[0]["plain"] - 0.01
-    assert not claim_2(rows)["holds"]
+    assert not any(claim.holds for claim in claims(rows))
 
 
 @pytest.mark.parametrize("kind", ["bursty", "very bursty", "steady"])

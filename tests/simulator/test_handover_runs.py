@@ -13,11 +13,13 @@ from tests.support.handover_runs import (
     judge,
     missing,
 )
+from tests.support.locality_node import DeliverToClient, LocalityActor
 
 from nearcast.locality import Rect
 from nearcast.locality.registration.gateway import Gateway
 from nearcast.locality.registration.holder import Holder
 from nearcast.locality.registration.messages import PlacedEvent
+from nearcast.locality.registration.node import LocalityNode
 
 EVERYDAY = 40
 SOAK = 2_000
@@ -62,13 +64,38 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first.digest != other.digest
 
 
-def test_the_runs_notice_a_gateway_that_delivers_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def _delivers_all(self: LocalityActor, event: PlacedEvent, names: list[str], _now: int) -> None:
+    self._out += [DeliverToClient(name, event) for name in names]
+
+
+def test_the_runs_notice_a_node_that_delivers_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(self: Gateway, name: str, event: PlacedEvent) -> bool:
         area = self._subscriptions[name].area_at(event.published_at)
         return area is not None and area.intersects(event.area)
 
     monkeypatch.setattr(Gateway, "_is_due", always)
+    monkeypatch.setattr(LocalityActor, "deliver", _delivers_all)
     assert any("times" in problem for r in runs(None, range(2)) for problem in r.problems)
+
+
+def test_the_runs_notice_a_gateway_that_does_not_look_where_the_client_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Gateway, "_is_due", lambda *_: True)
+    assert any("not due" in problem for r in runs(None, range(2)) for problem in r.problems)
+
+
+def test_the_runs_notice_a_node_that_leaves_the_old_plan_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def at_once(self: LocalityNode, now: int) -> None:
+        if self.plans.upcoming is not None:
+            self.plans.commit()
+            self._plans_changed(now)
+
+    monkeypatch.setattr(LocalityNode, "_commit_if_all_use_it", at_once)
+    reports = runs(Faults.none_but_delay(), range(12))
+    assert any("lost" in problem for r in reports for problem in r.problems)
 
 
 def test_the_runs_notice_a_holder_that_matches_events_only_as_they_come(
@@ -87,13 +114,13 @@ HERE, THERE = Rect(0, 0, 1, 1), Rect(5, 5, 6, 6)
 def log_of(*events: PlacedEvent) -> _Log:
     log = _Log()
     log.followed["s"] = [(10, HERE), (20, THERE), (30, None)]
-    log.gateway_of["s"] = 1
+    log.gateway_of["s"] = "n1"
     log.published = list(events)
     return log
 
 
 def event(at: int, qos: int = 1, place: Rect = HERE, deadline: int = END_MS + 1) -> PlacedEvent:
-    return PlacedEvent((0, at), place, at, deadline, qos)
+    return PlacedEvent(("n0", at), place, at, deadline, qos)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +146,7 @@ def test_what_is_due_follows_from_where_the_client_was_at_publication(
 
 def test_expired_events_dead_gateways_and_dead_publishers_are_owed_nothing() -> None:
     assert not missing(log_of(event(10, deadline=END_MS)), END_MS, qos_0=False)
-    for dead in (0, 1):
+    for dead in ("n0", "n1"):
         log = log_of(event(10))
         log.dead = {dead}
         assert not missing(log, END_MS, qos_0=False)
@@ -136,11 +163,11 @@ def test_late_and_repeated_deliveries_are_problems() -> None:
 
 def test_a_loss_at_qos_0_needs_a_fault_that_explains_it() -> None:
     log = log_of(event(10, qos=0))
-    assert judge(log, END_MS) == ["(0, 10) (QoS 0) lost for s without a fault"]
-    for dropped in (("event", (0, 10)), ("subscription", "s")):
+    assert judge(log, END_MS) == ["('n0', 10) (QoS 0) lost for s without a fault"]
+    for dropped in (("event", ("n0", 10)), ("subscription", "s")):
         log.dropped = {dropped}
         assert judge(log, END_MS) == []
-    log.dropped, log.crashes = set(), [(4_000, 2)]
+    log.dropped, log.crashes = set(), [(4_000, "n2")]
     assert judge(log, END_MS) == []
-    log.crashes = [(9_000, 2)]
+    log.crashes = [(9_000, "n2")]
     assert judge(log, END_MS) != []

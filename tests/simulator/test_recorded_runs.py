@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from nearcast.model.errors import EnvironmentProblem, FileFormatError
 from nearcast.papers.qr_network.recorded import (
+    Fixes,
     Halves,
     compare_assignments,
     compare_classes,
@@ -13,7 +20,6 @@ from nearcast.papers.qr_network.recorded import (
     found_regions,
     plan_of,
 )
-from nearcast.simulator.movers import Fixes
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +81,40 @@ def test_fixes_in_degrees_become_metres() -> None:
 
     assert metres.xs[1] - metres.xs[0] == pytest.approx(556, rel=0.01)
     assert metres.xs[0] == 0
+
+
+def write(path: Path, rows: list[tuple[str, int, float, float]]) -> Path:
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    table = pa.table(
+        {
+            "user_id": pa.array([r[0] for r in rows], pa.string()),
+            "t": pa.array(
+                [start + timedelta(seconds=r[1]) for r in rows], pa.timestamp("us", "UTC")
+            ),
+            "lon": pa.array([r[2] for r in rows], pa.float64()),
+            "lat": pa.array([r[3] for r in rows], pa.float64()),
+        }
+    )
+    pq.write_table(table, path)
+    return path
+
+
+def test_a_file_gives_users_seconds_and_places(tmp_path: Path) -> None:
+    rows = [("a", 0, 0.0, 0.0), ("a", 10, 10.0, 20.0), ("b", 5, 7.0, 7.0)]
+    path = write(tmp_path / "fixes.parquet", rows)
+    fixes = Fixes.from_parquet(path)
+
+    assert (fixes.users.tolist(), fixes.seconds.tolist()) == ([0, 0, 1], [0.0, 10.0, 5.0])
+    assert (fixes.xs.tolist(), fixes.ys.tolist()) == ([0.0, 10.0, 7.0], [0.0, 20.0, 7.0])
+    assert len(Fixes.from_parquet(path, most_rows=2).xs) == 2
+
+
+def test_a_file_that_is_not_there_or_is_none_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem):
+        Fixes.from_parquet(tmp_path / "nowhere.parquet")
+    (tmp_path / "text.parquet").write_text("hello")
+    with pytest.raises(FileFormatError):
+        Fixes.from_parquet(tmp_path / "text.parquet")
+    pq.write_table(pa.table({"user_id": ["a"], "x": [1.0]}), tmp_path / "other.parquet")
+    with pytest.raises(FileFormatError):
+        Fixes.from_parquet(tmp_path / "other.parquet")

@@ -4,6 +4,7 @@ One seed makes one run: how many nodes, which plan, who moves where, what is pub
 faults happen when. Until `HEAL_MS` the network misbehaves; then it heals, and by `END_MS` all that
 is due must have been delivered. What is due is worked out from the definition alone: an event is
 due to a subscription whose area, at the instant of publication, meets the event's (`judge`).
+Clients move at odd instants and publish at even ones, so that no two things happen at once.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import Any
 
 from tests.support.locality_node import (
     Acknowledged,
+    DeliverToClient,
     Followed,
-    LocalityNode,
+    LocalityActor,
     Move,
-    Propose,
     SimPublish,
     SimSubscribe,
     SimUnsubscribe,
+    UsePlan,
 )
 
 from nearcast.locality.layout.grid import CellCounts
 from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.rect import Rect
 from nearcast.locality.registration.messages import (
-    DeliverToClient,
     EventOffer,
     HolderMatch,
     PlacedEvent,
     Register,
     Timing,
 )
-from nearcast.locality.registration.rollout import Phase
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.simulator.network import SimulatedLink, constant, exponential, uniform
-from nearcast.simulator.world import Send, World
+from nearcast.simulator.world import World
 
 SPACE = Rect(0.0, 0.0, 64.0, 64.0)
 HEAL_MS = 6_000
@@ -81,12 +82,12 @@ class _Log:
     """The truth, as the nodes' clients and publishers saw it."""
 
     followed: dict[str, list[tuple[int, Rect | None]]] = field(default_factory=dict)
-    gateway_of: dict[str, int] = field(default_factory=dict)
+    gateway_of: dict[str, str] = field(default_factory=dict)
     published: list[PlacedEvent] = field(default_factory=list)
     delivered: list[tuple[int, str, PlacedEvent]] = field(default_factory=list)
     dropped: set[tuple[str, object]] = field(default_factory=set)
-    crashes: list[tuple[int, int]] = field(default_factory=list)
-    dead: set[int] = field(default_factory=set)
+    crashes: list[tuple[int, str]] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
 
     def observe(self, now: int, node: Any, output: Any) -> None:
         if isinstance(output, DeliverToClient):
@@ -120,10 +121,11 @@ class HandoverRun:
             observer=self.log.observe,
             drop_observer=self.log.note_drop,
         )
-        plan = random_plan(self.random, list(range(self.node_count)), version=1)
-        ids = range(self.node_count)
+        self.names = [f"n{number}" for number in range(self.node_count)]
+        self.newest = random_plan(self.random, self.names, self.names)
         self.nodes = {
-            n: self.world.add(n, LocalityNode(n, plan, TIMING, ids if n == 0 else ())) for n in ids
+            name: self.world.add(name, LocalityActor(name, self.names, self.newest, TIMING))
+            for name in self.names
         }
 
     def execute(self) -> RunReport:
@@ -154,13 +156,13 @@ class HandoverRun:
     def _schedule_clients(self) -> None:
         random = self.random
         for number in range(random.randint(8, 24)):
-            name, gateway = f"s{number}", random.randrange(self.node_count)
+            name, gateway = f"s{number}", random.choice(self.names)
             reach = random.choice([0.5, 2.0, 6.0])
             x, y = self._place(6.0)
-            at = random.randint(0, 3_000)
+            at = 2 * random.randint(0, 1_500) + 1
             self.world.post(gateway, SimSubscribe(name, Rect.around(x, y, reach)), at=at)
             for _ in range(random.randint(0, 25)):
-                at += random.randint(5, 700)
+                at += 2 * random.randint(3, 350)
                 if at >= HEAL_MS:
                     break
                 if random.random() < 0.3:
@@ -177,12 +179,12 @@ class HandoverRun:
         dx, dy = self.random.gauss(0, spread), self.random.gauss(0, spread)
         return min(max(x + dx, 0.0), 64.0), min(max(y + dy, 0.0), 64.0)
 
-    def _client(self, gateway: int, name: str, wish: Any, at: int) -> None:
-        """Let a client act only if its gateway has heard of it: the first wish may meet a crash."""
+    def _client(self, gateway: str, name: str, request: Any, at: int) -> None:
+        """Make a client act only if its gateway knows it: a crash may have met its SUBSCRIBE."""
 
         def act() -> None:
             if self.world.alive(gateway) and self.log.followed.get(name, [(0, None)])[-1][1]:
-                self.world.post(gateway, wish)
+                self.world.post(gateway, request)
 
         self.world.call_at(at, act)
 
@@ -193,84 +195,74 @@ class HandoverRun:
             area = Rect.at(x, y)
             if random.random() < 0.5:
                 area = Rect.around(x, y, random.choice([1.0, 5.0, 20.0])).clamped(SPACE)
-            wish = SimPublish(
+            request = SimPublish(
                 area,
                 qos=random.choice([0, 1, 1, 2]),
                 lifetime_ms=random.choice([40_000, 40_000, 40_000, 500, 3_000]),
             )
-            self.world.post(
-                random.randrange(self.node_count), wish, at=random.randint(0, HEAL_MS + 1_000)
-            )
+            at = 2 * random.randint(0, HEAL_MS // 2 + 500)
+            self.world.post(random.choice(self.names), request, at=at)
 
     def _schedule_faults(self) -> None:
-        random, count = self.random, self.node_count
+        random, names = self.random, self.names
         if self.faults.partitions:
             for _ in range(random.randint(0, 3)):
-                side = random.sample(range(count), random.randint(1, count - 1))
+                side = random.sample(names, random.randint(1, len(names) - 1))
                 start = random.randint(0, HEAL_MS - 1)
                 self.world.call_at(start, lambda side=side: self.world.network.partition([side]))  # type: ignore[misc]
                 self.world.call_at(start + random.randint(50, 2_500), self.world.network.heal)
             for _ in range(random.randint(0, 3)):
-                a, b = random.sample(range(count), 2)
+                a, b = random.sample(names, 2)
                 at = random.randint(0, HEAL_MS - 1)
                 self.world.call_at(at, lambda a=a, b=b: self.world.network.cut(a, b))  # type: ignore[misc]
         if self.faults.crashes:
             for _ in range(random.randint(0, 5)):
-                node, at = random.randrange(count), random.randint(0, HEAL_MS - 1)
+                node, at = random.choice(names), random.randint(0, HEAL_MS - 1)
                 self.world.call_at(at, lambda node=node: self._crash(node))  # type: ignore[misc]
                 back = at + random.randint(1, 2_500)
                 self.world.call_at(back, lambda node=node: self._restart(node))  # type: ignore[misc]
 
     def _schedule_plans(self) -> None:
         random = self.random
-        nodes = list(range(self.node_count))
-        version = 2
         for _ in range(random.randint(0, 3)):
-            at = random.randint(0, HEAL_MS - 1)
-            plan = random_plan(random, nodes, version)
-            self.world.call_at(at, lambda plan=plan: self._propose(plan))  # type: ignore[misc]
-            version += 1
+            self.world.call_at(random.randint(0, HEAL_MS - 1), lambda: self._propose(self.names))
         if self.faults.deaths and random.random() < 0.3:
-            victim = random.randrange(1, self.node_count)  # the coordinator's disk is the store
+            victim = random.choice(self.names)
             self.world.call_at(random.randint(0, HEAL_MS), lambda: self._kill(victim))
-            left = [node for node in nodes if node != victim]
-            self.world.call_at(HEAL_MS + 1, lambda: self._declare_dead(victim, left))
+            self.world.call_at(HEAL_MS + 1, lambda: self._declare_dead(victim))
 
-    def _propose(self, plan: Plan) -> None:
-        if self.world.alive(0):
-            self.world.post(0, Propose(plan))
+    def _propose(self, holders: list[str]) -> None:
+        """Store a new plan; the nodes that are up learn of it one after the other."""
+        self.newest = random_plan(self.random, self.names, holders, self.newest.version + 1)
+        for name in self.names:
+            at = self.world.now + self.random.randint(0, 400)
+            self.world.call_at(at, lambda name=name: self._learn(name))  # type: ignore[misc]
 
-    def _crash(self, node: int) -> None:
+    def _learn(self, name: str) -> None:
+        if self.world.alive(name):
+            self.world.post(name, UsePlan(self.newest))
+
+    def _crash(self, node: str) -> None:
         if self.world.alive(node):
             self.log.crashes.append((self.world.now, node))
             self.world.crash(node)
 
-    def _restart(self, node: int) -> None:
+    def _restart(self, node: str) -> None:
         if not self.world.alive(node) and node not in self.log.dead:
             self.world.restart(node)
             self.world.perform(node, self.nodes[node].restart(self.world.now))
+            self._learn(node)
 
-    def _kill(self, node: int) -> None:
+    def _kill(self, node: str) -> None:
         self._crash(node)
         self.log.dead.add(node)
 
-    def _declare_dead(self, victim: int, left: list[int]) -> None:
+    def _declare_dead(self, victim: str) -> None:
         """As membership would: take the node out, and move its leaves to the others."""
-        coordinator = self.nodes[0]
-        self.world.perform(
-            0, [Send(*o) for o in coordinator.rollout.forget(victim, self.world.now)]
-        )
-        self._propose_until_taken(left)
-
-    def _propose_until_taken(self, left: list[int]) -> None:
-        coordinator = self.nodes[0]
-        current = coordinator.view.current
-        settled = coordinator.rollout.phase is Phase.IDLE and coordinator.view.upcoming is None
-        if settled and set(current.brokers or ()) <= set(left):
-            return
-        plan = random_plan(self.random, left, current.version + 1)
-        self.world.post(0, Propose(plan))
-        self.world.call_at(self.world.now + 500, lambda: self._propose_until_taken(left))
+        left = [name for name in self.names if name != victim]
+        for name in left:
+            self.world.perform(name, self.nodes[name].part(victim, self.world.now))
+        self._propose(left)
 
     def _heal(self) -> None:
         network = self.world.network
@@ -281,14 +273,11 @@ class HandoverRun:
 
     def _unfinished(self) -> list[str]:
         """Return what should have come to an end, and has not."""
-        versions = {
-            (node.view.current.version, node.view.upcoming)
-            for number, node in self.nodes.items()
-            if number not in self.log.dead
-        }
-        if len(versions) != 1 or any(upcoming for _, upcoming in versions):
-            return [f"nodes use different plans at the end: {sorted(v for v, _ in versions)}"]
-        return []
+        alive = [node for name, node in self.nodes.items() if name not in self.log.dead]
+        versions = {node.locality.plans.versions for node in alive}
+        if versions == {(self.newest.version, 0)}:
+            return []
+        return [f"nodes use other plans than {self.newest.version} at the end: {versions}"]
 
     def _counts(self) -> dict[str, int]:
         counts: Counter[str] = Counter()
@@ -297,7 +286,7 @@ class HandoverRun:
         counts["published"] = len(self.log.published)
         counts["deliveries"] = len(self.log.delivered)
         counts["moves"] = sum(len(h) - 1 for h in self.log.followed.values())
-        counts["plan version"] = self.nodes[0].view.current.version
+        counts["plan version"] = self.newest.version
         counts["lost at QoS 0"] = sum(1 for _ in missing(self.log, END_MS, qos_0=True))
         return dict(counts)
 
@@ -350,8 +339,10 @@ def _explained(log: _Log, name: str, event: PlacedEvent) -> bool:
     return any(abs(at - event.published_at) < 5_000 for at, _ in log.crashes)
 
 
-def random_plan(random: Random, nodes: list[int], version: int) -> Plan:
-    """Return a plan with overlapping regions and a crowd here and there, on these nodes."""
+def random_plan(
+    random: Random, nodes: list[str], holders: list[str], version: int = 1
+) -> NamedPlan:
+    """Return a plan with overlapping regions and a crowd here and there, on the holders."""
     regions = []
     for _ in range(random.randint(0, 5)):
         x, y = random.uniform(0, 56), random.uniform(0, 56)
@@ -363,4 +354,5 @@ def random_plan(random: Random, nodes: list[int], version: int) -> Plan:
     counts = CellCounts.from_positions(SPACE, regions, xs, ys, depth=5)
     layout = random.choice(["qr", "qr", "qr", "q", "r"])
     plan = Plan.build(SPACE, regions, counts, capacity=12, layout=layout, version=version)  # type: ignore[arg-type]
-    return plan.with_brokers([random.choice(nodes) for _ in plan.leaves])
+    brokers = [nodes.index(random.choice(holders)) for _ in plan.leaves]
+    return NamedPlan(plan.with_brokers(brokers), tuple(nodes))

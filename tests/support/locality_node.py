@@ -1,9 +1,8 @@
-"""A thin simulated broker node: gateway, spool, holder and plan view of `nearcast.locality`.
+"""A simulated broker node around `LocalityNode`: no MQTT, no sessions, no attributes.
 
-It stands in for the real `node` until that exists: it has no MQTT, no sessions and no matching of
-attributes; clients' wishes come as values. What survives a crash is what a real node keeps on disk:
-the gateway's subscriptions and deliveries, the spool, the plan view, the coordinator's rollout, and
-the number of starts. The holder's tables are lost.
+Requests of clients come as values. What survives a crash is what a real node has in its journal:
+the steps of its subscriptions, its events of QoS 1 and 2, the deliveries, the plans in use, and the
+number of starts. The tables of the holder are lost.
 """
 
 from __future__ import annotations
@@ -12,37 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.rect import Rect
-from nearcast.locality.registration.gateway import Gateway
-from nearcast.locality.registration.holder import Holder
-from nearcast.locality.registration.messages import (
-    Commit,
-    DeliverToClient,
-    EventOffer,
-    HolderMatch,
-    Instant,
-    Known,
-    MatchTaken,
-    NodeId,
-    Outgoing,
-    PlacedEvent,
-    PlanStatus,
-    Prepare,
-    Probe,
-    Register,
-    Timing,
-)
-from nearcast.locality.registration.outbox import EventOutbox
-from nearcast.locality.registration.retry import RetryUntilAcked
-from nearcast.locality.registration.rollout import Phase, Rollout
-from nearcast.locality.registration.view import PlanView
+from nearcast.locality.registration.messages import EventId, Instant, PlacedEvent, Timing
+from nearcast.locality.registration.node import LocalityNode
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.simulator.world import Send
 
 
 @dataclass(frozen=True, slots=True)
 class SimSubscribe:
-    """A client's wish."""
+    """A client subscribes."""
 
     subscription: str
     area: Rect
@@ -58,14 +36,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class SimUnsubscribe:
-    """A client has enough."""
+    """A client unsubscribes."""
 
     subscription: str
 
 
 @dataclass(frozen=True, slots=True)
 class SimPublish:
-    """A publisher's event."""
+    """A client publishes an event."""
 
     area: Rect
     qos: int
@@ -73,143 +51,185 @@ class SimPublish:
 
 
 @dataclass(frozen=True, slots=True)
-class Propose:
-    """An operator's (or the pipeline's) new plan; only the coordinator takes it."""
+class UsePlan:
+    """The store of plans has a new one."""
 
-    plan: Plan
+    plan: NamedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsInUse:
+    """Node to node: the versions of the plans that the sender uses."""
+
+    node: str
+    versions: tuple[int, int]
+    is_reply: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverToClient:
+    """Output: a client receives an event."""
+
+    subscription: str
+    event: PlacedEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """To the publisher: the event is the network's to deliver now."""
+    """Output: the publisher's event is the cluster's to deliver from now on."""
 
     event: PlacedEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """To whoever keeps the truth: from now on this subscription's area is this (None: ended)."""
+    """Output: from now on a subscription's area is this (None: it has ended)."""
 
     subscription: str
     area: Rect | None
 
 
-class LocalityNode:
-    """One simulated node; an `Actor` of the world."""
+class LocalityActor:
+    """One simulated node: an `Actor` of the world, and the host of its `LocalityNode`."""
 
-    def __init__(
-        self, node: NodeId, plan: Plan, timing: Timing, nodes: Iterable[NodeId] = ()
-    ) -> None:
-        self.node = node
+    def __init__(self, name: str, names: Iterable[str], plan: NamedPlan, timing: Timing) -> None:
+        self.name = name
         self.timing = timing
+        self.others = [other for other in names if other != name]
         self.starts = 1
-        self.view = PlanView(plan)
-        self.pursuit = RetryUntilAcked(node, timing, probes=True)
-        self.gateway = Gateway(node, self.view, self.pursuit, timing)
-        self.spool = EventOutbox(node, self.view, self.pursuit, timing)
-        self.holder = Holder(node, self.starts, timing)
-        self.rollout = Rollout(node, nodes, timing)
+        self.steps: dict[str, list[tuple[Instant, Rect | None]]] = {}
+        self.events: dict[EventId, PlacedEvent] = {}
+        self.delivered: set[tuple[str, EventId]] = set()
+        self.stored: tuple[NamedPlan | None, NamedPlan | None] = (plan, None)
+        self._out: list[Any] = []
+        self._ask_at: Instant | None = None  # while a change of plan is under way
+        self.locality = self._started(0)
 
-    def restart(self, now: Instant) -> list[Any]:
-        """Come back after a crash: what was in memory only is gone."""
-        self.starts += 1
-        self.holder = Holder(self.node, self.starts, self.timing)
-        self.pursuit = RetryUntilAcked(self.node, self.timing, probes=True)
-        out = self.gateway.restarted(self.pursuit, now) + self.spool.restarted(self.pursuit, now)
-        return _sends(out)
+    def _started(self, now: Instant) -> LocalityNode:
+        locality = LocalityNode(self.name, self.timing, self)
+        locality.begin(self.starts)
+        for name, steps in self.steps.items():
+            before = None
+            for at, area in steps:
+                if area is None:
+                    locality.unsubscribe(name, at)
+                elif before is None:
+                    locality.subscribe(name, area, now, since=at)
+                else:
+                    locality.move(name, area, at)
+                before = area
+        alive = [event for event in self.events.values() if event.deadline > now]
+        locality.restored(*self.stored, alive, now)
+        locality.know(self.others, now)
+        return locality
+
+    # --- the host ----------------------------------------------------------------------------
+
+    def deliver(self, event: PlacedEvent, subscriptions: Iterable[str], _now: Instant) -> None:
+        """Deliver an event to subscriptions that have not had it."""
+        for name in subscriptions:
+            if (name, event.event_id) not in self.delivered:
+                self.delivered.add((name, event.event_id))
+                self._out.append(DeliverToClient(name, event))
+
+    def plans_changed(self) -> None:
+        """Store the plans in use."""
+        self.stored = (self.locality.plans.current, self.locality.plans.upcoming)
+
+    # --- the actor ---------------------------------------------------------------------------
 
     def receive(self, message: Any, now: Instant) -> list[Any]:
-        """Take in a message from another node, or a client's wish."""
-        return _sends(_HANDLERS[type(message)](self, message, now))
+        """Process a message of another node, or a request of a client."""
+        handle = _HANDLERS.get(type(message))
+        if handle is None:
+            self.locality.receive(message, now)
+        else:
+            handle(self, message, now)
+        return self._outputs(now)
 
     def advance(self, now: Instant) -> list[Any]:
         """Do what is due."""
-        parts = (self.gateway, self.spool, self.holder, self.pursuit, self.rollout)
-        return _sends([output for part in parts for output in part.advance(now)])
+        self.locality.advance(now)
+        if self._ask_at is not None and self._ask_at <= now:
+            self._send_versions(now)
+        return self._outputs(now)
 
     def wake_at(self) -> Instant | None:
-        """Say when something is due."""
-        parts = (self.gateway, self.spool, self.holder, self.pursuit, self.rollout)
-        times = [at for part in parts if (at := part.wake_at()) is not None]
-        return min(times, default=None)
+        """Return when something is due."""
+        times = (self.locality.wake_at(), self._ask_at)
+        return min((at for at in times if at is not None), default=None)
 
-    def _to_holder(self, message: Any, now: Instant) -> list[Any]:
-        return list(self.holder.receive(message, now))
+    def restart(self, now: Instant) -> list[Any]:
+        """Come back after a crash with what was stored."""
+        self.starts += 1
+        self.locality = self._started(now)
+        self._send_versions(now)
+        return self._outputs(now)
 
-    def _known(self, message: Known, now: Instant) -> list[Any]:
-        out = self.pursuit.heard(message.holder, message.table, now)
-        if message.key is not None and self.pursuit.is_known_table(message.holder, message.table):
-            self.pursuit.acknowledged(message.holder, message.key, message.revision)
-        return list(out)
+    def part(self, name: str, now: Instant) -> list[Any]:
+        """Forget a node that is gone for good."""
+        self.others = [other for other in self.others if other != name]
+        self.locality.know(self.others, now)
+        return self._outputs(now)
 
-    def _match(self, message: HolderMatch, now: Instant) -> list[Any]:
-        return list(self.gateway.matched(message, now))
+    def _outputs(self, now: Instant) -> list[Any]:
+        sends = [Send(*outgoing) for outgoing in self.locality.take(now)]
+        out, self._out = self._out, []
+        return [*out, *sends]
 
-    def _plan(self, message: Prepare | Commit, now: Instant) -> list[Any]:
-        changed, answer = self.view.receive(message, self.node)
-        out: list[Any] = [answer]
-        if changed:
-            out += self.gateway.plans_changed(now) + self.spool.plans_changed(now)
-        return out
+    # --- plans ---------------------------------------------------------------------------------
 
-    def _plan_status(self, message: PlanStatus, now: Instant) -> list[Any]:
-        return list(self.rollout.receive(message, now))
+    def _use(self, message: UsePlan, now: Instant) -> None:
+        if self.locality.use(message.plan, now):
+            self._send_versions(now)
 
-    def _propose(self, message: Propose, now: Instant) -> list[Any]:
-        busy = self.rollout.phase is not Phase.IDLE
-        if busy or message.plan.version != self.view.current.version + 1:
-            return []  # the operator tries again later
-        return list(self.rollout.propose(message.plan, now))
+    def _versions(self, message: VersionsInUse, now: Instant) -> None:
+        self.locality.uses(message.node, message.versions, now)
+        if not message.is_reply:
+            reply = VersionsInUse(self.name, self.locality.plans.versions, is_reply=True)
+            self._out.append(Send(message.node, reply))
 
-    def _subscribe(self, message: SimSubscribe, now: Instant) -> list[Any]:
-        out = self.gateway.subscribe(message.subscription, message.area, now)
-        return [Followed(message.subscription, message.area), *out]
+    def _send_versions(self, now: Instant) -> None:
+        message = VersionsInUse(self.name, self.locality.plans.versions)
+        self._out += [Send(other, message) for other in self.others]
+        is_under_way = self.locality.plans.upcoming is not None
+        self._ask_at = now + self.timing.retry_ms if is_under_way else None
 
-    def _move(self, message: Move, now: Instant) -> list[Any]:
-        out = self.gateway.move(message.subscription, message.area, now)
-        return [Followed(message.subscription, message.area), *out]
+    # --- clients -------------------------------------------------------------------------------
 
-    def _unsubscribe(self, message: SimUnsubscribe, now: Instant) -> list[Any]:
-        out = self.gateway.unsubscribe(message.subscription, now)
-        return [Followed(message.subscription, None), *out]
+    def _follow(self, name: str, area: Rect | None, now: Instant) -> None:
+        self.steps.setdefault(name, []).append((now, area))
+        self._out.append(Followed(name, area))
 
-    def _publish(self, message: SimPublish, now: Instant) -> list[Any]:
-        event, out = self.spool.publish(
+    def _subscribe(self, message: SimSubscribe, now: Instant) -> None:
+        self.locality.subscribe(message.subscription, message.area, now)
+        self._follow(message.subscription, message.area, now)
+
+    def _move(self, message: Move, now: Instant) -> None:
+        self.locality.move(message.subscription, message.area, now)
+        self._follow(message.subscription, message.area, now)
+
+    def _unsubscribe(self, message: SimUnsubscribe, now: Instant) -> None:
+        self.locality.unsubscribe(message.subscription, now)
+        self._follow(message.subscription, None, now)
+
+    def _publish(self, message: SimPublish, now: Instant) -> None:
+        event = self.locality.publish(
             message.area, now, qos=message.qos, lifetime_ms=message.lifetime_ms
         )
-        return [Acknowledged(event), *out]
+        if event.qos:
+            self.events[event.event_id] = event
+        self._out.append(Acknowledged(event))
+        areas = {name: steps[-1][1] for name, steps in self.steps.items()}
+        near = [name for name, area in areas.items() if area and area.intersects(event.area)]
+        self.deliver(event, near, now)
 
 
 _HANDLERS: dict[type, Any] = {
-    Register: LocalityNode._to_holder,
-    EventOffer: LocalityNode._to_holder,
-    Probe: LocalityNode._to_holder,
-    MatchTaken: LocalityNode._to_holder,
-    Known: LocalityNode._known,
-    HolderMatch: LocalityNode._match,
-    Prepare: LocalityNode._plan,
-    Commit: LocalityNode._plan,
-    PlanStatus: LocalityNode._plan_status,
-    Propose: LocalityNode._propose,
-    SimSubscribe: LocalityNode._subscribe,
-    Move: LocalityNode._move,
-    SimUnsubscribe: LocalityNode._unsubscribe,
-    SimPublish: LocalityNode._publish,
+    UsePlan: LocalityActor._use,
+    VersionsInUse: LocalityActor._versions,
+    SimSubscribe: LocalityActor._subscribe,
+    Move: LocalityActor._move,
+    SimUnsubscribe: LocalityActor._unsubscribe,
+    SimPublish: LocalityActor._publish,
 }
-
-
-def _sends(outputs: Iterable[Any]) -> list[Any]:
-    """Turn the cores' wishes into the world's; deliveries and acknowledgements pass through."""
-    return [Send(*output) if type(output) is Outgoing else output for output in outputs]
-
-
-__all__ = [
-    "Acknowledged",
-    "DeliverToClient",
-    "Followed",
-    "LocalityNode",
-    "Move",
-    "Propose",
-    "SimPublish",
-]
-__all__ += ["SimSubscribe", "SimUnsubscribe"]

@@ -6,12 +6,12 @@ packets of peer sessions (`nearcast.broker.peers.sessions`); everything else is 
 Does not: open connections, discover nodes (the runtime names them), or read a clock.
 
 Read next: `links.py`, `peer_registry.py`, `messages.py`, `cluster.py`; for events and subscriptions
-with a position `spatial_routing.py` and `plan_assignment.py`.
+with a position `spatial_routing.py`.
 """
 
 from nearcast.cluster.cluster import Cluster
 from nearcast.cluster.links import Link, LinkTiming
 from nearcast.cluster.peer import PeerNode
-from nearcast.cluster.plan_assignment import NamedPlan
+from nearcast.locality.registration.plan_assignment import NamedPlan
 
 __all__ = ["Cluster", "Link", "LinkTiming", "NamedPlan", "PeerNode"]

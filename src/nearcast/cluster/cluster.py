@@ -59,13 +59,13 @@ from nearcast.cluster.peer_registry import (
     PeerRegistry,
     PeerWire,
 )
-from nearcast.cluster.plan_assignment import NamedPlan
 from nearcast.cluster.retained_sync import RetainedSync
 from nearcast.cluster.session_relay import SessionRelay
 from nearcast.cluster.spatial_routing import PATIENCE, SpatialRouting
 from nearcast.cluster.subscribe_race import SubscribeRace
 from nearcast.cluster.subscription_gossip import SubscriptionGossip
 from nearcast.locality.registration.messages import Timing
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.model import Event
 from nearcast.model.errors import PeerProtocolError
 from nearcast.mqtt import Connect
@@ -261,7 +261,7 @@ class Cluster:
         sessions = [self.node.state.sessions.get(PEER_PREFIX + name) for name in self.peers]
         return (
             self._contests.is_open
-            or (self._geography is not None and self._geography.is_pursuing)
+            or (self._geography is not None and self._geography.awaits_acks)
             or any(one.queue or one.in_flight or one.released for one in sessions if one)
         )
 

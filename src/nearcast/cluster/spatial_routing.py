@@ -1,14 +1,11 @@
 """Events and subscriptions with a position, over several nodes (paper 0).
 
-A publication reaches the clients of its own node at once. For clients of other nodes every node
-plays three roles (`nearcast.locality`). The gateway knows where its clients are and registers their
-subscriptions with the holders. The outbox offers events published here to the holders. The holder
-matches events with registrations and reports matches to the gateway, which checks each one exactly,
-against the client's position when the event was published. State that must survive a crash is a
-note in the node's journal.
+A publication reaches the clients of its own node at once; for clients of other nodes every node
+has a part in locality (`LocalityNode`). This module connects it with the broker: it turns sessions,
+positions and messages into areas and events, delivers what matches, and keeps what must survive a
+crash as notes in the node's journal.
 
-Read next: `plan_assignment.py`, then `gateway.py` and `holder.py` in
-`nearcast/locality/registration`.
+Read next: `nearcast/locality/registration/node.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from struct import Struct
-from typing import Any
 
 import msgspec
 
@@ -25,35 +21,26 @@ from nearcast.broker import Broker
 from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.broker.session.session import Session, SessionSubscription
-from nearcast.cluster.plan_assignment import NamedPlan, PlanAssignment
 from nearcast.locality.layout.rect import Rect
-from nearcast.locality.registration.gateway import FOREVER, Gateway
-from nearcast.locality.registration.holder import Holder
+from nearcast.locality.registration.gateway import FOREVER
 from nearcast.locality.registration.messages import (
-    DeliverToClient,
     EventId,
-    HolderMatch,
-    Known,
-    NodeId,
-    Outgoing,
     PlacedEvent,
-    Register,
+    SubscriptionId,
     Timing,
 )
-from nearcast.locality.registration.outbox import EventOutbox
-from nearcast.locality.registration.retry import RetryUntilAcked
+from nearcast.locality.registration.node import LocalityNode
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.model import Event as Occurrence
 from nearcast.model import NearcastError
 from nearcast.model import Subscription as Selection
 from nearcast.model.shapes import Circle
 
-_SPOOLED, _SEEN, _SINCE, _PLACE = b"e", b"d", b"s", b"p"
+_EVENT, _SEEN, _SINCE, _PLACE = b"e", b"d", b"s", b"p"
 _CURRENT, _UPCOMING, _STARTS = b"c", b"u", b"i"
 PATIENCE = Timing(retry_ms=1_000, most_retry_ms=4_000, probe_ms=20_000, lease_ms=60_000, slack=0.15)
 """Links lose nothing while they are up, so retries can be rare; a peer that has restarted, and so
 forgotten its registrations, is asked as soon as its link is up."""
-_AWAY_MS = 1_000  # how long a link is down before another node stands in for the peer
-_SERIAL_BITS = 20  # low bits of an event's number; the high bits are the node's start in ms
 _TIME, _STEP = Struct("<Q"), Struct("<Qdd")
 _WORLD = Rect(-180.0, -90.0, 180.0, 90.0)
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,22 +49,19 @@ Place = tuple[float, float]
 
 
 class SpatialRouting:
-    """One node's gateway, outbox and holder.
+    """One node's part in locality, between the broker's sessions and the other nodes.
 
-    `take` returns the messages to send as (node, message). Messages to this node never leave it.
+    What concerns the other nodes alone (`receive`, `take`, `lost` …) is `LocalityNode`'s.
     """
 
     def __init__(self, name: str, node: Broker, timing: Timing) -> None:
-        self.layout = PlanAssignment(name)  # which node holds which leaves
-        self._name = name
+        locality = self.locality = LocalityNode(name, timing, self)
+        self.receive, self.take, self.wake_at = locality.receive, locality.take, locality.wake_at
+        self.lost, self.back, self.leave = locality.lost, locality.back, locality.leave
+        self.uses, self.layout = locality.uses, locality.plans
         self._node = node
         self._timing = timing
-        # messages to holders until they acknowledge them
-        self._pursuit = RetryUntilAcked(name, timing, probes=True)
-        self._gateway = Gateway(name, self.layout, self._pursuit, timing)
-        self._spool = EventOutbox(name, self.layout, self._pursuit, timing)
-        self._holder = Holder(name, 0, timing, tells_publishers=False)
-        self._has_begun = False  # the incarnation is chosen (`_begin`)
+        self._has_begun = False  # the life is chosen (`_begin`)
         self._subscriptions: dict[str, SessionSubscription] = {}  # by their number as a string
         # (ms, position) steps, oldest first, back to the timing's horizon
         self._places: dict[Session, list[tuple[int, Place]]] = {}
@@ -86,9 +70,6 @@ class SpatialRouting:
         self._steps: dict[int, list[tuple[int, Place]]] | None = None  # during the replay
         self._noted_at: dict[Session, int] = {}  # when a position was journalled last
         self._sweep_at = 0  # when `_forget_sessions` is due
-        self._out: list[Outgoing] = []  # to send, also to this node itself
-        self._versions: dict[str, tuple[int, int]] = {}  # plan versions that each peer uses
-        self._lost_at: dict[str, int] = {}  # peers whose link has just gone down
 
     # --- clients ----------------------------------------------------------------------------
 
@@ -115,7 +96,7 @@ class SpatialRouting:
         if area is None:
             self._waiting[key] = subscription
         else:
-            self._do(self._gateway.subscribe(key, area, now))
+            self.locality.subscribe(key, area, now)
 
     def came_back(self, subscription: SessionSubscription, now: int) -> None:
         """Register a subscription from before a crash, with its client's positions since then."""
@@ -126,18 +107,18 @@ class SpatialRouting:
             self._places[session] = self._noted_places(session, since)
         places = self._places[session]
         if _area(subscription, None) is not None:  # a fixed `$area`
-            self._do(self._gateway.subscribe(key, _sure_area(subscription, None), now, since=since))
+            self.locality.subscribe(key, _sure_area(subscription, None), now, since=since)
             return
         if not places:
             self._waiting[key] = subscription
             return
-        before = [one for one in places if one[0] <= since] or places[:1]
+        before = [step for step in places if step[0] <= since] or places[:1]
         start, place = before[-1]
         area = _sure_area(subscription, place)
-        self._do(self._gateway.subscribe(key, area, now, since=max(since, start)))
+        self.locality.subscribe(key, area, now, since=max(since, start))
         for at, place in places:
             if at > max(since, start):
-                self._do(self._gateway.move(key, _sure_area(subscription, place), at))
+                self.locality.move(key, _sure_area(subscription, place), at)
 
     def _noted_since(self, subscription: SessionSubscription) -> int:
         key = _SINCE + subscription.number.to_bytes(8, "little")
@@ -169,7 +150,7 @@ class SpatialRouting:
         if noted in self._node.state.notes:
             self._node.state.set_note(noted, b"", 0)
         if self._waiting.pop(key, None) is None:
-            self._do(self._gateway.unsubscribe(key, now))
+            self.locality.unsubscribe(key, now)
 
     def moved(self, session: Session, now: int, *, is_sure: bool = False) -> None:
         """Move a client's registrations; an acknowledged step (`is_sure`) must survive a crash."""
@@ -187,14 +168,14 @@ class SpatialRouting:
             area = _area(subscription, session.position)
             assert area is not None
             if self._waiting.pop(key, None) is not None:
-                self._do(self._gateway.subscribe(key, area, now))
+                self.locality.subscribe(key, area, now)
             else:
-                self._do(self._gateway.move(key, area, now))
+                self.locality.move(key, area, now)
 
     @property
     def handovers(self) -> int:
         """How often a registration moved to another holder."""
-        return self._gateway.handovers
+        return self.locality.gateway.handovers
 
     def published(self, message: Message, occurrence: Occurrence, now: int) -> None:
         """Offer an event published by a client of this node to the holders."""
@@ -204,39 +185,18 @@ class SpatialRouting:
         lifetime_ms = message.expires_at_ms - now if message.expires_at_ms else None
         if lifetime_ms is not None and lifetime_ms <= 0:
             return
-        event, out = self._spool.publish(
-            area,
-            now,
-            qos=message.head.qos,
-            lifetime_ms=lifetime_ms,
-            payload=encode_message(message),
+        payload = encode_message(message)
+        event = self.locality.publish(
+            area, now, qos=message.head.qos, lifetime_ms=lifetime_ms, payload=payload
         )
         if event.qos:
-            self._note(_SPOOLED + _key(event.event_id), _encode(event), event.deadline)
-        self._do(out)
+            self._note(_EVENT + _key(event.event_id), _encode(event), event.deadline)
 
     # --- peers ------------------------------------------------------------------------------
 
-    def receive(self, message: Any, now: int) -> None:
-        """Handle a message from a peer, or from this node to itself."""
-        if type(message) is Known:
-            self._do(self._pursuit.heard(message.holder, message.table, now))
-            if message.key is not None and self._pursuit.is_known_table(
-                message.holder, message.table
-            ):
-                self._pursuit.acknowledged(message.holder, message.key, message.revision)
-        elif type(message) is HolderMatch:
-            self._matched(message, now)
-        else:
-            self._do(self._holder.receive(message, now))
-
     def advance(self, now: int) -> None:
         """Run everything that is due at `now`."""
-        for part in (self._gateway, self._spool, self._holder, self._pursuit):
-            self._do(part.advance(now))
-        for name in [one for one, at in self._lost_at.items() if at + _AWAY_MS <= now]:
-            del self._lost_at[name]
-            self._set_away(name, now, is_away=True)
+        self.locality.advance(now)
         while self._notes and self._notes[0][0] <= now:
             self._node.state.notes.pop(heappop(self._notes)[1], None)
         if now >= self._sweep_at:
@@ -246,117 +206,45 @@ class SpatialRouting:
     def _forget_sessions(self) -> None:
         """Drop the positions of clients whose sessions have ended."""
         sessions = self._node.state.sessions
-        for session in [one for one in self._places if sessions.get(one.client_id) is not one]:
+        for session in [s for s in self._places if sessions.get(s.client_id) is not s]:
             del self._places[session]
             self._noted_at.pop(session, None)
 
     @property
-    def is_pursuing(self) -> bool:
-        """Whether peers have yet to acknowledge something of this node. O(pending).
-
-        That is: registrations and events of this node, and matches of its own events that it found
-        as their holder.
-        """
-        return self._pursuit.pending() > 0 or self._holder.is_pursuing(self._name)
-
-    def wake_at(self) -> int | None:
-        """Return when `advance` is due next; None if nothing is scheduled."""
-        parts = (self._gateway, self._spool, self._holder, self._pursuit)
-        times = [at for part in parts if (at := part.wake_at()) is not None]
-        times += [at + _AWAY_MS for at in self._lost_at.values()]
-        return min(times, default=None)
-
-    def take(self, now: int) -> list[Outgoing]:
-        """Return the messages to send; handle those to this node itself."""
-        away: list[Outgoing] = []
-        while self._out:
-            out, self._out = self._out, []
-            for one in out:
-                if one.to == self._name:
-                    self.receive(one.message, now)
-                else:
-                    away.append(one)
-        return away
+    def awaits_acks(self) -> bool:
+        """Whether peers have yet to acknowledge something of this node. O(pending)."""
+        return self.locality.awaits_acks
 
     # --- plans ------------------------------------------------------------------------------
 
     def _begin(self, now: int) -> None:
-        """Start with an empty holder and event numbers above all that this node has used."""
+        """Start a life above all that this node has lived."""
         if self._has_begun:
             return
         self._has_begun = True
         _, before = self._node.state.notes.get(_STARTS, (0, _TIME.pack(0)))
-        incarnation = max(now, _TIME.unpack(before)[0] + 1)
-        self._keep(_STARTS, _TIME.pack(incarnation))
-        self._holder = Holder(self._name, incarnation, self._timing, tells_publishers=False)
-        self._spool.begin(incarnation << _SERIAL_BITS)
-        self._pursuit.life = incarnation
+        life = max(now, _TIME.unpack(before)[0] + 1)
+        self._keep(_STARTS, _TIME.pack(life))
+        self.locality.begin(life)
 
     def know(self, others: Iterable[str], now: int) -> None:
         """Set the names of the peers."""
         self._begin(now)
-        names = list(others)
-        for name in self._versions.keys() - names:
-            for part in (self._gateway, self._holder, self._pursuit):
-                part.forget(name)
-        self._versions = {name: self._versions.get(name, (0, 0)) for name in names}
-        if self.layout.know(names):
-            self._lost_at = {name: at for name, at in self._lost_at.items() if name in names}
-            self._do(self._gateway.plans_changed(now))
-            self._do(self._spool.plans_changed(now))
-        self._go_on(now)
-
-    def lost(self, name: str, now: int) -> None:
-        """Record that a peer is disconnected; after `_AWAY_MS` another node stands in for it."""
-        self._lost_at[name] = now
-
-    def back(self, name: str, now: int) -> None:
-        """Record that a peer is connected again, and resend what it has not acknowledged."""
-        self._lost_at.pop(name, None)
-        self._set_away(name, now, is_away=False)
-        self._do(self._pursuit.again(name, now))
-
-    def leave(self, now: int) -> None:
-        """Offer events that only this node holds to other holders; done when nothing is pending."""
-        self.layout.leave()
-        self._do(self._spool.plans_changed(now))
-
-    def _set_away(self, name: str, now: int, *, is_away: bool) -> None:
-        if self.layout.set_away(name, is_away=is_away):
-            self._do(self._gateway.plans_changed(now))
-            self._do(self._spool.plans_changed(now))
+        self.locality.know(others, now)
 
     def use(self, plan: NamedPlan, now: int) -> bool:
         """Start to use a plan; return whether it was newer than those in use."""
         self._begin(now)
-        if not self.layout.prepare(plan):
-            return False
-        self._plans_changed(now)
-        self._go_on(now)
-        return True
+        return self.locality.use(plan, now)
 
-    def _plans_changed(self, now: int) -> None:
-        for key, plan in ((_CURRENT, self.layout.current), (_UPCOMING, self.layout.upcoming)):
+    def plans_changed(self) -> None:
+        """Journal the plans in use."""
+        plans = self.locality.plans
+        for key, plan in ((_CURRENT, plans.current), (_UPCOMING, plans.upcoming)):
             if plan is not None:
                 self._keep(key, plan.to_bytes())
             elif key in self._node.state.notes:
                 self._node.state.set_note(key, b"", 0)
-        self._do(self._gateway.plans_changed(now))
-        self._do(self._spool.plans_changed(now))
-
-    def uses(self, name: str, versions: tuple[int, int], now: int) -> None:
-        """Record which plans a peer uses."""
-        self._versions[name] = versions
-        self._go_on(now)
-
-    def _go_on(self, now: int) -> None:
-        """Drop the old plan once every node uses the new one."""
-        upcoming = self.layout.upcoming
-        if upcoming is None:
-            return
-        if all(max(versions) >= upcoming.version for versions in self._versions.values()):
-            self.layout.commit()
-            self._plans_changed(now)
 
     # --- restart ----------------------------------------------------------------------------
 
@@ -364,29 +252,31 @@ class SpatialRouting:
         """Restore plans and events from the journal; `came_back` has restored the subscriptions."""
         self._steps = None
         self._begin(now)
+        current, upcoming = self._noted_plan(_CURRENT), self._noted_plan(_UPCOMING)
+        self.locality.restored(current, upcoming, self._noted_events(), now)
+
+    def _noted_plan(self, key: bytes) -> NamedPlan | None:
+        """Return a plan in the journal; None if there is none, or none that can be read."""
         notes = self._node.state.notes
-        for key in (_CURRENT, _UPCOMING):
-            if key in notes:
-                try:
-                    plan = NamedPlan.from_bytes(notes[key][1], "journal")
-                except (NearcastError, ValueError) as problem:
-                    self._node.state.set_note_aside(key, problem)
-                    continue
-                if key == _CURRENT:
-                    self.layout.current = plan
-                else:
-                    self.layout.upcoming = plan
+        try:
+            return NamedPlan.from_bytes(notes[key][1], "journal") if key in notes else None
+        except (NearcastError, ValueError) as problem:
+            self._node.state.set_note_aside(key, problem)
+            return None
+
+    def _noted_events(self) -> list[PlacedEvent]:
+        """Return the events in the journal; schedule the expiry of all notes."""
+        events = []
         for key, (until_ms, value) in list(self._node.state.notes.items()):
-            if key[:1] == _SPOOLED:
+            if key[:1] == _EVENT:
                 try:
-                    self._spool.restore(_decode_event(value))
+                    events.append(_decode_event(value))
                 except msgspec.MsgspecError as problem:
                     self._node.state.set_note_aside(key, problem)
                     continue
             if until_ms < FOREVER:
                 heappush(self._notes, (until_ms, key))
-        self._do(self._gateway.plans_changed(now))
-        self._do(self._spool.restarted(self._pursuit, now))
+        return events
 
     def _note_place(self, session: Session, now: int, *, is_sure: bool = False) -> None:
         """Journal a client's position, at most once per `position_journal_ms` unless `is_sure`."""
@@ -407,27 +297,19 @@ class SpatialRouting:
 
     # --- deliveries -------------------------------------------------------------------------
 
-    def _do(self, out: Iterable[Outgoing]) -> None:
-        self._out.extend(out)
-
-    def _matched(self, match: HolderMatch, now: int) -> None:
+    def deliver(self, event: PlacedEvent, subscriptions: list[SubscriptionId], now: int) -> None:
+        """Deliver an event of another node to clients of this node, each client once."""
         due: dict[Session, list[SessionSubscription]] = defaultdict(list)
-        for one in self._gateway.matched(match, now):
-            if type(one) is DeliverToClient:
-                subscription = self._subscriptions.get(one.subscription)
-                if subscription is not None:
-                    due[subscription.session].append(subscription)
-            else:
-                assert type(one) is Outgoing
-                self._out.append(one)
-        event = match.event
-        if not due or event.event_id[0] == self._name:
-            return  # clients of this node got it when it was published here
+        for name in subscriptions:
+            if (subscription := self._subscriptions.get(name)) is not None:
+                due[subscription.session].append(subscription)
+        if not due:
+            return
         message = decode_message(event.payload)
         message.number = 0
-        for session, subscriptions in due.items():
+        for session, matched in due.items():
             place = self._place(session, event.published_at)
-            wanted = self._node.peering.wanted(message, subscriptions, place)
+            wanted = self._node.peering.wanted(message, matched, place)
             key = _SEEN + session.number.to_bytes(4, "little") + _key(event.event_id)
             if wanted and key not in self._node.state.notes:
                 self._node.peering.deliver(session, wanted, message, now)
@@ -472,6 +354,3 @@ def _around(bounds: Iterable[tuple[float, float, float, float]]) -> Rect:
 def _key(event_id: EventId) -> bytes:
     node, serial = event_id
     return f"{node}/{serial}".encode()
-
-
-__all__ = ["NodeId", "Register", "SpatialRouting"]

@@ -1,13 +1,13 @@
 """The Q+R plan of a broker network, built from how people move (paper 0), and all that uses it.
 
-This package builds the Q+R plan, finds the leaves of events and subscriptions, routes step by step,
-keeps registrations, hands them over without loss, moves a network from one plan to the next, and
-assigns leaves to a limited number of brokers.
+This package builds the Q+R plan, finds the leaves of events and subscriptions, keeps registrations,
+hands them over without loss, moves a cluster from one plan to the next, and assigns leaves to a
+limited number of brokers.
 
 It does not find slow regions in bulk (the rules are in `slow_regions.py`; the pipeline applies them
 to large data), open a socket, read a clock, or match attributes other than the two coordinates.
 
-Read next: `plan.py`, then `registry.py`, then `gateway.py` and `holder.py` (the distributed form).
+Read next: `layout/plan.py`, then `registration/node.py`.
 """
 
 from nearcast.locality.layout.balancing import (
@@ -19,54 +19,29 @@ from nearcast.locality.layout.balancing import (
 from nearcast.locality.layout.changes import PlanDiff, adapted, plan_diff
 from nearcast.locality.layout.drawing import draw_plan, plan_geojson
 from nearcast.locality.layout.grid import CellCounts, Grid
-from nearcast.locality.layout.mobility import Mobility, regions_of_class
 from nearcast.locality.layout.plan import Leaf, Plan
 from nearcast.locality.layout.planfile import load_plan, plan_from_json, plan_to_json, save_plan
 from nearcast.locality.layout.rect import Rect
 from nearcast.locality.registration.gateway import Gateway
-from nearcast.locality.registration.holder import Holder
-from nearcast.locality.registration.messages import DeliverToClient, Outgoing, PlacedEvent, Timing
-from nearcast.locality.registration.outbox import EventOutbox
-from nearcast.locality.registration.registry import (
-    EventReach,
-    LeafChange,
-    Registration,
-    Registry,
-    decide,
-)
+from nearcast.locality.registration.messages import Timing
+from nearcast.locality.registration.plan_assignment import NamedPlan, PlanAssignment
 from nearcast.locality.registration.retry import RetryUntilAcked
-from nearcast.locality.registration.rollout import Rollout
-from nearcast.locality.registration.routing import LeafRoute, LeafRouter
-from nearcast.locality.registration.view import PlanView
 
 __all__ = [
     "Assignment",
     "CellCounts",
-    "DeliverToClient",
-    "EventOutbox",
-    "EventReach",
     "Gateway",
     "Grid",
-    "Holder",
     "Leaf",
-    "LeafChange",
-    "LeafRoute",
-    "LeafRouter",
-    "Mobility",
-    "Outgoing",
-    "PlacedEvent",
+    "NamedPlan",
     "Plan",
+    "PlanAssignment",
     "PlanDiff",
-    "PlanView",
     "Rect",
-    "Registration",
-    "Registry",
     "RetryUntilAcked",
-    "Rollout",
     "Timing",
     "adapted",
     "assign_leaves",
-    "decide",
     "draw_plan",
     "load_plan",
     "movement_flows",
@@ -75,6 +50,5 @@ __all__ = [
     "plan_from_json",
     "plan_geojson",
     "plan_to_json",
-    "regions_of_class",
     "save_plan",
 ]

@@ -1,15 +1,17 @@
-"""The interface of all five experiments: points in, rows out, then claims, figures and tables."""
+"""The interface of all five experiments: points in, rows out, then claims, figures and tables.
+
+The functions below the types are what the papers' `claims.py` share: selecting rows, the one
+confidence interval, and drawing.
+"""
 
 from __future__ import annotations
 
+import io
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, Protocol, TypeAlias
-
-from nearcast.papers.content_overlay.sweep import interval as student_interval
 
 Row: TypeAlias = dict[str, Any]
 
@@ -109,19 +111,67 @@ class Experiment(Protocol):
         """Return tables of measurements beyond the claims."""
 
 
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the mean; NaN for fewer than two values.
+    """Return the 95 % confidence interval of the mean (Student's t); NaN for fewer than two values.
 
     >>> interval([2.0, 2.0]), interval([2.0])
     ((2.0, 2.0), (nan, nan))
     """
     finite = [value for value in values if math.isfinite(value)]
-    return student_interval(finite) if len(finite) > 1 else (math.nan, math.nan)
+    freedom = len(finite) - 1
+    if freedom < 1:
+        return math.nan, math.nan
+    factor = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96
+    half = factor * stdev(finite) / math.sqrt(len(finite))
+    return fmean(finite) - half, fmean(finite) + half
+
+
+def is_above(values: Sequence[float], bound: float) -> bool:
+    """Return whether the interval lies above a bound; where there is none, whether the mean does.
+
+    >>> is_above([2.0, 2.1, 2.2], 1.0), is_above([0.5, 2.5], 1.0), is_above([1.5], 1.0)
+    (True, False, True)
+    """
+    low, _ = interval(values)
+    return (fmean(values) if math.isnan(low) else low) > bound
+
+
+def judged(
+    name: str,
+    says: str,
+    measured: str,
+    holds: bool,
+    rows: Sequence[Row],
+    values: Sequence[float],
+    interval_of: str,
+    *,
+    variant: str = "",
+    over: Iterable[str] = (),
+    ours: bool = False,
+) -> Claim:
+    """Return a verdict by some rows, with the interval of `values` and the parameters `over`."""
+    return Claim(
+        name, variant, says, measured, interval_of, *interval(values), bool(holds),
+        seeds_of(rows), varied(rows, over), ours,
+    )  # fmt: skip
+
+
+def select(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """Return the rows that have these values."""
+    return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
 
 
 def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
     """Return the rows of one kind."""
-    return [row for row in rows if row["kind"] == kind]
+    return select(rows, kind=kind)
+
+
+def mean_of(rows: Iterable[Row], column: str) -> float:
+    """Return the mean of a column."""
+    return fmean(float(row[column]) for row in rows)
 
 
 def seeds_of(rows: Iterable[Row]) -> tuple[int, ...]:
@@ -135,9 +185,30 @@ def varied(rows: Iterable[Row], names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: sorted({row[name] for row in kept}) for name in names}
 
 
-def drawn(name: str, caption: str, draw: Callable[[Path], object], *, wide: bool = True) -> Figure:
-    """Return the SVG file that `draw` writes, as a figure."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.svg"
-        draw(path)
-        return Figure(name, caption, path.read_bytes(), wide)
+def drawn(
+    name: str,
+    caption: str,
+    draw: Callable[..., object],
+    *,
+    axes: tuple[int, int] = (1, 1),
+    size: tuple[float, float] = (10, 7.4),
+    wide: bool = True,
+) -> Figure:
+    """Return a figure of so many rows and columns of axes, which `draw` is called with."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=size, layout="constrained")
+    FigureCanvasSVG(picture)
+    draw(*picture.subplots(*axes, squeeze=False).flat)
+    svg = io.BytesIO()
+    picture.savefig(svg, format="svg", metadata={"Date": None})
+    return Figure(name, caption, svg.getvalue(), wide)
+
+
+def plot_band(axes: Any, curve: Mapping[float, Sequence[float]], **style: Any) -> None:
+    """Plot the mean of the values at each place, with a band for their interval."""
+    places = sorted(curve)
+    (line,) = axes.plot(places, [fmean(curve[x]) for x in places], **style)
+    low, high = zip(*(interval(curve[x]) for x in places), strict=True)
+    axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2)

@@ -2,7 +2,7 @@
 
 A leaf with too many subscribers gets child blocks (paper 0, "Registering a subscription", step 3);
 four sibling blocks that are empty, or nearly so, are merged into one. Both make a new plan with the
-next version; the network moves to it as to any other plan (`rollout.py`).
+next version; the cluster moves to it as to any other plan (`registration/node.py`).
 """
 
 from __future__ import annotations

@@ -99,16 +99,6 @@ def leaf_at_kernel(
         out[i] = leaf
 
 
-@kernel
-def handovers_kernel(users: Any, leaves: Any) -> int:
-    """Return how often the leaf changes between consecutive positions of one user (-1: no leaf)."""
-    count = 0
-    for i in range(1, len(leaves)):
-        if users[i] == users[i - 1] and leaves[i] != leaves[i - 1]:
-            count += leaves[i] >= 0 and leaves[i - 1] >= 0
-    return count
-
-
 def warm_up() -> None:
     """Compile the kernels, or load them from the cache, so that the first call is already fast."""
     borders = np.array([0.0, 1.0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearcast.locality.layout.grid import CellCounts, Longs
+from nearcast.locality.layout.grid import Longs
 from nearcast.model.errors import FileFormatError
 
 _TABLE_DEPTH = 9
@@ -49,16 +49,6 @@ def block_of(path: str) -> tuple[int, int, int]:
         column = column * 2 + (int(digit) & 1)
         row = row * 2 + (int(digit) >> 1)
     return len(path), column, row
-
-
-def users_of_blocks(counts: CellCounts, layout: str, paths: Iterable[str]) -> dict[str, int]:
-    """Return the users of given blocks: all of them for layout "q", else those outside regions."""
-    pyramid = _pyramid(counts.everyone if layout == "q" else counts.outside)
-    users = {}
-    for path in paths:
-        depth, column, row = block_of(path)
-        users[path] = int(pyramid[depth][row, column]) if depth < len(pyramid) else 0
-    return users
 
 
 def _pyramid(counts: Longs) -> list[Longs]:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from nearcast.locality.layout.rect import Area, Rect, checked_rect
 from nearcast.locality.registration.messages import (
     CoverSpan,
-    DeliverToClient,
     EventId,
     HolderMatch,
     Instant,
@@ -37,9 +36,9 @@ from nearcast.locality.registration.messages import (
     SubscriptionId,
     Timing,
 )
+from nearcast.locality.registration.plan_assignment import PlanAssignment
 from nearcast.locality.registration.retry import RetryUntilAcked
 from nearcast.locality.registration.slack import STEPS, widened
-from nearcast.locality.registration.view import View
 from nearcast.model.errors import KeyInUseError, KeyMissingError
 
 FOREVER: Instant = 1 << 62
@@ -67,7 +66,7 @@ class _Subscription:
     legacy: list[tuple[NodeId, CoverSpan]] = field(
         default_factory=list
     )  # ended by a change of plan
-    told: dict[NodeId, tuple[CoverSpan, ...]] = field(default_factory=dict)
+    sent: dict[NodeId, tuple[CoverSpan, ...]] = field(default_factory=dict)
     delivered: dict[EventId, Instant] = field(default_factory=dict)
 
     @property
@@ -100,10 +99,12 @@ class Gateway:
     changed the set of holders.
     """
 
-    def __init__(self, node: NodeId, view: View, pursuit: RetryUntilAcked, timing: Timing) -> None:
+    def __init__(
+        self, node: NodeId, plans: PlanAssignment, retry: RetryUntilAcked, timing: Timing
+    ) -> None:
         self._node = node
-        self._view = view
-        self._pursuit = pursuit
+        self._plans = plans
+        self._retry = retry
         self._timing = timing
         self.handovers = 0
         self._subscriptions: dict[SubscriptionId, _Subscription] = {}
@@ -130,7 +131,7 @@ class Gateway:
         known.stretches.append(_Stretch(self._cover(known), since, None))
         if self._sweep_at is None:
             self._sweep_at = now + self._timing.horizon_ms
-        return self._tell_holders(subscription, known, now)
+        return self._update_holders(subscription, known, now)
 
     def move(self, subscription: SubscriptionId, area: Area, now: Instant) -> list[Outgoing]:
         """Set a client's area; hand its registration over if it has left its cover."""
@@ -144,7 +145,7 @@ class Gateway:
         before = known.stretches[-1]
         before.until = now
         known.stretches.append(_Stretch(self._cover(known), now, None))
-        out = self._tell_holders(subscription, known, now)
+        out = self._update_holders(subscription, known, now)
         self.handovers += _names(before) != _names(known.stretches[-1])
         return out
 
@@ -153,51 +154,43 @@ class Gateway:
         known = self._known(subscription)
         known.history.append((now, None))
         known.stretches[-1].until = now
-        return self._tell_holders(subscription, known, now)
+        return self._update_holders(subscription, known, now)
 
     def plans_changed(self, now: Instant) -> list[Outgoing]:
-        """Register all subscriptions at the holders that the view's plans name now."""
+        """Register all subscriptions at the holders that the plans in use name now."""
         out = []
         for name, known in self._subscriptions.items():
             for stretch in known.stretches:
                 stretch.holders = None
             self._keep_legacy(known, now)
-            out += self._tell_holders(name, known, now)
+            out += self._update_holders(name, known, now)
         return out
 
     def forget(self, holder: NodeId) -> None:
         """Drop all state about a holder that is gone for good; call `plans_changed` afterwards."""
         for known in self._subscriptions.values():
-            known.told.pop(holder, None)
+            known.sent.pop(holder, None)
             known.legacy = [(name, span) for name, span in known.legacy if name != holder]
 
-    def restarted(self, pursuit: RetryUntilAcked, now: Instant) -> list[Outgoing]:
-        """Register all subscriptions again, after a crash, with a new retry state."""
-        self._pursuit = pursuit
-        out = []
-        for name, known in self._subscriptions.items():
-            known.told = {}
-            out += self._tell_holders(name, known, now)
-        return out
-
-    def matched(self, message: HolderMatch, now: Instant) -> list[Outgoing | DeliverToClient]:
-        """Deliver a match to the subscriptions that it is due to, and acknowledge it."""
+    def matched(
+        self, message: HolderMatch, now: Instant
+    ) -> tuple[list[SubscriptionId], list[Outgoing]]:
+        """Return the subscriptions that a match is due to, and its acknowledgement."""
         event = message.event
-        out: list[Outgoing | DeliverToClient] = [
-            DeliverToClient(name, event)
+        due = [
+            name
             for name in message.subscriptions
             if now < event.deadline and self._is_due(name, event)
         ]
-        if event.qos > 0:
-            answer = MatchTaken(self._node, event.event_id, message.revision)
-            out.append(Outgoing(message.holder, answer))
-        return out
+        if not event.qos:
+            return due, []
+        answer = MatchTaken(self._node, event.event_id, message.revision)
+        return due, [Outgoing(message.holder, answer)]
 
-    def advance(self, now: Instant) -> list[Outgoing]:
+    def advance(self, now: Instant) -> None:
         """Drop the state of subscriptions and deliveries that the horizon has passed."""
         if self._sweep_at is not None and self._sweep_at <= now:
             self._sweep(now)
-        return []
 
     def wake_at(self) -> Instant | None:
         """Return when `advance` has something to drop; None: never."""
@@ -205,10 +198,10 @@ class Gateway:
 
     def leaves_of(self, subscription: SubscriptionId) -> dict[NodeId, tuple[str, ...]]:
         """Return the leaves where a subscription is registered now, by holder."""
-        told = self._known(subscription).told
+        sent = self._known(subscription).sent
         return {
             holder: tuple(leaf for span in spans if span.until is None for leaf in span.leaves)
-            for holder, spans in told.items()
+            for holder, spans in sent.items()
             if any(span.until is None for span in spans)
         }
 
@@ -232,7 +225,7 @@ class Gateway:
     def _cover(self, known: _Subscription) -> Rect:
         return widened(known.last_areas(), self._timing.slack)
 
-    def _tell_holders(
+    def _update_holders(
         self, name: SubscriptionId, known: _Subscription, now: Instant
     ) -> list[Outgoing]:
         known.stretches = _fewer([s for s in known.stretches if self._matters(s, now)])
@@ -241,8 +234,8 @@ class Gateway:
             wanted[holder] = (*wanted.get(holder, ()), span)
         out = []
         for holder, spans in wanted.items():
-            if known.told.get(holder) != spans:
-                out += self._tell(name, known, holder, spans, now)
+            if known.sent.get(holder) != spans:
+                out += self._register_at(name, known, holder, spans, now)
         return out
 
     def _wanted(self, known: _Subscription) -> dict[NodeId, tuple[CoverSpan, ...]]:
@@ -250,7 +243,7 @@ class Gateway:
         wanted: dict[NodeId, tuple[CoverSpan, ...]] = {}
         for stretch in known.stretches:
             if stretch.holders is None:
-                stretch.holders = self._view.holders_of_subscription(stretch.cover)
+                stretch.holders = self._plans.holders_of_subscription(stretch.cover)
             for holder, leaves in stretch.holders.items():
                 span = CoverSpan(leaves, stretch.cover, stretch.since, stretch.until)
                 wanted[holder] = (*wanted.get(holder, ()), span)
@@ -262,7 +255,7 @@ class Gateway:
         known.legacy = [(h, s) for h, s in known.legacy if (s.until or now) + horizon > now]
         wanted = self._wanted(known)
         kept = {(holder, span.leaves, span.since) for holder, span in known.legacy}
-        for holder, spans in known.told.items():
+        for holder, spans in known.sent.items():
             for span in spans:
                 if (holder, span.leaves, span.since) in kept or _asked_for(
                     span, wanted.get(holder)
@@ -271,7 +264,7 @@ class Gateway:
                 ended = span if span.until is not None else replace(span, until=now)
                 known.legacy.append((holder, ended))
 
-    def _tell(
+    def _register_at(
         self,
         name: SubscriptionId,
         known: _Subscription,
@@ -280,11 +273,11 @@ class Gateway:
         now: Instant,
     ) -> list[Outgoing]:
         known.revision += 1
-        known.told[holder] = spans
-        message = Register(self._node, name, known.revision, spans, self._pursuit.life)
+        known.sent[holder] = spans
+        message = Register(self._node, name, known.revision, spans, self._retry.life)
         ends = [FOREVER if s.until is None else s.until + self._timing.horizon_ms for s in spans]
         give_up_at = max(ends, default=now)
-        return self._pursuit.tell(holder, ("s", name), known.revision, message, now, give_up_at)
+        return self._retry.send(holder, ("s", name), known.revision, message, now, give_up_at)
 
     def _matters(self, stretch: _Stretch, now: Instant) -> bool:
         return stretch.until is None or stretch.until + self._timing.horizon_ms > now
@@ -296,11 +289,11 @@ class Gateway:
             known.stretches = [s for s in known.stretches if self._matters(s, now)]
             known.legacy = [(h, s) for h, s in known.legacy if (s.until or now) + horizon > now]
             known.history = _recent(known.history, now - horizon)
-            for holder, spans in list(known.told.items()):
+            for holder, spans in list(known.sent.items()):
                 if all(s.until is not None and s.until + horizon <= now for s in spans):
-                    del known.told[holder]
-                    self._pursuit.drop(holder, ("s", name))
-            if known.area is None and not known.stretches and not known.told:
+                    del known.sent[holder]
+                    self._retry.drop(holder, ("s", name))
+            if known.area is None and not known.stretches and not known.sent:
                 del self._subscriptions[name]
         self._sweep_at = now + horizon if self._subscriptions else None
 

@@ -76,29 +76,26 @@ class Holder:
     event's deadline, one horizon after a span has ended, one lease after the last message of an
     authority, and at once for registrations from an authority's earlier life.
 
-    `tells_publishers`: send matches also to a gateway at the node where the event was published. A
-    node that serves its own clients directly does not need them.
+    A gateway at the node where an event was published gets no match: that node serves its own
+    clients itself.
 
     Complexity: per event that of `RegistrationIndex` plus O(registrations near it); per
     registration O(events at its leaves from times that it did not cover before), few if it follows
     a client.
     """
 
-    def __init__(
-        self, node: NodeId, incarnation: int, timing: Timing, *, tells_publishers: bool = True
-    ) -> None:
+    def __init__(self, node: NodeId, incarnation: int, timing: Timing) -> None:
         self._node = node
         self._incarnation = incarnation
         self._timing = timing
-        self._tells_publishers = tells_publishers
         self._serial = 0
         self._tables: dict[NodeId, _Table] = {}
         self._held: dict[_Place, _Held] = {}
         self._leaves: dict[str, dict[_Place, None]] = {}
-        self._covers: RegistrationIndex[_Place] = RegistrationIndex()
+        self._index: RegistrationIndex[_Place] = RegistrationIndex()
         self._events: dict[EventId, _Known] = {}
         self._events_at: dict[str, list[tuple[Instant, EventId]]] = {}  # by instant of publication
-        self._pursuit = RetryUntilAcked(node, timing, probes=False)
+        self._retry = RetryUntilAcked(node, timing, probes=False)
         self._expiries: list[tuple[Instant, EventId]] = []
         self._sweep_at: Instant | None = None
 
@@ -113,14 +110,14 @@ class Holder:
             self._forget_event(heappop(self._expiries)[1])
         if self._sweep_at is not None and self._sweep_at <= now:
             self._sweep(now)
-        return self._pursuit.advance(now)
+        return self._retry.advance(now)
 
     def wake_at(self) -> Instant | None:
         """Return when `advance` has something to do; None: never."""
         times = (
             self._expiries[0][0] if self._expiries else None,
             self._sweep_at,
-            self._pursuit.wake_at(),
+            self._retry.wake_at(),
         )
         return min((at for at in times if at is not None), default=None)
 
@@ -132,13 +129,13 @@ class Holder:
         """Drop all state about a gateway that is gone for good. O(registrations + events)."""
         self._tables.pop(gateway, None)
         self._drop_registrations({gateway})
-        self._pursuit.forget(gateway)
+        self._retry.forget(gateway)
         for entry in self._events.values():
             entry.matched.pop(gateway, None)
 
-    def is_pursuing(self, publisher: NodeId) -> bool:
+    def awaits_ack_of(self, publisher: NodeId) -> bool:
         """Return whether a match of that publisher's events waits for its ack. O(pending)."""
-        return any(event_id[0] == publisher for event_id in self._pursuit.pending_keys())
+        return any(event_id[0] == publisher for event_id in self._retry.pending_keys())
 
     def _register(self, message: Register, now: Instant) -> list[Outgoing]:
         place = (message.gateway, message.subscription)
@@ -153,9 +150,9 @@ class Holder:
         for leaf in _leaves(message.spans):
             self._leaves.setdefault(leaf, {})[place] = None
         if message.spans:
-            self._covers.put(place, [span.cover for span in message.spans])
+            self._index.put(place, [span.cover for span in message.spans])
         else:
-            self._covers.drop(place)
+            self._index.drop(place)
         if self._sweep_at is None:
             self._sweep_at = now + self._timing.lease_ms
         before = held.spans if held is not None else ()
@@ -177,14 +174,14 @@ class Holder:
             insort(self._events_at.setdefault(leaf, []), (event.published_at, event.event_id))
         if before is None:
             heappush(self._expiries, (event.deadline, event.event_id))
-        return [known, *self._tell_gateways(entry, self._near(event, leaves), now)]
+        return [known, *self._send_matches(entry, self._near(event, leaves), now)]
 
     def _near(self, event: PlacedEvent, leaves: tuple[str, ...]) -> list[_Place]:
         """Return the registrations at these leaves that may cover an event."""
         tables = [table for leaf in leaves if (table := self._leaves.get(leaf)) is not None]
         if not tables:
             return []
-        near = self._covers.meeting(event.area)
+        near = self._index.meeting(event.area)
         return [place for place in near if any(place in table for table in tables)]
 
     def _probe(self, message: Probe, now: Instant) -> list[Outgoing]:
@@ -193,7 +190,7 @@ class Holder:
         return [self._known(message.authority, None, 0, now)]
 
     def _matched(self, message: MatchTaken, _now: Instant) -> list[Outgoing]:
-        self._pursuit.acknowledged(message.gateway, message.event_id, message.revision)
+        self._retry.acknowledged(message.gateway, message.event_id, message.revision)
         return []
 
     def _known(self, authority: NodeId, key: Any, revision: int, now: Instant) -> Outgoing:
@@ -230,45 +227,45 @@ class Holder:
         for leaf in _leaves(spans):
             events = self._events_at.get(leaf, [])
             if events:
-                for since, until in _unspoken(spans, before, leaf):
+                for since, until in _new_times(spans, before, leaf):
                     first = bisect_left(events, since, key=itemgetter(0))
                     for at, event_id in events[first:]:
                         if until is not None and at >= until:
                             break
-                        out += self._tell_gateways(self._events[event_id], [place], now)
+                        out += self._send_matches(self._events[event_id], [place], now)
         return out
 
-    def _tell_gateways(
+    def _send_matches(
         self, entry: _Known, places: Iterable[_Place], now: Instant
     ) -> list[Outgoing]:
         if now >= entry.event.deadline:
             return []
-        served = None if self._tells_publishers else entry.event.event_id[0]
+        publisher = entry.event.event_id[0]
         fresh: dict[NodeId, None] = {}
         for gateway, subscription in places:
-            if gateway == served:
+            if gateway == publisher:
                 continue
-            told = entry.matched.setdefault(gateway, {})
+            sent = entry.matched.setdefault(gateway, {})
             spans = self._held[gateway, subscription].spans
-            if subscription not in told and _covers(spans, entry.event):
-                told[subscription] = None
+            if subscription not in sent and _meets(spans, entry.event):
+                sent[subscription] = None
                 fresh[gateway] = None
-        return [out for gateway in fresh for out in self._tell(entry, gateway, now)]
+        return [out for gateway in fresh for out in self._send_match(entry, gateway, now)]
 
-    def _tell(self, entry: _Known, gateway: NodeId, now: Instant) -> list[Outgoing]:
-        told = tuple(entry.matched[gateway])
-        message = HolderMatch(self._node, entry.event, len(told), told)
+    def _send_match(self, entry: _Known, gateway: NodeId, now: Instant) -> list[Outgoing]:
+        sent = tuple(entry.matched[gateway])
+        message = HolderMatch(self._node, entry.event, len(sent), sent)
         if entry.event.qos == 0:
             return [Outgoing(gateway, message)]
         event_id, deadline = entry.event.event_id, entry.event.deadline
-        return self._pursuit.tell(gateway, event_id, len(told), message, now, deadline)
+        return self._retry.send(gateway, event_id, len(sent), message, now, deadline)
 
     def _forget_event(self, event_id: EventId) -> None:
         entry = self._events.pop(event_id, None)
         if entry is None:
             return
         for gateway in entry.matched:
-            self._pursuit.drop(gateway, event_id)
+            self._retry.drop(gateway, event_id)
         for leaf in entry.leaves:
             events = self._events_at[leaf]
             del events[bisect_left(events, (entry.event.published_at, event_id))]
@@ -294,7 +291,7 @@ class Holder:
 
     def _drop_registration(self, place: _Place) -> None:
         self._unlist(place)
-        self._covers.drop(place)
+        self._index.drop(place)
         del self._held[place]
 
     def _unlist(self, place: _Place) -> None:
@@ -318,7 +315,7 @@ def _leaves(spans: tuple[CoverSpan, ...]) -> dict[str, None]:
     return {leaf: None for span in spans for leaf in span.leaves}
 
 
-def _unspoken(
+def _new_times(
     spans: tuple[CoverSpan, ...], before: tuple[CoverSpan, ...], leaf: str
 ) -> list[tuple[Instant, Instant | None]]:
     """Return the times at a leaf that a registration covers and its previous revision did not.
@@ -339,7 +336,7 @@ def _unspoken(
             known.append((span.since, until))
     rest = [(span.since, span.until) for span in spans if leaf in span.leaves]
     for since, until in known:
-        rest = [part for one in rest for part in _without(one, since, until)]
+        rest = [part for time in rest for part in _without(time, since, until)]
     return rest
 
 
@@ -356,7 +353,7 @@ def _without(
     return parts
 
 
-def _covers(spans: tuple[CoverSpan, ...], event: PlacedEvent) -> bool:
+def _meets(spans: tuple[CoverSpan, ...], event: PlacedEvent) -> bool:
     at = event.published_at
     return any(
         span.since <= at and (span.until is None or at < span.until)

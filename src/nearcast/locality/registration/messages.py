@@ -1,4 +1,4 @@
-"""Messages between gateways, holders and publishing nodes, and their outputs to their own node.
+"""Messages between gateways, holders and publishing nodes.
 
 All are immutable values. Every message that states something carries *the whole state with a
 revision*, so that loss, duplication and reordering do no harm: the highest revision wins.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.rect import Rect
 
 NodeId: TypeAlias = int | str
@@ -113,39 +112,6 @@ class MatchTaken:
     gateway: NodeId
     event_id: EventId
     revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """Coordinator to node: use this plan beside the current one from now on."""
-
-    coordinator: NodeId
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Coordinator to node: all nodes use the plan of this version; stop using the previous one."""
-
-    coordinator: NodeId
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanStatus:
-    """Node to coordinator: the versions of the plan that the node uses."""
-
-    node: NodeId
-    current: int
-    upcoming: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class DeliverToClient:
-    """Gateway to its node: hand this event to the client of a subscription."""
-
-    subscription: SubscriptionId
-    event: PlacedEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from nearcast.locality.registration.messages import (
     PlacedEvent,
     Timing,
 )
+from nearcast.locality.registration.plan_assignment import PlanAssignment
 from nearcast.locality.registration.retry import RetryUntilAcked
-from nearcast.locality.registration.view import View
 from nearcast.model.errors import OutOfRangeError
 
 
@@ -34,10 +34,12 @@ class EventOutbox:
     Complexity: O(holders of its leaves) per event, and again per change of plan.
     """
 
-    def __init__(self, node: NodeId, view: View, pursuit: RetryUntilAcked, timing: Timing) -> None:
+    def __init__(
+        self, node: NodeId, plans: PlanAssignment, retry: RetryUntilAcked, timing: Timing
+    ) -> None:
         self._node = node
-        self._view = view
-        self._pursuit = pursuit
+        self._plans = plans
+        self._retry = retry
         self._timing = timing
         self._serial = 0
         self._events: dict[EventId, tuple[PlacedEvent, dict[NodeId, tuple[str, ...]]]] = {}
@@ -56,14 +58,13 @@ class EventOutbox:
         """Store an event and return it with the offers to its holders.
 
         From then on the cluster is responsible for its delivery. A lifetime longer than the horizon
-        is cut to it. An area outside the space is an error.
+        is cut to it.
         """
         if qos not in (0, 1, 2):
             raise OutOfRangeError(repr(qos), where="qos", expected="0, 1 or 2")
         if lifetime_ms is not None and lifetime_ms <= 0:
             raise OutOfRangeError(repr(lifetime_ms), where="lifetime_ms", expected="above 0")
         rect = checked_rect(area, "place of an event")
-        self._view.check_place(rect)
         self._serial += 1
         horizon = self._timing.horizon_ms
         lifetime_ms = horizon if lifetime_ms is None else min(lifetime_ms, horizon)
@@ -81,39 +82,32 @@ class EventOutbox:
         self._revision = max(self._revision, number)
 
     def restore(self, event: PlacedEvent) -> None:
-        """Restore an event that was kept elsewhere across a crash; `restarted` offers it."""
+        """Restore an event that was kept elsewhere across a crash; `plans_changed` offers it."""
         self._serial = max(self._serial, event.event_id[1])
         self._events[event.event_id] = (event, {})
         heappush(self._expiries, (event.deadline, event.event_id))
 
-    def restarted(self, pursuit: RetryUntilAcked, now: Instant) -> list[Outgoing]:
-        """Offer all events that have not expired again, after a crash, with a new retry state."""
-        self._pursuit = pursuit
-        self._events = {event_id: (event, {}) for event_id, (event, _) in self._events.items()}
-        return self.plans_changed(now)
-
     def plans_changed(self, now: Instant) -> list[Outgoing]:
-        """Offer all events that have not expired to the holders that the view's plans name now."""
+        """Offer all events that have not expired to the holders that the plans in use name now."""
         out = []
-        for event_id, (event, told) in list(self._events.items()):
-            wanted = self._view.holders_of_event(event.area)
-            for holder in told:
+        for event_id, (event, offered) in list(self._events.items()):
+            wanted = self._plans.holders_of_event(event.area)
+            for holder in offered:
                 if holder not in wanted:
-                    self._pursuit.drop(holder, ("e", event_id))
+                    self._retry.drop(holder, ("e", event_id))
             for holder, leaves in wanted.items():
-                if told.get(holder) != leaves:
+                if offered.get(holder) != leaves:
                     out += self._offer(event, holder, leaves, now)
             self._events[event_id] = (event, wanted)
         return out
 
-    def advance(self, now: Instant) -> list[Outgoing]:
+    def advance(self, now: Instant) -> None:
         """Drop expired events."""
         while self._expiries and self._expiries[0][0] <= now:
             event_id = heappop(self._expiries)[1]
-            _, told = self._events.pop(event_id)
-            for holder in told:
-                self._pursuit.drop(holder, ("e", event_id))
-        return []
+            _, offered = self._events.pop(event_id)
+            for holder in offered:
+                self._retry.drop(holder, ("e", event_id))
 
     def wake_at(self) -> Instant | None:
         """Return when the next event expires; None: there is none."""
@@ -123,7 +117,7 @@ class EventOutbox:
         return len(self._events)
 
     def _offer_first(self, event: PlacedEvent, now: Instant) -> list[Outgoing]:
-        holders = self._view.holders_of_event(event.area)
+        holders = self._plans.holders_of_event(event.area)
         if event.qos == 0:
             return [
                 Outgoing(holder, EventOffer(self._node, event, 1, leaves))
@@ -142,4 +136,4 @@ class EventOutbox:
         self._revision += 1
         message = EventOffer(self._node, event, self._revision, leaves)
         key = ("e", event.event_id)
-        return self._pursuit.tell(holder, key, self._revision, message, now, event.deadline)
+        return self._retry.send(holder, key, self._revision, message, now, event.deadline)

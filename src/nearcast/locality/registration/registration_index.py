@@ -35,8 +35,8 @@ class RegistrationIndex(Generic[Name]):
     def put(self, name: Name, rects: Sequence[Rect]) -> None:
         """Set the rectangles of a name, replacing earlier ones."""
         around = rects[0]
-        for one in rects[1:]:
-            around = around.joined(one)
+        for rect in rects[1:]:
+            around = around.joined(rect)
         is_new = name not in self._rects
         self._rects[name] = around
         if self._index is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from nearcast.locality.registration.messages import (
     Instant,
+    Known,
     NodeId,
     Outgoing,
     Probe,
@@ -59,7 +60,7 @@ class RetryUntilAcked:
         self._due: list[tuple[Instant, int, NodeId, Hashable]] = []
         self._order = 0
 
-    def tell(
+    def send(
         self,
         peer: NodeId,
         key: Hashable,
@@ -84,18 +85,20 @@ class RetryUntilAcked:
         if peer in self._peers:
             self._peers[peer].items.pop(key, None)
 
-    def message(self, peer: NodeId, key: Hashable) -> Any:
-        """Return the message that a peer is being sent under a key, or None."""
-        state = self._peers.get(peer)
-        item = state.items.get(key) if state else None
-        return item.message if item else None
-
     def acknowledged(self, peer: NodeId, key: Hashable, revision: int) -> None:
         """Mark an item as acknowledged; an acknowledgement of an older revision is ignored."""
         state = self._peers.get(peer)
         item = state.items.get(key) if state else None
         if item is not None and item.revision == revision:
             item.next_try = None
+
+    def known(self, answer: Known, now: Instant) -> list[Outgoing]:
+        """Process a holder's answer: the table that it keeps, and perhaps an acknowledgement."""
+        out = self.heard(answer.holder, answer.table, now)
+        state = self._peers.get(answer.holder)
+        if answer.key is not None and state is not None and state.table == answer.table:
+            self.acknowledged(answer.holder, answer.key, answer.revision)
+        return out
 
     def heard(self, peer: NodeId, table: TableId, now: Instant) -> list[Outgoing]:
         """Record which table a peer keeps; send all its items again if the table has changed.
@@ -113,7 +116,7 @@ class RetryUntilAcked:
             return []
         first_contact = state.table is None
         state.table = table
-        return [] if first_contact else self._tell_some(peer, state, state.items, now)
+        return [] if first_contact else self._send_some(peer, state, state.items, now)
 
     def again(self, peer: NodeId, now: Instant) -> list[Outgoing]:
         """Send all items that a peer has not acknowledged: messages in flight may be lost.
@@ -125,13 +128,8 @@ class RetryUntilAcked:
         state = self._peers.get(peer)
         if state is not None:
             unknown = [key for key, item in state.items.items() if item.next_try is not None]
-            out += self._tell_some(peer, state, unknown, now)
+            out += self._send_some(peer, state, unknown, now)
         return out
-
-    def is_known_table(self, peer: NodeId, table: TableId) -> bool:
-        """Return whether this is the table that the peer last reported."""
-        state = self._peers.get(peer)
-        return state is not None and state.table == table
 
     def advance(self, now: Instant) -> list[Outgoing]:
         """Return the messages that are due to be sent again."""
@@ -205,7 +203,7 @@ class RetryUntilAcked:
         self._push(state.probe_at, peer, None)
         return [Outgoing(peer, Probe(self._node, self.life))]
 
-    def _tell_some(
+    def _send_some(
         self, peer: NodeId, state: _Peer, keys: Iterable[Hashable], now: Instant
     ) -> list[Outgoing]:
         out = []

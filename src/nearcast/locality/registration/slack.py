@@ -57,8 +57,8 @@ def _direction(areas: Sequence[Rect], width: float, height: float) -> tuple[floa
     Distances are in widths and heights: a degree of longitude is not one of latitude.
     """
     middles = [
-        ((one.west + one.east) / (2 * width), (one.south + one.north) / (2 * height))
-        for one in areas
+        ((area.west + area.east) / (2 * width), (area.south + area.north) / (2 * height))
+        for area in areas
     ]
     x, y = middles[-1][0] - middles[0][0], middles[-1][1] - middles[0][1]
     made_good = hypot(x, y)

@@ -2,7 +2,7 @@
 
 Every point of a sweep is a function of its parameters and a seed that returns rows (plain dicts),
 so that Spark can run one point per task: `overhead_rows`, `cache_rows`, `churn_rows`,
-`growth_rows`, `onehop_rows`. `sweep.py` lists the points, turns rows into verdicts on C3.1–C3.6,
+`growth_rows`, `onehop_rows`. `claims.py` lists the points, turns rows into verdicts on C3.1–C3.6,
 and draws figures 7 and 8.
 
 The peers are those of `nearcast.overlay`, in the simulated world. Events enter at the root
@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,9 @@ from nearcast.overlay import (
     violations,
 )
 from nearcast.papers.content_overlay.world import OneHopActor, SimulatedOverlay
+from nearcast.papers.form import Row
 from nearcast.simulator import SimulatedLink, World, constant
 
-Row: TypeAlias = dict[str, Any]
 Floats: TypeAlias = NDArray[np.float64]
 
 SIZES = (100.0, 50.0, 30.0, 10.0)

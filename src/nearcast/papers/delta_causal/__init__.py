@@ -1,11 +1,9 @@
 """Paper 2: Δ-causal delivery against three other algorithms, which are in `baselines`.
 
 Start with `experiment.py`. `moving.py` is ours for clients that move from process to process (trap
-T2.8), which those of the broker do not; `account.py` takes the control information of a message
-apart.
+T2.8), which those of the broker do not.
 """
 
-from nearcast.papers.delta_causal.account import Account, account_of
 from nearcast.papers.delta_causal.baselines import (
     Baseline,
     KshemkalyaniSinghal,
@@ -15,11 +13,9 @@ from nearcast.papers.delta_causal.baselines import (
 from nearcast.papers.delta_causal.moving import MovingProcess
 
 __all__ = [
-    "Account",
     "Baseline",
     "KshemkalyaniSinghal",
     "MovingProcess",
     "PrakashRaynalSinghal",
     "RaynalSchiperToueg",
-    "account_of",
 ]

@@ -19,8 +19,8 @@ Read next: `claims.py` (verdicts) and `oracle.py` (C2.3).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 from typing import Final, NamedTuple
@@ -32,6 +32,7 @@ from nearcast.papers.delta_causal import (
     PrakashRaynalSinghal,
     RaynalSchiperToueg,
 )
+from nearcast.papers.form import Row
 
 ALGORITHMS: Final[dict[str, type[CausalProcess]]] = {
     "ours": DeltaCausal,
@@ -62,52 +63,6 @@ class CausalPoint:
     warm_up: int = 10_000
     sends: int = 50_000
     seed: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class CausalRow:
-    """The results of one run; the last four columns depend on the machine.
-
-    Decoding and receiving are one step, so `decode_us` is 0 and `receive_us` has both.
-    """
-
-    algorithm: str
-    processes: int
-    pattern: str
-    lifetime_s: float
-    seed: int
-    sends: int
-    copies: int
-    delivered: int
-    discarded: int
-    held: int
-    control_bytes: float
-    transit_ms: float
-    send_us: float
-    encode_us: float
-    decode_us: float
-    receive_us: float
-
-    @property
-    def computation_us(self) -> float:
-        """The processor time of a message on its way to one destination."""
-        return self.send_us + self.encode_us + self.decode_us + self.receive_us
-
-    @property
-    def delivery_ms(self) -> float:
-        """The mean time from send to delivery: network, waiting and computation."""
-        return self.transit_ms + self.computation_us / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Disorder:
-    """The same traffic without ordering: how many deliveries come after one of their effects."""
-
-    processes: int
-    pattern: str
-    seed: int
-    delivered: int
-    wrong: int
 
 
 def destinations(point: CausalPoint, random: Random) -> Callable[[int], set[int]]:
@@ -184,37 +139,74 @@ class Traffic:
             self._put(arrival_s, Copy(to, number, message, now_s))
 
 
-class _Run:
-    """The state of one run."""
+class CausalRun:
+    """A group of processes in its traffic; a subclass decides what is counted."""
 
-    def __init__(self, point: CausalPoint, clock: Callable[[], float]) -> None:
-        self.point, self.clock = point, clock
+    def __init__(self, point: CausalPoint) -> None:
+        if point.algorithm not in ALGORITHMS:
+            known = ", ".join(ALGORITHMS)
+            raise UnknownNameError(point.algorithm, where="algorithm", expected=known)
+        self.point = point
         kind = ALGORITHMS[point.algorithm]
         self.group = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
         self.traffic = Traffic(point)
-        self.wakes: list[tuple[float, int]] = []
-        self.next_wake_s = [_NEVER_S] * point.processes
-        self.began: list[float] = []
+        self._wakes: list[tuple[float, int]] = []
+        self._next_wake_s = [_NEVER_S] * point.processes
+
+    def run_all(self) -> None:
+        """Run all sends and arrivals in order of time."""
+        for now_s, what in self.traffic.events():
+            self.wake_until(now_s)
+            if isinstance(what, int):
+                self.send(what, now_s)
+            else:
+                self.receive(what, now_s)
+
+    def wake_until(self, now_s: float) -> None:
+        """Wake all processes that are due."""
+        while self._wakes and self._wakes[0][0] <= now_s:
+            at_s, number = heappop(self._wakes)
+            if self._next_wake_s[number] == at_s:
+                self._next_wake_s[number] = _NEVER_S
+                self.note(number, self.group[number].advance(at_s), at_s)
+                self.wake_later(number)
+
+    def wake_later(self, number: int) -> None:
+        """Schedule the next wake of a process that waits for something."""
+        wake_s = self.group[number].wake_at()
+        if wake_s is not None and wake_s < self._next_wake_s[number]:
+            self._next_wake_s[number] = wake_s
+            heappush(self._wakes, (wake_s, number))
+
+    def send(self, sender: int, now_s: float) -> None:
+        """Send a process's next message."""
+        raise NotImplementedError
+
+    def receive(self, copy: Copy, now_s: float) -> None:
+        """Pass a copy to the process that it is for."""
+        raise NotImplementedError
+
+    def note(self, to: int, outputs: list[Output], now_s: float) -> None:
+        """Count what a process delivers and discards."""
+        raise NotImplementedError
+
+
+class _MeasuredRun(CausalRun):
+    """Counts bytes, deliveries and processor time, after the warm-up."""
+
+    def __init__(self, point: CausalPoint, clock: Callable[[], float]) -> None:
+        super().__init__(point)
+        self.clock = clock
+        self.number = 0  # of the next send
         self.measuring = False
         self.sends = self.copies = self.delivered = self.discarded = self.held = 0
         self.bytes = self.arrivals = self.timed_sends = self.timed_copies = self.timed_arrivals = 0
         self.transit_s = self.send_s = self.encode_s = self.receive_s = 0.0
 
-    def run(self) -> CausalRow:
-        for now_s, what in self.traffic.events():
-            while self.wakes and self.wakes[0][0] <= now_s:
-                self._wake(*heappop(self.wakes))
-            if isinstance(what, int):
-                self.measuring = len(self.began) >= self.point.warm_up
-                self._send(what, now_s)
-            else:
-                self._receive(what, now_s)
-        return self._row()
-
-    def _send(self, sender: int, now_s: float) -> None:
+    def send(self, sender: int, now_s: float) -> None:
         wanted = self.traffic.choose(sender)
-        number = len(self.began)
-        timed = self.measuring and number % SAMPLE == 0
+        self.measuring = self.number >= self.point.warm_up
+        timed = self.measuring and self.number % SAMPLE == 0
         start = self.clock() if timed else 0.0
         copies = self.group[sender].send(wanted, PAYLOAD, now_s)
         sent = self.clock() if timed else 0.0
@@ -228,11 +220,11 @@ class _Run:
             self.sends += 1
             self.copies += len(encoded)
             self.bytes += sum(len(data) for _, data in encoded) - len(PAYLOAD) * len(encoded)
-        self.began.append(now_s)
         for to, data in sorted(encoded):
-            self.traffic.travels(to, number, data, now_s)
+            self.traffic.travels(to, self.number, data, now_s)
+        self.number += 1
 
-    def _receive(self, copy: Copy, now_s: float) -> None:
+    def receive(self, copy: Copy, now_s: float) -> None:
         process = self.group[copy.to]
         self.arrivals += 1
         timed = self.measuring and self.arrivals % SAMPLE == 0
@@ -241,155 +233,54 @@ class _Run:
         if timed:
             self.timed_arrivals += 1
             self.receive_s += self.clock() - start
-        if self.measuring:
-            self._note(outputs, now_s)
-            self.held += not outputs
+        self.note(copy.to, outputs, now_s)
+        self.held += self.measuring and not outputs
         if process.holding:
-            self._wake_later(copy.to)
+            self.wake_later(copy.to)
 
-    def _wake(self, at_s: float, number: int) -> None:
-        if self.next_wake_s[number] == at_s:
-            self.next_wake_s[number] = _NEVER_S
-            outputs = self.group[number].advance(at_s)
-            if self.measuring:
-                self._note(outputs, at_s)
-            self._wake_later(number)
-
-    def _wake_later(self, number: int) -> None:
-        wake_s = self.group[number].wake_at()
-        if wake_s is not None and wake_s < self.next_wake_s[number]:
-            self.next_wake_s[number] = wake_s
-            heappush(self.wakes, (wake_s, number))
-
-    def _note(self, outputs: list[Output], now_s: float) -> None:
-        for output in outputs:
+    def note(self, _to: int, outputs: list[Output], now_s: float) -> None:
+        for output in outputs if self.measuring else ():
             if isinstance(output, Deliver):
                 self.delivered += 1
                 self.transit_s += now_s - output.message.sent
             else:
                 self.discarded += 1
 
-    def _row(self) -> CausalRow:
-        point, copies = self.point, max(1, self.copies)
-        arrived = max(1, self.timed_arrivals)
-        return CausalRow(
-            algorithm=point.algorithm,
-            processes=point.processes,
-            pattern=point.pattern,
-            lifetime_s=point.lifetime_s,
-            seed=point.seed,
-            sends=self.sends,
-            copies=self.copies,
-            delivered=self.delivered,
-            discarded=self.discarded,
-            held=self.held,
-            control_bytes=self.bytes / copies,
-            transit_ms=1e3 * self.transit_s / max(1, self.delivered),
-            send_us=1e6 * self.send_s / max(1, self.timed_sends),
-            encode_us=1e6 * self.encode_s / max(1, self.timed_copies),
-            decode_us=0.0,
-            receive_us=1e6 * self.receive_s / arrived,
-        )
+    def row(self) -> Row:
+        point = self.point
+        send_us = 1e6 * self.send_s / max(1, self.timed_sends)
+        encode_us = 1e6 * self.encode_s / max(1, self.timed_copies)
+        receive_us = 1e6 * self.receive_s / max(1, self.timed_arrivals)
+        transit_ms = 1e3 * self.transit_s / max(1, self.delivered)
+        computation_us = send_us + encode_us + receive_us
+        return {
+            "algorithm": point.algorithm,
+            "processes": point.processes,
+            "pattern": point.pattern,
+            "lifetime_s": point.lifetime_s,
+            "seed": point.seed,
+            "sends": self.sends,
+            "copies": self.copies,
+            "delivered": self.delivered,
+            "discarded": self.discarded,
+            "held": self.held,
+            "control_bytes": self.bytes / max(1, self.copies),
+            "transit_ms": transit_ms,
+            "send_us": send_us,
+            "encode_us": encode_us,
+            "receive_us": receive_us,
+            "computation_us": computation_us,
+            "delivery_ms": transit_ms + computation_us / 1000,
+        }
 
 
-def run_point(point: CausalPoint, *, clock: Callable[[], float] = time.process_time) -> CausalRow:
-    """Run one point. Deterministic except for the four columns of processor time."""
-    if point.algorithm not in ALGORITHMS:
-        raise UnknownNameError(point.algorithm, where="algorithm", expected=", ".join(ALGORITHMS))
-    return _Run(point, clock).run()
+def run_point(point: CausalPoint, *, clock: Callable[[], float] = time.process_time) -> Row:
+    """Run one point. Deterministic except for the columns of processor time.
 
-
-def sweep(
-    sizes: Iterable[int] = (5, 10, 20, 30, 40, 50),
-    *,
-    sizes_of_ours: Iterable[int] = (100, 200),
-    patterns: Iterable[str] = PATTERNS,
-    warm_up: int = 10_000,
-    sends: int = 50_000,
-    seed: int = 1,
-) -> list[CausalPoint]:
-    """Return the points of the paper's figures 4 and 5; they are independent tasks."""
-    sizes, patterns = list(sizes), list(patterns)
-    points = [
-        CausalPoint(algorithm=name, processes=n, pattern=p, warm_up=warm_up, sends=sends, seed=seed)
-        for p in patterns
-        for n in sizes
-        for name in ALGORITHMS
-    ]
-    points += [
-        CausalPoint(processes=n, pattern=p, warm_up=warm_up, sends=sends, seed=seed)
-        for p in patterns
-        for n in sizes_of_ours
-    ]
-    return points
-
-
-def run_without_order(point: CausalPoint) -> Disorder:
-    """Deliver the same traffic on arrival, if in time, and count deliveries in the wrong order.
-
-    A delivery is wrong if a message that was sent causally after it was delivered there before.
-    Uses vector clocks: O(n) per delivery.
+    `receive_us` includes decoding; `computation_us` is all processor time of a message on its way
+    to one destination, `delivery_ms` the mean time from send to delivery: network, waiting and
+    computation.
     """
-    traffic, n = Traffic(point), point.processes
-    knows = [[0] * n for _ in range(n)]
-    effects = [[0] * n for _ in range(n)]
-    stamps: list[tuple[int, int, list[int]]] = []
-    delivered = wrong = 0
-    for now_s, what in traffic.events():
-        if isinstance(what, int):
-            before = knows[what].copy()
-            knows[what][what] += 1
-            stamps.append((what, knows[what][what], before))
-            for to in sorted(traffic.choose(what)):
-                traffic.travels(to, len(stamps) - 1, b"", now_s)
-        elif now_s <= what.sent_s + point.lifetime_s:
-            sender, count, before = stamps[what.number]
-            delivered += 1
-            wrong += effects[what.to][sender] >= count
-            effects[what.to] = list(map(max, effects[what.to], before))
-            knows[what.to] = list(map(max, knows[what.to], before))
-            knows[what.to][sender] = max(knows[what.to][sender], count)
-    return Disorder(n, point.pattern, point.seed, delivered, wrong)
-
-
-@dataclass(frozen=True, slots=True)
-class CausalClaim:
-    """What the paper says, and what was measured."""
-
-    claim: str
-    says: str
-    measured: str
-    holds: bool
-
-
-def claims(rows: Iterable[CausalRow], pattern: str = "subsets") -> list[CausalClaim]:
-    """Judge claims C2.1 and C2.2 by the rows of one pattern; `oracle.py` judges C2.3."""
-    of = {(r.algorithm, r.processes): r for r in rows if r.pattern == pattern}
-    sizes = sorted({n for name, n in of if all((a, n) in of for a in ALGORITHMS)})
-    small, large = sizes[0], sizes[-1]
-    at = {name: of[name, large] for name in ALGORITHMS}
-    gap = [of["RST", n].control_bytes - of["ours", n].control_bytes for n in (small, large)]
-    ours, computing = at["ours"], {name: at[name].computation_us for name in ALGORITHMS}
-    sized = {name: round(at[name].control_bytes) for name in ALGORITHMS}
-    return [
-        CausalClaim(
-            "C2.1",
-            "far smaller than RST and PRS, close to KS; the distance widens with n",
-            f"bytes at n = {large}: {sized}; distance to RST {gap[0]:.0f} → {gap[1]:.0f}",
-            2 * ours.control_bytes <= min(at["RST"].control_bytes, at["PRS"].control_bytes)
-            and ours.control_bytes <= 1.1 * at["KS"].control_bytes
-            and gap[1] > gap[0],
-        ),
-        CausalClaim(
-            "C2.2",
-            "delivery slightly quicker than RST and PRS, far quicker than KS",
-            f"computation in µs at n = {large}: { {k: round(v) for k, v in computing.items()} }",
-            computing["ours"] <= min(computing["RST"], computing["PRS"])
-            and 3 * computing["ours"] <= computing["KS"],
-        ),
-    ]
-
-
-def as_record(row: CausalRow) -> dict[str, object]:
-    """Return a row with its derived columns, for a table."""
-    return {**asdict(row), "delivery_ms": row.delivery_ms, "computation_us": row.computation_us}
+    run = _MeasuredRun(point, clock)
+    run.run_all()
+    return run.row()

@@ -8,12 +8,12 @@ microsecond on either side, the resolution of the clocks.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from heapq import heappop, heappush
-from typing import Any
 
 from nearcast.ordering import Deliver, Output
-from nearcast.papers.delta_causal.experiment import ALGORITHMS, PAYLOAD, CausalPoint, Copy, Traffic
+from nearcast.papers.delta_causal.experiment import PAYLOAD, CausalPoint, CausalRun, Copy, Traffic
+from nearcast.papers.form import Row
 
 _GRAIN_S = 1.5e-6
 
@@ -62,61 +62,57 @@ class CausalOracle:
         return {name: self.found[name] for name in names}
 
 
-class _Watched:
-    """A group of processes in simulated traffic, observed by the oracle."""
+class _WatchedRun(CausalRun):
+    """A run that the oracle observes."""
 
     def __init__(self, point: CausalPoint) -> None:
-        kind = ALGORITHMS[point.algorithm]
-        self.group = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
-        self.traffic = Traffic(point)
+        super().__init__(point)
         self.oracle = CausalOracle(point.processes, point.lifetime_s)
-        self.numbers: dict[tuple[int, int], int] = {}
-        self.wakes: list[tuple[float, int]] = []
+        self._numbers: dict[tuple[int, int], int] = {}
 
-    def run(self) -> dict[str, int]:
-        for now_s, what in self.traffic.events():
-            self._wake_until(now_s)
-            if isinstance(what, int):
-                self._send(what, now_s)
-            else:
-                self._receive(what, now_s)
-        self._wake_until(float("inf"))
-        return self.oracle.verdict()
-
-    def _send(self, sender: int, now_s: float) -> None:
+    def send(self, sender: int, now_s: float) -> None:
         copies = self.group[sender].send(self.traffic.choose(sender), PAYLOAD, now_s)
         stamp_us = next(iter(copies.values())).sent_us
         number = self.oracle.sends(sender, stamp_us / 1e6)
-        self.numbers[sender, stamp_us] = number
+        self._numbers[sender, stamp_us] = number
         for to, message in sorted((int(to), each.encode()) for to, each in copies.items()):
             self.traffic.travels(to, number, message, now_s)
 
-    def _receive(self, copy: Copy, now_s: float) -> None:
+    def receive(self, copy: Copy, now_s: float) -> None:
         self.oracle.arrives(copy.to, copy.number, now_s)
-        self._note(copy.to, self.group[copy.to].receive(copy.message, now_s), now_s)
-        self._wake_later(copy.to)
+        self.note(copy.to, self.group[copy.to].receive(copy.message, now_s), now_s)
+        self.wake_later(copy.to)
 
-    def _wake_until(self, now_s: float) -> None:
-        while self.wakes and self.wakes[0][0] <= now_s:
-            at_s, number = heappop(self.wakes)
-            if self.group[number].wake_at() == at_s:
-                self._note(number, self.group[number].advance(at_s), at_s)
-                self._wake_later(number)
-
-    def _wake_later(self, number: int) -> None:
-        wake_s = self.group[number].wake_at()
-        if wake_s is not None:
-            heappush(self.wakes, (wake_s, number))
-
-    def _note(self, to: int, outputs: list[Output], now_s: float) -> None:
+    def note(self, to: int, outputs: list[Output], now_s: float) -> None:
         for output in outputs:
             if isinstance(output, Deliver):
                 message = output.message
-                number = self.numbers[message.sender_number, message.sent_us]
+                number = self._numbers[message.sender_number, message.sent_us]
                 self.oracle.delivers(to, number, now_s)
 
 
-def watched_row(point: CausalPoint) -> dict[str, Any]:
+def watched_row(point: CausalPoint) -> Row:
     """Run a point under the oracle; return a row of counts."""
+    run = _WatchedRun(point)
+    run.run_all()
+    run.wake_until(math.inf)
+    return _named(point) | {"loss": point.loss} | run.oracle.verdict()
+
+
+def unordered_row(point: CausalPoint) -> Row:
+    """Deliver the same traffic on arrival, if in time; count deliveries in the wrong order."""
+    traffic, oracle = Traffic(point), CausalOracle(point.processes, point.lifetime_s)
+    for now_s, what in traffic.events():
+        if isinstance(what, int):
+            number = oracle.sends(what, now_s)
+            for to in sorted(traffic.choose(what)):
+                traffic.travels(to, number, b"", now_s)
+        elif now_s <= what.sent_s + point.lifetime_s:
+            oracle.delivers(what.to, what.number, now_s)
+    found = oracle.found
+    return _named(point) | {"delivered": found["delivered"], "wrong": found["misordered"]}
+
+
+def _named(point: CausalPoint) -> Row:
     named = {"algorithm": point.algorithm, "processes": point.processes, "pattern": point.pattern}
-    return named | {"seed": point.seed, "loss": point.loss} | _Watched(point).run()
+    return named | {"seed": point.seed}

@@ -4,23 +4,21 @@ Every function takes parameters and a seed and returns plain rows, so that a Spa
 point. All rewards are exact (policy evaluation); only learning and the simulated topics are random.
 
 - `reward_point`: one point of a figure, with all five policies;
-- `figure_2`, `figure_3`: the paper's sweeps; `sensitivity`: g's shape, Dmax, bursty publishing;
-- `topic_point`: the core of the broker on a simulated topic, beside plain MQTT;
-- `claims`: verdicts on C4.1 and C4.2.
+- `sensitivity_points`: g's shape, Dmax, bursty publishing;
+- `topic_point`: the core of the broker on a simulated topic, beside plain MQTT.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
-from itertools import pairwise
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from nearcast.model.errors import UnknownNameError
+from nearcast.papers.form import Row
 from nearcast.retained import (
     Caps,
     DecisionProcess,
@@ -47,8 +45,6 @@ from nearcast.retained import (
     solve,
     spent_on_newcomers,
 )
-
-Row = dict[str, Any]
 
 OMEGAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 PUBLISHES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2.0)
@@ -140,16 +136,6 @@ def _with_shares(row: Row, spent: float) -> Row:
     return row
 
 
-def figure_2(*, seeds: Sequence[int], omegas: Sequence[float] = OMEGAS) -> list[Row]:
-    """Return the rows of the paper's figure 2: expected reward over ω."""
-    return [reward_point(seed=seed, omega=omega) for omega in omegas for seed in seeds]
-
-
-def figure_3(*, seeds: Sequence[int], publishes: Sequence[float] = PUBLISHES) -> list[Row]:
-    """Return the rows of the paper's figure 3: expected reward over λP."""
-    return [reward_point(seed=seed, publish=publish) for publish in publishes for seed in seeds]
-
-
 def sensitivity_points() -> list[Row]:
     """Return variations as keyword arguments for `reward_point`: shape, floor, Dmax, bursts."""
     points: list[Row] = [{"varied": "shape", "shape": shape.value} for shape in Shape]
@@ -158,20 +144,6 @@ def sensitivity_points() -> list[Row]:
     points += [{"varied": "Dmax", "hold_max": hold} for hold in (3, 5, 20)]
     points += [{"varied": "kind", "kind": kind} for kind in ("bursty", "very bursty", "steady")]
     return points
-
-
-def sensitivity(
-    *, seed: int, omegas: Sequence[float] = (0.3, 0.7), publishes: Sequence[float] = (0.1, 0.6)
-) -> list[Row]:
-    """Return `reward_point` rows with one parameter varied at a time (`varied` names it)."""
-    rows = []
-    for point in sensitivity_points():
-        settings = {key: value for key, value in point.items() if key != "varied"}
-        for omega in omegas:
-            for publish in publishes:
-                row = reward_point(seed=seed, omega=omega, publish=publish, **settings)
-                rows.append({"varied": point["varied"]} | row)
-    return rows
 
 
 # -- the broker's core on a simulated topic --------------------------------------------------------
@@ -290,105 +262,3 @@ def _topic_row(
     step_s = hold_max_s / shipped_policy().caps.hold_max
     row["bound_s"] = row["age_s_immediate"] + weights.price * step_s
     return row
-
-
-# -- claims ---------------------------------------------------------------------------------------
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the mean (normal approximation)."""
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return (mean, mean)
-    half = 1.96 * statistics.stdev(values) / math.sqrt(len(values))
-    return (mean - half, mean + half)
-
-
-def _series(rows: list[Row], over: str, policy: str, seed: int) -> list[tuple[float, float]]:
-    return sorted((row[over], row[policy]) for row in rows if row["seed"] == seed)
-
-
-def _claim_row(
-    claim: str, says: str, measured: str, values: Sequence[float], holds: bool, rows: list[Row]
-) -> Row:
-    fixed = ("omega", "publish", "subscribe", "leave", "message_cost", "hold_max", "shape")
-    return {
-        "id": claim,
-        "paper_says": says,
-        "measured": measured,
-        "confidence_interval": _interval(values),
-        "holds": holds,
-        "seeds": sorted({row["seed"] for row in rows}),
-        "parameters": {name: sorted({row[name] for row in rows}) for name in fixed},
-    }
-
-
-def claim_1(rows: list[Row]) -> Row:
-    """Judge C4.1 on the rows of `figure_2`."""
-    advantages, holds = [], True
-    for seed in sorted({row["seed"] for row in rows}):
-        plain = [reward for _, reward in _series(rows, "omega", "plain", seed)]
-        ours = [reward for _, reward in _series(rows, "omega", "learned", seed)]
-        rising = all(a < b for s in (plain, ours) for a, b in pairwise(s))
-        never_worse = all(o >= p - 1e-9 for o, p in zip(ours, plain, strict=True))
-        advantages.append((plain[-1] - plain[0]) - (ours[-1] - ours[0]))
-        holds = holds and rising and never_worse and advantages[-1] > 0.0
-    return _claim_row(
-        "C4.1",
-        "As ω falls both fall, plain MQTT more than the learned policy (and never worse than it).",
-        f"From the largest to the smallest ω plain MQTT falls by {plain[-1] - plain[0]:.3f}, the "
-        f"learned policy by {statistics.mean(advantages):.3f} less; worse than plain: "
-        f"{'never' if holds else 'see the rows'}.",
-        advantages,
-        holds,
-        rows,
-    )
-
-
-def claim_2(rows: list[Row]) -> Row:
-    """Judge C4.2 on the rows of `figure_3`: small is below 0.5, large the largest λP."""
-    gains, holds, last = [], True, 0.0
-    for seed in sorted({row["seed"] for row in rows}):
-        plain, ours = (dict(_series(rows, "publish", p, seed)) for p in ("plain", "learned"))
-        small = [publish for publish in plain if publish < 0.5]
-        large = max(plain)
-        gains.append(statistics.mean(ours[p] - plain[p] for p in small))
-        last = ours[large] - plain[large]
-        low = all(series[large] < min(series[p] for p in small) for series in (plain, ours))
-        holds = holds and low and all(ours[p] > plain[p] for p in small)
-    best = max(rows, key=lambda row: float(row["learned"] - row["plain"]))
-    return _claim_row(
-        "C4.2",
-        "At small λP the learned policy is better; at large λP both are low.",
-        f"Below λP = 0.5 the learned policy is better by {statistics.mean(gains):.4f} in the mean; "
-        f"at the largest λP both are at their lowest and {last:.4f} apart. The gap is widest at "
-        f"λP = {best['publish']:g}, not at the smallest.",
-        gains,
-        holds,
-        rows,
-    )
-
-
-def claims(*, seeds: Sequence[int] = (1, 2, 3)) -> list[Row]:
-    """Return the verdicts on C4.1 and C4.2."""
-    return [claim_1(figure_2(seeds=seeds)), claim_2(figure_3(seeds=seeds))]
-
-
-def draw(rows: list[Row], over: str, path: Path) -> None:
-    """Draw a figure: expected reward of the five policies over `omega` or `publish`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    points = sorted({row[over] for row in rows})
-    styles = {"plain": "o-", "wait": "s--", "learned": "^-", "general": "x", "best": "k:"}
-    for name, style in styles.items():
-        means = [statistics.mean(r[name] for r in rows if r[over] == x) for x in points]
-        axes.plot(points, means, style, label=name, markersize=5)
-    axes.set_xlabel({"omega": "ω", "publish": "λP"}.get(over, over))
-    axes.set_ylabel("expected reward per step")
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.rect import Rect
-from nearcast.locality.registration.routing import LeafRouter
+from nearcast.papers.qr_network.routing import LeafRouter
 from nearcast.papers.qr_network.subscriber_tree import SubscriberTree
 
 Floats = NDArray[np.float64]

@@ -1,24 +1,92 @@
 """Paper 0: compares layouts, speed classes and assignments on recorded trajectories.
 
 Functions of recorded positions and parameters that return rows. Slow regions are found in the data,
-by mean speed and time spent per cell (`locality/layout/mobility.py`). Plans are built from the
+by mean speed and time spent per cell (`mobility.py`). Plans are built from the
 first part of the record and judged on the rest, so that none can use the future.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nearcast.locality.layout.balancing import assign_leaves, movement_flows, naive_assignment
 from nearcast.locality.layout.grid import CellCounts
-from nearcast.locality.layout.mobility import Mobility, regions_of_class
 from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.rect import Rect
-from nearcast.locality.registration.routing import LeafRouter
-from nearcast.simulator.movers import Fixes
+from nearcast.locality.layout.slow_regions import METRES_PER_DEGREE
+from nearcast.model.errors import EnvironmentProblem, FileFormatError
+from nearcast.papers.qr_network.mobility import Mobility, regions_of_class
+from nearcast.papers.qr_network.routing import LeafRouter
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixes:
+    """Recorded positions, sorted by user and time.
+
+    User numbers, seconds from the first position.
+    """
+
+    users: NDArray[np.int64]
+    seconds: Floats
+    xs: Floats
+    ys: Floats
+
+    @classmethod
+    def from_parquet(cls, path: Path, *, most_rows: int | None = None) -> Fixes:
+        """Read the columns `user_id`, `t`, `lon`, `lat`.
+
+        Raise FileFormatError if they are missing.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(path, columns=["user_id", "t", "lon", "lat"])
+        except FileNotFoundError:
+            raise EnvironmentProblem(
+                f"there is no file {path.name}", where="trajectories"
+            ) from None
+        except (pa.ArrowInvalid, KeyError) as error:
+            raise FileFormatError(str(error).splitlines()[0], where=path.name) from None
+        if table.num_columns != 4:
+            raise FileFormatError(
+                f"columns {table.column_names}", where=path.name, expected="user_id, t, lon, lat"
+            )
+        table = table.slice(0, most_rows) if most_rows is not None else table
+        users = pc.dictionary_encode(table["user_id"]).combine_chunks().indices.to_numpy()
+        t = table["t"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy() / 1e6
+        return cls(
+            users.astype(np.int64),
+            t - t.min() if len(t) else t,
+            table["lon"].to_numpy().astype(np.float64),
+            table["lat"].to_numpy().astype(np.float64),
+        )
+
+    def in_metres(self) -> Fixes:
+        """Return positions in degrees as metres east and north of the south-west corner.
+
+        Straight meridians and parallels at the middle latitude: accurate to a percent over a city.
+        """
+        south, north = float(self.ys.min()), float(self.ys.max())
+        east_m = METRES_PER_DEGREE * math.cos(math.radians((south + north) / 2))
+        xs, ys = (self.xs - self.xs.min()) * east_m, (self.ys - south) * METRES_PER_DEGREE
+        return Fixes(self.users, self.seconds, xs, ys)
+
+    def central(self, share: float = 0.98) -> Rect:
+        """Return the rectangle that contains this share of the positions along each axis."""
+        rest = (1 - share) / 2
+        west, east = np.quantile(self.xs, [rest, 1 - rest])
+        south, north = np.quantile(self.ys, [rest, 1 - rest])
+        return Rect(float(west), float(south), float(east), float(north))
 
 
 @dataclass(frozen=True, slots=True)

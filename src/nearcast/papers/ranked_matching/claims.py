@@ -1,10 +1,10 @@
-"""Paper 1, ranked search: adapter of `experiment.py` to `papers/form.py`."""
+"""Paper 1, ranked search: points, verdicts on C1.1 and C1.2, figures and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from nearcast.papers.form import (
     Claim,
@@ -13,10 +13,11 @@ from nearcast.papers.form import (
     ReportTable,
     Row,
     drawn,
-    interval,
+    judged,
+    mean_of,
     of_kind,
     seeds_of,
-    varied,
+    select,
 )
 from nearcast.papers.ranked_matching import experiment
 
@@ -71,20 +72,19 @@ def _touching(rows: list[Row], method: str) -> Claim:
         for seed in seeds_of(rows)
     ]
     bound = [row[f"touched_{method}"] / (row["k"] + row[f"path_{method}"]) for row in rows]
-    at = {m: [row for row in rows if row["matches"] == m] for m in (few, many)}
-    low, high = (fmean(row[f"touched_{method}"] for row in at[m]) for m in (few, many))
-    path = fmean(row[f"path_{method}"] for row in at[many])
-    return Claim(
+    low, high = (mean_of(select(rows, matches=m), f"touched_{method}") for m in (few, many))
+    path = mean_of(select(rows, matches=many), f"path_{method}")
+    return judged(
         "C1.1",
-        experiment.METHODS[method],
         "the ranked search touches about k markers plus the search path, however many match",
         f"k = {rows[0]['k']}: {low:.1f} markers touched where {few:,} match, {high:.1f} where "
         f"{many:,} match ({path:.1f} marked edges on the path)",
-        f"markers touched, {many:,} matches : {few:,} matches",
-        *interval(growth),
         max(bound) <= ABOUT and fmean(growth) <= HOWEVER_MANY,
-        seeds_of(rows),
-        varied(rows, ("intervals", "matches", "k")),
+        rows,
+        growth,
+        f"markers touched, {many:,} matches : {few:,} matches",
+        variant=experiment.METHODS[method],
+        over=("intervals", "matches", "k"),
         ours=method == "exact",
     )
 
@@ -92,21 +92,18 @@ def _touching(rows: list[Row], method: str) -> Claim:
 def _order(rows: list[Row], method: str) -> Claim:
     asked = sum(row["asked"] for row in rows)
     shares = {what: _share(rows, f"wrong_{what}_{method}") for what in ("order", "set")}
-    per_seed = [
-        _share([row for row in rows if row["seed"] == seed], f"wrong_order_{method}")
-        for seed in seeds_of(rows)
-    ]
-    return Claim(
+    per_seed = [_share(select(rows, seed=s), f"wrong_order_{method}") for s in seeds_of(rows)]
+    return judged(
         "C1.2",
-        experiment.METHODS[method],
         "results come back in order of accuracy",
         f"of {asked:,} queries {shares['order']:.1%} came back in a wrong order; the set of the "
         f"best {rows[0]['k']} was wrong in {shares['set']:.1%}",
-        "share of queries in a wrong order",
-        *interval(per_seed),
         asked > 0 and not any(row[f"wrong_order_{method}"] for row in rows),
-        seeds_of(rows),
-        varied(rows, ("workload", "intervals", "k")),
+        rows,
+        per_seed,
+        "share of queries in a wrong order",
+        variant=experiment.METHODS[method],
+        over=("workload", "intervals", "k"),
         ours=method == "exact",
     )
 
@@ -125,42 +122,43 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         "and sorting them at the end (the paper's first way). Right: how often the set of the best "
         "five is not the true one, by a scan of all intervals."
     )
-    return [drawn("paper-1", caption, lambda path: _draw(rows, path))]
+    some, errors, ways = of_kind(rows, "touching"), of_kind(rows, "errors"), experiment.METHODS
+    counts = {f"touched_{m}": name for m, name in ways.items()}
+    times = {f"{m}_us": name for m, name in ways.items()} | {"sorting_us": "sort at the end"}
+
+    def draw(touched: Any, taken: Any, wrong: Any) -> None:
+        _draw_touching(touched, some, counts, "markers touched")
+        touched.set(yscale="linear", ylim=(0, None))
+        _draw_touching(taken, some, times, "µs of processor time per query")
+        _draw_errors(wrong, errors)
+
+    return [drawn("paper-1", caption, draw, axes=(1, 3), size=(11, 4.4))]
 
 
-def _draw(rows: Sequence[Row], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Picture
+def _draw_touching(axes: Any, rows: Sequence[Row], names: dict[str, str], unit: str) -> None:
+    """Draw columns (by the names of their curves) against the number of matches, both log."""
+    places = sorted({row["matches"] for row in rows})
+    for (column, name), mark in zip(names.items(), "o^s", strict=False):
+        means = [mean_of(select(rows, matches=m), column) for m in places]
+        axes.plot(places, means, marker=mark, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="intervals that match", ylabel=unit)
+    axes.legend(fontsize=8)
+    axes.grid(alpha=0.3)
 
-    picture = Picture(figsize=(11, 4.4), layout="constrained")
-    FigureCanvasAgg(picture)
-    touched, times, wrong = picture.subplots(1, 3)
-    some, ways = of_kind(rows, "touching"), experiment.METHODS
-    experiment.draw_touching(
-        touched, some, {f"touched_{m}": name for m, name in ways.items()}, "markers touched"
-    )
-    touched.set(yscale="linear", ylim=(0, None))
-    names = {f"{m}_us": name for m, name in ways.items()} | {"sorting_us": "sort at the end"}
-    experiment.draw_touching(times, some, names, "µs of processor time per query")
-    errors = of_kind(rows, "errors")
+
+def _draw_errors(axes: Any, rows: Sequence[Row]) -> None:
     for workload in experiment.WORKLOADS:
-        mine = [row for row in errors if row["workload"] == workload]
+        mine = select(rows, workload=workload)
         sizes = sorted({row["intervals"] for row in mine if row["asked"]})
-        at = [[row for row in mine if row["intervals"] == n] for n in sizes]
-        shares = [100 * _share(each, "wrong_set_paper") for each in at]
-        wrong.plot(sizes, shares, marker="o", label=workload)
-    exact = [100 * _share(errors, "wrong_set_exact")] * 2
-    wrong.plot((30, 3000), exact, "k--", label="exact merge, all three")
-    wrong.set(
-        xscale="log",
-        xlabel="intervals",
-        ylabel="% of queries with a wrong best five",
-        title="the paper's walk",
-    )
-    wrong.set_ylim(-3, 103)
-    wrong.legend(fontsize=8, loc=(0.32, 0.1))
-    wrong.grid(alpha=0.3)
-    picture.savefig(path)
+        shares = [100 * _share(select(mine, intervals=n), "wrong_set_paper") for n in sizes]
+        axes.plot(sizes, shares, marker="o", label=workload)
+    exact = [100 * _share(rows, "wrong_set_exact")] * 2
+    axes.plot((30, 3000), exact, "k--", label="exact merge, all three")
+    label = "% of queries with a wrong best five"
+    axes.set(xscale="log", xlabel="intervals", ylabel=label, title="the paper's walk")
+    axes.set_ylim(-3, 103)
+    axes.legend(fontsize=8, loc=(0.32, 0.1))
+    axes.grid(alpha=0.3)
 
 
 def tables(rows: Sequence[Row]) -> list[ReportTable]:
@@ -168,9 +166,9 @@ def tables(rows: Sequence[Row]) -> list[ReportTable]:
     some = of_kind(rows, "touching")
     lines = []
     for matches in sorted({row["matches"] for row in some}):
-        at = [row for row in some if row["matches"] == matches]
+        at = select(some, matches=matches)
         columns = ("touched_paper", "touched_exact", "paper_us", "exact_us", "sorting_us")
-        cells = [f"{fmean(row[column] for row in at):.1f}" for column in columns]
+        cells = [f"{mean_of(at, column):.1f}" for column in columns]
         lines.append((f"{matches:,}", *cells))
     headings = (
         "match", "markers, the paper's walk", "markers, exact merge", "µs, the paper's walk",

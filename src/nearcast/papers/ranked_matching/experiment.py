@@ -16,8 +16,8 @@ The paper has no measurements, so the settings are ours:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from nearcast.index import IntervalSkipList
 from nearcast.model.errors import UnknownNameError
 from nearcast.papers.content_overlay.experiment import SHARES, SIZES
+from nearcast.papers.form import Row
 
-Row = dict[str, Any]
 Floats = NDArray[np.float64]
 
 SPAN: Final = 2**30
@@ -151,14 +151,3 @@ def _workload(
     places = (centres - sides / 2, centres + sides / 2, random.normal(500.0, sigma, queries))
     lows, highs, values = (np.round(np.clip(each, 0.0, 1000.0) * 2**16) for each in places)
     return lows, highs, values
-
-
-def draw_touching(axes: Any, rows: Sequence[Row], names: dict[str, str], unit: str) -> None:
-    """Draw columns (by the names of their curves) against the number of matches, both log."""
-    places = sorted({row["matches"] for row in rows})
-    for (column, name), mark in zip(names.items(), "o^s", strict=False):
-        at = [[row[column] for row in rows if row["matches"] == m] for m in places]
-        axes.plot(places, [float(np.mean(each)) for each in at], marker=mark, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="intervals that match", ylabel=unit)
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3)

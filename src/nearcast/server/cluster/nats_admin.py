@@ -29,8 +29,8 @@ from nearcast.server.cluster.nats_settings import PLAN, POLICIES, SharedSettings
 from nearcast.server.cluster.runtime import request_subject
 
 if TYPE_CHECKING:
-    from nearcast.cluster.plan_assignment import NamedPlan
     from nearcast.locality import Plan
+    from nearcast.locality.registration.plan_assignment import NamedPlan
 
 
 @asynccontextmanager
@@ -99,8 +99,8 @@ def _check_away(members: list[MemberRecord], network: str, name: str) -> None:
 
 async def share_plan(section: NetworkSection, plan: Plan) -> NamedPlan:
     """Share a plan with the listed nodes; assign its leaves evenly if it names no brokers."""
-    from nearcast.cluster.plan_assignment import NamedPlan
     from nearcast.locality import assign_leaves
+    from nearcast.locality.registration.plan_assignment import NamedPlan
 
     async with _connected(section) as client:
         names = [one.name for one in await list_members(client, section)]

@@ -21,8 +21,8 @@ from nats.errors import NoRespondersError
 
 from nearcast.broker.session.session import PEER_PREFIX
 from nearcast.cluster.cluster import Cluster
-from nearcast.cluster.plan_assignment import NamedPlan
 from nearcast.config import NetworkSection
+from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.model.errors import (
     EnvironmentProblem,
     FileFormatError,

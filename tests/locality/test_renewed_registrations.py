@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.locality.layout.rect import Rect
-from nearcast.locality.registration.holder import Holder, _unspoken
+from nearcast.locality.registration.holder import Holder, _new_times
 from nearcast.locality.registration.messages import (
     CoverSpan,
     EventOffer,
@@ -45,7 +45,7 @@ def _speaks_of(since: int, until: int | None, at: int) -> bool:
 def test_a_time_is_new_if_it_is_spoken_of_now_and_was_not_before(
     spans: tuple[CoverSpan, ...], before: tuple[CoverSpan, ...]
 ) -> None:
-    found = _unspoken(spans, before, "a")
+    found = _new_times(spans, before, "a")
     for at in TIMES:
         is_told = any("a" in one.leaves and _speaks_of(one.since, one.until, at) for one in spans)
         was_told = False

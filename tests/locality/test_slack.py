@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import CellCounts, Gateway, Plan, PlanView, Rect, RetryUntilAcked, Timing
+from nearcast.locality import Gateway, PlanAssignment, Rect, RetryUntilAcked, Timing
 from nearcast.locality.registration.messages import Outgoing, Register
 from nearcast.locality.registration.slack import STEPS, widened
 
@@ -96,11 +96,15 @@ def test_an_area_without_height_or_width_has_no_direction(flat: Rect) -> None:
 # --- at the gateway ------------------------------------------------------------------------------
 
 
+def gateway_with(slack: float) -> Gateway:
+    timing, plans = Timing(slack=slack), PlanAssignment("n1")
+    plans.know(["n2"])
+    return Gateway("n1", plans, RetryUntilAcked("n1", timing, probes=False), timing)
+
+
 def messages(slack: float, middles: list[tuple[float, float]]) -> list[list[Outgoing]]:
     """Return what each step of somebody who wants one unit around makes a gateway say."""
-    view = PlanView(Plan.build(Rect(-100, -100, 100, 100), [], CellCounts.empty(2)))
-    timing = Timing(slack=slack)
-    gateway = Gateway(1, view, RetryUntilAcked(1, timing, probes=False), timing)
+    gateway = gateway_with(slack)
     first, *steps = [Rect.around(x, y, 0.5) for x, y in middles]
     gateway.subscribe("s", first, now=0)
     return [gateway.move("s", area, now=at) for at, area in enumerate(steps, 1)]
@@ -133,9 +137,7 @@ def test_only_the_last_steps_say_where_somebody_goes() -> None:
 
 
 def test_who_subscribes_anew_starts_without_a_direction() -> None:
-    view = PlanView(Plan.build(Rect(-100, -100, 100, 100), [], CellCounts.empty(2)))
-    timing = Timing(slack=0.3)
-    gateway = Gateway(1, view, RetryUntilAcked(1, timing, probes=False), timing)
+    gateway = gateway_with(0.3)
     gateway.subscribe("s", SQUARE, now=0)
     gateway.unsubscribe("s", now=1)
     register = gateway.subscribe("s", Rect(5, 0, 6, 1), now=2)[0].message

@@ -4,7 +4,7 @@ Without a plan every node knows all subscriptions with a place, and an event goe
 nodes with a match: right for a few nodes, and where every cluster starts. As with any change of
 plan, both assignments are used side by side until all nodes have the new plan.
 
-Read next: `nearcast/locality/layout/plan.py`, `spatial_routing.py`.
+Read next: `nearcast/locality/layout/plan.py`, `node.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nearcast.model.errors import FileFormatError, MisuseError
 
 _EVERYWHERE = "*"
 _OUTSIDE = "outside"
-_World = dict[NodeId, tuple[str, ...]]
+_Holders = dict[NodeId, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class NamedPlan:
             ) from None
         return cls(plan_from_json(plan, where), nodes)
 
-    def holders(self, area: Rect) -> _World:
+    def holders(self, area: Rect) -> _Holders:
         """Return the leaves that meet an area, by the node that holds them.
 
         Places outside the plan belong to the first node.
@@ -79,7 +79,7 @@ class NamedPlan:
 
 
 class PlanAssignment:
-    """The plans that a node uses; a `View` for the gateway and the outbox."""
+    """The plans that a node uses, and from them the holders of a place."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -131,10 +131,10 @@ class PlanAssignment:
         A node that has left the cluster is not yielded: it would never acknowledge.
         """
         at = plan.nodes.index(str(name))
-        for one in plan.nodes[at:] + plan.nodes[:at]:
-            if one == self._name or one in self._others:
-                yield one
-            if self._is_there(one):
+        for node in plan.nodes[at:] + plan.nodes[:at]:
+            if node == self._name or node in self._others:
+                yield node
+            if self._is_there(node):
                 return
 
     def prepare(self, plan: NamedPlan) -> bool:
@@ -156,19 +156,16 @@ class PlanAssignment:
         assert self.upcoming is not None
         self.current, self.upcoming, self._later = self.upcoming, self._later, None
 
-    def holders_of_event(self, area: Rect) -> _World:
+    def holders_of_event(self, area: Rect) -> _Holders:
         """Return the holders, with their leaves, that must get an event in an area."""
         return self._joined(area, [self._name, *(self._others if self._is_leaving else ())])
 
-    def holders_of_subscription(self, area: Rect) -> _World:
+    def holders_of_subscription(self, area: Rect) -> _Holders:
         """Return the holders, with their leaves, that must know of a subscription in an area."""
         return self._joined(area, self._others)
 
-    def check_place(self, area: Rect) -> None:
-        """Accept any place: those outside the plan have a holder too."""
-
-    def _joined(self, area: Rect, everywhere: Sequence[str]) -> _World:
-        found: _World = {}
+    def _joined(self, area: Rect, everywhere: Sequence[str]) -> _Holders:
+        found: _Holders = {}
         if self.current is None:
             found = dict.fromkeys(everywhere, (_EVERYWHERE,))
         for plan in (self.current, self.upcoming):

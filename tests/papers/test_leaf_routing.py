@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.locality import CellCounts, LeafRouter, Plan, Rect
+from nearcast.locality import CellCounts, Plan, Rect
 from nearcast.model.errors import OutOfRangeError
+from nearcast.papers.qr_network.routing import LeafRouter
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 MARKS = st.integers(0, 16).map(lambda half: half / 2)
