@@ -3,7 +3,7 @@
     a ──near── b ──near── c        each place: a NATS server, a node, a client that asks
     └───────── far ───────┘        questions and answers those of the others
 
-A question from `a` reaches `b` long before it reaches `c`; the answer that `b` gives at once is at
+A query from `a` reaches `b` long before it reaches `c`; the answer that `b` gives at once is at
 `c` first, unless the space has `order = "causal"`. Both kinds of space carry the same traffic in
 one run. Then the far link becomes slower than the lifetime: what comes too late is discarded and
 counted, and answers wait for it no longer than its lifetime.
@@ -175,13 +175,13 @@ class Heard:
     delays_ms: list[float] = field(default_factory=list)
 
     def overtaken(self) -> int:
-        """Return how many answers came before a question that did come."""
+        """Return how many answers came before a query that did come."""
         asked = [text.split("/")[1:3] for text in self.unasked]
-        return sum(f"question/{asker}/{number}" in self.at for asker, number in asked)
+        return sum(f"query/{asker}/{number}" in self.at for asker, number in asked)
 
 
 class Person:
-    """A client that asks, answers every question of others at once, and notes what it hears."""
+    """A client that asks, answers every query of others at once, and notes what it hears."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
@@ -198,7 +198,7 @@ class Person:
             raise EnvironmentProblem(f"node {name} does not answer")
 
     def ask(self, space: str, number: int) -> None:
-        self._say(space, f"question/{self.name}/{number}")
+        self._say(space, f"query/{self.name}/{number}")
 
     def _say(self, space: str, text: str) -> None:
         self._client.publish(f"{space}/talk", json.dumps([text, time.time()]), qos=1)
@@ -211,9 +211,9 @@ class Person:
         with self._lock:
             heard.at[text] = time.time()
             heard.delays_ms.append((time.time() - sent_s) * 1000)
-            if kind == "answer" and f"question/{asker}/{number}" not in heard.at:
+            if kind == "answer" and f"query/{asker}/{number}" not in heard.at:
                 heard.unasked.add(text)
-        if kind == "question" and asker != self.name:
+        if kind == "query" and asker != self.name:
             self._say(space, f"answer/{asker}/{number}/{self.name}")
 
     def take(self) -> dict[str, Heard]:
@@ -229,7 +229,7 @@ class Person:
 
 def _wait_until_quiet(people: list[Person], rounds: int, pause_s: float) -> None:
     """Wait until nothing is missing in the plain space, and nobody has heard anything for long."""
-    due = rounds * len(NAMES) ** 3  # each hears every question and its two answers
+    due = rounds * len(NAMES) ** 3  # each hears every query and its two answers
     deadline = time.monotonic() + _SETTLE_S
     while sum(len(one.heard[PLAIN].at) for one in people) < due and time.monotonic() < deadline:
         time.sleep(0.05)

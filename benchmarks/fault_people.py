@@ -204,8 +204,8 @@ class Citizen:
         self.sent[text] = self._waiting[info.mid] = Sent(text, "board", qos, time.time(), {})
         self._board_mid = info.mid
 
-    def _answer(self, question: str) -> None:
-        self._say("talk", "talk/x", 2, number=2, answers=question)
+    def _answer(self, query: str) -> None:
+        self._say("talk", "talk/x", 2, number=2, answers=query)
 
     def _say(self, kind: str, topic: str, qos: int, **values: Any) -> None:
         text = f"{kind}/{self.name}/{next(self._numbers)}"
@@ -408,6 +408,6 @@ def _wrong_best(one: Sent, listeners: list[Citizen]) -> Iterator[Wrong]:
 def _wrong_order(person: Citizen, sent: dict[str, Sent]) -> Iterator[Wrong]:
     place = {text: number for number, text in enumerate(person.order)}
     for text in person.order:
-        question = sent[text].values.get("answers")
-        if question in place and place[question] > place[text]:
-            yield Wrong("before its question", text, person.name)
+        query = sent[text].values.get("answers")
+        if query in place and place[query] > place[text]:
+            yield Wrong("before its query", text, person.name)

@@ -125,7 +125,7 @@ def plan_rows(spark: Any, folder: Path, count: int) -> list[Row]:
         write_positions(folder / name, rows)
         positions = read_version(spark, str(folder / name))  # as the job reads its input
         seconds, found = timed(lambda positions=positions: lay_out(positions, regions, rules))
-    rate = found.census.fixes / seconds
+    rate = found.occupancy.fixes / seconds
     return [
         {"name": f"plan of {count:,} positions, {len(found.plan.leaves)} leaves, 8 brokers: rows/s",
          "ours": rate, "target": "≥ 1 M/s", "holds": rate >= 1e6},

@@ -82,10 +82,10 @@ def ours(spark: Any, events: Path, boxes: Path, output: Path, k: int | None, **m
 
 
 def _bare_half(index: str, files: list[str], output: str, k: int | None) -> int:
-    view, question, rows = open_matcher(index), MatchQuery("plane", "plane/x", k), 0
+    view, query, rows = open_matcher(index), MatchQuery("plane", "plane/x", k), 0
     for number, file in enumerate(files):
         table = pq.read_table(file)
-        parts = [deliveries(b, view, question) for b in table.to_batches(max_chunksize=100_000)]
+        parts = [deliveries(b, view, query) for b in table.to_batches(max_chunksize=100_000)]
         found = pa.Table.from_batches(parts)
         rows += found.num_rows
         pq.write_table(found, f"{output}/{os.getpid()}-{number}.parquet")

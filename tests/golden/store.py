@@ -22,6 +22,7 @@ from nearcast.broker import Broker
 from nearcast.cluster.cluster import Cluster
 from nearcast.config import NetworkSection, read
 from nearcast.mqtt import Properties, Publish, encode_packet
+from nearcast.nats.feed_messages import Publication, decode_publication, encode_publication
 from nearcast.server.clock import Clock
 from nearcast.server.cluster import direct_links as links
 from nearcast.server.cluster import nats_pieces
@@ -37,7 +38,6 @@ from nearcast.server.cluster.nats_members import (
 from nearcast.server.cluster.nats_pieces import cut
 from nearcast.server.cluster.nats_settings import PLAN, POLICIES, SharedSettings
 from nearcast.server.cluster.runtime import request_subject
-from nearcast.server.feed.messages import Publication, decode_publication, encode_publication
 from nearcast.server.feed.numbers import FeedNumbers
 from nearcast.server.feed.sender import FeedSender
 from nearcast.server.loop_batches import LoopBatches

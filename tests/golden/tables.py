@@ -33,7 +33,7 @@ from nearcast.pipeline.streaming.delivery import messages_of
 from nearcast.pipeline.streaming.live_events import live_schema
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter
 from nearcast.pipeline.streaming.stream import pinned
-from nearcast.pipeline.tables.transaction import drafts
+from nearcast.pipeline.tables.transaction import transaction
 
 POINTER, SPOOL, CHECKPOINT = "tables/pointer.txt", "tables/spool.hex", "tables/checkpoint.txt"
 _SCHEMAS = {
@@ -60,7 +60,7 @@ def pointer() -> str:
         mock.patch.object(secrets, "token_hex", lambda size: "ab" * size),
     ):
         for _ in range(2):
-            with drafts() as written:
+            with transaction() as written:
                 written.write_small(rows, f"{name}/positions")
         files = [str(one.relative_to(name)) for one in files_below(Path(name))]
         told = (Path(name) / "positions" / "CURRENT").read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nearcast.broker import Broker, Connection
-from nearcast.broker.content.event_decoder import read_json, read_position
 from nearcast.model import MisuseError, Polygon, parse_shape, parse_where, split_prefixes
 from nearcast.model.errors import LimitError
+from nearcast.model.event_decoder import read_json, read_position
 from nearcast.model.requests import SELECTING, decoded
 from nearcast.mqtt import (
     Connect,

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from nearcast.cli.pipeline import app
 from nearcast.config.schema import SpaceSection
+from nearcast.eventlog.log_files import find_segments
 from nearcast.eventlog.records import (
     LIMITED,
     WAY,
@@ -33,11 +34,10 @@ from nearcast.index.topic_filters import topic_matches
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import OutOfRangeError
 from nearcast.pipeline.audit.causal import CausalEvent, misordered_steps
-from nearcast.pipeline.audit.conditions import Selecting
-from nearcast.pipeline.audit.cross_node_join import meetings
+from nearcast.pipeline.audit.cross_node_join import cross_node_joins
 from nearcast.pipeline.audit.hops import Allowance
 from nearcast.pipeline.audit.job import KINDS, audit
-from nearcast.pipeline.audit.logs import find_segments, survey
+from nearcast.pipeline.audit.logs import survey
 from nearcast.pipeline.audit.segments import FOUND, Case, as_faults, audit_segment
 from nearcast.pipeline.audit.subscription_timeline import key_in_shape, parts_of, shape_and_key
 from nearcast.pipeline.tables.transaction import read_table
@@ -82,7 +82,7 @@ def look(root: Path, spaces: tuple[SpaceSection, ...] | None = None) -> list[dic
         return []
     told = pd.concat(some, ignore_index=True)
     found: list[dict[str, Any]] = told[told["what"] == "fault"].to_dict("records")  # type: ignore[assignment]
-    for what, keys, find in meetings(case):
+    for what, keys, find in cross_node_joins(case):
         for _, rows in told[told["what"] == what].groupby(keys):
             rows = rows.astype({"own": "bool"}) if what == "causal" else rows  # noqa: PLW2901
             found += shipped(as_faults(find(rows))).to_dict("records")  # type: ignore[arg-type]
@@ -521,7 +521,7 @@ def test_an_empty_log_is_refused_and_nothing_is_written(
     spark: SparkSession, empty: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(MisuseError, match="no event in the log"):
-        audit(spark, str(empty), str(tmp_path / "out"), selecting=Selecting((CITY,)))
+        audit(spark, str(empty), str(tmp_path / "out"), spaces=(CITY,))
     assert not (tmp_path / "out").exists()
 
 

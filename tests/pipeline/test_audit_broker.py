@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from nearcast.eventlog.log_files import find_segments
 from nearcast.eventlog.segments import open_segments, read_segment
 from nearcast.mqtt import Connect, FilterRequest, ProtocolVersion, Publish, Subscribe, encode_packet
 from nearcast.pipeline.audit.hops import Allowance
-from nearcast.pipeline.audit.logs import find_segments, survey
+from nearcast.pipeline.audit.logs import survey
 from nearcast.pipeline.audit.segments import Case, audit_segment
 from nearcast.server import BlockingClient, BrokerAddress
 from nearcast.server.local_cluster import free_port

@@ -11,12 +11,13 @@ from tests.support import town
 from nearcast.broker import SpaceSettings
 from nearcast.broker.event_log_hooks import note_start
 from nearcast.config.schema import SpaceSection
+from nearcast.eventlog.log_files import find_segments, read_part
 from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import Publish
 from nearcast.pipeline.audit.cross_node_join import audit_here
-from nearcast.pipeline.audit.logs import find_segments, read_part, survey
+from nearcast.pipeline.audit.logs import survey
 from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
 from nearcast.simulator.network import SimulatedLink, uniform
 from nearcast.simulator.world import World

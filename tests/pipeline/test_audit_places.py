@@ -20,7 +20,6 @@ from nearcast.config.schema import SpaceSection
 from nearcast.eventlog.records import LIMITED, WAY, Arrival, Dropped, Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.mqtt import Publish
-from nearcast.pipeline.audit.conditions import Selecting
 from nearcast.pipeline.audit.cross_node_join import audit_here
 from nearcast.pipeline.audit.job import audit
 from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
@@ -366,7 +365,7 @@ def test_the_job_finds_it_too(spark: SparkSession, tmp_path: Path) -> None:
     pair.hand(2, 0, 30_060)
     pair.hand(2, 0, 30_070)
     logs = write(tmp_path, a=pair.a, b=pair.b)
-    told = audit(spark, logs, str(tmp_path / "audit"), selecting=Selecting((CITY,)))
+    told = audit(spark, logs, str(tmp_path / "audit"), spaces=(CITY,))
 
     assert {kind: count for kind, count in told.faults.items() if count} == {
         "lost": 1,

@@ -9,21 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from nearcast.eventlog.log_files import is_event_log
 from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Attribute, FileFormatError, MisuseError, Space
 from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, ingest
-from nearcast.pipeline.jobs.ingest_events import ingest_events, judge_events, topic_pattern
+from nearcast.pipeline.jobs.ingest_events import ingest_events, judge_events
 from nearcast.pipeline.sources.event_logs import (
     SEQUENCE_BITS,
     has_rows,
-    is_event_log,
     node_numbers,
     read_log,
+    topic_pattern,
 )
 from nearcast.pipeline.sources.files import read_events, read_source
-from nearcast.pipeline.spark_errors import told_plainly
+from nearcast.pipeline.spark_errors import spark_errors_translated
 from nearcast.pipeline.tables.transaction import read_table
 
 SPACE = Space(
@@ -126,7 +127,10 @@ def test_a_cut_segment_gives_its_whole_batches_and_a_strange_one_is_named(
         file.write(b"\x10\x00")  # half of the next batch's header
     assert read_log(spark, str(tmp_path), "positions").count() == 2
     (tmp_path / "open-n2-00000001.log").write_bytes(b"something else")
-    with pytest.raises(FileFormatError, match=r"open-n2-00000001\.log"), told_plainly("log"):
+    with (
+        pytest.raises(FileFormatError, match=r"open-n2-00000001\.log"),
+        spark_errors_translated("log"),
+    ):
         read_log(spark, str(tmp_path), "positions").count()
 
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from nearcast.eventlog import POSITIONS, VersionedTable
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.pipeline.jobs.ingest import Cleaning, ingest
-from nearcast.pipeline.spark_errors import told_plainly
-from nearcast.pipeline.tables.transaction import drafts, read_table
+from nearcast.pipeline.spark_errors import spark_errors_translated
+from nearcast.pipeline.tables.transaction import read_table, transaction
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +40,10 @@ def test_a_full_disk_is_said_and_the_old_table_stays(spark: SparkSession, small_
     ingest(fixes(spark, 500), str(small_disk), Cleaning())
     before = read_table(spark, str(small_disk / "positions")).collect()
     used = sum(file.stat().st_size for file in small_disk.rglob("*") if file.is_file())
-    with pytest.raises(EnvironmentProblem, match="the disk is full"), told_plainly("out"):
+    with (
+        pytest.raises(EnvironmentProblem, match="the disk is full"),
+        spark_errors_translated("out"),
+    ):
         ingest(fixes(spark, 200_000), str(small_disk), Cleaning())
     assert read_table(spark, str(small_disk / "positions")).collect() == before
     left = sum(file.stat().st_size for file in small_disk.rglob("*") if file.is_file())
@@ -51,7 +54,7 @@ def test_of_two_tables_neither_changes_when_the_second_fails(spark: SparkSession
     good = spark.sql("SELECT 'a' user_id, now() t, 1D lon, 2D lat, 0 trip, 0D step_s, 0D step_m")
 
     def write_two() -> None:
-        with drafts() as written:
+        with transaction() as written:
             written.write(good, str(tmp_path / "one"), POSITIONS)
             written.write(good.drop("trip"), str(tmp_path / "two"), POSITIONS)
 

@@ -261,9 +261,7 @@ def test_killed_between_disk_and_acknowledgement_nothing_is_doubled(
     one = collector(broker.port, folder)
     one.start()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "nearcast.pipeline.streaming.mqtt_connection.MqttConnection.acknowledge", _nothing
-        )
+        patch.setattr("nearcast.client.blocking.BlockingClient.acknowledge", _nothing)
         patch.setattr("nearcast.pipeline.streaming.mqtt_connection.MqttConnection.ping", _nothing)
         publish(broker.port, *numbered(0, 50))
         assert wait_for(folder, 50) == numbered(0, 50)

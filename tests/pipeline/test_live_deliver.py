@@ -16,6 +16,7 @@ from nearcast.mqtt import FilterRequest, Publish
 from nearcast.pipeline.streaming import delivery
 from nearcast.pipeline.streaming.addresses import MQTT, LiveAddress, parse_address
 from nearcast.pipeline.streaming.delivery import Publisher
+from nearcast.pipeline.streaming.mqtt_connection import MqttConnection
 from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
@@ -108,12 +109,17 @@ def test_a_broker_killed_meanwhile_gets_the_rest_when_it_is_back(broker: Broker)
 
 
 def test_no_more_is_unanswered_than_the_broker_allows(broker: Broker):
-    publisher = Publisher(broker.sink)
-    for number in range(100):
-        publisher.publish(Publish("found/x", str(number).encode(), 1))
-        assert len(publisher._unanswered) <= 20
-    publisher.finish()
-    assert not publisher._unanswered
+    unanswered: list[int] = []
+    with MqttConnection(broker.sink, "sender", session_expiry_s=0) as connection:
+
+        def messages() -> Iterator[Publish]:
+            for number in range(100):
+                unanswered.append(len(connection.conversation.unsettled))
+                yield Publish("found/x", str(number).encode(), 1)
+
+        connection.publish(messages())
+        assert not connection.conversation.unsettled
+    assert max(unanswered) == 19, "and one more is sent then: 20, as the broker allows"
 
 
 def test_a_broker_that_stays_away_or_refuses_is_said(
@@ -123,9 +129,11 @@ def test_a_broker_that_stays_away_or_refuses_is_said(
     with monkeypatch.context() as patch:
         patch.setattr(delivery, "PATIENCE_S", 0.5)
         patch.setattr(delivery, "_PAUSE_S", 0.1)
+        publisher = Publisher(nobody)
+        publisher.publish(Publish("found/x", b"", 1))
         with pytest.raises(EnvironmentProblem, match="deliveries cannot be published"):
-            Publisher(nobody).publish(Publish("found/x", b"", 1))
+            publisher.finish()
     publisher = Publisher(broker.sink)
     publisher.publish(Publish("secret/x", b"", 1))
-    with pytest.raises(MisuseError, match="refused a delivery to secret/x"):
+    with pytest.raises(MisuseError, match="refused the message to secret/x"):
         publisher.finish()

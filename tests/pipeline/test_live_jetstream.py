@@ -14,12 +14,12 @@ from nats.aio.client import Client as Nats
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import EnvironmentProblem
+from nearcast.nats.feed_messages import VERSION, Publication, encode_publication, feed_subject
 from nearcast.pipeline.jobs.match import MatchQuery
 from nearcast.pipeline.streaming import jetstream as live_jetstream
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch, read_feed
 from nearcast.pipeline.streaming.live_stream import _feed, live_of
 from nearcast.pipeline.streaming.stream import Stream
-from nearcast.server.feed.messages import VERSION, Publication, encode_publication, feed_subject
 from nearcast.server.feed.sender import stream_config
 from nearcast.server.local_cluster import find_nats_server, free_port
 

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from nearcast.broker.content.event_decoder import Pairs
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.model import FileFormatError, MisuseError
+from nearcast.model.event_decoder import Pairs
 from nearcast.pipeline.streaming import spool as live_spool
 from nearcast.pipeline.streaming.addresses import NATS, parse_address
 from nearcast.pipeline.streaming.data_sources import FeedSource, Numbers, SpoolReader, SpoolSource

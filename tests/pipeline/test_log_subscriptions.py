@@ -15,9 +15,10 @@ from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, FileFormatError, Space, Subscription, parse_where
+from nearcast.model.requests import parse_identity
 from nearcast.pipeline.jobs.match import MatchQuery
 from nearcast.pipeline.sources.event_logs import SEQUENCE_BITS, node_numbers
-from nearcast.pipeline.sources.log_subscriptions import alive, log_version, matcher_of_log, wish_of
+from nearcast.pipeline.sources.log_subscriptions import alive, log_version, matcher_of_log
 from nearcast.pipeline.streaming.stream import Stream, newest_change, read_deliveries, start
 
 SPACE = Space(
@@ -146,7 +147,7 @@ def test_only_what_concerns_the_space_and_stays_in_place_is_matched(tmp_path: Pa
 
 
 def test_a_condition_is_read_out_of_its_level():
-    wish = wish_of("$where/price%20<%205/shops/+/offers")
+    wish = parse_identity("$where/price%20<%205/shops/+/offers")
     assert wish == Subscription(topic_filter="shops/+/offers", where=parse_where("price < 5"))
 
 
@@ -158,8 +159,8 @@ def test_a_damaged_part_is_named(tmp_path: Path):
 
 
 def stream_of(log: Path, root: Path, k: int | None) -> Stream:
-    question = MatchQuery("shops", "shops/x/offers", k)
-    return Stream(log, log, root / "out", root / "state", SPACE, question, 1)
+    query = MatchQuery("shops", "shops/x/offers", k)
+    return Stream(log, log, root / "out", root / "state", SPACE, query, 1)
 
 
 @pytest.mark.spark
@@ -173,7 +174,7 @@ def test_a_stream_on_a_log_delivers_what_the_matcher_says_of_every_topic(
     for number, changes in ((1, FILTERS[:3]), (2, ("$where/kind=food/shops/5/offers",)), (3, ())):
         for text in changes:
             key = subscribe(recorder, "ann", text)
-            matcher.add(key, wish_of(text))
+            matcher.add(key, parse_identity(text))
             oldest[text] = key
         if number == 3:
             unsubscribe(recorder, "ann", FILTERS[0])

@@ -132,9 +132,9 @@ def test_deliveries_are_those_of_the_definition(
 ):
     space = city(missing)
     events, wishes = tables(spark)
-    question = MatchQuery("city", "city/x", k)
+    query = MatchQuery("city", "city/x", k)
     done = match_tables(
-        events.repartition(partitions), wishes.repartition(partitions), space, question,
+        events.repartition(partitions), wishes.repartition(partitions), space, query,
         str(tmp_path), fits=fits,
     )  # fmt: skip
     assert done.way == ("index" if fits == 1000 else "place")
@@ -228,13 +228,13 @@ def test_empty_tables_one_row_and_only_bad_rows_are_matched_for_what_they_are(
 ):
     one = spark.sql("SELECT 1L AS event_id, 0.5D AS lon, 0.5D AS lat")
     wish = spark.sql("SELECT 7L AS subscription_id, 'lon < 0.6' AS where")
-    question = MatchQuery("city", "city/x")
+    query = MatchQuery("city", "city/x")
     for events, wishes, found, rejected in (
         (one, wish, 1, 0),
         (one.limit(0), wish, 0, 0),
         (one, wish.limit(0), 0, 0),
         (one.selectExpr("event_id", "9D AS lon", "lat"), wish, 0, 1),
     ):
-        done = match_tables(events, wishes, city(), question, str(tmp_path))
+        done = match_tables(events, wishes, city(), query, str(tmp_path))
         assert (done.deliveries, done.rejected) == (found, rejected)
         assert len(rows(spark, tmp_path)) == found

@@ -17,7 +17,7 @@ from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.locality import load_plan
 from nearcast.model.errors import NearcastError
 from nearcast.pipeline.jobs.histogram import load_histogram
-from nearcast.pipeline.jobs.run import changes, last_report
+from nearcast.pipeline.run import changes, last_report
 from nearcast.retained import read_policies
 
 pytestmark = pytest.mark.spark
@@ -172,7 +172,7 @@ def test_a_log_without_positions_is_trained_on_all_the_same(spark: SparkSession,
     config.write_text(CONFIG)
     out = ("--output", str(tmp_path / "out"), "--config", str(config))
     steps = steps_of(nearcast("pipeline", "run", "--input", str(log), *out))
-    assert steps["plan"]["skipped"] == "no client has told its position"
+    assert steps["plan"]["skipped"] == "no client has published its position"
     assert steps["train"]["summary"]["tables"] == 2
 
 

@@ -22,13 +22,13 @@ from nearcast.pipeline.jobs.plan import (
     BEFORE_FILE,
     PLAN_FILE,
     PlanRules,
+    count_occupancy,
     last_plan,
     lay_out,
     regions_of,
     save_found,
-    take_census,
 )
-from nearcast.pipeline.tables.transaction import drafts, read_table, spark_schema
+from nearcast.pipeline.tables.transaction import read_table, spark_schema, transaction
 
 pytestmark = pytest.mark.spark
 
@@ -146,7 +146,7 @@ def test_the_plan_is_the_one_that_locality_builds_of_these_counts(spark: SparkSe
     rules = PlanRules(capacity=0.5, depth=4, space=SPACE)
     positions = crowd(spark)
     found = lay_out(positions, [MARKET, Rect(50.0, 50.0, 51.0, 51.0)], rules)
-    census = take_census(positions, SPACE, [MARKET], 4)
+    census = count_occupancy(positions, SPACE, [MARKET], 4)
     capacity = round(0.5 * census.span_ms)
     expected = Plan.build(SPACE, [MARKET], census.counts, capacity=capacity)
     assert [leaf.key for leaf in found.plan.leaves] == [leaf.key for leaf in expected.leaves]
@@ -270,7 +270,7 @@ def test_the_map_has_leaves_and_regions(spark: SparkSession, tmp_path: Path):
 def test_a_stored_table_is_counted_like_any_frame(spark: SparkSession, tmp_path: Path):
     rows = walks(6, users=30)
     frame = table(spark, rows, partitions=3)
-    with drafts() as written:
+    with transaction() as written:
         written.write(frame, str(tmp_path / "positions"), POSITIONS)
     stored = read_table(spark, str(tmp_path / "positions"))
     plans = [square(4), square(20)]
@@ -288,5 +288,5 @@ def test_a_stored_table_is_counted_like_any_frame(spark: SparkSession, tmp_path:
     early = stored.where("t < timestamp '2026-05-01 00:05:00'")
     some = [row for row in rows if row[1] < START + timedelta(minutes=5)]
     assert 0 < len(some) < len(rows)
-    census = take_census(early, SPACE, [], 4)
+    census = count_occupancy(early, SPACE, [], 4)
     assert census.fixes + census.left_out == len(some)  # not those of the whole table

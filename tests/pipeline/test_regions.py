@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from nearcast.eventlog import CELLS, POSITIONS
 from nearcast.locality.layout.slow_regions import CellGrid, CellUse, RegionRules
 from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.pipeline.jobs.region_picture import draw_regions
 from nearcast.pipeline.jobs.regions import (
     cells_by_hour,
     find_regions,
     slow_and_dense,
     write_geojson,
 )
-from nearcast.pipeline.pictures import draw_regions
 from nearcast.pipeline.tables.transaction import conform, read_table, spark_schema
 
 pytestmark = pytest.mark.spark
@@ -52,7 +52,8 @@ def test_the_rank_is_the_region(spark: SparkSession, tmp_path: Path):
     assert row["mean_speed_mps"] < 0.1
     write_geojson(found, tmp_path / "regions.geojson")
     assert '"Polygon"' in (tmp_path / "regions.geojson").read_text()
-    draw_regions(read_table(spark, f"{tmp_path}/cells"), found, tmp_path / "regions.png")
+    cells = read_table(spark, f"{tmp_path}/cells")
+    draw_regions(cells, found.grid, found.regions, tmp_path / "regions.png")
     assert (tmp_path / "regions.png").stat().st_size > 5_000
 
 

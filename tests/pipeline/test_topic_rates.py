@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import LOG_TABLES
+from nearcast.eventlog.log_files import check_logs
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.pipeline.jobs.topic_aggregation import (
@@ -27,7 +28,6 @@ from nearcast.pipeline.jobs.topic_rates import (
     subscriber_rates,
     with_subscribers,
 )
-from nearcast.pipeline.sources.log_checks import check_logs
 from nearcast.pipeline.tables.worker_reads import map_rows
 
 NODES = "node string, share double"
@@ -189,7 +189,7 @@ def test_a_log_of_another_version_is_refused_by_name(tmp_path: Path):
     (tmp_path / "events").mkdir()
     part = tmp_path / "events" / "part-n-00000001.parquet"
     pq.write_table(LOG_TABLES["events"].empty_table(), part)
-    with pytest.raises(FileFormatError, match="a version that does not say which"):
+    with pytest.raises(FileFormatError, match="a log of an older version"):
         check_logs([str(tmp_path)])
     part.write_bytes(b"PAR1 and no more")
     with pytest.raises(FileFormatError, match="cannot be read"):

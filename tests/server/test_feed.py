@@ -23,7 +23,7 @@ from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.config import Configuration
 from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
 from nearcast.mqtt import FilterRequest, Properties, Publish
-from nearcast.server.feed.messages import (
+from nearcast.nats.feed_messages import (
     VERSION,
     Publication,
     decode_publication,

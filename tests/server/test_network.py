@@ -26,9 +26,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from nearcast.config import NetworkSection
 from nearcast.locality import CellCounts, Plan, plan_to_json
 from nearcast.model.errors import EnvironmentProblem
+from nearcast.nats.connection import close, connect
 from nearcast.server import local_cluster
 from nearcast.server.cluster.nats_admin import look
-from nearcast.server.cluster.nats_connection import close, connect
 from nearcast.server.cluster.nats_members import LinkState, MemberRecord, open_bucket
 from nearcast.server.cluster.nats_settings import PLAN, SharedSettings
 from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port

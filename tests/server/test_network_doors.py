@@ -19,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.cluster.nats_connection import connect
+from nearcast.nats.connection import connect
 from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = pytest.mark.server

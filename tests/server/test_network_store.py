@@ -23,9 +23,9 @@ from nearcast.model.errors import (
     KeyInUseError,
     KeyMissingError,
 )
+from nearcast.nats.connection import NatsConnection, close, connect
 from nearcast.server.cluster import nats_frames, nats_members, nats_settings
 from nearcast.server.cluster.nats_admin import ask_to_leave, forget_node, look
-from nearcast.server.cluster.nats_connection import NatsConnection, close, connect
 from nearcast.server.cluster.nats_frames import FrameCarrier
 from nearcast.server.cluster.nats_members import (
     TAKEN_BACK,

@@ -14,8 +14,8 @@ import uvloop
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
+from nearcast.nats.connection import close, connect
 from nearcast.server.cluster.nats_admin import look
-from nearcast.server.cluster.nats_connection import close, connect
 from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = pytest.mark.server

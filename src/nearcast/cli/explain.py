@@ -21,7 +21,7 @@ from nearcast.cli.connecting import (
     User,
     target_of,
 )
-from nearcast.cli.terminal import JSON, print_json, told_of_files
+from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 
 if TYPE_CHECKING:
     from nearcast.server import BrokerAddress
@@ -132,7 +132,7 @@ def _from_log(
         raise MisuseError("no message", expected="--event or --topic")
     default = Path("nearcast.toml")
     path = config or (default if default.exists() else None)
-    with told_of_files(), opened(log) as folder:
+    with os_errors_translated(), opened(log) as folder:
         row = find_event(folder, event, topic)
         return asdict(explain_from_log(folder, load(path, os.environ), client, row))
 

@@ -8,13 +8,11 @@ remaining causes, which are not logged.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nearcast.config import Configuration, SpaceSection
 from nearcast.index.topic_filters import topic_matches
@@ -26,13 +24,14 @@ from nearcast.model import (
     Subscription,
     distance_m,
     names_in,
-    read_subscription,
-    split_prefixes,
     where_text,
 )
 from nearcast.model.errors import EnvironmentProblem, UnknownNameError
-from nearcast.model.requests import SELECTING, decoded
-from nearcast.mqtt import split_shared
+from nearcast.model.event_decoder import EventDecoder
+from nearcast.model.requests import parse_identity
+
+if TYPE_CHECKING:
+    from nearcast.eventlog.log_files import Segment
 
 Position = tuple[float, float]
 Row = dict[str, Any]
@@ -62,16 +61,16 @@ class Explanation:
 class LogFolder:
     """The tables of an event log, including segments that are still open."""
 
-    def __init__(self, folders: list[Path]) -> None:
-        self._folders = folders
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
 
     def rows(self, table: str, *conditions: tuple[str, str, object]) -> list[Row]:
         """Return the rows that satisfy all conditions, by sequence number."""
         import pyarrow.parquet as pq
 
         found: list[Row] = []
-        for folder in self._folders:
-            for path in sorted((folder / table).glob("part-*.parquet")):
+        for path in (segment.path(table) for segment in self._segments):
+            if path.exists():
                 found += pq.read_table(path, filters=list(conditions) or None).to_pylist()
         return sorted(found, key=lambda row: row["sequence"])
 
@@ -79,7 +78,7 @@ class LogFolder:
 @contextmanager
 def opened(directory: Path) -> Iterator[LogFolder]:
     """Open an event log. Open segments are read from copies, as the broker still writes them."""
-    from nearcast.eventlog.segments import finish, open_segments
+    from nearcast.eventlog.log_files import finished, segments_of
 
     if not directory.is_dir():
         raise EnvironmentProblem(
@@ -87,11 +86,8 @@ def opened(directory: Path) -> Iterator[LogFolder]:
             where=str(directory),
             todo='It is "eventlog" in the node\'s data directory, if [log] events is not "off".',
         )
-    with tempfile.TemporaryDirectory() as name:
-        copies = Path(name)
-        for path in open_segments(directory):
-            finish(Path(shutil.copy(path, copies)))
-        yield LogFolder([directory, copies])
+    with ExitStack() as stack:
+        yield LogFolder([stack.enter_context(finished(one)) for one in segments_of(str(directory))])
 
 
 def explain_from_log(
@@ -182,8 +178,8 @@ class _Case:
 
     def steps(self, texts: list[str]) -> list[Step]:
         topic = self.row["topic"]
-        wishes = [(text, read_identity(text)) for text in texts]
-        fitting = [(t, w) for t, w in wishes if topic_matches(w.topic_filter, topic)]
+        subscriptions = [(text, parse_identity(text)) for text in texts]
+        fitting = [(t, w) for t, w in subscriptions if topic_matches(w.topic_filter, topic)]
         if not fitting:
             had = f"it held {', '.join(texts)}" if texts else "it held no subscription"
             return [Step("topic", False, f"no subscription of {self.client} fits {topic}: {had}")]
@@ -191,8 +187,8 @@ class _Case:
         event, told = self._event()
         if told is not None:
             steps.append(told)
-        for text, wish in fitting:
-            steps += self._selection(text, wish, event)
+        for text, subscription in fitting:
+            steps += self._selection(text, subscription, event)
         return steps
 
     def _event(self) -> tuple[Event | None, Step | None]:
@@ -213,50 +209,52 @@ class _Case:
         values = ", ".join(f"{each} {_value(event, each)}" for each in names)
         return event, Step("space", True, f"space {name}: {values}")
 
-    def _selection(self, text: str, wish: Subscription, event: Event | None) -> list[Step]:
-        if (wish.where, wish.area, wish.near_m) == (None, None, None):
+    def _selection(self, text: str, subscription: Subscription, event: Event | None) -> list[Step]:
+        if (subscription.where, subscription.area, subscription.near_m) == (None, None, None):
             return [Step("selection", True, f"{text} wants all of it")]
         if event is None:
             unknown = self.space is not None and self.space.values == "properties"
             passed = None if unknown else False
             return [Step("selection", passed, f"{text}: the event's values are not known")]
-        steps = [*_conditions(wish, event), *_area(wish, event), *self._near(wish, event)]
-        passed = wish.covers(event, self.position)
+        steps = [
+            *_conditions(subscription, event),
+            *_area(subscription, event),
+            *self._near(subscription, event),
+        ]
+        passed = subscription.covers(event, self.position)
         return [*steps, Step("selection", passed, f"{text} {'fits' if passed else 'does not fit'}")]
 
-    def _near(self, wish: Subscription, event: Event) -> Iterator[Step]:
-        if wish.near_m is None:
+    def _near(self, subscription: Subscription, event: Event) -> Iterator[Step]:
+        if subscription.near_m is None:
             return
         if self.position is None:
             yield Step("position", False, f"nobody knew where {self.client} was")
             return
         lon, lat = self.position
-        passed = Subscription(topic_filter="#", near_m=wish.near_m).covers(event, self.position)
+        passed = Subscription(topic_filter="#", near_m=subscription.near_m).covers(
+            event, self.position
+        )
         away = _away(event, self.position)
-        told = f"{self.client} was at {lon:g}, {lat:g}: {away}, wants within {wish.near_m:g} m"
+        told = (
+            f"{self.client} was at {lon:g}, {lat:g}: {away}, wants within {subscription.near_m:g} m"
+        )
         yield Step("position", passed, told)
-
-
-def read_identity(text: str) -> Subscription:
-    """Return the subscription of an identity: `$share/g/$where/…/filter`."""
-    pairs, topic_filter = split_prefixes(split_shared(text).topic_filter, SELECTING)
-    return read_subscription(topic_filter, decoded(pairs)).subscription
 
 
 def read_event(section: SpaceSection, topic: str, payload: bytes) -> Event:
     """Return the event of a JSON payload in its space."""
-    from nearcast.broker.content.event_decoder import EventDecoder
-    from nearcast.broker.content.spaces import SpaceSettings
-
-    settings = SpaceSettings(space=section.to_space(), values="json", paths=section.paths())
-    return EventDecoder(settings).read(topic, payload, ())
+    return EventDecoder(section.to_space(), "json", section.paths()).read(topic, payload, ())
 
 
-def _conditions(wish: Subscription, event: Event) -> Iterator[Step]:
+def _conditions(subscription: Subscription, event: Event) -> Iterator[Step]:
     """Yield a step for each condition that must hold."""
     parts: tuple[Expression, ...] = ()
-    if wish.where is not None:
-        parts = tuple(wish.where.parts) if isinstance(wish.where, And) else (wish.where,)
+    if subscription.where is not None:
+        parts = (
+            tuple(subscription.where.parts)
+            if isinstance(subscription.where, And)
+            else (subscription.where,)
+        )
     for part in parts:
         passed = Subscription(topic_filter="#", where=part).covers(event)
         values = ", ".join(f"{name} is {_value(event, name)}" for name in sorted(names_in(part)))
@@ -275,11 +273,11 @@ def _spoken(value: object) -> str:
     return "missing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _area(wish: Subscription, event: Event) -> Iterator[Step]:
-    if wish.area is not None:
-        passed = Subscription(topic_filter="#", area=wish.area).covers(event)
+def _area(subscription: Subscription, event: Event) -> Iterator[Step]:
+    if subscription.area is not None:
+        passed = Subscription(topic_filter="#", area=subscription.area).covers(event)
         where = "inside" if passed else "outside"
-        yield Step("area", passed, f"the event is {where} {wish.area}")
+        yield Step("area", passed, f"the event is {where} {subscription.area}")
 
 
 def _away(event: Event, position: Position) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.terminal import JSON, print_json, told_of_files
+from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 
 if TYPE_CHECKING:
     from nearcast.server.storage.journal_report import JournalReport
@@ -33,7 +33,7 @@ def check(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
     """
     from nearcast.server.storage.journal_report import find_journal, inspect
 
-    with told_of_files():
+    with os_errors_translated():
         report = inspect(find_journal(path))
     if json:
         print_json(report.as_fields())
@@ -57,7 +57,7 @@ def repair(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
     from nearcast.server.storage.journal_report import find_journal, inspect
     from nearcast.server.storage.journal_report import repair as write_anew
 
-    with told_of_files():
+    with os_errors_translated():
         found = find_journal(path)
         if found != newest_journal(found.parent):
             raise MisuseError(

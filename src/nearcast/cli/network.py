@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearcast.cli.serve import ConfigFile, NoConfig, found_config
-from nearcast.cli.terminal import JSON, console, print_json, told_by_option
+from nearcast.cli.terminal import JSON, console, errors_by_option, print_json
 from nearcast.model.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ def nodes(
 
     from nearcast.server.cluster.nats_admin import ask_to_leave, forget_node, look
 
-    wishes = {"--leave": leave, "--forget": forget, "--plan": plan, "--policies": policies}
-    given = [name for name, value in wishes.items() if value is not None]
+    changes = {"--leave": leave, "--forget": forget, "--plan": plan, "--policies": policies}
+    given = [name for name, value in changes.items() if value is not None]
     if len(given) > 1:
         raise MisuseError(" and ".join(given), where="nodes", expected="one of them at a time")
     section = _section(found_config(config, no_config=no_config), join, network)
@@ -223,11 +223,11 @@ def _say(text: str, fields: dict[str, object], *, as_json: bool) -> None:
 def _share(section: NetworkSection, path: Path, *, as_json: bool) -> None:
     import asyncio
 
-    from nearcast.cli.terminal import told_of_files
+    from nearcast.cli.terminal import os_errors_translated
     from nearcast.locality import load_plan
     from nearcast.server.cluster.nats_admin import share_plan
 
-    with told_of_files():
+    with os_errors_translated():
         plan = load_plan(path)
     named = asyncio.run(share_plan(section, plan))
     told = f"Plan {named.version} is shared with {', '.join(named.nodes)}."
@@ -237,11 +237,11 @@ def _share(section: NetworkSection, path: Path, *, as_json: bool) -> None:
 def _share_policies(section: NetworkSection, path: Path, *, as_json: bool) -> None:
     import asyncio
 
-    from nearcast.cli.terminal import told_of_files
+    from nearcast.cli.terminal import os_errors_translated
     from nearcast.retained import policies_to_text, read_policies
     from nearcast.server.cluster.nats_admin import share_policies
 
-    with told_of_files():
+    with os_errors_translated():
         text = policies_to_text(read_policies(path))
     version = asyncio.run(share_policies(section, text))
     _say(f"Policies {version} are shared.", {"policies": version}, as_json=as_json)
@@ -253,7 +253,7 @@ def _section(config: Path | None, join: str | None, network: str | None) -> Netw
     options = {"JOIN": ("--join", join), "NAME": ("--network", network)}
     given = {f"NEARCAST_NETWORK__{key}": one for key, one in options.items() if one[1] is not None}
     environ = {variable: str(value) for variable, (_, value) in given.items()}
-    with told_by_option({variable: option for variable, (option, _) in given.items()}):
+    with errors_by_option({variable: option for variable, (option, _) in given.items()}):
         section = load(config, {**os.environ, **environ}).network
     if section.join:
         return section
@@ -263,7 +263,7 @@ def _section(config: Path | None, join: str | None, network: str | None) -> Netw
 def _print_members(section: NetworkSection, members: list[MemberRecord]) -> None:
     from rich.table import Table
 
-    from nearcast.server.cluster.nats_connection import public_address
+    from nearcast.nats.connection import public_address
 
     where = ", ".join(public_address(one) for one in section.join)
     if not members:

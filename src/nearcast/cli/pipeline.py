@@ -1,330 +1,126 @@
-"""`nearcast pipeline …`: the Spark jobs."""
+"""`nearcast pipeline …`: a command for each job.
+
+A command turns options into the job's class and passes it to `run_job` (`spark.py`), which checks
+the input, starts Spark and prints the result.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nearcast.cli import auditing, learning
-from nearcast.cli.sparking import started_spark
-from nearcast.cli.terminal import JSON, print_json, report_fields
+from nearcast.cli.pipeline_stream import stream
+from nearcast.cli.space_options import Config, ConfigFile, Rank, SpaceName, Top, TopicOfEvents
+from nearcast.cli.spark import Master, run_job, started_spark
+from nearcast.cli.terminal import JSON, print_json
+from nearcast.cli.whatif import whatif
 
 if TYPE_CHECKING:
-    from nearcast.config.schema import SpaceSection
-    from nearcast.model import Space
-    from nearcast.pipeline.streaming.live_stream import Live
+    from nearcast.config import Configuration
+    from nearcast.locality import Rect
+    from nearcast.pipeline.job import Job
+    from nearcast.pipeline.jobs.plan import PlanRules
+    from nearcast.pipeline.jobs.train import Settings, TrainingRules
+    from nearcast.pipeline.run import RunStep, Summary
 
 app = typer.Typer(help="Run a job on Spark.", no_args_is_help=True)
 
-Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, yarn …")]
 Input = Annotated[str, typer.Option("--input", help="What to read: a file or a table.")]
-Output = Annotated[str, typer.Option("--output", help="The directory for the job's tables.")]
+Logs = Annotated[
+    list[str],
+    typer.Option("--input", help="A node's event log; repeat the option for each node."),
+]
+Output = Annotated[str, typer.Option("--output", help="The directory for tables and files.")]
+Leaves = Annotated[int, typer.Option(min=1, help="About how many leaves, without --capacity.")]
+Capacity = Annotated[
+    float | None, typer.Option(help="Users at once above which a quadrant is split.")
+]
+Brokers = Annotated[
+    int | None, typer.Option(min=1, help="Distribute the leaves over this many brokers.")
+]
+Bounds = Annotated[
+    str,
+    typer.Option(
+        help="west,south,east,north. Default: those of the last plan, or where positions are."
+    ),
+]
+Depth = Annotated[int, typer.Option(min=1, max=12, help="How often a side may be halved.")]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(help="The plan file, old and new. Default: OUTPUT/plan.json."),
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="The policy file. Default: OUTPUT/policies.json. A broker reads DATA/policies.json."
+    ),
+]
+Refit = Annotated[
+    Literal["auto", "always", "never"],
+    typer.Option(help="Fit the policy for all topics again; auto: when it earns too little."),
+]
+MostTopics = Annotated[
+    int, typer.Option(min=1, help="The largest number of topics that get a table.")
+]
 
 
-@app.command()
 def ingest(
     *,
     input: Input,  # noqa: A002 - the option's name
     output: Output,
     columns: Annotated[
-        str, typer.Option(help="Which column is which: user_id=cab,t=time,lon=x,lat=y")
+        str, typer.Option(help="The names of columns in the file: user_id=cab,t=time,lon=x,lat=y")
     ] = "",
-    timezone: Annotated[str, typer.Option(help="The zone of instants that name none.")] = "UTC",
+    timezone: Annotated[
+        str, typer.Option(help="The time zone of timestamps that have none.")
+    ] = "UTC",
     max_speed: Annotated[float, typer.Option(help="Metres per second; faster is an error.")] = 70.0,
-    gap: Annotated[float, typer.Option(help="Seconds without a fix that end a trip.")] = 600.0,
+    gap: Annotated[float, typer.Option(help="Seconds without a position that end a trip.")] = 600.0,
     space: Annotated[str, typer.Option(help="Read events of this space, not positions.")] = "",
-    config: Annotated[Path, typer.Option(help="Where the space is declared.")] = Path(
-        "nearcast.toml"
-    ),
+    config: ConfigFile = Path("nearcast.toml"),
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
-    """Turn GPS or event files into a clean table; what is dropped is kept with the reason.
+    """Read GPS or event files into a clean table; dropped rows are kept with the reason.
 
     Reads CSV, JSON lines, Parquet, GeoParquet, and the event log of a broker. Writes the tables
     OUTPUT/positions (with --space: OUTPUT/events) and OUTPUT/rejected.
 
     Example: nearcast pipeline ingest --input cabs.csv --output city --columns t=time,user_id=cab
     """
-    from nearcast.model.errors import MisuseError
-    from nearcast.pipeline.jobs import ingest as job
-    from nearcast.pipeline.jobs.ingest_events import ingest_events
-    from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.sources.event_logs import is_event_log
-    from nearcast.pipeline.sources.files import read_events, read_source
-    from nearcast.pipeline.sources.input_checks import check_source
-    from nearcast.pipeline.spark_errors import told_plainly
+    from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, IngestJob
 
-    section = _section(config, space) if space else None
-    if section and section.values == "properties" and is_event_log(input):
+    job: Job
+    if space:
+        job = _ingest_events(input, output, columns, timezone, space, config)
+    else:
+        cleaning = Cleaning(max_speed, gap, timezone)
+        job = IngestJob([input], output, _mapping(columns, COLUMNS), cleaning)
+    run_job(job, master, as_json=json)
+
+
+def _ingest_events(
+    path: str, output: str, columns: str, timezone: str, space: str, config: Path
+) -> Job:
+    from nearcast.cli.space_options import space_section
+    from nearcast.eventlog.log_files import is_event_log
+    from nearcast.model.errors import MisuseError
+    from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
+    from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
+
+    section = space_section(config, space)
+    if section.values == "properties" and is_event_log(path):
         raise MisuseError(
             f"the space {space!r}, whose values are in user properties",
-            where=input,
-            expected="a space with values in the payload: the log keeps no properties",
+            where=path,
+            expected="a space with values in the payload: the log has no properties",
         )
-    declared = section.to_space() if section else None
-    names = _mapping(columns, _event_columns(declared) if declared else job.COLUMNS)
-    cleaning = job.Cleaning(max_speed, gap, timezone)
-    renamed = {want: source for want, source in names.items() if want != source}
-    check_source(input, renamed if declared else names)
-    spark = started_spark(master, as_json=json)
-    with told_plainly(output), spark_progress(spark, "ingest"):
-        if declared:
-            events = read_events(spark, input, declared, names)
-            done = ingest_events(events, output, declared, timezone)
-        else:
-            done = job.ingest(read_source(spark, input, names), output, cleaning)
-    if json:
-        print_json({"kept": done.kept, "rejected": done.rejected, "output": output})
-        return
-    what = "events" if declared else "positions"
-    typer.echo(f"{done.kept:,} {what} in {output}/{what}")
-    for reason, count in sorted(done.rejected.items()):
-        typer.echo(f"{count:,} rows dropped: {reason} (see {output}/rejected)")
-
-
-@app.command()
-def regions(
-    *,
-    input: Input,  # noqa: A002 - the option's name
-    output: Output,
-    cell: Annotated[float, typer.Option(help="Side of a cell in metres.")] = 150.0,
-    slow: Annotated[
-        float, typer.Option(help="Metres per second up to which a step is slow.")
-    ] = 1.5,
-    slow_share: Annotated[float, typer.Option(help="Share of a cell's time that is slow.")] = 0.5,
-    density: Annotated[
-        float, typer.Option(help="Times the time in an average visited cell.")
-    ] = 3.0,
-    min_cells: Annotated[int, typer.Option(help="Fewer connected cells are noise.")] = 2,
-    master: Master = "local[*]",
-    json: bool = JSON,
-) -> None:
-    """Find slow moving regions: where things are dense, slow and connected.
-
-    Reads the table that 'ingest' wrote. Writes the tables OUTPUT/cells and OUTPUT/regions, a map
-    OUTPUT/regions.geojson and a picture OUTPUT/regions.png.
-
-    Example: nearcast pipeline regions --input city/positions --output city
-    """
-    from nearcast.locality.layout.slow_regions import RegionRules
-    from nearcast.pipeline.jobs import regions as job
-    from nearcast.pipeline.pictures import draw_regions
-    from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.sources.input_checks import check_table
-    from nearcast.pipeline.spark_errors import told_plainly
-    from nearcast.pipeline.tables.transaction import read_table
-
-    rules = RegionRules(slow, slow_share, density, min_cells)
-    check_table(input)
-    spark = started_spark(master, as_json=json)
-    with told_plainly(output), spark_progress(spark, "regions"):
-        found = job.find_regions(read_table(spark, input), output, cell, rules)
-        job.write_geojson(found, Path(output) / "regions.geojson")
-        draw_regions(read_table(spark, f"{output}/cells"), found, Path(output) / "regions.png")
-    if json:
-        print_json({"regions": len(found.regions), "slow_cells": len(found.slow_cells)})
-        return
-    typer.echo(f"{len(found.regions)} slow moving regions of {len(found.slow_cells)} slow cells")
-    for number, region in enumerate(found.regions[:10]):
-        west, south, east, north = region.bounds
-        typer.echo(
-            f"  {number}: {region.use.dwell_s / 3600:,.0f} h at "
-            f"{region.use.distance_m / region.use.dwell_s:.1f} m/s in "
-            f"[{west:.4f}, {east:.4f}] x [{south:.4f}, {north:.4f}]"
-        )
-    typer.echo(f"Map: {output}/regions.geojson; picture: {output}/regions.png")
-
-
-@app.command()
-def match(
-    *,
-    input: Input,  # noqa: A002 - the option's name
-    subscriptions: Annotated[str, typer.Option(help="The subscription table or file.")],
-    output: Output,
-    space: Annotated[str, typer.Option(help="The space that the events belong to.")],
-    topic: Annotated[str, typer.Option(help="The topic of the events.")] = "",
-    top: Annotated[int | None, typer.Option(min=1, help="Only the k best of each event.")] = None,
-    rank: Annotated[str, typer.Option(help="narrowest, nearest, centre or weight.")] = "narrowest",
-    config: Annotated[Path, typer.Option(help="Where the space is declared.")] = Path(
-        "nearcast.toml"
-    ),
-    master: Master = "local[*]",
-    json: bool = JSON,
-) -> None:
-    """Match a table of events with a table of subscriptions, exactly, ranked and cut at k.
-
-    Writes the tables OUTPUT/deliveries and OUTPUT/rejected_events.
-
-    Example: nearcast pipeline match --space shops --input events.parquet
-    --subscriptions wishes.parquet --output found --top 5
-    """
-    from nearcast.matching.ranking import checked_rank
-    from nearcast.pipeline.jobs.match import MatchQuery
-    from nearcast.pipeline.jobs.match_job import match_tables
-    from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.sources.files import read_all
-    from nearcast.pipeline.sources.input_checks import check_there
-    from nearcast.pipeline.spark_errors import told_plainly
-
-    declared = _space(config, space)
-    question = MatchQuery(
-        space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank)
-    )
-    for path in (input, subscriptions):
-        check_there(path)
-    spark = started_spark(master, as_json=json)
-    with told_plainly(output), spark_progress(spark, "match"):
-        events, wishes = read_all(spark, input), read_all(spark, subscriptions)
-        done = match_tables(events, wishes, declared, question, output)
-    if json:
-        print_json({"deliveries": done.deliveries, "rejected": done.rejected, "way": done.way})
-        return
-    typer.echo(f"{done.deliveries:,} deliveries in {output}/deliveries (matched by {done.way})")
-    if done.rejected:
-        typer.echo(f"{done.rejected:,} events could not be matched: see {output}/rejected_events")
-
-
-@app.command()
-def stream(
-    *,
-    input: Annotated[  # noqa: A002 - the option's name
-        str, typer.Option("--input", help="A folder of event files, an event log.")
-    ] = "",
-    source: Annotated[
-        str, typer.Option(help="Live events: mqtt://host:port/TOPICS or nats://host:port/NETWORK.")
-    ] = "",
-    deliver: Annotated[
-        str, typer.Option(help="Publish what a live source delivers: mqtt://host:port/PREFIX.")
-    ] = "",
-    subscriptions: Annotated[str, typer.Option(help="The directory of subscription changes.")],
-    output: Output,
-    checkpoint: Annotated[Path, typer.Option(help="Where the stream remembers how far it is.")],
-    space: Annotated[str, typer.Option(help="The space that the events belong to.")],
-    topic: Annotated[str, typer.Option(help="The topic of the events.")] = "",
-    top: Annotated[int | None, typer.Option(min=1, help="Only the k best of each event.")] = None,
-    rank: Annotated[str, typer.Option(help="narrowest, nearest, centre or weight.")] = "narrowest",
-    config: Annotated[Path, typer.Option(help="Where the space is declared.")] = Path(
-        "nearcast.toml"
-    ),
-    files_a_batch: Annotated[int, typer.Option(min=1, help="Event files per micro-batch.")] = 64,
-    once: Annotated[
-        bool, typer.Option("--once", help="Stop when all that is there is done.")
-    ] = False,
-    master: Master = "local[*]",
-    json: bool = JSON,
-) -> None:
-    """Match events as they appear in files or are published, against subscriptions as they change.
-
-    Killed at any moment and started again, it goes on where it was: nothing lost, nothing doubled.
-    It says when it listens; what is published after that line is matched.
-
-    Example: nearcast pipeline stream --space shops --input events --subscriptions changes
-    --output found --checkpoint state
-
-    Example: nearcast pipeline stream --space shops --source mqtt://localhost:1883/shops/#
-    --subscriptions changes --output found --checkpoint state
-    """
-    from nearcast.matching.ranking import checked_rank
-    from nearcast.model.errors import EnvironmentProblem
-    from nearcast.pipeline.jobs.match import MatchQuery
-    from nearcast.pipeline.sources.input_checks import check_there
-    from nearcast.pipeline.spark_errors import told_plainly
-    from nearcast.pipeline.streaming.stream import (
-        Stream,
-        check_event_files,
-        start,
-        unfinished_batch,
-    )
-
-    declared = _space(config, space)
-    question = MatchQuery(
-        space, topic or _some_topic(declared.topic_filter), top, checked_rank(rank)
-    )
-    live = _live(config, space, input, source, deliver)
-    paths = (Path(input or source), Path(subscriptions), Path(output), checkpoint)
-    asked = Stream(*paths, declared, question, files_a_batch)
-    if live is None:
-        check_event_files(asked)
-    check_there(subscriptions)
-    spark = started_spark(master, as_json=json)
-    with told_plainly(output):
-        if live is None:
-            query = start(spark, asked, once=once)
-            _tell_listening(f"new files in {input}", as_json=json)
-            query.awaitTermination()
-        else:
-            from nearcast.pipeline.streaming.live_stream import start_live
-
-            with start_live(spark, asked, live, once=once) as running:
-                _tell_listening(live.source.place, as_json=json)
-                running.wait()
-    if (batch := unfinished_batch(checkpoint)) is not None:
-        raise EnvironmentProblem(
-            f"the stream ended in the middle of batch {batch}",
-            where=str(checkpoint),
-            todo="Start it again: it goes on with that batch",
-        )
-    if json:
-        print_json({"output": output})
-    else:
-        typer.echo(f"Done: deliveries in {output}/deliveries")
-
-
-def _tell_listening(place: str, *, as_json: bool) -> None:
-    """Print that nothing published from now on is missed."""
-    if as_json:
-        report_fields({"listening": place})
-    else:
-        typer.echo(f"Listening to {place}. What is published from now on is matched.", err=True)
-
-
-def _live(config: Path, space: str, folder: str, source: str, deliver: str) -> Live | None:
-    """Return the requested live source, None for files; exactly one must be given."""
-    import os
-
-    from nearcast.config import load
-    from nearcast.model.errors import MisuseError
-
-    if bool(folder) == bool(source):
-        found = "both --input and --source" if folder else "neither --input nor --source"
-        raise MisuseError(found, expected="one of them")
-    if not source:
-        if deliver:
-            raise MisuseError("--deliver with --input", expected="--source, a live one")
-        return None
-    from nearcast.pipeline.streaming.live_stream import live_of
-
-    return live_of(source, _section(config, space), load(config, os.environ).network, deliver)
-
-
-def _space(config: Path, name: str) -> Space:
-    """Return a space of the configuration."""
-    return _section(config, name).to_space()
-
-
-def _section(config: Path, name: str) -> SpaceSection:
-    import os
-
-    from nearcast.config import load
-    from nearcast.model.errors import UnknownNameError
-
-    sections = {section.name: section for section in load(config, os.environ).space}
-    if name not in sections:
-        expected = f"one of {', '.join(sections)}" if sections else "a [[space]] there"
-        raise UnknownNameError(f"the space {name!r}", where=str(config), expected=expected)
-    return sections[name]
-
-
-def _event_columns(space: Space) -> tuple[str, ...]:
-    return ("event_id", "t", "publisher", "topic", *(each.name for each in space.attributes))
-
-
-def _some_topic(topic_filter: str) -> str:
-    """Return a topic that matches a filter, for tables without topics."""
-    return topic_filter.replace("+", "x").replace("#", "x")
+    declared = section.to_space()
+    names = (EVENT_KEY, *EVENT_DETAILS, *(each.name for each in declared.attributes))
+    return IngestEventsJob([path], output, declared, _mapping(columns, names), timezone)
 
 
 def _mapping(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
@@ -344,5 +140,307 @@ def _mapping(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-learning.register(app)
-auditing.register(app)
+def regions(
+    *,
+    input: Input,  # noqa: A002 - the option's name
+    output: Output,
+    cell: Annotated[float, typer.Option(help="Side of a cell in metres.")] = 150.0,
+    slow: Annotated[
+        float, typer.Option(help="Metres per second up to which a step is slow.")
+    ] = 1.5,
+    slow_share: Annotated[float, typer.Option(help="Share of a cell's time that is slow.")] = 0.5,
+    density: Annotated[
+        float, typer.Option(help="Times the time in an average visited cell.")
+    ] = 3.0,
+    min_cells: Annotated[int, typer.Option(help="Fewer connected cells are noise.")] = 2,
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Find slow regions: where users are dense, slow and connected.
+
+    Reads the table that 'ingest' wrote. Writes the tables OUTPUT/cells and OUTPUT/regions, a map
+    OUTPUT/regions.geojson and a picture OUTPUT/regions.png.
+
+    Example: nearcast pipeline regions --input city/positions --output city
+    """
+    from nearcast.locality.layout.slow_regions import RegionRules
+    from nearcast.pipeline.jobs.regions import RegionsJob
+
+    rules = RegionRules(slow, slow_share, density, min_cells)
+    run_job(RegionsJob(input, output, cell, rules), master, as_json=json)
+
+
+def match(
+    *,
+    input: Input,  # noqa: A002 - the option's name
+    subscriptions: Annotated[str, typer.Option(help="The subscription table or file.")],
+    output: Output,
+    space: SpaceName,
+    topic: TopicOfEvents = "",
+    top: Top = None,
+    rank: Rank = "narrowest",
+    config: ConfigFile = Path("nearcast.toml"),
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Match a table of events with a table of subscriptions: exact, ranked, the k best.
+
+    Writes the tables OUTPUT/deliveries and OUTPUT/rejected_events.
+
+    Example: nearcast pipeline match --space shops --input events.parquet
+    --subscriptions wishes.parquet --output found --top 5
+    """
+    from nearcast.cli.space_options import match_query, space_section
+    from nearcast.pipeline.jobs.match_job import MatchJob
+
+    declared = space_section(config, space).to_space()
+    query = match_query(declared, topic, top, rank)
+    run_job(MatchJob(input, subscriptions, output, declared, query), master, as_json=json)
+
+
+def plan(
+    *,
+    input: Annotated[str, typer.Option("--input", help="The table of positions.")],  # noqa: A002
+    regions: Annotated[
+        str, typer.Option(help="The table of regions. Default: beside the positions.")
+    ] = "",
+    output: Output,
+    brokers: Brokers = None,
+    leaves: Leaves = 100,
+    capacity: Capacity = None,
+    bounds: Bounds = "",
+    depth: Depth = 9,
+    plan_file: PlanFile = None,
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Make a plan for a cluster from how users move, and compare it with the last plan.
+
+    Reads the tables that 'ingest' and 'regions' wrote. Writes OUTPUT/plan.json (the previous plan
+    is kept as plan-before.json), a picture plan.svg and a map plan.geojson. To apply the plan to
+    a running cluster: 'nearcast nodes --plan OUTPUT/plan.json'.
+
+    Example: nearcast pipeline plan --input city/positions --output city --brokers 4
+    """
+    from nearcast.pipeline.jobs.plan import PlanJob
+
+    rules = _plan_rules(leaves, capacity, brokers, depth, bounds)
+    table = regions or f"{input.rstrip('/').rpartition('/')[0] or '.'}/regions"
+    run_job(PlanJob(input, table, output, rules, plan_file), master, as_json=json)
+
+
+def _plan_rules(
+    leaves: int, capacity: float | None, brokers: int | None, depth: int, bounds: str
+) -> PlanRules:
+    from nearcast.pipeline.jobs.plan import PlanRules
+
+    return PlanRules(leaves, capacity, brokers, depth, _rect(bounds))
+
+
+def _rect(text: str) -> Rect | None:
+    from nearcast.locality.layout.rect import checked_rect
+    from nearcast.model.errors import MisuseError
+
+    if not text:
+        return None
+    try:
+        return checked_rect([float(part) for part in text.split(",")], "--bounds")
+    except ValueError as problem:
+        if isinstance(problem, MisuseError):
+            raise
+        raise MisuseError(
+            repr(text), where="--bounds", expected="four numbers: west,south,east,north"
+        ) from None
+
+
+def histogram(
+    *,
+    input: Annotated[str, typer.Option("--input", help="The table of events.")],  # noqa: A002
+    output: Output,
+    space: SpaceName,
+    config: Config = None,
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Count where events lie in their space: densities for the overlay's elections.
+
+    Reads a table that 'ingest --space' wrote. Writes OUTPUT/histogram-SPACE.json.
+
+    Example: nearcast pipeline histogram --space shops --input city/events --output city
+    """
+    from nearcast.cli.space_options import space_section
+    from nearcast.pipeline.jobs.histogram import HistogramJob
+
+    declared = space_section(config or Path("nearcast.toml"), space).to_space()
+    run_job(HistogramJob(input, output, declared), master, as_json=json)
+
+
+def train(
+    *,
+    input: Logs,  # noqa: A002 - the option's name
+    output: Output,
+    config: Config = None,
+    policies: PolicyFile = None,
+    refit: Refit = "auto",
+    most_topics: MostTopics = 10_000,
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    r"""Learn from event logs when retained messages are worth sending.
+
+    For topics under a \[\[retained]] block with mode "learned": computes the rates of each topic
+    and its exact decision table. Writes the table OUTPUT/topic_policies and the policy file.
+
+    Example: nearcast pipeline train --input data/eventlog --output nightly
+    --policies data/policies.json
+    """
+    from nearcast.pipeline.jobs.train import TrainJob
+
+    settings = _retained_settings(_load(config or Path("nearcast.toml")))
+    rules = _training_rules(most_topics, refit)
+    run_job(TrainJob(input, output, settings, rules, policies), master, as_json=json)
+
+
+def _training_rules(most_topics: int, refit: Literal["auto", "always", "never"]) -> TrainingRules:
+    from nearcast.pipeline.jobs.train import TrainingRules
+
+    return TrainingRules(most_topics=most_topics, refit=refit)
+
+
+def _load(config: Path | None) -> Configuration:
+    from nearcast.config import load
+
+    return load(config, os.environ)
+
+
+def _retained_settings(configuration: Configuration) -> Settings:
+    from nearcast.retained import Mode, TopicSetting, Weights
+
+    return [
+        (one.topics, TopicSetting(Mode(one.mode), Weights(one.omega, one.cost), one.hold))
+        for one in configuration.retained
+    ]
+
+
+def run(
+    *,
+    input: Annotated[  # noqa: A002 - the option's name
+        list[str],
+        typer.Option(
+            "--input", help="A node's event log, or positions; repeat the option for each node."
+        ),
+    ],
+    output: Output,
+    config: Config = None,
+    brokers: Brokers = None,
+    leaves: Leaves = 100,
+    capacity: Capacity = None,
+    bounds: Bounds = "",
+    depth: Depth = 9,
+    plan_file: PlanFile = None,
+    policies: PolicyFile = None,
+    refit: Refit = "auto",
+    most_topics: MostTopics = 10_000,
+    audit: Annotated[bool, typer.Option(help="Also audit the logs.")] = True,
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Run ingest, regions, plan, histogram, train and audit, for example every night.
+
+    Prints what changed since the last run. Plan and policies are written when all jobs are done; if
+    a job fails, the old files stay.
+
+    Example: nearcast pipeline run --input data/eventlog --output nightly --config nearcast.toml
+    --policies data/policies.json
+    """
+    from nearcast.pipeline.progress import spark_progress
+    from nearcast.pipeline.run import RunJob, RunRules, changes, last_report
+    from nearcast.pipeline.spark_errors import spark_errors_translated
+
+    configuration = _load(config)
+    rules = RunRules(
+        plan=_plan_rules(leaves, capacity, brokers, depth, bounds),
+        spaces=tuple(configuration.space),
+        retained=_retained_settings(configuration),
+        training=_training_rules(most_topics, refit),
+        plan_file=plan_file,
+        policy_file=policies,
+        audits=audit,
+    )
+    before = last_report(output)
+
+    def report(step: RunStep) -> None:
+        if not json:
+            _print_step(step, before.get(step.name, {}))
+
+    job = RunJob(input, output, rules, report)
+    job.check()
+    spark = started_spark(master, as_json=json)
+    with spark_errors_translated(output), spark_progress(spark, "run"):
+        steps = job.run(spark)
+    if json:
+        changed = {
+            step.name: changes(before.get(step.name, {}), step.summary or {}) for step in steps
+        }
+        shown = [step.as_fields() for step in steps]
+        print_json({"output": output, "steps": shown, "changes": changed, "first": not before})
+        return
+    typer.echo(
+        f"All in {output}." + ("" if before else " There was no earlier run to compare with.")
+    )
+
+
+def _print_step(step: RunStep, before: Summary) -> None:
+    from nearcast.pipeline.run import changes
+
+    if step.summary is None:
+        typer.echo(f"{step.name}: skipped, {step.skipped}")
+        return
+    typer.echo(f"{step.name} ({step.seconds:g} s)")
+    for line in step.lines:
+        typer.echo(f"  {line}")
+    for line in changes(before, step.summary):
+        typer.echo(f"  since the last run: {line}")
+
+
+def audit(
+    *,
+    input: Logs,  # noqa: A002 - the option's name
+    output: Output,
+    config: Annotated[
+        Path | None, typer.Option(help="Where spaces are declared: to check $where, $area, $near.")
+    ] = None,
+    skew: Annotated[
+        float, typer.Option(help="Seconds by which the clocks of nodes may differ.")
+    ] = 1.0,
+    settle: Annotated[
+        float,
+        typer.Option(help="Seconds until all nodes know a change, or have got a message."),
+    ] = 5.0,
+    master: Master = "local[*]",
+    json: bool = JSON,
+) -> None:
+    """Find every lost, doubled, late or misordered delivery in the event logs of all nodes.
+
+    Writes the tables OUTPUT/faults and OUTPUT/unknown. The exit code is 1 if there is a fault.
+
+    Example: nearcast pipeline audit --input a/eventlog --input b/eventlog --output audit
+    """
+    from nearcast.pipeline.audit.hops import Allowance
+    from nearcast.pipeline.audit.job import AuditJob
+
+    spaces = None if config is None else tuple(_load(config).space)
+    allowance = Allowance(_milliseconds(skew, "--skew"), _milliseconds(settle, "--settle"))
+    run_job(AuditJob(input, output, spaces, allowance), master, as_json=json)
+
+
+def _milliseconds(seconds: float, where: str) -> int:
+    from nearcast.model.errors import OutOfRangeError
+
+    if not 0 <= seconds <= 86_400:
+        raise OutOfRangeError(f"{seconds:g}", where=where, expected="0 to 86400 seconds")
+    return round(seconds * 1000)
+
+
+for command in (ingest, regions, match, stream, plan, histogram, train, run, audit, whatif):
+    app.command()(command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.terminal import JSON, print_json, told_of_files
+from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 
 if TYPE_CHECKING:
     from nearcast.locality import Plan, Rect
@@ -38,7 +38,7 @@ def show(
     """
     from nearcast.locality import draw_plan, load_plan, plan_geojson
 
-    with told_of_files():
+    with os_errors_translated():
         plan = load_plan(path)
         slow = [] if regions is None else _read_regions(regions)
         if out is not None and out.suffix == ".geojson":
@@ -101,7 +101,7 @@ def diff(old: PlanFile, new: PlanFile, *, json: bool = JSON) -> None:
 
     from nearcast.locality import load_plan, plan_diff
 
-    with told_of_files():
+    with os_errors_translated():
         difference = plan_diff(load_plan(old), load_plan(new))
     if json:
         print_json(asdict(difference))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.terminal import JSON, print_json, told_of_files
+from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 
 if TYPE_CHECKING:
     from nearcast.retained import Policies
@@ -36,7 +36,7 @@ def show(
     """
     from nearcast.retained import Policies, read_policies, shipped_policy
 
-    with told_of_files():
+    with os_errors_translated():
         policies = Policies(general=shipped_policy()) if path is None else read_policies(path)
         _check_topics(
             policies,

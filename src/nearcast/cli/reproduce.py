@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.sparking import need, started_spark
+from nearcast.cli.spark import need, started_spark
 from nearcast.cli.terminal import JSON, console, print_json
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def reproduce(
     from nearcast.papers import reproduce as run
     from nearcast.papers.reproduce import REPORT, check
     from nearcast.pipeline.progress import spark_progress
-    from nearcast.pipeline.spark_errors import told_plainly
+    from nearcast.pipeline.spark_errors import spark_errors_translated
 
     papers = paper or []
     need("matplotlib", extra="research")
     check(out, papers)
     spark = started_spark(master, as_json=json, name="nearcast-reproduce")
-    with told_plainly(str(out)), spark_progress(spark, "reproduce"):
+    with spark_errors_translated(str(out)), spark_progress(spark, "reproduce"):
         outcome = run(spark, out, papers=papers, quick=quick)
     if json:
         report = str(out / REPORT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.terminal import JSON, print_json, told_by_option
+from nearcast.cli.terminal import JSON, errors_by_option, print_json
 
 if TYPE_CHECKING:
     from nearcast.config import Configuration
@@ -96,7 +96,7 @@ def _configuration(path: Path | None, options: Mapping[str, object]) -> Configur
     from nearcast.config import load
 
     given = {name: str(value) for name, value in options.items() if value is not None}
-    with told_by_option({name: _OPTIONS[name] for name in given}):
+    with errors_by_option({name: _OPTIONS[name] for name in given}):
         return load(path, {**os.environ, **given})
 
 

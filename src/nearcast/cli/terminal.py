@@ -74,7 +74,7 @@ def report_fields(fields: Mapping[str, object]) -> None:
 
 
 @contextmanager
-def told_of_files() -> Iterator[None]:
+def os_errors_translated() -> Iterator[None]:
     """Convert an OSError, as of a missing or forbidden file, into an EnvironmentProblem."""
     try:
         yield
@@ -84,7 +84,7 @@ def told_of_files() -> Iterator[None]:
 
 
 @contextmanager
-def told_by_option(options: Mapping[str, str]) -> Iterator[None]:
+def errors_by_option(options: Mapping[str, str]) -> Iterator[None]:
     """Name the option in errors, not its variable: {"NEARCAST_NODE__NAME": "--name"}."""
     try:
         yield

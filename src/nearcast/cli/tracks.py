@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from nearcast.cli.terminal import told_of_files
+from nearcast.cli.terminal import os_errors_translated
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.model.quantities import parse_duration
 from nearcast.model.sphere import checked_place
@@ -70,7 +70,7 @@ def parse_fix(text: str) -> Fix:
 
 def _read_file(path: Path) -> list[Fix]:
     """Read t (seconds, or instants in ISO 8601), lon and lat; the first time is the start."""
-    with told_of_files(), path.open(encoding="utf-8", newline="") as file:
+    with os_errors_translated(), path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
         missing = [name for name in ("t", "lon", "lat") if name not in (rows.fieldnames or ())]
         if missing:

@@ -8,8 +8,8 @@ Does not: connect, send or receive. Your MQTT client does; any client can, since
 user properties. Importing this imports no MQTT library; `properties()` imports paho-mqtt, whose
 `Properties` aiomqtt accepts too.
 
-    wish = Selection(where="price < 10", near="500m")
-    client.subscribe("shops/#", qos=1, properties=wish.properties())
+    selection = Selection(where="price < 10", near="500m")
+    client.subscribe("shops/#", qos=1, properties=selection.properties())
     client.publish(POSITION_TOPIC, position(-122.4079, 37.7875))
     client.publish("orders/new", payload, properties=Offer(top=3, rank="nearest").properties())
 

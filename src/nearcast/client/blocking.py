@@ -1,4 +1,4 @@
-"""A blocking client for the commands: publish, receive, read a broker's `$SYS` metrics."""
+"""A blocking MQTT client: the commands publish and receive with it, streams collect with it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
+from nearcast.model.errors import EnvironmentProblem, NearcastError, PeerProtocolError
 from nearcast.mqtt import (
     NO_PROPERTIES,
+    Connack,
     Connect,
     Conversation,
     Disconnect,
@@ -44,7 +45,7 @@ _RETURN_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The broker's address and our credentials; a CA file or a certificate means TLS."""
+    """The broker's address and our credentials; a CA file or a certificate implies TLS."""
 
     host: str = "127.0.0.1"
     port: int = 1883
@@ -56,16 +57,26 @@ class BrokerAddress:
     clean_start: bool = True
     session_expiry_s: int = 0
     will: Will | None = None
+    tls: bool = False
     ca_file: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     timeout_s: float = 10.0
+    receive_maximum: int | None = None  # messages of QoS 1 and 2 that may wait for our answer
+
+    @property
+    def text(self) -> str:
+        """The address for error messages."""
+        return f"{self.host}:{self.port}"
 
     def connect_packet(self) -> Connect:
         """Return the CONNECT packet."""
         properties = Properties()
-        if self.version >= ProtocolVersion.V5 and self.session_expiry_s:
-            properties = Properties(session_expiry_interval=self.session_expiry_s)
+        if self.version >= ProtocolVersion.V5:
+            properties = Properties(
+                session_expiry_interval=self.session_expiry_s or None,
+                receive_maximum=self.receive_maximum,
+            )
         return Connect(
             self.client_id,
             self.version,
@@ -79,33 +90,47 @@ class BrokerAddress:
 
 
 class BlockingClient:
-    """A connection to a broker; a context manager that sends DISCONNECT at its end."""
+    """A connection to a broker; a context manager that sends DISCONNECT at its end.
 
-    def __init__(self, target: BrokerAddress) -> None:
+    Without `acknowledges`, the caller acknowledges received messages of QoS 1 itself.
+    """
+
+    def __init__(self, target: BrokerAddress, *, acknowledges: bool = True) -> None:
         self.target = target
         self._socket = _open(target)
-        self.conversation = Conversation(target.connect_packet())
+        self.conversation = Conversation(target.connect_packet(), acknowledges=acknowledges)
         self.conversation.answered = self._note_answer
         self.notes: list[str] = []  # reason strings of successful answers, each once
         self._refused: list[tuple[Publish, str]] = []  # publications with a failure code, and why
         self._packets: list[Packet] = []  # received, not yet handled
-        self._heard_s = self._sent_s = time.monotonic()
-        self._flush()
-        deadline = time.monotonic() + target.timeout_s
-        while self.conversation.connack is None:
-            self._read(deadline)
-        self._check_welcome()
+        self._sent_s = time.monotonic()
+        try:
+            self._connack = self._await_connack()
+        except NearcastError:
+            self._socket.close()
+            raise
+        self.is_resumed = self._connack.session_present
+        self._note(self._connack.properties.reason_string)
 
-    def _check_welcome(self) -> None:
-        connack = self.conversation.connack
-        assert connack is not None
+    def _await_connack(self) -> Connack:
+        self._flush()
+        deadline = time.monotonic() + self.target.timeout_s
+        while (connack := self.conversation.connack) is None:
+            self._read(deadline)
         if connack.reason:
             why = _RETURN_CODES.get(connack.reason, "refused")
             if self.target.version >= ProtocolVersion.V5:
-                why = connack.properties.reason_string or _words(connack.reason)
-            self._socket.close()
-            raise PeerProtocolError(f"the broker refused the connection: {why}")
-        self._note(connack.properties.reason_string)
+                why = connack.properties.reason_string or reason_text(connack.reason)
+            raise self.connection_refused(connack.reason, why)
+        return connack
+
+    def connection_refused(self, reason: int, why: str) -> NearcastError:  # noqa: ARG002
+        """Return the error for a CONNACK with a failure code."""
+        return PeerProtocolError(f"the broker refused the connection: {why}")
+
+    def connection_closed(self, why: str) -> NearcastError:
+        """Return the error for a connection that the broker closed, with its reason if any."""
+        return PeerProtocolError("the broker closed the connection" + (why and f": {why}"))
 
     def _note(self, text: str | None) -> None:
         if text and text not in self.notes:
@@ -113,7 +138,7 @@ class BlockingClient:
 
     def _note_answer(self, message: Publish, reason: int, text: str) -> None:
         if reason >= _REFUSED:
-            self._refused.append((message, text or _words(reason)))
+            self._refused.append((message, text or reason_text(reason)))
         elif text:
             self._note(text)
         elif reason == ReasonCode.NO_MATCHING_SUBSCRIBERS:
@@ -128,10 +153,18 @@ class BlockingClient:
         _problem: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send DISCONNECT, if the connection still works, and close it."""
         if not self.conversation.is_closed:
             self.conversation.disconnect()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(NearcastError):
                 self._flush()
+        self._socket.close()
+
+    def drop(self) -> None:
+        """Close without a DISCONNECT."""
         self._socket.close()
 
     def publish(self, messages: Iterable[Publish]) -> int:
@@ -140,12 +173,14 @@ class BlockingClient:
         A message that the broker refuses is an error, raised after all others are sent.
         """
         count = 0
+        window = self._connack.properties.receive_maximum or 65_535  # [MQTT-3.3.4-7]
+        most = min(_MOST_UNSETTLED, window)
         for message in messages:
             self.conversation.publish(message)
             self._flush()
             count += 1
-            if len(self.conversation.unsettled) >= _MOST_UNSETTLED:
-                self._settle(_MOST_UNSETTLED // 2)
+            if len(self.conversation.unsettled) >= most:
+                self._settle(most // 2)
         self._settle(0)
         if self._refused:
             refused, self._refused = self._refused, []
@@ -176,14 +211,39 @@ class BlockingClient:
                     return packet.reasons
             self._read(deadline)
 
+    def acknowledge(self, packet_ids: Iterable[int]) -> None:
+        """Send PUBACK for received messages of QoS 1."""
+        self.conversation.acknowledge(packet_ids)
+        self._flush()
+
+    def ping(self) -> None:
+        """Send PINGREQ."""
+        self.conversation.ping()
+        self._flush()
+
     def wait_for_answer(self) -> None:
         """Ping the broker; everything that it sent before its answer is received on return."""
         self._packets = [one for one in self._packets if not isinstance(one, Pingresp)]
-        self.conversation.ping()
-        self._flush()
+        self.ping()
         deadline = time.monotonic() + self.target.timeout_s
         while not any(isinstance(one, Pingresp) for one in self._packets):
             self._read(deadline)
+
+    def read(self, deadline: float | None) -> list[Packet]:
+        """Return packets that have arrived, or else arrive until the deadline; None: no limit.
+
+        Pings when the keep-alive is due, and may return nothing then.
+        """
+        if not self._packets:
+            self._wait(deadline)
+        packets, self._packets = self._packets, []
+        for place, packet in enumerate(packets):
+            if isinstance(packet, Disconnect) and place:
+                self._packets = packets[place:]  # for the next call
+                return packets[:place]
+            if isinstance(packet, Disconnect):
+                raise self.connection_closed(_reason_of(packet))
+        return packets
 
     def messages(
         self, timeout_s: float | None = None, schedule: Iterable[tuple[float, Publish]] = ()
@@ -203,16 +263,13 @@ class BlockingClient:
             if self._refused:
                 message, why = self._refused[0]
                 raise PeerProtocolError(f"the broker refused the message to {message.topic}: {why}")
-            packets, self._packets = self._packets, []
-            for packet in packets:
-                if isinstance(packet, Publish):
-                    yield packet
-                elif isinstance(packet, Disconnect):
-                    raise _closed_by(packet)
-            if deadline is not None and time.monotonic() >= deadline:
+            is_over = deadline is not None and time.monotonic() >= deadline
+            due = [at for at in (deadline, upcoming[0][0] if upcoming else None) if at]
+            if self._packets or not is_over:
+                packets = self.read(min(due, default=None))
+                yield from (packet for packet in packets if isinstance(packet, Publish))
+            else:
                 return
-            due = [one for one in (deadline, upcoming[0][0] if upcoming else None) if one]
-            self._wait(min(due, default=None))
 
     def _wait(self, deadline: float | None) -> None:
         """Read once, or ping when the keep-alive is due; return at the deadline."""
@@ -225,8 +282,7 @@ class BlockingClient:
         if self._has_data(pause):
             self._read(None)
         elif keep_s and time.monotonic() >= self._sent_s + keep_s * 0.75:
-            self.conversation.ping()
-            self._flush()
+            self.ping()
 
     def _has_data(self, pause_s: float | None) -> bool:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
@@ -238,23 +294,29 @@ class BlockingClient:
         if deadline is not None and not self._has_data(max(0.0, deadline - time.monotonic())):
             raise EnvironmentProblem(
                 f"no answer from the broker within {self.target.timeout_s:g} s",
-                where=f"{self.target.host}:{self.target.port}",
+                where=self.target.text,
             )
         try:
-            data = self._socket.recv(1 << 16)
+            data = self._socket.recv(1 << 18)
         except OSError as problem:
-            raise EnvironmentProblem(f"the connection broke ({problem})") from None
+            raise self._broken(problem) from None
         if not data:
-            told = [one for one in self._packets if isinstance(one, Disconnect)]
-            raise _closed_by(told[0] if told else None)
+            reasons = [_reason_of(one) for one in self._packets if isinstance(one, Disconnect)]
+            raise self.connection_closed(reasons[0] if reasons else "")
         self._packets += self.conversation.receive(data)
         self._flush()
 
     def _flush(self) -> None:
         data = self.conversation.take()
         if data:
-            self._socket.sendall(data)
+            try:
+                self._socket.sendall(data)
+            except OSError as problem:
+                raise self._broken(problem) from None
             self._sent_s = time.monotonic()
+
+    def _broken(self, problem: OSError) -> EnvironmentProblem:
+        return EnvironmentProblem(f"the connection broke ({problem})", where=self.target.text)
 
 
 def broker_figures(target: BrokerAddress) -> dict[str, str]:
@@ -268,25 +330,21 @@ def broker_figures(target: BrokerAddress) -> dict[str, str]:
         }
 
 
-def _closed_by(packet: Disconnect | None) -> PeerProtocolError:
-    """Return the error for a connection closed by the broker, with its reason."""
-    if packet is None:
-        return PeerProtocolError("the broker closed the connection")
-    why = packet.properties.reason_string or _words(packet.reason)
-    return PeerProtocolError(f"the broker closed the connection: {why}")
+def _reason_of(packet: Disconnect) -> str:
+    return packet.properties.reason_string or reason_text(packet.reason)
 
 
 def _open(target: BrokerAddress) -> socket.socket:
     try:
         plain = socket.create_connection((target.host, target.port), timeout=target.timeout_s)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if target.ca_file is None and target.certificate is None:
+        if not target.tls and target.ca_file is None and target.certificate is None:
             return plain
         return _tls_context(target).wrap_socket(plain, server_hostname=target.host)
     except OSError as problem:
         raise EnvironmentProblem(
             f"no connection ({problem})",
-            where=f"{target.host}:{target.port}",
+            where=target.text,
             todo="Is the broker running there? Try: nearcast serve",
         ) from None
 
@@ -320,13 +378,14 @@ def _checked_file(path: Path | None) -> str | None:
 def _check_granted(requests: tuple[FilterRequest, ...], answer: Suback) -> None:
     for request, reason in zip(requests, answer.reasons, strict=False):
         if reason >= 0x80:
-            why = answer.properties.reason_string or _words(reason)
+            why = answer.properties.reason_string or reason_text(reason)
             raise PeerProtocolError(
                 f"the broker refused the subscription to {request.topic_filter}: {why}"
             )
 
 
-def _words(reason: int) -> str:
+def reason_text(reason: int) -> str:
+    """Return a reason code as readable text."""
     try:
         return ReasonCode(reason).name.replace("_", " ").lower()
     except ValueError:

@@ -9,7 +9,7 @@ from nearcast.client.pairs import Pairs, one_of, paho_properties
 from nearcast.model import Shape, Subscription, parse_length, parse_shape, parse_where
 from nearcast.model.errors import MisuseError
 from nearcast.model.quantities import as_number, number_text
-from nearcast.model.subscription import RETAINED_WISHES
+from nearcast.model.subscription import RETAINED_CHOICES
 
 if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Selection:
     """Selects events of a topic filter; options left out do not restrict.
 
-    >>> wish = Selection(where="price < 10 and kind = food", near="500m", label="Lunch")
-    >>> wish.pairs
+    >>> selection = Selection(where="price < 10 and kind = food", near="500m", label="Lunch")
+    >>> selection.pairs
     (('$where', 'price < 10 and kind = food'), ('$near', '500m'), ('$label', 'Lunch'))
     >>> Selection(where="price < 10 and kind = food", near="500m").filter("shops/#")
     '$where/price<10;kind=food/$near/500m/shops/#'
@@ -47,7 +47,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.retained is not None:
-            one_of(self.retained, "$retained", RETAINED_WISHES)
+            one_of(self.retained, "$retained", RETAINED_CHOICES)
         if self.weight is not None:
             object.__setattr__(self, "weight", as_number(self.weight, "$weight"))
         self._subscription("#")

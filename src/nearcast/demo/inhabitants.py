@@ -144,8 +144,8 @@ class Inhabitants:
         client = self._clients[one.name] = Inhabitant(one.name, partial(self._take, one.name))
         await client.come(self._ports[self._node_near(one.place)])
         client.say(position(one.place))
-        wish = "$where/price < 5/" if number % 5 == 0 else ""
-        client.want(f"{wish}$near/{NEAR_M}m/city/#")
+        condition = "$where/price < 5/" if number % 5 == 0 else ""
+        client.want(f"{condition}$near/{NEAR_M}m/city/#")
 
     def _node_near(self, place: Place) -> int:
         return quarter(place) % len(self._ports)

@@ -48,16 +48,18 @@ class _Crowd:
         self._clients: dict[str, Inhabitant] = {}
         self._more = asyncio.Event()
 
-    async def come_all(self, places: dict[str, Place], ports: Sequence[int], wish: str) -> None:
+    async def come_all(
+        self, places: dict[str, Place], ports: Sequence[int], topic_filter: str
+    ) -> None:
         """Connect a client for each name, by turns to each node, and subscribe it."""
         await asyncio.gather(
             *(
-                self._come(name, place, ports[number % len(ports)], wish)
+                self._come(name, place, ports[number % len(ports)], topic_filter)
                 for number, (name, place) in enumerate(places.items())
             )
         )
 
-    async def _come(self, name: str, place: Place, port: int, wish: str) -> None:
+    async def _come(self, name: str, place: Place, port: int, topic_filter: str) -> None:
         def take(message: Publish) -> None:
             self._heard.append((name, message.topic))
             self._more.set()
@@ -65,7 +67,7 @@ class _Crowd:
         client = self._clients[name] = Inhabitant(name, take)
         await client.come(port)
         client.say(position(place))
-        await client.wants(wish, "mark")
+        await client.wants(topic_filter, "mark")
 
     async def reached(self, publisher: Inhabitant, message: Publish, count: int) -> list[str]:
         """Publish, and return the clients that have the message when all have the next one.

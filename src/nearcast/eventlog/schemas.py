@@ -1,4 +1,8 @@
-"""The columns of every table, in the order in which they are written."""
+"""The columns of every table, in the order in which they are written.
+
+A table is declared as text, a line for each column: its name, its type, and what it means where the
+name does not say it. A type with `?` allows null.
+"""
 
 from __future__ import annotations
 
@@ -7,274 +11,209 @@ import pyarrow as pa
 from nearcast.model import Space
 
 INSTANT = pa.timestamp("us", tz="UTC")
+_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "instant": INSTANT,
+    "logged": pa.timestamp("ms", tz="UTC"),
+}
 
-POSITIONS = pa.schema(
-    [
-        pa.field("user_id", pa.string(), nullable=False),
-        pa.field("t", INSTANT, nullable=False),
-        pa.field("lon", pa.float64(), nullable=False),
-        pa.field("lat", pa.float64(), nullable=False),
-        # A trip ends where positions stop for longer than the gap; trips of a user count from 0.
-        pa.field("trip", pa.int32(), nullable=False),
-        # From the trip's previous position to this one; 0 at a trip's first position.
-        pa.field("step_s", pa.float64(), nullable=False),
-        pa.field("step_m", pa.float64(), nullable=False),
-    ]
-)
 
-REJECTED_POSITIONS = pa.schema(
-    [
-        pa.field("user_id", pa.string()),
-        pa.field("t", pa.string()),
-        pa.field("lon", pa.string()),
-        pa.field("lat", pa.string()),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
+def _schema(text: str) -> pa.Schema:
+    fields = []
+    for line in text.strip().splitlines():
+        name, kind, *_ = line.split()
+        fields.append(pa.field(name, _TYPES[kind.rstrip("?")], nullable=kind.endswith("?")))
+    return pa.schema(fields)
 
-CELLS = pa.schema(
-    [
-        pa.field("column", pa.int32(), nullable=False),
-        pa.field("row", pa.int32(), nullable=False),
-        pa.field("hour", pa.int32(), nullable=False),
-        pa.field("fixes", pa.int64(), nullable=False),
-        pa.field("dwell_ms", pa.int64(), nullable=False),
-        pa.field("slow_ms", pa.int64(), nullable=False),
-        pa.field("distance_mm", pa.int64(), nullable=False),
-    ]
-)
 
-REGIONS = pa.schema(
-    [
-        pa.field("region_id", pa.int32(), nullable=False),
-        pa.field("west", pa.float64(), nullable=False),
-        pa.field("south", pa.float64(), nullable=False),
-        pa.field("east", pa.float64(), nullable=False),
-        pa.field("north", pa.float64(), nullable=False),
-        pa.field("cells", pa.int32(), nullable=False),
-        pa.field("dwell_s", pa.float64(), nullable=False),
-        pa.field("slow_share", pa.float64(), nullable=False),
-        pa.field("mean_speed_mps", pa.float64(), nullable=False),
-    ]
-)
+POSITIONS = _schema("""
+    user_id  string
+    t        instant
+    lon      float64
+    lat      float64
+    trip     int32    a trip ends where positions stop for longer than the gap; counted from 0
+    step_s   float64  from the trip's previous position to this one; 0 at a trip's first position
+    step_m   float64
+""")
+
+REJECTED_POSITIONS = _schema("""
+    user_id  string?
+    t        string?
+    lon      string?
+    lat      string?
+    reason   string
+""")
+
+CELLS = _schema("""
+    column       int32
+    row          int32
+    hour         int32
+    fixes        int64
+    dwell_ms     int64
+    slow_ms      int64
+    distance_mm  int64
+""")
+
+REGIONS = _schema("""
+    region_id       int32
+    west            float64
+    south           float64
+    east            float64
+    north           float64
+    cells           int32
+    dwell_s         float64
+    slow_share      float64
+    mean_speed_mps  float64
+""")
 
 # The policy table of one topic, with the rates from which it was computed.
-TOPIC_POLICIES = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("publishes", pa.int64(), nullable=False),
-        pa.field("publish_per_s", pa.float64(), nullable=False),
-        pa.field("subscribe_per_s", pa.float64(), nullable=False),
-        pa.field("leave_per_s", pa.float64(), nullable=False),
-        pa.field("hold_s", pa.float64(), nullable=False),
-        # Per step, a tenth of the longest deferral; publish and leave are rounded to the grid.
-        pa.field("publish", pa.float64(), nullable=False),
-        pa.field("subscribe", pa.float64(), nullable=False),
-        pa.field("leave", pa.float64(), nullable=False),
-        pa.field("omega", pa.float64(), nullable=False),
-        pa.field("message_cost", pa.float64(), nullable=False),
-        # 0 sends, 1 waits: row by row, as in a policy file.
-        pa.field("actions", pa.string(), nullable=False),
-    ]
-)
+TOPIC_POLICIES = _schema("""
+    topic            string
+    publishes        int64
+    publish_per_s    float64
+    subscribe_per_s  float64
+    leave_per_s      float64
+    hold_s           float64
+    publish          float64  per step, a tenth of the longest deferral; rounded to the grid
+    subscribe        float64
+    leave            float64  rounded to the grid
+    omega            float64
+    message_cost     float64
+    actions          string   0 sends, 1 waits: row by row, as in a policy file
+""")
 
-DELIVERIES = pa.schema(
-    [
-        pa.field("event_id", pa.int64(), nullable=False),
-        pa.field("subscription_id", pa.int64(), nullable=False),
-        pa.field("rank", pa.int32(), nullable=False),
-    ]
-)
+DELIVERIES = _schema("""
+    event_id         int64
+    subscription_id  int64
+    rank             int32
+""")
 
 # Results of `pipeline audit`: one row per fault. Node and sequence number identify a message.
-FAULTS = pa.schema(
-    [
-        # lost, doubled, late, misordered or unasked
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("node", pa.string(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("t", INSTANT),
-        pa.field("topic", pa.string()),
-        pa.field("publisher", pa.string()),
-        pa.field("receiver", pa.string(), nullable=False),
-        pa.field("why", pa.string(), nullable=False),
-    ]
-)
+FAULTS = _schema("""
+    kind       string    lost, doubled, late, misordered or unasked
+    node       string
+    sequence   int64
+    t          instant?
+    topic      string?
+    publisher  string?
+    receiver   string
+    why        string
+""")
 
 # What the audit could not decide, and why: the number of deliveries or sequence numbers of a node.
-UNKNOWN = pa.schema(
-    [
-        pa.field("node", pa.string(), nullable=False),
-        pa.field("why", pa.string(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("first", pa.int64()),
-        pa.field("last", pa.int64()),
-    ]
-)
+UNKNOWN = _schema("""
+    node   string
+    why    string
+    count  int64
+    first  int64?
+    last   int64?
+""")
 
 # A rejected input row as JSON, and the reason.
-REJECTED_ROWS = pa.schema(
-    [pa.field("raw", pa.string()), pa.field("reason", pa.string(), nullable=False)]
-)
+REJECTED_ROWS = _schema("""
+    raw     string?
+    reason  string
+""")
 
 
 def events_schema(space: Space) -> pa.Schema:
     """Return the columns of a table of a space's events: publisher, time, and one per attribute."""
+    columns = ["event_id int64", "t instant?", "publisher string?", "topic string?"]
     attributes = [
         pa.field(one.name, pa.string() if one.is_category else pa.float64())
         for one in space.attributes
     ]
-    return pa.schema(
-        [
-            pa.field("event_id", pa.int64(), nullable=False),
-            pa.field("t", INSTANT),
-            pa.field("publisher", pa.string()),
-            pa.field("topic", pa.string()),
-            *attributes,
-        ]
-    )
+    return pa.schema([*_schema("\n".join(columns)), *attributes])
 
 
 # --- the event log of a node: written by `segments.py` ---------------------------------------
 
-_LOGGED_AT = pa.timestamp("ms", tz="UTC")
-_NUMBERED = [
-    pa.field("node", pa.string(), nullable=False),
-    pa.field("sequence", pa.int64(), nullable=False),
-]
 
-EVENTS = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        pa.field("publisher", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-        pa.field("retain", pa.bool_(), nullable=False),
-        pa.field("payload", pa.binary(), nullable=False),
-        # Null: it does not expire.
-        pa.field("lifetime_ms", pa.int64()),
-        # The receivers do not follow from this row ($top, an event with an extent).
-        pa.field("limited", pa.bool_(), nullable=False),
-        # The lower-case name of a `records.Arrival`.
-        pa.field("way", pa.string(), nullable=False),
-    ]
-)
+def _logged(text: str) -> pa.Schema:
+    """Return the schema of a table of the log: each row has its node and a sequence number."""
+    return pa.schema([*_schema("node string\nsequence int64"), *_schema(text)])
 
-# The sequence number is that of the event.
-EVENT_DELIVERIES = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("receiver", pa.string(), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-    ]
-)
-
-SUBSCRIPTION_CHANGES = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        pa.field("client", pa.string(), nullable=False),
-        pa.field("filter", pa.string(), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-        pa.field("added", pa.bool_(), nullable=False),
-        pa.field("no_local", pa.bool_(), nullable=False),
-        # It existed before the node was started.
-        pa.field("restored", pa.bool_(), nullable=False),
-    ]
-)
-
-CLIENT_POSITIONS = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        pa.field("client", pa.string(), nullable=False),
-        pa.field("lon", pa.float64(), nullable=False),
-        pa.field("lat", pa.float64(), nullable=False),
-    ]
-)
-
-RETAINED_DECISIONS = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        pa.field("client", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        # The lower-case name of a `records.RetainedChoice`.
-        pa.field("choice", pa.string(), nullable=False),
-        # Null where the topic's rates were not known.
-        pa.field("publish_per_s", pa.float64()),
-        pa.field("subscribe_per_s", pa.float64()),
-        pa.field("leave_per_s", pa.float64()),
-        pa.field("policy", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
-
-# Connects and disconnects: clients, peers ($node/NAME), and the node itself ("").
-PRESENCE = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        pa.field("client", pa.string(), nullable=False),
-        pa.field("there", pa.bool_(), nullable=False),
-    ]
-)
-
-# Messages that were due and not delivered, or removed from a queue; numbers are those of events.
-DROPS = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        pa.field("receiver", pa.string(), nullable=False),
-        # The lower-case name of a `records.Dropped`.
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
-
-# When a message with a lifetime was sent from the queue in which it had waited.
-SENT = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        pa.field("receiver", pa.string(), nullable=False),
-        pa.field("deadline", _LOGGED_AT, nullable=False),
-    ]
-)
-
-# Messages of causal groups; sender and stamp identify a message.
-CAUSAL = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("t", _LOGGED_AT, nullable=False),
-        # The lower-case name of a `records.CausalStep`.
-        pa.field("step", pa.string(), nullable=False),
-        pa.field("group", pa.string(), nullable=False),
-        pa.field("sender", pa.string(), nullable=False),
-        pa.field("stamp_us", pa.int64(), nullable=False),
-        pa.field("lifetime_us", pa.int64(), nullable=False),
-        pa.field("detail", pa.string(), nullable=False),
-    ]
-)
-
-# Numbers that were left out on purpose; a number that is in no table was lost.
-GAPS = pa.schema(
-    [
-        *_NUMBERED,
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
 
 LOG_TABLES = {
-    "events": EVENTS,
-    "deliveries": EVENT_DELIVERIES,
-    "subscriptions": SUBSCRIPTION_CHANGES,
-    "positions": CLIENT_POSITIONS,
-    "retained": RETAINED_DECISIONS,
-    "presence": PRESENCE,
-    "drops": DROPS,
-    "sent": SENT,
-    "causal": CAUSAL,
-    "gaps": GAPS,
+    "events": _logged("""
+        t            logged
+        publisher    string
+        topic        string
+        qos          int8
+        retain       bool
+        payload      binary
+        lifetime_ms  int64?  null: it does not expire
+        limited      bool    the receivers do not follow from this row ($top, an event with extent)
+        way          string  the lower-case name of a `records.Arrival`
+    """),
+    # The sequence number is that of the event.
+    "deliveries": _logged("""
+        receiver  string
+        qos       int8
+    """),
+    "subscriptions": _logged("""
+        t         logged
+        client    string
+        filter    string
+        qos       int8
+        added     bool
+        no_local  bool
+        restored  bool    it existed before the node was started
+    """),
+    "positions": _logged("""
+        t       logged
+        client  string
+        lon     float64
+        lat     float64
+    """),
+    "retained": _logged("""
+        t                logged
+        client           string
+        topic            string
+        choice           string    the lower-case name of a `records.RetainedChoice`
+        publish_per_s    float64?  null where the topic's rates were not known
+        subscribe_per_s  float64?
+        leave_per_s      float64?
+        policy           string
+        reason           string
+    """),
+    # Connects and disconnects: clients, peers ($node/NAME), and the node itself ("").
+    "presence": _logged("""
+        t       logged
+        client  string
+        there   bool
+    """),
+    # Messages that were due and not delivered, or removed from a queue; numbers of their events.
+    "drops": _logged("""
+        t         logged
+        receiver  string
+        reason    string  the lower-case name of a `records.Dropped`
+    """),
+    # When a message with a lifetime was sent from the queue in which it had waited.
+    "sent": _logged("""
+        t         logged
+        receiver  string
+        deadline  logged
+    """),
+    # Messages of causal groups; sender and stamp identify a message.
+    "causal": _logged("""
+        t            logged
+        step         string  the lower-case name of a `records.CausalStep`
+        group        string
+        sender       string
+        stamp_us     int64
+        lifetime_us  int64
+        detail       string
+    """),
+    # Numbers that were left out on purpose; a number that is in no table was lost.
+    "gaps": _logged("""
+        count   int64
+        reason  string
+    """),
 }

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, UnknownNameError
 from nearcast.model.quantities import as_number, parse_duration, parse_length
 from nearcast.model.shape_text import Shape, parse_shape
-from nearcast.model.subscription import RETAINED_WISHES, Subscription
+from nearcast.model.subscription import RETAINED_CHOICES, Subscription
 from nearcast.model.where.grammar import parse_where
 from nearcast.model.where.levels import decode_level
 from nearcast.model.wording import did_you_mean, shown
@@ -54,8 +54,9 @@ class SubscribeRequest:
     @property
     def is_selective(self) -> bool:
         """Return whether its identity is more than its topic filter."""
-        wish = self.subscription
-        return (wish.where, wish.area, wish.near_m, wish.retained) != (None, None, None, None)
+        asked = self.subscription
+        parts = (asked.where, asked.area, asked.near_m, asked.retained)
+        return any(part is not None for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ def read_subscription(topic_filter: str, pairs: Iterable[Pair]) -> SubscribeRequ
             where=_read(given, "$where", parse_where),
             area=_read(given, "$area", parse_shape),
             near_m=near_m,
-            retained=_read(given, "$retained", _one_of(RETAINED_WISHES)),
+            retained=_read(given, "$retained", _one_of(RETAINED_CHOICES)),
         )
     except OutOfRangeError as problem:  # a radius beyond the far side of the earth
         raise problem if problem.where.startswith("$") else _placed("$near", problem) from None
@@ -130,6 +131,17 @@ def read_subscription(topic_filter: str, pairs: Iterable[Pair]) -> SubscribeRequ
         label=_read(given, "$label", _label),
         weight=1.0 if weight is None else weight,
     )
+
+
+def parse_identity(text: str) -> Subscription:
+    """Return the subscription of an identity, as logs have it: share group, prefixes, filter.
+
+    >>> parse_identity("$share/g/$where/price%20<%205/shops/#").topic_filter
+    'shops/#'
+    """
+    bare = text.split("/", 2)[2] if text.startswith("$share/") else text
+    prefixes, topic_filter = split_prefixes(bare, SELECTING)
+    return read_subscription(topic_filter, decoded(prefixes)).subscription
 
 
 def read_publication(pairs: Iterable[Pair]) -> PublishRequest:

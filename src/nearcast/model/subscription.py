@@ -16,7 +16,7 @@ from nearcast.model.where.printing import where_level
 from nearcast.model.where.union import BOX_LIMIT
 from nearcast.model.wording import shown
 
-RETAINED_WISHES = ("now",)
+RETAINED_CHOICES = ("now",)
 Position = tuple[float, float]  # longitude, latitude
 
 
@@ -41,8 +41,8 @@ class Subscription:
         if self.near_m is not None:
             circle = Circle(0.0, 0.0, self.near_m)  # checks the radius
             object.__setattr__(self, "near_m", circle.radius_m)
-        if self.retained not in (None, *RETAINED_WISHES):
-            expected = ", ".join(RETAINED_WISHES)
+        if self.retained not in (None, *RETAINED_CHOICES):
+            expected = ", ".join(RETAINED_CHOICES)
             raise UnknownNameError(shown(self.retained), where="retained", expected=expected)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nearcast.model.errors import LimitError
@@ -36,13 +36,16 @@ class Conversation:
     the reason string.
 
     `earlier` is the conversation of a connection that was lost: its session is resumed if the
-    broker still has it.
+    broker still has it. Without `acknowledges`, the caller acknowledges messages of QoS 1 itself.
 
     Complexity: O(bytes); O(1) per packet.
     """
 
-    def __init__(self, connect: Connect, earlier: Conversation | None = None) -> None:
+    def __init__(
+        self, connect: Connect, earlier: Conversation | None = None, *, acknowledges: bool = True
+    ) -> None:
         self._earlier = earlier
+        self._acknowledges = acknowledges
         self.version = connect.version
         self.connack: Connack | None = None
         self.is_closed = False
@@ -106,6 +109,11 @@ class Conversation:
         self._send(Unsubscribe(packet_id, topic_filters))
         return packet_id
 
+    def acknowledge(self, packet_ids: Iterable[int]) -> None:
+        """Send PUBACK for received messages of QoS 1."""
+        for packet_id in packet_ids:
+            self._send(PublishAnswer(_PUBACK, packet_id))
+
     def ping(self) -> None:
         """Send PINGREQ."""
         self._send(Pingreq())
@@ -147,7 +155,7 @@ class Conversation:
         return packet
 
     def _take_message(self, packet: Publish) -> Publish | None:
-        if packet.qos == 1:
+        if packet.qos == 1 and self._acknowledges:
             self._send(PublishAnswer(_PUBACK, packet.packet_id))
         elif packet.qos == 2:
             self._send(PublishAnswer(_PUBREC, packet.packet_id))

@@ -11,7 +11,7 @@ from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseErr
 
 
 @contextmanager
-def told_plainly(where: str) -> Iterator[None]:
+def spark_errors_translated(where: str) -> Iterator[None]:
     """Translate Spark's exceptions about files, disks and workers; others pass unchanged."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException

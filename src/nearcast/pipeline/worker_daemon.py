@@ -19,8 +19,7 @@ import pyarrow.parquet as pq  # noqa: F401
 from pyspark.daemon import manager
 from pyspark.worker import main  # noqa: F401
 
-from nearcast.pipeline.audit import job  # noqa: F401
-from nearcast.pipeline.jobs import run  # noqa: F401
+from nearcast.pipeline import run  # noqa: F401
 
 if __name__ == "__main__":
     manager()

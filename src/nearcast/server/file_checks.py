@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nearcast.config import Configuration
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
-from nearcast.server.cluster.nats_connection import tls_context as nats_context
+from nearcast.nats.connection import tls_context as nats_context
 from nearcast.server.listeners.listener import tls_context
 from nearcast.server.server import make_access
 

@@ -1,6 +1,6 @@
 """Content subscriptions: conditions, areas, positions, ranks.
 
-Read next: `spaces.py` (configuration), `event_decoder.py` (from a payload to an event),
+Read next: `spaces.py` (configuration), `nearcast.model.event_decoder` (payload to event),
 `subscriptions.py` (the matcher and the sessions behind its keys), `publish.py` (which subscribers
 get an event), `fast_path.py` (plain QoS 0 packets), `top_k.py` (the k best), `positions.py` and
 `range_entry.py` (clients that move, retained messages that come into range), `match_preview.py`,

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from nearcast.broker.content.event_decoder import Pairs
 from nearcast.broker.content.spaces import SpaceSettings
 from nearcast.broker.content.top_k import TopK
 from nearcast.broker.session.session import Session, SessionSubscription
@@ -30,6 +29,7 @@ from nearcast.model import (
     where_text,
 )
 from nearcast.model import Subscription as Selection
+from nearcast.model.event_decoder import Pairs
 from nearcast.model.requests import INSTRUCTING, decoded
 from nearcast.model.where.expression import names_in
 from nearcast.mqtt.errors import MqttProtocolError

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 
-from nearcast.broker.content.event_decoder import Pairs, read_json
 from nearcast.broker.content.explain import ExplainQuestion, explain
 from nearcast.broker.content.match_preview import checked_response_topic, reply_to
 from nearcast.broker.publish.acks import PublishOutcome
@@ -17,6 +16,7 @@ from nearcast.broker.publish.properties import PublishProperties
 from nearcast.broker.session.session import Session
 from nearcast.broker.state import BrokerState
 from nearcast.model import MisuseError
+from nearcast.model.event_decoder import Pairs, read_json
 from nearcast.model.wording import shown
 from nearcast.mqtt import ReasonCode
 

@@ -5,7 +5,6 @@ Read next: `range_entry.py`.
 
 from __future__ import annotations
 
-from nearcast.broker.content.event_decoder import Pairs, Position, position_in, read_position
 from nearcast.broker.content.range_entry import PlacedRetained
 from nearcast.broker.event_log_hooks import note_event
 from nearcast.broker.publish.acks import PublishOutcome
@@ -15,6 +14,7 @@ from nearcast.broker.publish.routes import POSITION_TOPIC
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.state import BrokerState
 from nearcast.model import MisuseError, encode_level
+from nearcast.model.event_decoder import Pairs, Position, position_in, read_position
 from nearcast.model.quantities import number_text
 from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.wire import MAX_LENGTH, encode_string

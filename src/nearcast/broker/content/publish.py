@@ -1,6 +1,6 @@
 """Publications to topics of a space, and to the broker's own topics.
 
-A message is decoded once (`event_decoder.py`), matched (`nearcast.matching.Matcher`) and passed to
+A message is decoded once (`EventDecoder`), matched (`nearcast.matching.Matcher`) and passed to
 `Delivery`. A message that is no valid event of its space (no JSON, a value missing or out of range)
 reaches plain subscribers only; one with an invalid instruction (`$top=0`) is dropped. Both are
 counted, and an MQTT 5 publisher at QoS 1 or 2 gets the reason.

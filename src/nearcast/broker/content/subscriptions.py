@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearcast.broker.content.event_decoder import EventDecoder, Position
 from nearcast.broker.content.range_entry import RangeEntry
 from nearcast.broker.content.spaces import SpaceTable
 from nearcast.broker.session.session import Session, SessionSubscription
+from nearcast.model.event_decoder import EventDecoder, Position
 
 if TYPE_CHECKING:
     from nearcast.matching import Matcher
@@ -33,7 +33,9 @@ class ContentSubscriptions:
 
         self.spaces = spaces
         self.matcher: Matcher = Matcher([one.space for one in spaces.all])
-        self.readers = {one.space.name: EventDecoder(one) for one in spaces.all}
+        self.readers = {
+            one.space.name: EventDecoder(one.space, one.values, one.paths) for one in spaces.all
+        }
         self.by_number: dict[int, SessionSubscription] = {}  # by the matcher's key
         self.plain_owners: dict[int, Session] = {}  # of those that get packets unchanged
         self.crossing = RangeEntry(spaces)

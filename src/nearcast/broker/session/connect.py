@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nearcast.broker.access import LoginVerdict
-from nearcast.broker.content.event_decoder import position_problem
 from nearcast.broker.content.positions import Positions
 from nearcast.broker.content.publish import ContentPublishHandler
 from nearcast.broker.publish.delivery import Delivery
@@ -23,6 +22,7 @@ from nearcast.broker.session.session import PEER_PREFIX, Session, WillMessage
 from nearcast.broker.slices import Work
 from nearcast.broker.state import BrokerState
 from nearcast.model import MisuseError
+from nearcast.model.event_decoder import position_problem
 from nearcast.model.wording import shown
 from nearcast.mqtt import (
     Connack,

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from nearcast.pipeline.audit.logs import NodeFacts, Segment, read_part, records_of
+from nearcast.eventlog.log_files import Segment, read_part
+from nearcast.pipeline.audit.logs import NodeFacts, records_of
 
 MessageId = tuple[str, int]  # sender and stamp
 STRETCH_US = 60_000_000

@@ -7,12 +7,13 @@ client is the last one logged before the event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nearcast.index.topic_filters import topic_matches
-from nearcast.model import Event, MisuseError, Subscription, read_subscription, split_prefixes
-from nearcast.model.requests import SELECTING, decoded
+from nearcast.model import Event, MisuseError, Subscription
+from nearcast.model.event_decoder import EventDecoder
+from nearcast.model.requests import parse_identity
 from nearcast.model.sphere import distance_m
 from nearcast.model.where.expression import Expression
 
@@ -24,20 +25,13 @@ SURELY_M = 1.0  # from the radius; what is closer to it is asked about exactly
 Place = tuple[float, float, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Selecting:
-    """The spaces to which conditions of subscriptions refer."""
-
-    spaces: tuple[SpaceSection, ...]
-
-
 class ConditionJudge:
     """Evaluates conditions; parses each subscription once and the last event once."""
 
     def __init__(self, spaces: Sequence[SpaceSection]) -> None:
         self._spaces = spaces
-        self._readers: dict[str, Any] = {}
-        self._wishes: dict[str, Subscription] = {}
+        self._readers: dict[str, EventDecoder] = {}
+        self._subscriptions: dict[str, Subscription] = {}
         self._last: tuple[str, bytes] | None = None
         self._event: Event | None = None
         self._held: dict[Expression, bool] = {}  # conditions that this event was compared with
@@ -49,7 +43,7 @@ class ConditionJudge:
 
     def reach_m(self, text: str) -> float | None:
         """Return the radius of a `$near` subscription in metres; None for others."""
-        return self._wish(text).near_m
+        return self._subscription(text).near_m
 
     def position(self, topic: str, payload: bytes) -> tuple[float, float] | None:
         """Return the position of an event; None if it is no valid event or not at a point."""
@@ -71,33 +65,30 @@ class ConditionJudge:
         event = self._read(section, topic, payload)
         if event is None:
             return NO
-        wish = self._wish(text)
-        if wish.near_m is not None and place is not None:
+        subscription = self._subscription(text)
+        if subscription.near_m is not None and place is not None:
             if place[2]:
                 return PERHAPS
-            reach = _reach(event, place, wish.near_m)
+            reach = _reach(event, place, subscription.near_m)
             if reach == NO:
                 return NO
-            if reach == YES and wish.area is None:
-                return YES if self._conditions_hold(wish, event) else NO
-        return YES if wish.covers(event, None if place is None else place[:2]) else NO
+            if reach == YES and subscription.area is None:
+                return YES if self._conditions_hold(subscription, event) else NO
+        return YES if subscription.covers(event, None if place is None else place[:2]) else NO
 
-    def _conditions_hold(self, wish: Subscription, event: Event) -> bool:
+    def _conditions_hold(self, subscription: Subscription, event: Event) -> bool:
         """Return whether an event fits `$where`, wherever the client is; worked out once."""
-        if wish.where is None:
+        if subscription.where is None:
             return True
-        if wish.where not in self._held:
-            self._held[wish.where] = replace(wish, near_m=None).covers(event)
-        return self._held[wish.where]
+        if subscription.where not in self._held:
+            self._held[subscription.where] = replace(subscription, near_m=None).covers(event)
+        return self._held[subscription.where]
 
-    def _wish(self, text: str) -> Subscription:
-        wish = self._wishes.get(text)
-        if wish is None:
-            bare = text.split("/", 2)[2] if text.startswith("$share/") else text
-            pairs, topic_filter = split_prefixes(bare, SELECTING)
-            wish = read_subscription(topic_filter, decoded(pairs)).subscription
-            self._wishes[text] = wish
-        return wish
+    def _subscription(self, text: str) -> Subscription:
+        subscription = self._subscriptions.get(text)
+        if subscription is None:
+            subscription = self._subscriptions[text] = parse_identity(text)
+        return subscription
 
     def _read(self, section: SpaceSection, topic: str, payload: bytes) -> Event | None:
         if self._last != (topic, payload):
@@ -107,17 +98,12 @@ class ConditionJudge:
         return self._event
 
     def _read_anew(self, section: SpaceSection, topic: str, payload: bytes) -> Event | None:
-        from nearcast.broker.content.event_decoder import EventDecoder
-        from nearcast.broker.content.spaces import SpaceSettings
-
         if section.name not in self._readers:
-            settings = SpaceSettings(space=section.to_space(), values="json", paths=section.paths())
-            self._readers[section.name] = EventDecoder(settings)
+            self._readers[section.name] = EventDecoder(section.to_space(), "json", section.paths())
         try:
-            event: Event = self._readers[section.name].read(topic, payload, ())
+            return self._readers[section.name].read(topic, payload, ())
         except MisuseError:
             return None
-        return event
 
 
 def _reach(event: Event, place: Place, near_m: float) -> int:

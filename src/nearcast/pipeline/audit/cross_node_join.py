@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from nearcast.eventlog.log_files import find_segments
 from nearcast.pipeline.audit.causal import misordered_rows
 from nearcast.pipeline.audit.hops import Allowance, judge_hops
-from nearcast.pipeline.audit.logs import find_segments, records_of, survey
+from nearcast.pipeline.audit.logs import records_of, survey
 from nearcast.pipeline.audit.places import judge_places
 from nearcast.pipeline.audit.segments import Case, audit_segment
 
@@ -25,7 +26,7 @@ class CrossNodeJoin(NamedTuple):
     find: Callable[[pd.DataFrame], list[dict[str, Any]]]
 
 
-def meetings(case: Case) -> list[CrossNodeJoin]:
+def cross_node_joins(case: Case) -> list[CrossNodeJoin]:
     """Return all joins of an audit; their rows come from `audit_segment`."""
     nodes, allowance = case.nodes, case.allowance
     return [
@@ -53,7 +54,7 @@ def audit_here(
         return case, []
     told = pd.concat(parts, ignore_index=True)
     found = records_of(told[told["what"] == "fault"])
-    for meeting in meetings(case):
-        for _, rows in told[told["what"] == meeting.what].groupby(meeting.keys):
-            found += meeting.find(rows)
+    for join in cross_node_joins(case):
+        for _, rows in told[told["what"] == join.what].groupby(join.keys):
+            found += join.find(rows)
     return case, found

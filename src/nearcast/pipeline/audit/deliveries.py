@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nearcast.eventlog.log_files import PEER, Segment, read_part
 from nearcast.pipeline.audit.conditions import NO, PERHAPS, YES, ConditionJudge
-from nearcast.pipeline.audit.logs import Segment, read_part
-from nearcast.pipeline.audit.subscription_timeline import PEER, Flags, Longs, SubscriptionTimeline
+from nearcast.pipeline.audit.subscription_timeline import Flags, Longs, SubscriptionTimeline
 
 AFTER_A_GAP = "after a gap in the log"
 CONDITIONS = "whether the conditions of a subscription hold"
@@ -109,7 +109,7 @@ def codes_of(column: pa.ChunkedArray) -> tuple[Longs, list[str]]:
 def judge_deliveries(
     files: Segment,
     events: SegmentEvents,
-    chronicle: SubscriptionTimeline,
+    timeline: SubscriptionTimeline,
     judge: ConditionJudge | None,
 ) -> list[Finding]:
     """Return the faults in a segment; kind `unknown` where the log does not decide.
@@ -117,14 +117,14 @@ def judge_deliveries(
     Complexity: O(p log p) for p pairs of an event and a client that subscribed to it or received
     it.
     """
-    real = _Real(files, events, chronicle)
-    asked = _Asked(events, chronicle, judge)
-    clients = max(len(chronicle.code_of), 1)
-    names = list(chronicle.code_of)
-    doubt = _doubtful(events.sequence, chronicle)
+    real = _Real(files, events, timeline)
+    asked = _Asked(events, timeline, judge)
+    clients = max(len(timeline.code_of), 1)
+    names = list(timeline.code_of)
+    doubt = _doubtful(events.sequence, timeline)
     found = [
         *_judge_own(events, asked, real, clients, doubt, names),
-        *_judge_groups(events, asked, real, clients, doubt, chronicle),
+        *_judge_groups(events, asked, real, clients, doubt, timeline),
     ]
     if len(real.orphans):
         why = "a delivery of an event that is not in the log"
@@ -133,9 +133,9 @@ def judge_deliveries(
     return found
 
 
-def _doubtful(numbers: Longs, chronicle: SubscriptionTimeline) -> Flags:
+def _doubtful(numbers: Longs, timeline: SubscriptionTimeline) -> Flags:
     doubt = np.zeros(len(numbers), np.bool_)
-    for start, end in chronicle.facts.doubts:
+    for start, end in timeline.facts.doubts:
         doubt |= (numbers >= start) & (numbers < end)
     return doubt
 
@@ -144,12 +144,12 @@ class _Real:
     """The pairs of event and client that were delivered, and those dropped with a reason."""
 
     def __init__(
-        self, files: Segment, events: SegmentEvents, chronicle: SubscriptionTimeline
+        self, files: Segment, events: SegmentEvents, timeline: SubscriptionTimeline
     ) -> None:
-        event, client, known = _pairs(files, "deliveries", events, chronicle)
+        event, client, known = _pairs(files, "deliveries", events, timeline)
         self.orphans = _numbers(files, "deliveries")[~known]
         self.event, self.client = event[known], client[known]
-        event, client, known = _pairs(files, "drops", events, chronicle)
+        event, client, known = _pairs(files, "drops", events, timeline)
         self.dropped_event, self.dropped_client = event[known], client[known]
 
 
@@ -158,12 +158,12 @@ def _numbers(files: Segment, table: str) -> Longs:
 
 
 def _pairs(
-    files: Segment, table: str, events: SegmentEvents, chronicle: SubscriptionTimeline
+    files: Segment, table: str, events: SegmentEvents, timeline: SubscriptionTimeline
 ) -> tuple[Longs, Longs, Flags]:
     rows = read_part(files, table, ("sequence", "receiver"))
     numbers = longs(rows["sequence"])
     codes, names = codes_of(rows["receiver"])
-    of_name = np.array([chronicle.code(name) for name in names], dtype=np.int64)
+    of_name = np.array([timeline.code(name) for name in names], dtype=np.int64)
     client = of_name[codes] if len(codes) else codes
     if not len(events):
         return numbers, client, np.zeros(len(numbers), np.bool_)
@@ -181,36 +181,43 @@ class _Asked:
     """
 
     def __init__(
-        self, events: SegmentEvents, chronicle: SubscriptionTimeline, judge: ConditionJudge | None
+        self, events: SegmentEvents, timeline: SubscriptionTimeline, judge: ConditionJudge | None
     ) -> None:
-        wishes = chronicle.wishes
-        event, wish = _in_effect(events, chronicle)
+        subscriptions = timeline.subscriptions
+        event, subscription = _in_effect(events, timeline)
         own = np.array(
-            [chronicle.code_of.get(name, -1) for name in events.publishers], dtype=np.int64
+            [timeline.code_of.get(name, -1) for name in events.publishers], dtype=np.int64
         )
         # [MQTT-3.8.3-3]: with No Local a client does not receive its own publications.
-        is_own = wishes.no_local[wish] & (wishes.client[wish] == own[events.publisher[event]])
+        is_own = subscriptions.no_local[subscription] & (
+            subscriptions.client[subscription] == own[events.publisher[event]]
+        )
         travels = events.is_client[event] & ~events.ordered[event]
-        kept = ~is_own & (~wishes.peer[wish] | travels)
-        self.event, wish = event[kept], wish[kept]
-        self.client, self.group = wishes.client[wish], wishes.group[wish]
-        covers = np.where(wishes.selective[wish], PERHAPS, YES)
+        kept = ~is_own & (~subscriptions.peer[subscription] | travels)
+        self.event, subscription = event[kept], subscription[kept]
+        self.client, self.group = (
+            subscriptions.client[subscription],
+            subscriptions.group[subscription],
+        )
+        covers = np.where(subscriptions.selective[subscription], PERHAPS, YES)
         if judge is not None:
-            choosy = np.flatnonzero(wishes.selective[wish])
+            choosy = np.flatnonzero(subscriptions.selective[subscription])
             by_event = np.argsort(self.event[choosy], kind="stable")  # decodes each event once
             for at in choosy[by_event].tolist():
-                covers[at] = _ask(judge, events, chronicle, int(self.event[at]), int(wish[at]))
-        lossy = np.minimum(events.qos[self.event], wishes.qos[wish]) == 0
-        there, _ = chronicle.there(self.client, events.sequence[self.event])
+                covers[at] = _ask(
+                    judge, events, timeline, int(self.event[at]), int(subscription[at])
+                )
+        lossy = np.minimum(events.qos[self.event], subscriptions.qos[subscription]) == 0
+        there, _ = timeline.connected(self.client, events.sequence[self.event])
         self.due = np.where(lossy & ~there, NO, covers)
 
 
-def _in_effect(events: SegmentEvents, chronicle: SubscriptionTimeline) -> tuple[Longs, Longs]:
+def _in_effect(events: SegmentEvents, timeline: SubscriptionTimeline) -> tuple[Longs, Longs]:
     """Return pairs of event and matching subscription in effect.
 
     Found by topic, then expanded at once.
     """
-    wishes = chronicle.wishes
+    subscriptions = timeline.subscriptions
     order = np.argsort(events.topic, kind="stable")
     bounds = np.searchsorted(events.topic[order], np.arange(len(events.topics) + 1))
     starts: list[Longs] = []
@@ -218,11 +225,11 @@ def _in_effect(events: SegmentEvents, chronicle: SubscriptionTimeline) -> tuple[
     chosen: list[Longs] = []
     for number, topic in enumerate(events.topics):
         low, high = bounds[number], bounds[number + 1]
-        fitting = chronicle.on_topic(topic) if high > low else ()
+        fitting = timeline.on_topic(topic) if high > low else ()
         if len(fitting):
             numbers = events.sequence[order[low:high]]
-            first = np.searchsorted(numbers, wishes.since[fitting])
-            last = np.searchsorted(numbers, wishes.until[fitting])
+            first = np.searchsorted(numbers, subscriptions.since[fitting])
+            last = np.searchsorted(numbers, subscriptions.until[fitting])
             starts.append(low + first)
             counts.append(np.maximum(last - first, 0))
             chosen.append(np.asarray(fitting))
@@ -236,13 +243,13 @@ def _in_effect(events: SegmentEvents, chronicle: SubscriptionTimeline) -> tuple[
 def _ask(
     judge: ConditionJudge,
     events: SegmentEvents,
-    chronicle: SubscriptionTimeline,
+    timeline: SubscriptionTimeline,
     event: int,
-    wish: int,
+    subscription: int,
 ) -> int:
-    text = chronicle.wishes.texts[chronicle.wishes.text[wish]]
-    client = chronicle.wishes.names[chronicle.wishes.client[wish]]
-    place = chronicle.place(client, int(events.sequence[event])) if "$near/" in text else None
+    text = timeline.subscriptions.texts[timeline.subscriptions.text[subscription]]
+    client = timeline.subscriptions.names[timeline.subscriptions.client[subscription]]
+    place = timeline.place(client, int(events.sequence[event])) if "$near/" in text else None
     payload = events.table["payload"][event].as_py()
     return judge.covers(events.topics[events.topic[event]], payload, text, place)
 
@@ -327,7 +334,7 @@ def _judge_groups(
     real: _Real,
     clients: int,
     doubt: Flags,
-    chronicle: SubscriptionTimeline,
+    timeline: SubscriptionTimeline,
 ) -> list[Finding]:
     """Judge share groups: one member gets the event.
 
@@ -346,7 +353,7 @@ def _judge_groups(
     _, done = _best(team, served.astype(np.int64))
     event = key // groups
     lost = (done == 0) & events.is_client[event] & ~events.limited[event]
-    names = [f"$share/{group}" for group, _ in chronicle.group_of]
+    names = [f"$share/{group}" for group, _ in timeline.group_of]
     rows = (
         ("lost", lost & (due == YES) & ~doubt[event], "due to one of the group, handed to none"),
         ("unknown", lost & (due == YES) & doubt[event], AFTER_A_GAP),

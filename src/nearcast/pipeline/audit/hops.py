@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nearcast.eventlog.log_files import PEER, Segment, read_part
 from nearcast.pipeline.audit.deliveries import Finding, SegmentEvents, codes_of, longs
-from nearcast.pipeline.audit.logs import FOREVER, NodeFacts, Segment, Span, read_part, records_of
-from nearcast.pipeline.audit.subscription_timeline import PEER, Flags, Longs, SubscriptionTimeline
+from nearcast.pipeline.audit.logs import FOREVER, NodeFacts, Span, records_of
+from nearcast.pipeline.audit.subscription_timeline import Flags, Longs, SubscriptionTimeline
 
 _NONE: Longs = np.zeros(0, dtype=np.int64)
 NEAR_A_GAP = "between nodes: a gap, a crash or the end of a log is near"
@@ -77,7 +78,7 @@ def hops_of(files: Segment, events: SegmentEvents) -> pd.DataFrame:
     out = _side(events, at[known], "out")
     out["origin"], out["target"] = files.node, targets
     out["level"] = longs(rows["qos"])[chosen][known]
-    return pd.concat([_not_dropped(files, out), _came(files, events)], ignore_index=True)
+    return pd.concat([_not_dropped(files, out), _arrivals(files, events)], ignore_index=True)
 
 
 def _not_dropped(files: Segment, out: pd.DataFrame) -> pd.DataFrame:
@@ -87,7 +88,7 @@ def _not_dropped(files: Segment, out: pd.DataFrame) -> pd.DataFrame:
     return out[[pair not in gone for pair in pairs]] if gone else out
 
 
-def _came(files: Segment, events: SegmentEvents) -> pd.DataFrame:
+def _arrivals(files: Segment, events: SegmentEvents) -> pd.DataFrame:
     way, ways = codes_of(events.table["way"])
     from_node = np.array([name.startswith(PEER) for name in events.publishers], dtype=np.bool_)
     # A message for a share group here also comes from a node; its arrival is logged as CHOSEN.
@@ -129,9 +130,9 @@ def content_of(events: SegmentEvents, chosen: Longs) -> Longs:
     return np.asarray(content, dtype=np.int64)
 
 
-def untold(
+def unsent(
     events: SegmentEvents,
-    chronicle: SubscriptionTimeline,
+    timeline: SubscriptionTimeline,
     others: Mapping[str, SubscriptionTimeline],
     real: Mapping[str, Longs],
     allowance: Allowance,
@@ -144,15 +145,15 @@ def untold(
     or dropped for it.
     """
     facts = {name: one.facts for name, one in others.items()}
-    blind = blind_spans({"": chronicle.facts, **facts}, allowance)
+    blind = blind_spans({"": timeline.facts, **facts}, allowance)
     found = []
     for name, other in others.items():
         if blind[name][0][0] == -FOREVER:
             continue
         due = np.flatnonzero(_wanted(events, other, allowance) & events.is_client)
         due = due[~(events.limited[due] | events.ordered[due])]
-        code = np.full(len(due), chronicle.code(PEER + name), dtype=np.int64)
-        there, since_ms = chronicle.there(code, events.sequence[due])
+        code = np.full(len(due), timeline.code(PEER + name), dtype=np.int64)
+        there, since_ms = timeline.connected(code, events.sequence[due])
         due = due[there & (events.ms[due] >= since_ms + allowance.settle_ms)]
         due = due[~np.isin(events.sequence[due], real.get(name, _NONE))]
         unsure = in_spans(events.ms[due], blind[""]) | in_spans(events.ms[due], blind[name])
@@ -165,16 +166,16 @@ def untold(
 
 def _wanted(events: SegmentEvents, other: SubscriptionTimeline, allowance: Allowance) -> Flags:
     """Return which events some client of the other node certainly subscribed to."""
-    wishes, settle = other.wishes, allowance.settle_ms
-    plain = ~(wishes.peer | wishes.selective) & (wishes.group == 0)
+    subscriptions, settle = other.subscriptions, allowance.settle_ms
+    plain = ~(subscriptions.peer | subscriptions.selective) & (subscriptions.group == 0)
     wanted = np.zeros(len(events), np.bool_)
     order = np.argsort(events.topic, kind="stable")
     bounds = np.searchsorted(events.topic[order], np.arange(len(events.topics) + 1))
     for number, topic in enumerate(events.topics):
         fitting = other.on_topic(topic)
         fitting = fitting[plain[fitting]]
-        start = wishes.since_ms[fitting] + settle
-        end = np.minimum(wishes.until_ms[fitting], other.facts.until_ms) - settle
+        start = subscriptions.since_ms[fitting] + settle
+        end = np.minimum(subscriptions.until_ms[fitting], other.facts.until_ms) - settle
         lasting = start < end
         if lasting.any():
             some = order[bounds[number] : bounds[number + 1]]

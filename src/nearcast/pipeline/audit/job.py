@@ -20,22 +20,24 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
 from nearcast.eventlog import FAULTS, UNKNOWN
+from nearcast.eventlog.log_files import Segment, find_segments
 from nearcast.model import MisuseError
-from nearcast.pipeline.audit.cross_node_join import meetings
+from nearcast.pipeline.audit.cross_node_join import cross_node_joins
 from nearcast.pipeline.audit.hops import Allowance
-from nearcast.pipeline.audit.logs import NodeFacts, Segment, find_segments, survey
+from nearcast.pipeline.audit.logs import NodeFacts, survey
 from nearcast.pipeline.audit.segments import FOUND, Case, as_faults, audit_segment
-from nearcast.pipeline.tables.transaction import drafts
+from nearcast.pipeline.job import JobResult
+from nearcast.pipeline.tables.transaction import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from nearcast.pipeline.audit.conditions import Selecting
+    from nearcast.config.schema import SpaceSection
 
 KINDS = ("lost", "doubled", "late", "misordered", "unasked")
 _SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in FOUND.items())
@@ -66,21 +68,52 @@ class Audited:
         """Return all fields as a dict for JSON."""
         return asdict(self) | {"clean": self.is_clean}
 
+    def lines(self, output: str) -> list[str]:
+        """Return the result for people."""
+        nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) > 1 else ''}"
+        lines = [f"{self.events:,} events, {self.deliveries:,} deliveries of {nodes}"]
+        lines += [f"{kind:<12}{count:>12,}" for kind, count in self.faults.items()]
+        for title, counts in (("unknown", self.unknown), ("allowed", self.allowed)):
+            lines += [f"{title:<12}{n:>12,}  {why}" for why, n in sorted(counts.items())]
+        if self.dropped:
+            lines.append(f"{'dropped':<12}{self.dropped:>12,}  by the nodes, each with a reason")
+        return [*lines, "No fault." if self.is_clean else f"Each fault is a row of {output}/faults"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditJob:
+    """Checks the deliveries in the event logs of all nodes."""
+
+    name: ClassVar[str] = "audit"
+    logs: Sequence[str]
+    output: str
+    spaces: tuple[SpaceSection, ...] | None = None
+    allowance: Allowance = field(default_factory=Allowance)
+
+    def check(self) -> None:
+        """Check that the logs are whole, of this version, and each of other nodes."""
+        find_segments(self.logs)
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Write the tables `faults` and `unknown`."""
+        done = audit(spark, self.logs, self.output, spaces=self.spaces, allowance=self.allowance)
+        code = 0 if done.is_clean else 1
+        return JobResult(done.as_dict(), done.lines(self.output), exit_code=code)
+
 
 def audit(
     spark: SparkSession,
     logs: str | Sequence[str],
     output: str,
     *,
-    selecting: Selecting | None = None,
+    spaces: tuple[SpaceSection, ...] | None = None,
     allowance: Allowance | None = None,
 ) -> Audited:
     """Write the tables `faults` and `unknown` under `output`; return the counts.
 
-    `logs` are the directories of the nodes' event logs. `selecting` has the spaces of conditions;
-    without it everything that depends on conditions ($where, $area, $near) is unknown. Raises
-    MisuseError for an empty log and FileFormatError for one of another version; then nothing is
-    written.
+    `logs` are the directories of the nodes' event logs. Conditions refer to `spaces`; without them
+    everything that depends on conditions ($where, $area, $near) is unknown. Raises MisuseError for
+    an empty log and FileFormatError for one of another version; then nothing is written.
     """
     segments = find_segments([logs] if isinstance(logs, str) else list(logs))
     nodes = survey_all(spark, segments)
@@ -90,11 +123,10 @@ def audit(
             where=str(logs),
             todo='Let a broker run with [log] events = "full"',
         )
-    told = None if selecting is None else selecting.spaces
-    case = Case(tuple(segments), nodes, allowance or Allowance(), told, uuid.uuid4().hex)
+    case = Case(tuple(segments), nodes, allowance or Allowance(), spaces, uuid.uuid4().hex)
     found = judge(spark, case).persist()
     try:
-        with drafts() as written:
+        with transaction() as written:
             written.write(_as_faults(found), f"{output}/faults", FAULTS)
             written.write(_unknown(spark, found, nodes), f"{output}/unknown", UNKNOWN)
         return _summary(found, nodes)
@@ -142,7 +174,7 @@ def judge(spark: SparkSession, case: Case) -> DataFrame:
         return told
     told = told.persist()
     parts = told.where(F.col("what") == "fault")
-    for what, keys, find in meetings(case):
+    for what, keys, find in cross_node_joins(case):
         rows = told.where(F.col("what") == what).groupBy(*keys)
         parts = parts.unionAll(rows.applyInPandas(_finding(find), _SCHEMA))
     return parts

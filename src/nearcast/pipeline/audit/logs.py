@@ -1,4 +1,4 @@
-"""Finds the event logs of all nodes, and how far each can be trusted.
+"""How far the log of each node can be trusted.
 
 Sequence numbers say what was in effect when: changes of subscriptions, presence and positions are
 numbered together with the events of their node. Numbers that no record covers are holes. A hole, or
@@ -8,135 +8,25 @@ next start, when it logs all subscriptions again.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from nearcast.eventlog import LOG_TABLES
-from nearcast.eventlog.segments import VERSION, VERSION_KEY, finish, open_segments
-from nearcast.model import FileFormatError, MisuseError
-from nearcast.pipeline.sources.event_logs import is_event_log, log_nodes, log_parts
+from nearcast.eventlog.log_files import Segment, finished, read_part
 
 NUMBERED = ("events", "subscriptions", "positions", "retained", "presence")
 FOREVER = (1 << 63) - 1
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A section of one node's log: one Parquet file for each table that has rows."""
-
-    node: str
-    number: str
-    directory: str
-    is_open: bool
-
-    def path(self, table: str) -> Path:
-        """Return the path of a table's file; it exists only if the table has rows."""
-        return Path(self.directory) / table / f"part-{self.node}-{self.number}.parquet"
-
-
-@contextmanager
-def whole(segment: Segment) -> Iterator[Segment]:
-    """Yield a segment with finished files; an open one is copied and the copy finished."""
-    if not segment.is_open:
-        yield segment
-        return
-    name = f"open-{segment.node}-{segment.number}.log"
-    with tempfile.TemporaryDirectory(prefix="nearcast-segment-") as folder:
-        try:
-            copy = shutil.copyfile(Path(segment.directory) / name, Path(folder) / name)
-        except FileNotFoundError:  # the node has finished it since
-            yield segment
-            return
-        try:
-            finish(Path(copy))
-        except FileFormatError as error:
-            error.where = f"{segment.directory}/{name}"
-            raise
-        yield Segment(segment.node, segment.number, folder, is_open=False)
-
-
 def records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a frame as dicts."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def read_part(segment: Segment, table: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of a table in a segment; texts come as dictionaries, which compare faster."""
-    path, schema = segment.path(table), LOG_TABLES[table]
-    texts = [one.name for one in schema if pa.types.is_string(one.type)]
-    names = list(columns or schema.names)
-    if not path.exists():
-        return pa.schema([schema.field(name) for name in names]).empty_table()
-    return pq.read_table(path, columns=names, read_dictionary=[n for n in texts if n in names])
-
-
-def find_segments(paths: Sequence[str]) -> list[Segment]:
-    """Return the segments of all logs; raise for anything that is no whole log of this version."""
-    if not paths:
-        raise MisuseError("no event log", where="--input", expected="the directory of one, or more")
-    seen: dict[str, str] = {}
-    found: dict[tuple[str, str], Segment] = {}
-    for path in paths:
-        _check(path, seen)
-        root = str(Path(path).absolute())
-        for one in open_segments(Path(root)):
-            node, _, number = one.stem.removeprefix("open-").rpartition("-")
-            found[node, number] = Segment(node, number, root, is_open=True)
-        for part in log_parts(root):
-            node, _, number = part.stem.removeprefix("part-").rpartition("-")
-            found[node, number] = Segment(node, number, root, is_open=False)
-    return [found[key] for key in sorted(found)]
-
-
-def _check(path: str, seen: dict[str, str]) -> None:
-    if not is_event_log(path):
-        raise MisuseError(
-            "there is no event log here, or it is empty",
-            where=path,
-            expected="a directory that a broker wrote with [log] events",
-            todo='It is "eventlog" in the node\'s data directory',
-        )
-    for node in log_nodes(path):
-        if node in seen:
-            raise MisuseError(
-                f"two logs of the node {node!r}",
-                where=f"{seen[node]} and {path}",
-                expected="each node once",
-            )
-        seen[node] = path
-    for part in log_parts(path):
-        _check_version(part)
-
-
-def _check_version(part: Path) -> None:
-    try:
-        metadata = pq.read_schema(part).metadata or {}
-    except (pa.ArrowInvalid, OSError) as problem:
-        raise FileFormatError(
-            f"it cannot be read ({problem})", where=str(part), todo="Is it complete?"
-        ) from None
-    found = metadata.get(VERSION_KEY)
-    if found != VERSION:
-        raise FileFormatError(
-            f"a log of version {found.decode()}" if found else "a log of an older version",
-            where=str(part),
-            expected=f"version {VERSION.decode()}",
-            todo="Read it with the release that wrote it; a broker of this one writes anew",
-        )
-
-
-# --- how far a node's log can be trusted ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +65,7 @@ def survey(segments: Sequence[Segment]) -> NodeFacts:
     """Return the facts of one node from all of its segments; reads numbers, not events."""
     told = _Survey()
     for segment in segments:
-        with whole(segment) as files:
+        with finished(segment) as files:
             _survey_segment(files, told)
     if not told.spans:
         return NodeFacts(rows=told.rows)

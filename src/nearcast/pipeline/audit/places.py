@@ -21,12 +21,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nearcast.eventlog.log_files import PEER, Segment, read_part
 from nearcast.model.sphere import distances_m
 from nearcast.pipeline.audit.conditions import NO, PERHAPS, SURELY_M, YES, ConditionJudge
 from nearcast.pipeline.audit.deliveries import SegmentEvents, codes_of, longs
 from nearcast.pipeline.audit.hops import NEAR_A_GAP, Allowance, blind_spans, content_of, in_spans
-from nearcast.pipeline.audit.logs import FOREVER, NodeFacts, Segment, Span, read_part, records_of
-from nearcast.pipeline.audit.subscription_timeline import PEER, Flags, Longs, SubscriptionTimeline
+from nearcast.pipeline.audit.logs import FOREVER, NodeFacts, Span, records_of
+from nearcast.pipeline.audit.subscription_timeline import Flags, Longs, SubscriptionTimeline
 
 Floats = NDArray[np.float64]
 UNSURE = "where a client was when another node's event came, by two clocks"
@@ -38,7 +39,7 @@ _MOST_STEPS = 6  # positions of a client within twice the skew; with more, each 
 def places_of(
     files: Segment,
     events: SegmentEvents,
-    chronicle: SubscriptionTimeline,
+    timeline: SubscriptionTimeline,
     others: Mapping[str, SubscriptionTimeline],
     judge: ConditionJudge,
     allowance: Allowance,
@@ -48,9 +49,9 @@ def places_of(
     `side` is due, perhaps, or open if other nodes choose (an event of this node, for a client of
     `target`), got or dropped (at this node, by one of its clients).
     """
-    parts = [_got(files, events, chronicle, judge)]
-    for name, other in (*others.items(), (files.node, chronicle)):
-        offers = _Offers(events, chronicle, name, other, judge, allowance).find()
+    parts = [_got(files, events, timeline, judge)]
+    for name, other in (*others.items(), (files.node, timeline)):
+        offers = _Offers(events, timeline, name, other, judge, allowance).find()
         parts.append(offers.assign(node=files.node, target=name))
     return pd.concat([one for one in parts if len(one)] or parts[:1], ignore_index=True)
 
@@ -68,13 +69,13 @@ def _rows_of(events: SegmentEvents, at: Longs) -> pd.DataFrame:
     )
 
 
-def fitting_places(chronicle: SubscriptionTimeline, judge: ConditionJudge, topic: str) -> Longs:
+def fitting_places(timeline: SubscriptionTimeline, judge: ConditionJudge, topic: str) -> Longs:
     """Return the subscriptions with a place that match a topic, if its events can be decoded."""
     if not judge.reads(topic):
         return np.zeros(0, dtype=np.int64)
-    fitting, wishes = chronicle.on_topic(topic), chronicle.wishes
-    fitting = fitting[~wishes.peer[fitting] & (wishes.group[fitting] == 0)]
-    texts = [wishes.texts[number] for number in wishes.text[fitting].tolist()]
+    fitting, subscriptions = timeline.on_topic(topic), timeline.subscriptions
+    fitting = fitting[~subscriptions.peer[fitting] & (subscriptions.group[fitting] == 0)]
+    texts = [subscriptions.texts[number] for number in subscriptions.text[fitting].tolist()]
     chosen: Longs = fitting[np.array([_has_place(one) for one in texts], dtype=np.bool_)]
     return chosen
 
@@ -96,7 +97,7 @@ class _Offers:
     def __init__(
         self,
         events: SegmentEvents,
-        chronicle: SubscriptionTimeline,
+        timeline: SubscriptionTimeline,
         name: str,
         other: SubscriptionTimeline,
         judge: ConditionJudge,
@@ -106,20 +107,22 @@ class _Offers:
         self._other = other
         self._judge = judge
         self._allowance = allowance
-        code = np.full(len(events), chronicle.code(PEER + name), dtype=np.int64)
-        there, since_ms = chronicle.there(code, events.sequence)
+        code = np.full(len(events), timeline.code(PEER + name), dtype=np.int64)
+        there, since_ms = timeline.connected(code, events.sequence)
         self._linked = there & (events.ms >= since_ms + allowance.settle_ms)
         self._leave = events.is_client & ~events.ordered
-        if other is chronicle:  # to the same node only events of a distributed top-k
+        if other is timeline:  # to the same node only events of a distributed top-k
             self._leave &= events.limited
 
     def find(self) -> pd.DataFrame:
         """Return a row for each event and client for which it is due or may be."""
-        events, names = self._events, self._other.wishes.names
+        events, names = self._events, self._other.subscriptions.names
         rows = [
             (at, names[client], level)
             for at, wanted in groupby(self._candidates(), key=itemgetter(0))
-            for client, level in self._clients(at, [wish for _, wish in wanted]).items()
+            for client, level in self._clients(
+                at, [subscription for _, subscription in wanted]
+            ).items()
         ]
         at = np.array([one[0] for one in rows], dtype=np.int64)
         level = np.array([one[2] for one in rows], dtype=np.int64)
@@ -132,8 +135,12 @@ class _Offers:
         )
 
     def _candidates(self) -> list[tuple[int, int]]:
-        """Return events with wishes that they may fit, by event: most are far away for certain."""
-        events, wishes, settle = self._events, self._other.wishes, self._allowance.settle_ms
+        """Return pairs of event and subscription that may match; most are certainly too far."""
+        events, subscriptions, settle = (
+            self._events,
+            self._other.subscriptions,
+            self._allowance.settle_ms,
+        )
         places = np.full((2, len(events)), np.nan)
         some_of: dict[int, list[Longs]] = {}
         for number, topic in enumerate(events.topics):
@@ -141,15 +148,17 @@ class _Offers:
             if len(fitting):
                 some = np.flatnonzero((events.topic == number) & self._leave)
                 places[:, some] = self._places(topic, some)
-                for wish in fitting.tolist():
-                    some_of.setdefault(wish, []).append(some)
+                for subscription in fitting.tolist():
+                    some_of.setdefault(subscription, []).append(some)
         found: list[tuple[int, int]] = []
-        for wish, parts in some_of.items():
+        for subscription, parts in some_of.items():
             some = np.concatenate(parts)
             ms = events.ms[some]
-            meets = (ms >= wishes.since_ms[wish] - settle) & (ms - settle <= wishes.until_ms[wish])
-            meets &= ~self._is_far(wish, ms, *places[:, some]) | events.limited[some]
-            found += [(at, wish) for at in some[meets].tolist()]
+            meets = (ms >= subscriptions.since_ms[subscription] - settle) & (
+                ms - settle <= subscriptions.until_ms[subscription]
+            )
+            meets &= ~self._is_far(subscription, ms, *places[:, some]) | events.limited[some]
+            found += [(at, subscription) for at in some[meets].tolist()]
         return sorted(found)
 
     def _places(self, topic: str, some: Longs) -> Floats:
@@ -161,14 +170,14 @@ class _Offers:
                 places[:, place] = position
         return places
 
-    def _is_far(self, wish: int, ms: Longs, lons: Floats, lats: Floats) -> Flags:
+    def _is_far(self, subscription: int, ms: Longs, lons: Floats, lats: Floats) -> Flags:
         """Return which events were out of range of the client at every position it may have had."""
-        wishes, skew = self._other.wishes, self._allowance.skew_ms
-        near_m = self._judge.reach_m(wishes.texts[wishes.text[wish]])
+        subscriptions, skew = self._other.subscriptions, self._allowance.skew_ms
+        near_m = self._judge.reach_m(subscriptions.texts[subscriptions.text[subscription]])
         far = np.zeros(len(ms), np.bool_)
         if near_m is None:
             return far
-        client = wishes.names[wishes.client[wish]]
+        client = subscriptions.names[subscriptions.client[subscription]]
         first, last, is_sure = self._other.stays(client, ms - skew, ms + skew)
         far |= is_sure & (last - first < _MOST_STEPS)
         track = self._other.track(client)
@@ -182,33 +191,48 @@ class _Offers:
 
     def _clients(self, at: int, wanted: list[int]) -> dict[int, int]:
         """Return the clients that an event is for, with the QoS; -1 where that is not certain."""
-        wishes, ms, settle = self._other.wishes, int(self._events.ms[at]), self._allowance.settle_ms
+        subscriptions, ms, settle = (
+            self._other.subscriptions,
+            int(self._events.ms[at]),
+            self._allowance.settle_ms,
+        )
         payload = self._events.table["payload"][at].as_py()
         found: dict[int, int] = {}
-        for wish in wanted:
-            verdict = PERHAPS if self._events.limited[at] else self._ask(at, payload, wish)
+        for subscription in wanted:
+            verdict = PERHAPS if self._events.limited[at] else self._ask(at, payload, subscription)
             if verdict == NO:
                 continue
-            lasts = wishes.since_ms[wish] + settle <= ms <= wishes.until_ms[wish] - settle
-            level = int(min(self._events.qos[at], wishes.qos[wish]))
-            client = int(wishes.client[wish])
+            lasts = (
+                subscriptions.since_ms[subscription] + settle
+                <= ms
+                <= subscriptions.until_ms[subscription] - settle
+            )
+            level = int(min(self._events.qos[at], subscriptions.qos[subscription]))
+            client = int(subscriptions.client[subscription])
             found[client] = max(found.get(client, -1), level if verdict == YES and lasts else -1)
         return found
 
-    def _ask(self, at: int, payload: bytes, wish: int) -> int:
+    def _ask(self, at: int, payload: bytes, subscription: int) -> int:
         """Evaluate the conditions at all positions that the client may have had at the time."""
-        events, wishes, skew = self._events, self._other.wishes, self._allowance.skew_ms
-        text, topic = wishes.texts[wishes.text[wish]], events.topics[events.topic[at]]
+        events, subscriptions, skew = (
+            self._events,
+            self._other.subscriptions,
+            self._allowance.skew_ms,
+        )
+        text, topic = (
+            subscriptions.texts[subscriptions.text[subscription]],
+            events.topics[events.topic[at]],
+        )
         if "$near/" not in text:
             return self._judge.covers(topic, payload, text, None)
-        ms, client = int(events.ms[at]), wishes.names[wishes.client[wish]]
+        ms, client = int(events.ms[at]), subscriptions.names[subscriptions.client[subscription]]
         places = self._other.places(client, ms - skew, ms + skew)
         verdicts = {self._judge.covers(topic, payload, text, one) for one in places}
         return verdicts.pop() if len(verdicts) == 1 else PERHAPS
 
 
 def _got(
-    files: Segment, events: SegmentEvents, chronicle: SubscriptionTimeline, judge: ConditionJudge
+    files: Segment, events: SegmentEvents, timeline: SubscriptionTimeline, judge: ConditionJudge
 ) -> pd.DataFrame:
     """Return deliveries and drops of other nodes' events for clients that subscribe with a place.
 
@@ -224,7 +248,7 @@ def _got(
             continue
         at = np.minimum(np.searchsorted(events.sequence, numbers), len(events) - 1)
         kept = (events.sequence[at] == numbers) & ~events.is_client[at]
-        kept &= _wants(events, chronicle, judge, at, [names[code] for code in codes.tolist()])
+        kept &= _wants(events, timeline, judge, at, [names[code] for code in codes.tolist()])
         at, codes = at[kept], codes[kept]
         found = _rows_of(events, at).assign(
             side=side,
@@ -239,17 +263,17 @@ def _got(
 
 def _wants(
     events: SegmentEvents,
-    chronicle: SubscriptionTimeline,
+    timeline: SubscriptionTimeline,
     judge: ConditionJudge,
     at: Longs,
     receivers: list[str],
 ) -> Flags:
     """Return for which events the receiver ever had a matching subscription with a place."""
-    wishes = chronicle.wishes
+    subscriptions = timeline.subscriptions
     wanting = [
         {
-            wishes.names[client]
-            for client in wishes.client[fitting_places(chronicle, judge, topic)].tolist()
+            subscriptions.names[client]
+            for client in subscriptions.client[fitting_places(timeline, judge, topic)].tolist()
         }
         for topic in events.topics
     ]

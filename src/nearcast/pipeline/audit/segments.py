@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from nearcast.eventlog.log_files import PEER, Segment, finished, read_part
 from nearcast.pipeline.audit.causal import causal_rows, late_rows
 from nearcast.pipeline.audit.conditions import ConditionJudge
 from nearcast.pipeline.audit.deliveries import (
@@ -22,10 +23,10 @@ from nearcast.pipeline.audit.deliveries import (
     longs,
     read_events,
 )
-from nearcast.pipeline.audit.hops import Allowance, hops_of, untold
-from nearcast.pipeline.audit.logs import NodeFacts, Segment, read_part, whole
+from nearcast.pipeline.audit.hops import Allowance, hops_of, unsent
+from nearcast.pipeline.audit.logs import NodeFacts
 from nearcast.pipeline.audit.places import places_of
-from nearcast.pipeline.audit.subscription_timeline import PEER, Longs, SubscriptionTimeline
+from nearcast.pipeline.audit.subscription_timeline import Longs, SubscriptionTimeline
 
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
@@ -54,7 +55,7 @@ class Case:
     spaces: tuple[SpaceSection, ...] | None = None
     name: str = field(default="")
 
-    def chronicle(self, node: str) -> SubscriptionTimeline:
+    def timeline(self, node: str) -> SubscriptionTimeline:
         """Return the subscription timeline of a node; built once per process."""
         key = (self.name, node)
         if key not in _known:
@@ -72,18 +73,18 @@ class Case:
 
 def audit_segment(case: Case, segment: Segment) -> pd.DataFrame:
     """Return all rows of a segment: faults, and rows to join; the columns are FOUND."""
-    with whole(segment) as files:
+    with finished(segment) as files:
         judge = None if case.spaces is None else ConditionJudge(case.spaces)
-        chronicle = case.chronicle(segment.node)
+        timeline = case.timeline(segment.node)
         events = read_events(files, with_payload=case.has_links or judge is not None)
-        found = judge_deliveries(files, events, chronicle, judge)
+        found = judge_deliveries(files, events, timeline, judge)
         frames = [_late_in_queue(files), *_causal(case, files)]
         if case.has_links:
-            others = {n: case.chronicle(n) for n in case.nodes if n != segment.node}
-            found += untold(events, chronicle, others, _handed(files), case.allowance)
+            others = {n: case.timeline(n) for n in case.nodes if n != segment.node}
+            found += unsent(events, timeline, others, _handed(files), case.allowance)
             frames.append(_in_buckets(hops_of(files, events), "topic").assign(what="hop"))
             if judge is not None:
-                rows = places_of(files, events, chronicle, others, judge, case.allowance)
+                rows = places_of(files, events, timeline, others, judge, case.allowance)
                 frames.append(_in_buckets(rows, "content").assign(what="place"))
         frames += [_fault_rows(segment.node, events, one) for one in found]
     return _shaped(frames)

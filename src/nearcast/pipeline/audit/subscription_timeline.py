@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nearcast.eventlog.log_files import PEER, Segment, finished, read_part
 from nearcast.model import MisuseError, split_prefixes
 from nearcast.model.requests import SELECTING
-from nearcast.pipeline.audit.logs import FOREVER, NodeFacts, Segment, read_part, whole
+from nearcast.pipeline.audit.logs import FOREVER, NodeFacts
 
-PEER = "$node/"
 _SHARE = "$share/"
 _BETWEEN = "\0"
 _CLIENT_SHIFT = 41  # 2 · 10¹² sequence numbers per node
@@ -108,20 +108,22 @@ class SubscriptionTimeline:
     """
 
     def __init__(self, segments: Sequence[Segment], facts: NodeFacts) -> None:
-        changes, comings, steps = _read_changes(segments)
+        changes, connects, steps = _read_changes(segments)
         self.facts = facts
         self.code_of: dict[str, int] = {}  # client → its number
         self.group_of: dict[tuple[str, str], int] = {}  # (share group, filter) → from 1
-        self.wishes = self._wishes(_ended(changes, ["client", "filter"], facts))
-        self._there = _ended(comings, ["client"], facts)
-        self._there_key, self._there_until, self._there_ms = self._presence()
+        self.subscriptions = self._subscriptions(_ended(changes, ["client", "filter"], facts))
+        self._connected = _ended(connects, ["client"], facts)
+        self._connect_key, self._connect_until, self._connect_ms = self._presence()
         self._places = steps.sort_values(["client", "sequence"], kind="stable")
         self._places_of = dict(self._places.groupby("client", sort=False).indices)
         self._tracks: dict[str, Track] = {}  # cache of `track`
-        self._comings = {name: sorted(some) for name, some in self._there.groupby("client")["ms"]}
+        self._connects = {
+            name: sorted(some) for name, some in self._connected.groupby("client")["ms"]
+        }
         self._by_key: dict[tuple[str, str], list[int]] = {}  # (shape, key) → subscriptions
-        for place, number in enumerate(self.wishes.text.tolist()):
-            bare = parts_of(self.wishes.texts[number])[1]
+        for place, number in enumerate(self.subscriptions.text.tolist()):
+            bare = parts_of(self.subscriptions.texts[number])[1]
             self._by_key.setdefault(shape_and_key(bare), []).append(place)
         self._shapes = sorted({shape for shape, _ in self._by_key})
         self._topics: dict[str, Longs] = {}  # cache of `on_topic`
@@ -130,7 +132,7 @@ class SubscriptionTimeline:
         """Return the number of a client; a new client gets the next number."""
         return self.code_of.setdefault(client, len(self.code_of))
 
-    def _wishes(self, rows: pd.DataFrame) -> TimedSubscriptions:
+    def _subscriptions(self, rows: pd.DataFrame) -> TimedSubscriptions:
         texts, text_names = pd.factorize(rows["filter"])
         clients = np.array([self.code(one) for one in rows["client"]], dtype=np.int64)
         told = [parts_of(one) for one in text_names]
@@ -157,7 +159,7 @@ class SubscriptionTimeline:
         )
 
     def _presence(self) -> tuple[Longs, Longs, Longs]:
-        rows = self._there
+        rows = self._connected
         codes = np.array([self.code(one) for one in rows["client"]], dtype=np.int64)
         keys = (codes << _CLIENT_SHIFT) | rows["sequence"].to_numpy(np.int64)
         order = np.argsort(keys, kind="stable")
@@ -176,15 +178,15 @@ class SubscriptionTimeline:
             found = self._topics[topic] = np.array(places, dtype=np.int64)
         return found
 
-    def there(self, clients: Longs, numbers: Longs) -> tuple[Flags, Longs]:
+    def connected(self, clients: Longs, numbers: Longs) -> tuple[Flags, Longs]:
         """Return which clients were connected at these sequence numbers, and since when (ms)."""
-        if not len(self._there_key):
+        if not len(self._connect_key):
             return np.zeros(len(clients), np.bool_), np.zeros(len(clients), np.int64)
-        at = np.searchsorted(self._there_key, (clients << _CLIENT_SHIFT) | numbers, "right") - 1
+        at = np.searchsorted(self._connect_key, (clients << _CLIENT_SHIFT) | numbers, "right") - 1
         at = np.maximum(at, 0)
-        same = (self._there_key[at] >> _CLIENT_SHIFT) == clients
-        began = (self._there_key[at] & ((1 << _CLIENT_SHIFT) - 1)) <= numbers
-        return same & began & (numbers < self._there_until[at]), self._there_ms[at]
+        same = (self._connect_key[at] >> _CLIENT_SHIFT) == clients
+        began = (self._connect_key[at] & ((1 << _CLIENT_SHIFT) - 1)) <= numbers
+        return same & began & (numbers < self._connect_until[at]), self._connect_ms[at]
 
     def place(self, client: str, number: int) -> tuple[float, float, bool] | None:
         """Return a client's last position before a number, and whether the broker may have lost it.
@@ -196,8 +198,8 @@ class SubscriptionTimeline:
         if at < 0:
             return None
         code = self.code(client) << _CLIENT_SHIFT
-        low = np.searchsorted(self._there_key, code | numbers[at], "right")
-        high = np.searchsorted(self._there_key, code | number, "right")
+        low = np.searchsorted(self._connect_key, code | numbers[at], "right")
+        high = np.searchsorted(self._connect_key, code | number, "right")
         started = any(numbers[at] < start < number for start, _ in self.facts.starts)
         return lons[at], lats[at], bool(high > low) or started
 
@@ -223,9 +225,9 @@ class SubscriptionTimeline:
         last = np.searchsorted(instants, until_ms, "right") - 1
         if not len(instants):
             return first, last, np.zeros(len(first), np.bool_)
-        comings = np.sort([*self._comings.get(client, []), *(ms for _, ms in self.facts.starts)])
-        before = np.searchsorted(comings, instants[np.maximum(first, 0)], "left")
-        came = np.searchsorted(comings, until_ms, "right") > before
+        connects = np.sort([*self._connects.get(client, []), *(ms for _, ms in self.facts.starts)])
+        before = np.searchsorted(connects, instants[np.maximum(first, 0)], "left")
+        came = np.searchsorted(connects, until_ms, "right") > before
         return first, last, (first >= 0) & ~came
 
     def track(self, client: str) -> Track:
@@ -252,7 +254,7 @@ def _read_changes(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     tables: dict[str, list[Any]] = {"subscriptions": [], "presence": [], "positions": []}
     for segment in segments:
-        with whole(segment) as files:
+        with finished(segment) as files:
             for name, parts in tables.items():
                 table = read_part(files, name).to_pandas()
                 if "t" in table:

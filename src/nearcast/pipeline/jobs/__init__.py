@@ -1,1 +1,1 @@
-"""The batch jobs, one module each; `run.py` runs them in order."""
+"""The batch jobs, one module each; `nearcast/pipeline/run.py` runs them in order."""

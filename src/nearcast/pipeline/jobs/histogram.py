@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +28,15 @@ from nearcast.model import Space
 from nearcast.model.errors import FileFormatError, MisuseError, NearcastError
 from nearcast.overlay import Density, Extent, GridDensity, MarginalDensity
 from nearcast.overlay.density_file import FORMAT, FORMAT_VERSION, content_of
-from nearcast.pipeline.jobs.match import EVENT_KEY, points_of
+from nearcast.pipeline.job import JobResult
+from nearcast.pipeline.jobs.match import points_of
 from nearcast.pipeline.sources.column_types import check_event_columns
+from nearcast.pipeline.sources.files import read_all
+from nearcast.pipeline.sources.input_checks import check_there
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 MOST_JOINT = 4
 _CELLS = {1: 4096, 2: 64, 3: 32, 4: 16}  # cells per attribute, by the number of attributes
@@ -79,6 +83,52 @@ class EventHistogram:
             )
         )  # fmt: skip
 
+    def summary(self, last: EventHistogram | None) -> dict[str, Any]:
+        """Return size and kind, and the distance from the last histogram, for JSON."""
+        moved = None if last is None else self.distance(last)
+        return {
+            "events": self.events,
+            "kind": "histogram" if self.counts is not None else "marginals",
+            "moved_share": None if moved is None else round(moved, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramJob:
+    """Counts a table of events into the density of their space."""
+
+    name: ClassVar[str] = "histogram"
+    events: str
+    output: str
+    space: Space
+
+    @property
+    def path(self) -> Path:
+        """The file of the histogram, which also has the last one."""
+        return Path(self.output) / f"histogram-{self.space.name}.json"
+
+    def _last(self) -> EventHistogram | None:
+        return load_histogram(self.path) if self.path.exists() else None
+
+    def check(self) -> None:
+        """Check that the last histogram can be read, and that the table exists."""
+        self._last()
+        check_there(self.events)
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Return the counts; `save` writes the file."""
+        found = count_events(read_all(spark, self.events), self.space)
+        fields = found.summary(self._last())
+        line = f"{found.space}: {found.events:,} events ({fields['kind']})"
+        if fields["moved_share"] is not None:
+            line += f"; {fields['moved_share']:.1%} of them lie elsewhere than last time"
+        return JobResult(
+            fields,
+            [line, f"Histogram: {self.path}"],
+            {"file": str(self.path)},
+            save=partial(save_histogram, found, self.path),
+        )
+
 
 def _variation(one: np.ndarray, other: np.ndarray) -> float:
     if one.shape != other.shape:
@@ -93,7 +143,7 @@ def extent_of(space: Space) -> Extent:
 
 def count_events(events: DataFrame, space: Space) -> EventHistogram:
     """Count a space's events; one pass, and the collected rows have the size of the histogram."""
-    check_event_columns(events, space, EVENT_KEY)
+    check_event_columns(events, space)
     extent, shape = extent_of(space), shape_of(space)
     is_joint = space.dimensions <= MOST_JOINT
     rows = cells_of_events(events, space, is_joint=is_joint).collect()
@@ -230,7 +280,7 @@ def save_histogram(histogram: EventHistogram, path: Path) -> None:
 def load_histogram(path: Path) -> EventHistogram:
     """Read a histogram; raise FileFormatError for a damaged file or another version."""
     where = str(path)
-    kept = "It stays as it is. To begin anew, move it away and run again"
+    kept = "It stays as it is. To start again without it, move it away"
     content = content_of(path.read_text(encoding="utf-8"), where=where, todo=kept)
     try:
         return _histogram_of(content)

@@ -6,9 +6,10 @@ Spark parses, partitions and sorts; `nearcast/locality/layout/tracks.py` judges 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +17,19 @@ import pyarrow.compute as pc
 
 from nearcast.eventlog import POSITIONS, REJECTED_POSITIONS
 from nearcast.model.errors import MisuseError
-from nearcast.pipeline.tables.transaction import drafts
+from nearcast.pipeline.job import JobResult
+from nearcast.pipeline.sources.files import read_source
+from nearcast.pipeline.sources.input_checks import check_source
+from nearcast.pipeline.tables.transaction import transaction
 from nearcast.pipeline.tables.worker_writes import Batches, Labelled, gathered
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from nearcast.locality.layout.tracks import TrackCleaner
 
 COLUMNS = ("user_id", "t", "lon", "lat")
+NO_ROWS = "no rows: the input is empty"
 _ROWS_AT_ONCE = 65_536
 _REASONS = (None, "duplicate", "impossible speed")
 _JUDGED = (
@@ -49,6 +54,42 @@ class Ingested:
     kept: int
     rejected: dict[str, int]
 
+    def result(self, table: str, output: str) -> JobResult:
+        """Return the counts for people and for JSON."""
+        return JobResult(
+            {"kept": self.kept, "rejected": self.rejected},
+            [
+                f"{self.kept:,} {table} in {output}/{table}",
+                *(
+                    f"{count:,} rows dropped: {reason} (see {output}/rejected)"
+                    for reason, count in sorted(self.rejected.items())
+                ),
+            ],
+            {"output": output},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IngestJob:
+    """Reads positions from files, tables or event logs into the table `positions`."""
+
+    name: ClassVar[str] = "ingest"
+    inputs: Sequence[str]
+    output: str
+    columns: Mapping[str, str] = field(default_factory=lambda: {name: name for name in COLUMNS})
+    cleaning: Cleaning = field(default_factory=Cleaning)
+
+    def check(self) -> None:
+        """Check that the input exists, and the columns of files."""
+        for path in self.inputs:
+            check_source(path, self.columns)
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Write the tables `positions` and `rejected`."""
+        parts = [read_source(spark, path, self.columns) for path in self.inputs]
+        source = reduce(lambda one, other: one.unionByName(other), parts)
+        return ingest(source, self.output, self.cleaning).result("positions", self.output)
+
 
 def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
     """Write the tables `positions` and `rejected` under `output`.
@@ -57,12 +98,13 @@ def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
     pass over the source; a worker writes the rows that it has judged.
     """
     tables = [(f"{output}/positions", POSITIONS), (f"{output}/rejected", REJECTED_POSITIONS)]
-    with drafts() as written:
+    with transaction() as written:
         kept, rejected = written.write_apart(
             _tracked(source, cleaning.timezone), _sorter(cleaning), tables
         )
         if not kept:
-            raise _nothing_good(rejected, parse(source, cleaning.timezone))
+            hint = _swap_hint(rejected, parse(source, cleaning.timezone))
+            raise nothing_good(rejected, hint)
     return Ingested(sum(kept.values()), rejected)
 
 
@@ -253,17 +295,19 @@ def _text_of(column: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(text, r"\.?0+$", "")
 
 
-def _nothing_good(counts: dict[str, int], parsed: DataFrame) -> MisuseError:
+def nothing_good(counts: dict[str, int], hint: str = "") -> MisuseError:
+    """Return the error for input of which every row was rejected."""
     if not counts:
-        return MisuseError("no rows: the input is empty", todo="Give another --input")
-    told = ", ".join(f"{count} rows: {reason}" for reason, count in sorted(counts.items()))
-    swapped = "coordinates outside the globe" in counts and _looks_swapped(parsed)
-    todo = (
-        "Longitude and latitude look swapped: --columns lon=lat,lat=lon"
-        if swapped
-        else "Look at the input, or say which column is which with --columns"
-    )
-    return MisuseError(f"no row is good ({told})", todo=f"{todo}. Nothing was written")
+        return MisuseError(NO_ROWS, todo="Give another --input")
+    reasons = ", ".join(f"{count} rows: {reason}" for reason, count in sorted(counts.items()))
+    todo = hint or "Look at the input, or name its columns with --columns"
+    return MisuseError(f"no row is good ({reasons})", todo=f"{todo}. Nothing was written")
+
+
+def _swap_hint(counts: dict[str, int], parsed: DataFrame) -> str:
+    if "coordinates outside the globe" in counts and _looks_swapped(parsed):
+        return "Longitude and latitude look swapped: --columns lon=lat,lat=lon"
+    return ""
 
 
 def _looks_swapped(parsed: DataFrame) -> bool:

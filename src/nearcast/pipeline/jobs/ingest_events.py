@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, ClassVar
 
 from nearcast.eventlog import REJECTED_ROWS, events_schema
 from nearcast.model import MisuseError, Space
-from nearcast.pipeline.jobs.ingest import Ingested, instant_column
-from nearcast.pipeline.jobs.match import EVENT_KEY, why_not
-from nearcast.pipeline.sources.event_logs import SEQUENCE_BITS
-from nearcast.pipeline.tables.transaction import drafts
+from nearcast.pipeline.job import JobResult
+from nearcast.pipeline.jobs.ingest import Ingested, instant_column, nothing_good
+from nearcast.pipeline.jobs.match import why_not
+from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
+from nearcast.pipeline.sources.files import read_events
+from nearcast.pipeline.sources.input_checks import check_source
+from nearcast.pipeline.tables.transaction import transaction
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-_TOLD = ("t", "publisher", "topic")  # kept beside the attributes, if the input has them
 _INNER = ("reason", "raw")
+
+
+@dataclass(frozen=True, slots=True)
+class IngestEventsJob:
+    """Reads the events of a space from files, tables or event logs into the table `events`."""
+
+    name: ClassVar[str] = "ingest"
+    inputs: Sequence[str]
+    output: str
+    space: Space
+    columns: Mapping[str, str] = field(default_factory=dict)
+    timezone: str = "UTC"
+
+    def check(self) -> None:
+        """Check that the input exists, and the columns of files that were renamed."""
+        renamed = {want: source for want, source in self.columns.items() if want != source}
+        for path in self.inputs:
+            check_source(path, renamed)
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Write the tables `events` and `rejected`."""
+        parts = [read_events(spark, path, self.space, self.columns) for path in self.inputs]
+        events = reduce(lambda one, other: one.unionByName(other), parts)
+        done = ingest_events(events, self.output, self.space, self.timezone)
+        return done.result("events", self.output)
 
 
 def ingest_events(source: DataFrame, output: str, space: Space, timezone: str = "UTC") -> Ingested:
@@ -32,10 +61,10 @@ def ingest_events(source: DataFrame, output: str, space: Space, timezone: str = 
         counts = {row["reason"]: row["count"] for row in judged.groupBy("reason").count().collect()}
         kept = counts.pop(None, 0)
         if not kept:
-            raise _nothing_good(counts)
+            raise nothing_good(counts)
         good = judged.where(F.col("reason").isNull())
         bad = judged.where(F.col("reason").isNotNull())
-        with drafts() as written:
+        with transaction() as written:
             written.write(good, f"{output}/events", events_schema(space))
             written.write(bad, f"{output}/rejected", REJECTED_ROWS)
     finally:
@@ -79,7 +108,7 @@ def parse_events(source: DataFrame, space: Space, timezone: str) -> DataFrame:
     columns: dict[str, Column] = {EVENT_KEY: event_id}
     instant = instant_column("t", kinds["t"], timezone) if "t" in kinds else _nothing("timestamp")
     columns["t"] = instant
-    for name in _TOLD[1:]:
+    for name in EVENT_DETAILS[1:]:
         columns[name] = F.col(name).cast("string") if name in kinds else _nothing("string")
     reason = (
         F.when(F.col(EVENT_KEY).isNull(), "no event_id")
@@ -107,57 +136,14 @@ def parse_events(source: DataFrame, space: Space, timezone: str) -> DataFrame:
     return typed.withColumn("reason", F.coalesce("_early", late)).drop("_early")
 
 
-def events_of_log(log: DataFrame, space: Space, nodes: Mapping[str, int]) -> DataFrame:
-    """Return a space's events from the table `events` of a log, with a column per attribute.
-
-    The id of an event is its node's number and, in the lower bits, its sequence number. `_problem`
-    says that a payload is no JSON object with values of the right types. No shuffle.
-    """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    numbers = F.create_map(*(F.lit(each) for pair in nodes.items() for each in pair))
-    fields = ", ".join(
-        f"`{a.name}` {'string' if a.is_category else 'double'}" for a in space.attributes
-    )
-    text = F.col("payload").cast("string")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
-    parsed = F.from_json(text, f"{fields}, _corrupt string", options)
-    mine = log.where(F.col("topic").rlike(topic_pattern(space.topic_filter)))
-    opened = mine.withColumn("_values", parsed)
-    problem = F.when(
-        F.col("_values").isNull() | F.col("_values._corrupt").isNotNull(),
-        "the payload is no JSON object with values of the right kinds",
-    )
-    number = F.element_at(numbers, F.col("node")).cast("bigint")
-    return opened.select(
-        F.shiftleft(number, SEQUENCE_BITS).bitwiseOR(F.col("sequence")).alias(EVENT_KEY),
-        *_TOLD,
-        *(F.col(f"_values.`{a.name}`").alias(a.name) for a in space.attributes),
-        text.alias("payload"),
-        problem.alias("_problem"),
-    )
-
-
-def topic_pattern(topic_filter: str) -> str:
-    r"""Return the regular expression of the topics that match a filter.
-
-    >>> topic_pattern("shops/+/#")
-    '^\\Qshops\\E/[^/]*(/.*)?$'
-    """
-    levels = topic_filter.split("/")
-    texts = ["[^/]*" if level == "+" else rf"\Q{level}\E" for level in levels if level != "#"]
-    start = "(?!\\$)" if levels[0] in {"+", "#"} else ""
-    end = "(/.*)?" if levels[-1] == "#" and texts else ".*" if levels[-1] == "#" else ""
-    return f"^{start}{'/'.join(texts)}{end}$"
-
-
 def _check_names(space: Space) -> None:
     for attribute in space.attributes:
-        if attribute.name in {EVENT_KEY, *_TOLD, *_INNER}:
+        if attribute.name in {EVENT_KEY, *EVENT_DETAILS, *_INNER}:
             raise MisuseError(
                 f"an attribute named '{attribute.name}'",
                 where=f"space {space.name}",
-                expected=f"another name: a table of events has {EVENT_KEY}, {', '.join(_TOLD)}",
+                expected="another name: a table of events has "
+                f"{', '.join((EVENT_KEY, *EVENT_DETAILS))}",
             )
 
 
@@ -178,11 +164,3 @@ def _as_text(name: str, kind: str) -> Column:
 
     column = F.col(f"`{name}`")
     return (column.cast("string") if kind == "binary" else column).alias(name)
-
-
-def _nothing_good(counts: dict[str, int]) -> MisuseError:
-    if not counts:
-        return MisuseError("no rows: the input is empty", todo="Give another --input")
-    told = ", ".join(f"{count} rows: {reason}" for reason, count in sorted(counts.items()))
-    todo = "Look at the input, or say which column is which with --columns. Nothing was written"
-    return MisuseError(f"no row is good ({told})", todo=todo)

@@ -24,13 +24,13 @@ from nearcast.matching import MatcherView, open_matcher
 from nearcast.matching.ranking import Rank
 from nearcast.model import MISSING, Event, MisuseError, Space
 from nearcast.pipeline.session import is_local
+from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-EVENT_KEY = "event_id"
 # Extra columns; a space's attribute cannot have such a name.
 REASON = "why not"
 TOPIC = "its topic"
@@ -47,14 +47,14 @@ class MatchQuery:
     rank: Rank = "narrowest"
 
 
-def match_by_index(events: DataFrame, index: Path, question: MatchQuery) -> DataFrame:
+def match_by_index(events: DataFrame, index: Path, query: MatchQuery) -> DataFrame:
     """Return one row per delivery; the schema is DELIVERIES.
 
     `index` is a saved matcher, in a directory that the workers can read or that `ship` sent to
     them. Deterministic under any partitioning of `events`. No shuffle.
     """
     schema = spark_schema(DELIVERIES)
-    return events.mapInArrow(deliveries_from(index, question), schema)
+    return events.mapInArrow(deliveries_from(index, query), schema)
 
 
 def ship(spark: SparkSession, index: Path) -> Path:
@@ -71,14 +71,14 @@ def ship(spark: SparkSession, index: Path) -> Path:
     return Path(Path(archive).name) / index.name
 
 
-def deliveries_from(index: Path, question: MatchQuery) -> Callable[[Batches], Batches]:
+def deliveries_from(index: Path, query: MatchQuery) -> Callable[[Batches], Batches]:
     """Return a worker function from batches of events to batches of deliveries."""
     place = str(index)
 
     def deliver(batches: Batches) -> Batches:
         view = _opened(_found(place))
         for batch in gathered(batches, _EVENTS_AT_ONCE):
-            yield deliveries(batch, view, question)
+            yield deliveries(batch, view, query)
 
     return deliver
 
@@ -95,7 +95,7 @@ def _opened(index: str) -> MatcherView:
     return open_matcher(index)
 
 
-def deliveries(batch: pa.RecordBatch, view: MatcherView, question: MatchQuery) -> pa.RecordBatch:
+def deliveries(batch: pa.RecordBatch, view: MatcherView, query: MatchQuery) -> pa.RecordBatch:
     """Return the deliveries of a batch's events; a column TOPIC gives each event its own topic.
 
     Complexity: that of the matcher, once for each topic in the batch.
@@ -103,21 +103,21 @@ def deliveries(batch: pa.RecordBatch, view: MatcherView, question: MatchQuery) -
     if TOPIC in batch.schema.names:
         return _joined(
             [
-                deliveries(part, view, replace(question, topic=topic))
+                deliveries(part, view, replace(query, topic=topic))
                 for topic, part in _by_topic(batch)
             ]
         )
-    space = view.spaces[question.space]
+    space = view.spaces[query.space]
     points = points_of(batch, space)
     ids = batch.column(EVENT_KEY).cast(pa.int64()).to_numpy()
     boxed = np.isnan(points).any(axis=1)  # a missing value that means any value
     if boxed.any():
         parts = [
-            _boxed(ids, points, boxed, view, question),
-            _plain(ids, points, ~boxed, view, question),
+            _boxed(ids, points, boxed, view, query),
+            _plain(ids, points, ~boxed, view, query),
         ]
         return _joined(parts)
-    return _plain(ids, points, np.ones(len(ids), np.bool_), view, question)
+    return _plain(ids, points, np.ones(len(ids), np.bool_), view, query)
 
 
 def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -131,30 +131,30 @@ def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _plain(
-    ids: np.ndarray, points: np.ndarray, chosen: np.ndarray, view: MatcherView, question: MatchQuery
+    ids: np.ndarray, points: np.ndarray, chosen: np.ndarray, view: MatcherView, query: MatchQuery
 ) -> pa.RecordBatch:
     ids, points = ids[chosen], points[chosen]
-    if question.k is None:
-        offsets, keys = view.match_points(question.space, question.topic, points)
+    if query.k is None:
+        offsets, keys = view.match_points(query.space, query.topic, points)
         return _rows(np.repeat(ids, np.diff(offsets)), keys, np.zeros(len(keys), np.int32))
-    best = view.top_points(question.space, question.topic, points, question.k, question.rank)
+    best = view.top_points(query.space, query.topic, points, query.k, query.rank)
     at, rank = np.nonzero(best >= 0)
     return _rows(ids[at], best[at, rank], rank.astype(np.int32) + 1)
 
 
 def _boxed(
-    ids: np.ndarray, points: np.ndarray, chosen: np.ndarray, view: MatcherView, question: MatchQuery
+    ids: np.ndarray, points: np.ndarray, chosen: np.ndarray, view: MatcherView, query: MatchQuery
 ) -> pa.RecordBatch:
     """Match, one by one, events whose missing values mean any value."""
-    space = view.spaces[question.space]
+    space = view.spaces[query.space]
     rows: list[tuple[int, int, int]] = []
     for at in np.flatnonzero(chosen).tolist():
         values = tuple(None if np.isnan(v) else v for v in points[at].tolist())
-        event = Event(question.topic, space, values)
-        if question.k is None:
+        event = Event(query.topic, space, values)
+        if query.k is None:
             rows += [(ids[at], key, 0) for key in view.match(event)]
         else:
-            best = view.top(event, question.k, question.rank)
+            best = view.top(event, query.k, query.rank)
             rows += [(ids[at], match.key, rank) for rank, match in enumerate(best, start=1)]
     columns = list(zip(*rows, strict=True)) or [(), (), ()]
     return _rows(*(np.array(column, np.int64) for column in columns))

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.model import LimitError, Space
-from nearcast.pipeline.jobs.match import EVENT_KEY, MatchQuery, deliveries, points_of
+from nearcast.pipeline.jobs.match import MatchQuery, deliveries, points_of
 from nearcast.pipeline.jobs.task_balancing import CellShare, deal_out, keys_of_partitions
+from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.sources.subscription_tables import KEY, bounds_of_table, matcher_of
 from nearcast.pipeline.tables.transaction import spark_schema
 
@@ -119,7 +120,7 @@ def match_by_place(
     subscriptions: DataFrame,
     space: Space,
     cells: Cells,
-    question: MatchQuery,
+    query: MatchQuery,
     *,
     tasks: int | None = None,
 ) -> DataFrame:
@@ -149,7 +150,7 @@ def match_by_place(
         dealt.drop("_tasks").repartition(tasks, TASK).groupBy(TASK)
         .cogroup(boxes.repartition(tasks, TASK).groupBy(TASK))
     )  # fmt: skip
-    return meeting.applyInArrow(_meet(space, question), spark_schema(DELIVERIES))
+    return meeting.applyInArrow(_meet(space, query), spark_schema(DELIVERIES))
 
 
 def _loads(placed: DataFrame, copies: DataFrame) -> dict[int, tuple[int, int]]:
@@ -199,14 +200,14 @@ def _place_boxes(space: Space, cells: Cells) -> Callable[[Batches], Batches]:
     return place
 
 
-def _meet(space: Space, question: MatchQuery) -> Callable[[pa.Table, pa.Table], pa.Table]:
+def _meet(space: Space, query: MatchQuery) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def meet(events: pa.Table, subscriptions: pa.Table) -> pa.Table:
         parts = []
         for cell in pc.unique(events[CELL]):
             here = events.filter(pc.equal(events[CELL], cell))
             boxes = subscriptions.filter(pc.equal(subscriptions[CELL], cell))
             view = matcher_of(boxes.drop_columns([CELL, TASK]).sort_by(KEY), space)
-            parts += [deliveries(batch, view, question) for batch in here.to_batches()]
+            parts += [deliveries(batch, view, query) for batch in here.to_batches()]
         return pa.Table.from_batches(parts, DELIVERIES)
 
     return meet

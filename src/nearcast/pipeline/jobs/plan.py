@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from nearcast.locality import (
 )
 from nearcast.locality.layout.plan import Layout
 from nearcast.model.errors import FileFormatError, MisuseError, OutOfRangeError
+from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.occupancy import (
     Flows,
     central_space,
@@ -39,9 +41,11 @@ from nearcast.pipeline.jobs.occupancy import (
     time_per_cell,
 )
 from nearcast.pipeline.sources.column_types import check_present
+from nearcast.pipeline.sources.input_checks import check_table
+from nearcast.pipeline.tables.transaction import read_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 PLAN_FILE, BEFORE_FILE = "plan.json", "plan-before.json"
 _MOST_OUTSIDE = 0.5  # outside per inside position; above it the last plan's space is dropped
@@ -89,7 +93,7 @@ class PlanFound:
 
     plan: Plan
     is_new: bool  # False: the last plan stays
-    census: Occupancy
+    occupancy: Occupancy
     regions: tuple[Rect, ...]
     regions_outside: int
     assignment: Assignment | None
@@ -104,9 +108,9 @@ class PlanFound:
             "version": plan.version,
             "changed": self.is_new,
             "space": list(plan.space),
-            "positions": self.census.fixes,
-            "outside_the_space": self.census.left_out,
-            "users_at_once": round(self.census.users, 1),
+            "positions": self.occupancy.fixes,
+            "outside_the_space": self.occupancy.left_out,
+            "users_at_once": round(self.occupancy.users, 1),
             "regions": len(self.regions),
             "regions_outside": self.regions_outside,
             "leaves": len(plan.leaves),
@@ -120,6 +124,60 @@ class PlanFound:
             "leaves_reshaped": 0 if diff is None else len(diff.reshaped),
             "leaves_moved": 0 if diff is None else len(diff.moved),
         }
+
+    def lines(self) -> list[str]:
+        """Return the result for people."""
+        told = self.summary()
+        moved = ", ".join(f"{count:,} ({name})" for name, count in self.handovers.items())
+        first = (
+            f"plan {told['version']}: {told['leaves']} leaves for {told['regions']} slow regions "
+            f"and {told['users_at_once']:g} users at once; quadrants alone would take "
+            f"{told['leaves_q_only']}"
+        )
+        lines = [first, f"handovers in this record: {moved}"]
+        if told["brokers"]:
+            lines.append(
+                f"{told['brokers']} brokers: {told['broker_changes']:,} of these change the "
+                f"broker; the heaviest has {told['imbalance']:g} times the mean load"
+            )
+        if told["outside_the_space"]:
+            lines.append(f"{told['outside_the_space']:,} positions lie outside the space")
+        return lines + ([] if self.diff is None else self.diff.lines())
+
+
+@dataclass(frozen=True, slots=True)
+class PlanJob:
+    """Lays out a plan from the tables of `ingest` and `regions`, and compares with the last one."""
+
+    name: ClassVar[str] = "plan"
+    positions: str
+    regions: str
+    output: str
+    rules: PlanRules = field(default_factory=PlanRules)
+    plan_file: Path | None = None  # None: in the output
+
+    @property
+    def path(self) -> Path:
+        """The plan file, which also has the last plan."""
+        return self.plan_file or Path(self.output) / PLAN_FILE
+
+    def check(self) -> None:
+        """Check that the last plan can be read, and that the tables exist."""
+        last_plan(self.path)
+        for root in (self.positions, self.regions):
+            check_table(root)
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Return the plan; `save` writes it with a picture and a map."""
+        regions = regions_of(read_table(spark, self.regions))
+        positions, last = read_table(spark, self.positions), last_plan(self.path)
+        found = lay_out(positions, regions, self.rules, last)
+        return JobResult(
+            found.summary(),
+            [*found.lines(), f"Plan: {self.path}" + ("" if found.is_new else " (unchanged)")],
+            {"plan": str(self.path)},
+            save=partial(save_found, found, Path(self.output), self.path),
+        )
 
 
 def last_plan(path: Path) -> Plan | None:
@@ -143,9 +201,9 @@ def lay_out(
     """
     todo = "Give a table that 'nearcast pipeline ingest' wrote"
     check_present(positions, POSITIONS.names, "positions", todo)
-    space, census, inside = _counted(positions, regions, rules, last)
-    capacity_ms = _capacity_ms(census, rules)
-    plan, q_only = (_built(space, inside, census, capacity_ms, way) for way in ("qr", "q"))
+    space, occupancy, inside = _counted(positions, regions, rules, last)
+    capacity_ms = _capacity_ms(occupancy, rules)
+    plan, q_only = (_built(space, inside, occupancy, capacity_ms, way) for way in ("qr", "q"))
     comparable = last if last is not None and last.space == space else None
     compared = [plan, q_only] + ([comparable] if comparable else [])
     flows = collect_moves(moves_between_leaves(positions, compared), len(compared))
@@ -153,12 +211,12 @@ def lay_out(
     handovers = {name: sum(each.values()) for name, each in zip(names, flows, strict=False)}
     assignment = _assigned(plan, flows[0], rules.brokers, comparable)
     version = 1 if last is None else last.version + 1
-    new = _in_users(plan, census.span_ms, assignment, version)
+    new = _in_users(plan, occupancy.span_ms, assignment, version)
     diff = plan_diff(comparable, new) if comparable else None
     is_new = diff is None or not diff.is_empty
     return PlanFound(
         new if is_new or comparable is None else comparable,
-        is_new, census, tuple(inside), len(regions) - len(inside), assignment,
+        is_new, occupancy, tuple(inside), len(regions) - len(inside), assignment,
         len(q_only.leaves), handovers, diff,
     )  # fmt: skip
 
@@ -173,15 +231,15 @@ def _counted(
     space = rules.space or (last.space if last else None)
     if space is not None:
         inside = [region for region in regions if region.intersects(space)]
-        census = take_census(positions, space, inside, rules.depth)
-        if rules.space or census.left_out <= _MOST_OUTSIDE * census.fixes:
-            return space, _checked(census, space), inside
+        occupancy = count_occupancy(positions, space, inside, rules.depth)
+        if rules.space or occupancy.left_out <= _MOST_OUTSIDE * occupancy.fixes:
+            return space, _checked(occupancy, space), inside
     space = central_space(positions)
     inside = [region for region in regions if region.intersects(space)]
-    return space, _checked(take_census(positions, space, inside, rules.depth), space), inside
+    return space, _checked(count_occupancy(positions, space, inside, rules.depth), space), inside
 
 
-def take_census(
+def count_occupancy(
     positions: DataFrame, space: Rect, regions: Sequence[Rect], depth: int
 ) -> Occupancy:
     """Count the time spent per cell and per region."""
@@ -208,28 +266,30 @@ def take_census(
     )
 
 
-def _checked(census: Occupancy, space: Rect) -> Occupancy:
-    if census.fixes == 0 and census.left_out == 0:
+def _checked(occupancy: Occupancy, space: Rect) -> Occupancy:
+    if occupancy.fixes == 0 and occupancy.left_out == 0:
         raise MisuseError("no positions: the table is empty", todo="Give another --input")
-    if census.fixes == 0:
+    if occupancy.fixes == 0:
         raise MisuseError(
-            f"{census.left_out:,} positions, none of them in the space",
+            f"{occupancy.left_out:,} positions, none of them in the space",
             where="plan",
             expected=f"positions in {tuple(space)}",
             todo="Give the bounds as west,south,east,north",
         )
-    return census
+    return occupancy
 
 
-def _capacity_ms(census: Occupancy, rules: PlanRules) -> int:
+def _capacity_ms(occupancy: Occupancy, rules: PlanRules) -> int:
     users = rules.capacity
     if users is None:  # a split block has four children, about half of them in use
-        users = max(1.0, 2 * census.users / rules.leaves)
-    return max(1, round(users * census.span_ms))
+        users = max(1.0, 2 * occupancy.users / rules.leaves)
+    return max(1, round(users * occupancy.span_ms))
 
 
-def _built(space: Rect, regions: list[Rect], census: Occupancy, capacity: int, way: Layout) -> Plan:
-    return Plan.build(space, regions, census.counts, layout=way, capacity=capacity)
+def _built(
+    space: Rect, regions: list[Rect], occupancy: Occupancy, capacity: int, way: Layout
+) -> Plan:
+    return Plan.build(space, regions, occupancy.counts, layout=way, capacity=capacity)
 
 
 def _in_users(plan: Plan, span_ms: int, assignment: Assignment | None, version: int) -> Plan:

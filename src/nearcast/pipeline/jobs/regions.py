@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -24,8 +24,11 @@ from nearcast.locality.layout.slow_regions import (
     slow_regions,
 )
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError
+from nearcast.pipeline.job import JobResult
+from nearcast.pipeline.jobs.region_picture import draw_regions
 from nearcast.pipeline.sources.column_types import check_present
-from nearcast.pipeline.tables.transaction import conform, drafts, read_version
+from nearcast.pipeline.sources.input_checks import check_table
+from nearcast.pipeline.tables.transaction import conform, read_table, read_version, transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -44,6 +47,47 @@ class RegionsFound:
     slow_cells: dict[Cell, CellUse]
 
 
+@dataclass(frozen=True, slots=True)
+class RegionsJob:
+    """Finds the slow regions of a table of positions; draws them as a map and a picture."""
+
+    name: ClassVar[str] = "regions"
+    positions: str
+    output: str
+    cell_m: float = 150.0
+    rules: RegionRules = field(default_factory=RegionRules)
+
+    def check(self) -> None:
+        """Check that the table exists."""
+        check_table(self.positions)
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Write the tables `cells` and `regions`, `regions.geojson` and `regions.png`."""
+        positions, output = read_table(spark, self.positions), self.output
+        found = find_regions(positions, output, self.cell_m, self.rules)
+        write_geojson(found, Path(output) / "regions.geojson")
+        cells = read_table(spark, f"{output}/cells")
+        draw_regions(cells, found.grid, found.regions, Path(output) / "regions.png")
+        counts = {"regions": len(found.regions), "slow_cells": len(found.slow_cells)}
+        return JobResult(
+            counts,
+            [
+                f"{counts['regions']} slow regions of {counts['slow_cells']} slow cells",
+                *(f"  {number}: {_told(one)}" for number, one in enumerate(found.regions[:10])),
+                f"Map: {output}/regions.geojson; picture: {output}/regions.png",
+            ],
+        )
+
+
+def _told(region: SlowRegion) -> str:
+    west, south, east, north = region.bounds
+    use = region.use
+    return (
+        f"{use.dwell_s / 3600:,.0f} h at {use.distance_m / use.dwell_s:.1f} m/s in "
+        f"[{west:.4f}, {east:.4f}] x [{south:.4f}, {north:.4f}]"
+    )
+
+
 def find_regions(
     positions: DataFrame, output: str, cell_m: float, rules: RegionRules
 ) -> RegionsFound:
@@ -52,7 +96,7 @@ def find_regions(
     check_present(positions, POSITIONS.names, "positions", todo)
     spark = positions.sparkSession
     grid = _checked(CellGrid(cell_m, _middle_latitude(positions)))
-    with drafts() as written:
+    with transaction() as written:
         with _many_groups(spark):
             cells = written.write(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
         chosen = slow_and_dense(read_version(spark, cells.path), rules)

@@ -25,8 +25,7 @@ from nearcast.pipeline.jobs.topic_aggregation import (
     tally_nodes,
     tally_topics,
 )
-from nearcast.pipeline.sources.event_logs import map_log
-from nearcast.pipeline.sources.log_checks import nothing_in, read_logs
+from nearcast.pipeline.sources.event_logs import map_log, nothing_in, read_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

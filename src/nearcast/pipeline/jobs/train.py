@@ -13,17 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from nearcast.eventlog.log_files import check_logs
 from nearcast.eventlog.schemas import TOPIC_POLICIES
 from nearcast.model.errors import FileFormatError, MisuseError
-from nearcast.pipeline.jobs.ingest_events import topic_pattern
+from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.topic_rates import rates_per_topic
-from nearcast.pipeline.tables.transaction import drafts, read_version
+from nearcast.pipeline.sources.event_logs import topic_pattern
+from nearcast.pipeline.tables.transaction import read_version, transaction
 from nearcast.retained import (
     Evidence,
     Fit,
@@ -108,6 +111,53 @@ class Trained:
             "general_share": None if self.general_share is None else round(self.general_share, 4),
         }
 
+    def lines(self) -> list[str]:
+        """Return the result for people."""
+        first = (
+            f"{self.tables:,} tables for {self.topics:,} topics, {self.groups:,} problems solved; "
+            f"{self.changed:,} tables decide differently than before, "
+            f"{self.kept:,} of silent topics are kept"
+        )
+        lines = [first]
+        if not self.topics:
+            lines.append("no topic publishes retained messages often enough to wait for")
+        share = self.general_share
+        gain = "" if share is None else f"; it earns {share:.1%} of what can be gained"
+        return [*lines, f"policy for all topics: {self.general}{gain}"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """Learns policies for retained messages from event logs."""
+
+    name: ClassVar[str] = "train"
+    logs: Sequence[str]
+    output: str
+    settings: Settings
+    rules: TrainingRules = field(default_factory=TrainingRules)
+    policy_file: Path | None = None  # None: in the output
+
+    @property
+    def path(self) -> Path:
+        """The policy file, which also has the last policies."""
+        return self.policy_file or Path(self.output) / POLICY_FILE
+
+    def check(self) -> None:
+        """Check that the last policies can be read, and that the logs are whole."""
+        last_policies(self.path)
+        check_logs(self.logs)
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Write the table `topic_policies`; `save` writes the policy file."""
+        last = last_policies(self.path)
+        done = train(spark, self.logs, self.output, self.settings, self.rules, last)
+        return JobResult(
+            done.summary(),
+            [*done.lines(), f"Policies: {self.path}" + ("" if done.is_new else " (unchanged)")],
+            {"policies": str(self.path)},
+            save=partial(save_trained, done, self.path),
+        )
+
 
 def last_policies(path: Path) -> Policies | None:
     """Return the policies in force, None if there are none.
@@ -119,7 +169,7 @@ def last_policies(path: Path) -> Policies | None:
     try:
         return read_policies(path)
     except FileFormatError as error:
-        error.todo = "It stays as it is. To begin anew, move it away and run again"
+        error.todo = "It stays as it is. To start again without it, move it away"
         raise
 
 
@@ -144,7 +194,7 @@ def train(
             expected='a [[retained]] block with mode = "learned"',
         )
     base = last or Policies(general=shipped_policy())
-    with rates_per_topic(spark, logs) as rates, drafts() as written:
+    with rates_per_topic(spark, logs) as rates, transaction() as written:
         topics = learnable(rates, settings, base, rules.evidence).persist()
         try:
             draft = written.write(
@@ -310,7 +360,7 @@ def _general(
     new = _fitted(spark, groups, base, rules)
     new_share = share_earned(new, groups, base)
     if now is None or (new_share or 0.0) > (share or 0.0):
-        return new, "fitted anew to these rates", new_share
+        return new, "fitted to these rates", new_share
     return now, "kept: a new fit is no better", share
 
 

@@ -9,17 +9,19 @@ from nearcast.model import MisuseError, Space
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+EVENT_KEY = "event_id"
+EVENT_DETAILS = ("t", "publisher", "topic")  # kept beside the attributes, if the input has them
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NUMBERS = (*_WHOLE, "float", "double", "decimal", "void")  # void: only nulls
 _TEXTS = ("string", "void")
 
 
-def check_event_columns(events: DataFrame, space: Space, key: str) -> None:
+def check_event_columns(events: DataFrame, space: Space) -> None:
     """Raise MisuseError if a table of events lacks its key or has a column of the wrong type."""
-    if key not in events.columns:
+    if EVENT_KEY not in events.columns:
         present = ", ".join(events.columns)
-        raise MisuseError(f"no column '{key}'", where="events", expected=f"one of {present}")
-    _check(events, "events", {key: _WHOLE})
+        raise MisuseError(f"no column '{EVENT_KEY}'", where="events", expected=f"one of {present}")
+    _check(events, "events", {EVENT_KEY: _WHOLE})
     _check(
         events,
         "events",

@@ -1,19 +1,13 @@
-"""Reads the event log of a broker: finished segments, and those that are still being written.
+"""Reads the event logs of brokers with Spark: finished segments, and those still being written.
 
-    eventlog/
-    ├── open-<node>-00000007.log               a worker finishes and reads a private copy
-    └── positions/part-<node>-00000006.parquet
-
-A segment that is being finished exists in both forms for a moment; then the Parquet file counts.
-`nearcast/eventlog/segments.py` defines the formats.
+`nearcast/eventlog/log_files.py` finds the segments. A task finishes and reads a private copy of an
+open one.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import LOG_TABLES
-from nearcast.eventlog.segments import finish, open_segments, read_segment, table_of
-from nearcast.model import FileFormatError, MisuseError
+from nearcast.eventlog.log_files import Segment, finished, segments_of, table_segments
+from nearcast.eventlog.segments import read_segment, table_of
+from nearcast.model import FileFormatError, MisuseError, Space
+from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_reads import RowGroups, pieces_of, scan
 
@@ -35,12 +31,15 @@ Batches = Iterator[pa.RecordBatch]
 SEQUENCE_BITS = 41  # 2 · 10¹² events per node; the upper 22 bits are the node's number
 
 
-def is_event_log(path: str) -> bool:
-    """Return whether a directory is an event log."""
-    root = Path(path)
-    if "://" in path or not root.is_dir():
-        return False
-    return bool(open_segments(root)) or any(_parts(root, table) for table in LOG_TABLES)
+def read_logs(spark: SparkSession, paths: Sequence[str], table: str) -> DataFrame:
+    """Return all rows of one table in several logs; the schema is that in LOG_TABLES."""
+    return reduce(_one_after_other, [read_log(spark, path, table) for path in paths])
+
+
+def nothing_in(paths: Sequence[str], what: str) -> MisuseError:
+    """Return the error for a log that lacks what a job needs."""
+    todo = "Let the broker run for a while first; what was learned before stays"
+    return MisuseError(f"an empty log: {what}", where=", ".join(paths), todo=todo)
 
 
 def read_log(spark: SparkSession, path: str, table: str) -> DataFrame:
@@ -75,12 +74,8 @@ def map_log(
     return reduce(_one_after_other, frames) if frames else spark.createDataFrame([], schema)
 
 
-def _found(path: str, table: str) -> tuple[list[str], list[str]]:
-    """Return a table's finished files, and the open segments that have no finished file yet."""
-    root = Path(path).absolute()
-    opened = open_segments(root)  # before the parts, so that a segment finished now is a part
-    parts = _parts(root, table)
-    waiting = [str(one) for one in opened if _part_of(one, table) not in parts]
+def _found(path: str, table: str) -> tuple[list[str], list[Segment]]:
+    parts, waiting = table_segments(Path(path).absolute(), table)
     return [str(part) for part in parts], waiting
 
 
@@ -90,22 +85,22 @@ def has_rows(paths: Sequence[str], table: str) -> bool:
     Open segments are read until a row is found, finished files are known by their footers.
     """
     found = [_found(path, table) for path in paths]
-    if any(_has_row(Path(one), table) for _, waiting in found for one in waiting):
+    if any(_has_row(one, table) for _, waiting in found for one in waiting):
         return True
     return any(_pieces(parts) for parts, _ in found)
 
 
-def _has_row(segment: Path, table: str) -> bool:
+def _has_row(segment: Segment, table: str) -> bool:
     try:
-        return any(table_of(kind) == table for kind, _ in read_segment(segment))
+        return any(table_of(kind) == table for kind, _ in read_segment(segment.open_path))
     except FileNotFoundError:  # finished meanwhile
-        part = _part_of(segment, table)
+        part = segment.path(table)
         return part.exists() and bool(_pieces([str(part)]))
 
 
 def _map_segments(
     spark: SparkSession,
-    waiting: list[str],
+    waiting: list[Segment],
     table: str,
     make: Callable[[Batches], Batches],
     schema: StructType | str,
@@ -115,7 +110,7 @@ def _map_segments(
     def work(numbers: Batches) -> Batches:
         for batch in numbers:
             for number in batch.column("id").to_pylist():
-                yield from make(_segment_rows(Path(waiting[number]), table))
+                yield from make(_segment_rows(waiting[number], table))
 
     return spark.range(0, len(waiting), 1, len(waiting)).mapInArrow(work, schema)
 
@@ -144,7 +139,7 @@ def node_numbers(path: str) -> dict[str, int]:
     Raises MisuseError where two names get the same number (one in millions).
     """
     numbers: dict[int, str] = {}
-    for node in log_nodes(path):
+    for node in sorted({one.node for one in segments_of(path)}):
         number = zlib.crc32(node.encode()) >> 10
         if number in numbers:
             raise MisuseError(
@@ -156,52 +151,55 @@ def node_numbers(path: str) -> dict[str, int]:
     return {node: number for number, node in numbers.items()}
 
 
-def log_nodes(path: str) -> list[str]:
-    """Return the names of the nodes that wrote to a log."""
-    return sorted({_node_of(file) for file in [*open_segments(Path(path)), *log_parts(path)]})
+def events_of_log(log: DataFrame, space: Space, nodes: Mapping[str, int]) -> DataFrame:
+    """Return a space's events from the table `events` of a log, with a column per attribute.
 
-
-def log_parts(path: str) -> list[Path]:
-    """Return the finished files of all tables of a log."""
-    return [part for table in LOG_TABLES for part in _parts(Path(path), table)]
-
-
-def _parts(root: Path, table: str) -> list[Path]:
-    return sorted((root / table).glob("part-*.parquet"))
-
-
-def _part_of(segment: Path, table: str) -> Path:
-    return segment.parent / table / f"part-{segment.stem.removeprefix('open-')}.parquet"
-
-
-def _node_of(file: Path) -> str:
-    return file.stem.partition("-")[2].rpartition("-")[0]
-
-
-def _segment_rows(segment: Path, table: str) -> Batches:
-    """Finish a copy of an open segment and yield its rows.
-
-    If the node finished it first, read that.
+    The id of an event is its node's number and, in the lower bits, its sequence number. `_problem`
+    says that a payload is no JSON object with values of the right types. No shuffle.
     """
-    with tempfile.TemporaryDirectory(prefix="nearcast-segment-") as folder:
-        copy = Path(folder) / segment.name
-        try:
-            shutil.copyfile(segment, copy)
-        except FileNotFoundError:
-            part = _part_of(segment, table)
-        else:
-            _finish(copy, segment)
-            part = _part_of(copy, table)
+    from pyspark.sql import functions as F  # noqa: N812
+
+    numbers = F.create_map(*(F.lit(each) for pair in nodes.items() for each in pair))
+    fields = ", ".join(
+        f"`{a.name}` {'string' if a.is_category else 'double'}" for a in space.attributes
+    )
+    text = F.col("payload").cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    parsed = F.from_json(text, f"{fields}, _corrupt string", options)
+    mine = log.where(F.col("topic").rlike(topic_pattern(space.topic_filter)))
+    opened = mine.withColumn("_values", parsed)
+    problem = F.when(
+        F.col("_values").isNull() | F.col("_values._corrupt").isNotNull(),
+        "the payload is no JSON object with values of the right kinds",
+    )
+    number = F.element_at(numbers, F.col("node")).cast("bigint")
+    return opened.select(
+        F.shiftleft(number, SEQUENCE_BITS).bitwiseOR(F.col("sequence")).alias(EVENT_KEY),
+        *EVENT_DETAILS,
+        *(F.col(f"_values.`{a.name}`").alias(a.name) for a in space.attributes),
+        text.alias("payload"),
+        problem.alias("_problem"),
+    )
+
+
+def topic_pattern(topic_filter: str) -> str:
+    r"""Return the regular expression of the topics that match a filter.
+
+    >>> topic_pattern("shops/+/#")
+    '^\\Qshops\\E/[^/]*(/.*)?$'
+    """
+    levels = topic_filter.split("/")
+    texts = ["[^/]*" if level == "+" else rf"\Q{level}\E" for level in levels if level != "#"]
+    start = "(?!\\$)" if levels[0] in {"+", "#"} else ""
+    end = "(/.*)?" if levels[-1] == "#" and texts else ".*" if levels[-1] == "#" else ""
+    return f"^{start}{'/'.join(texts)}{end}$"
+
+
+def _segment_rows(segment: Segment, table: str) -> Batches:
+    with finished(segment) as files:
+        part = files.path(table)
         if part.exists():
             yield from _in_microseconds(pq.read_table(part)).to_batches()
-
-
-def _finish(copy: Path, segment: Path) -> None:
-    try:
-        finish(copy)
-    except FileFormatError as error:
-        error.where = str(segment)  # the user knows the segment, not the copy
-        raise
 
 
 def _in_microseconds(table: pa.Table) -> pa.Table:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import VersionedTable
+from nearcast.eventlog.log_files import is_event_log
 from nearcast.model import Space
-from nearcast.pipeline.jobs.ingest_events import events_of_log
-from nearcast.pipeline.sources.event_logs import is_event_log, node_numbers, read_log
+from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers, read_log
 from nearcast.pipeline.sources.input_checks import check_columns
-from nearcast.pipeline.spark_errors import told_plainly
+from nearcast.pipeline.spark_errors import spark_errors_translated
 from nearcast.pipeline.tables.transaction import read_table, spark_schema
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read_source(spark: SparkSession, path: str, columns: Mapping[str, str]) -> D
     a folder of Parquet files. A GeoParquet point column `geometry` gives `lon` and `lat` where the
     file has none.
     """
-    with told_plainly(path):
+    with spark_errors_translated(path):
         if is_event_log(path):
             return read_log(spark, path, "positions").withColumnRenamed("client", "user_id")
         return _renamed(_with_coordinates(_open(spark, path), columns), path, columns)
@@ -64,7 +64,7 @@ def read_events(
     spark: SparkSession, path: str, space: Space, columns: Mapping[str, str]
 ) -> DataFrame:
     """Return the events of a space at `path`, with the columns that `columns` asks for renamed."""
-    with told_plainly(path):
+    with spark_errors_translated(path):
         if is_event_log(path):
             return events_of_log(read_log(spark, path, "events"), space, node_numbers(path))
         frame = _open(spark, path)
@@ -78,7 +78,7 @@ def read_events(
 
 def read_all(spark: SparkSession, path: str) -> DataFrame:
     """Return the rows at `path` unchanged."""
-    with told_plainly(path):
+    with spark_errors_translated(path):
         return _open(spark, path)
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import VersionedTable
+from nearcast.eventlog.log_files import is_event_log
 from nearcast.model.errors import MisuseError
-from nearcast.pipeline.sources.event_logs import is_event_log
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 

@@ -20,16 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import LOG_TABLES
+from nearcast.eventlog.log_files import PEER, Segment, table_parts
 from nearcast.eventlog.segments import open_segments
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.matching import Matcher
-from nearcast.model import FileFormatError, NearcastError, Space, Subscription, split_prefixes
-from nearcast.model.requests import SELECTING, decoded, read_subscription
+from nearcast.model import FileFormatError, NearcastError, Space
+from nearcast.model.requests import parse_identity
 from nearcast.pipeline.sources.event_logs import SEQUENCE_BITS, node_numbers
 
 _TABLES = ("subscriptions", "presence")  # `presence` records the starts of nodes
-_SHARE = "$share/"
-_PEER = "$node/"
 _NEEDED = ("node", "sequence", "t", "client", "filter", "added", "there")
 
 Key = tuple[str, str, str]  # node, client, filter
@@ -37,11 +36,10 @@ Key = tuple[str, str, str]  # node, client, filter
 
 def log_version(log: Path) -> str:
     """Return the newest finished segment of every node, for the tables of subscriptions."""
-    done = [_segment_of(part) for table in _TABLES for part in _parts(log, table)]
+    done = {_key(part) for table in _TABLES for part in table_parts(log, table)}
     # Listed after the parts: a segment that is still open here may lack some of its parts.
-    unfinished = {path.stem.removeprefix("open-") for path in open_segments(log)}
-    newest = {node: number for node, number in sorted(done) if f"{node}-{number}" not in unfinished}
-    return " ".join(f"{node}-{number}" for node, number in newest.items())
+    done -= {_key(file) for file in open_segments(log)}
+    return " ".join(f"{node}-{number}" for node, number in dict(sorted(done)).items())
 
 
 def matcher_of_log(log: Path, version: str, space: Space) -> Matcher:
@@ -51,19 +49,16 @@ def matcher_of_log(log: Path, version: str, space: Space) -> Matcher:
     for (node, _, text), row in sorted(
         alive(log, version).items(), key=lambda each: (each[1]["t"], each[0])
     ):
-        wish = wish_of(text)
-        if wish.near_m is None and filters_overlap(wish.topic_filter, space.topic_filter):
-            key = numbers[node] << SEQUENCE_BITS | row["sequence"]
-            _add(matcher, key, wish, f"{row['client']}: {text}")
+        subscription = parse_identity(text)
+        overlaps = filters_overlap(subscription.topic_filter, space.topic_filter)
+        if subscription.near_m is not None or not overlaps:
+            continue
+        try:
+            matcher.add(numbers[node] << SEQUENCE_BITS | row["sequence"], subscription)
+        except NearcastError as error:
+            error.where = f"subscription of {row['client']}: {text} {error.where}".rstrip()
+            raise
     return matcher
-
-
-def _add(matcher: Matcher, key: int, wish: Subscription, where: str) -> None:
-    try:
-        matcher.add(key, wish)
-    except NearcastError as error:
-        error.where = f"subscription of {where} {error.where}".rstrip()
-        raise
 
 
 def alive(log: Path, version: str) -> dict[Key, dict[str, Any]]:
@@ -81,28 +76,16 @@ def alive(log: Path, version: str) -> dict[Key, dict[str, Any]]:
         for key, row in last.items()
         if row["added"]
         and row["sequence"] > started.get(row["node"], -1)
-        and not row["client"].startswith(_PEER)
+        and not row["client"].startswith(PEER)
     }
-
-
-def wish_of(text: str) -> Subscription:
-    """Parse a subscription as the log has it: share group, prefixes, filter.
-
-    >>> wish_of("$share/g/$where/price%20<%205/shops/#").topic_filter
-    'shops/#'
-    """
-    if text.startswith(_SHARE):
-        text = text.split("/", 2)[2]
-    prefixes, bare = split_prefixes(text, SELECTING)
-    return read_subscription(bare, decoded(prefixes)).subscription
 
 
 def _rows(log: Path, table: str, version: str) -> Iterator[dict[str, Any]]:
     """Yield a table's rows up to a version, those of each node in order of sequence number."""
     newest = dict(each.rpartition("-")[::2] for each in version.split(" ") if each)
     columns = [name for name in LOG_TABLES[table].names if name in _NEEDED]
-    for part in _parts(log, table):
-        node, number = _segment_of(part)
+    for part in table_parts(log, table):
+        node, number = _key(part)
         if number <= newest.get(node, ""):
             yield from _read(part, columns).sort_by("sequence").to_pylist()
 
@@ -114,10 +97,6 @@ def _read(part: Path, columns: list[str]) -> pa.Table:
         raise FileFormatError(f"it cannot be read ({error})", where=str(part)) from None
 
 
-def _parts(log: Path, table: str) -> list[Path]:
-    return sorted((log / table).glob("part-*.parquet"))
-
-
-def _segment_of(part: Path) -> tuple[str, str]:
-    node, _, number = part.stem.removeprefix("part-").rpartition("-")
-    return node, number
+def _key(file: Path) -> tuple[str, str]:
+    segment = Segment.of(file)
+    return segment.node, segment.number

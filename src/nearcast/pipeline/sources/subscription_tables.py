@@ -101,13 +101,13 @@ def _matcher_of_texts(table: pa.Table, space: Space) -> Matcher:
     matcher = Matcher([space])
     for row in table.to_pylist():
         try:
-            wish = Subscription(
+            subscription = Subscription(
                 topic_filter=space.topic_filter,
                 where=_parsed_where(row.get("where")),
                 area=_parsed_area(row.get("area")),
             )
             weight = row.get("weight")
-            matcher.add(row[KEY], wish, weight=1.0 if weight is None else weight)
+            matcher.add(row[KEY], subscription, weight=1.0 if weight is None else weight)
         except NearcastError as error:
             error.where = f"{KEY} {row[KEY]}: {error.where}".rstrip(": ")
             raise

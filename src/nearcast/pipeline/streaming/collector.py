@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nearcast.model import FileFormatError, MisuseError
-from nearcast.model.errors import NearcastError
-from nearcast.mqtt import Publish
+from nearcast.model.errors import NearcastError, PeerProtocolError
+from nearcast.mqtt import FilterRequest, Publish
 from nearcast.pipeline.streaming.addresses import LiveAddress
 from nearcast.pipeline.streaming.mqtt_connection import MqttConnection
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter
@@ -144,7 +144,9 @@ class Collector:
                 self._collect()
             except NearcastError as problem:
                 if str(problem) != told:
-                    log.warning("nothing is collected: %s. Trying on.", str(problem).rstrip("."))
+                    log.warning(
+                        "no messages are collected: %s. Trying again.", str(problem).rstrip(".")
+                    )
                 told = str(problem)
                 self._disconnect()
                 self._ends.wait(_RETRY_S)
@@ -160,7 +162,12 @@ class Collector:
             self._address, self._client_id, session_expiry_s=SESSION_EXPIRY_S
         )
         try:
-            connection.subscribe(self._filter)
+            # Only messages published from now on: no retained ones.
+            request = FilterRequest(self._filter, 1, retain_as_published=True, retain_handling=2)
+            connection.subscribe(request)
+        except PeerProtocolError as problem:
+            connection.drop()
+            raise MisuseError(problem.found, where=self._address.place) from None
         except NearcastError:
             connection.drop()
             raise
@@ -192,11 +199,11 @@ class Collector:
     def _collect(self) -> None:
         assert self._connection is not None
         while not self._ends.is_set():
-            packets = self._connection.read(0.0 if self._buffer else _WAIT_S)
+            packets = self._connection.read_for(0.0 if self._buffer else _WAIT_S)
             for packet in packets:
                 if isinstance(packet, Publish):
                     self._take(packet)
-            self._settle(self._connection.heard)
+            self._settle(self._connection.answered)
             if self._answers or self._buffer:
                 self._flush_if_due(is_idle=not packets)
 

@@ -11,20 +11,19 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.model import MisuseError
-from nearcast.model.errors import EnvironmentProblem
-from nearcast.mqtt import Properties, Publish, PublishAnswer
-from nearcast.pipeline.jobs.match import EVENT_KEY
+from nearcast.model.errors import EnvironmentProblem, NearcastError, PeerProtocolError
+from nearcast.mqtt import Properties, Publish
+from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.sources.subscription_tables import KEY
 from nearcast.pipeline.streaming.addresses import LiveAddress
 from nearcast.pipeline.streaming.live_events import PAYLOAD
-from nearcast.pipeline.streaming.mqtt_connection import MqttConnection, words
+from nearcast.pipeline.streaming.mqtt_connection import MqttConnection
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches
 
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 _PAUSE_S = 1.0
-_MOST_UNANSWERED = 1_000
-_ANSWER_S = 10.0
+_MESSAGES_AT_ONCE = 1_000
 
 
 def deliver_batch(stream: Stream, sink: LiveAddress, events: DataFrame, batch: int) -> None:
@@ -97,86 +95,57 @@ class Publisher:
     def __init__(self, sink: LiveAddress) -> None:
         self._sink = sink
         self._client_id = f"nearcast-deliver-{secrets.token_hex(8)}"
-        self._unanswered: dict[int, Publish] = {}  # packet id → message in flight
-        self._last_id = 0
-        self._most = _MOST_UNANSWERED  # at most the broker's Receive Maximum [MQTT-3.3.4-7]
+        self._waiting: list[Publish] = []  # not yet acknowledged
         self._connection: MqttConnection | None = None
 
     def publish(self, message: Publish) -> None:
-        """Publish a message; waits while too many are unacknowledged."""
-        self._settle(self._most - 1)
-        message = replace(message, packet_id=self._new_id())
-        self._unanswered[message.packet_id] = message
-        if self._connection is not None:
-            self._try(lambda connection: connection.send(message))
+        """Publish a message, later together with others."""
+        self._waiting.append(message)
+        if len(self._waiting) >= _MESSAGES_AT_ONCE:
+            self._publish_waiting()
 
     def finish(self) -> None:
         """Wait until all messages are acknowledged, and close the connection."""
-        self._settle(0)
+        self._publish_waiting()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _settle(self, most: int) -> None:
+    def _publish_waiting(self) -> None:
         give_up_s = time.monotonic() + PATIENCE_S
-        while len(self._unanswered) > most or self._connection is None:
-            before = len(self._unanswered)
+        while self._waiting:
+            before = len(self._waiting)
             try:
-                self._exchange(most)
+                self._try()
             except EnvironmentProblem as problem:
                 self._lose()
-                if len(self._unanswered) < before:
+                if len(self._waiting) < before:
                     give_up_s = time.monotonic() + PATIENCE_S
                 if time.monotonic() > give_up_s:
                     raise EnvironmentProblem(
                         f"deliveries cannot be published ({problem})",
-                        todo="Start the stream again: it goes on with this batch",
+                        todo="Start the stream again: it resumes with this batch",
                     ) from None
                 time.sleep(_PAUSE_S)
-            except MisuseError:
+            except NearcastError:
                 self._lose()
                 raise
 
-    def _exchange(self, most: int) -> None:
+    def _try(self) -> None:
+        """Publish the waiting messages; on an error, those without an acknowledgement remain."""
         if self._connection is None:
-            connection = MqttConnection(self._sink, self._client_id, session_expiry_s=0)
-            self._connection = connection
-            self._most = min(_MOST_UNANSWERED, connection.window)
-            if self._unanswered:
-                connection.send(*self._unanswered.values())
-        heard_s = time.monotonic()
-        while len(self._unanswered) > min(most, self._most - 1):
-            packets = self._connection.read(0.5)
-            if packets:
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > _ANSWER_S:
-                raise EnvironmentProblem("no answer", where=self._sink.place)
-            for packet in packets:
-                if isinstance(packet, PublishAnswer):
-                    self._answered(packet)
-
-    def _answered(self, answer: PublishAnswer) -> None:
-        message = self._unanswered.pop(answer.packet_id, None)
-        if message is not None and answer.reason >= 0x80:
-            raise MisuseError(
-                f"the broker refused a delivery to {message.topic} ({words(answer.reason)})",
-                where=self._sink.place,
-            )
-
-    def _try(self, do: Callable[[MqttConnection], None]) -> None:
-        assert self._connection is not None
+            self._connection = MqttConnection(self._sink, self._client_id, session_expiry_s=0)
+        unsent = iter(self._waiting)
         try:
-            do(self._connection)
+            self._connection.publish(unsent)
+            self._waiting = []
         except EnvironmentProblem:
-            self._lose()
+            self._waiting = [*self._connection.conversation.unsettled.values(), *unsent]
+            raise
+        except PeerProtocolError as problem:
+            raise MisuseError(problem.found, where=self._sink.place) from None
 
     def _lose(self) -> None:
         if self._connection is not None:
             self._connection.drop()
         self._connection = None
-
-    def _new_id(self) -> int:
-        while True:
-            self._last_id = self._last_id % 65_535 + 1
-            if self._last_id not in self._unanswered:
-                return self._last_id

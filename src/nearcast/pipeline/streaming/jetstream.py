@@ -17,10 +17,10 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamInfo
 from nearcast.config.schema import NetworkSection
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import EnvironmentProblem
+from nearcast.nats.connection import NatsConnection, close, connect, store_answers
+from nearcast.nats.feed_messages import decode_publication, feed_subject, stream_name
 from nearcast.pipeline.streaming.addresses import LiveAddress
 from nearcast.pipeline.streaming.live_events import LiveMessage
-from nearcast.server.cluster.nats_connection import NatsConnection, close, connect, store_answers
-from nearcast.server.feed.messages import decode_publication, feed_subject, stream_name
 
 _LABEL = "nearcast pipeline stream"
 _AT_ONCE = 1_000

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nearcast.broker.content.event_decoder import EventDecoder, Pairs
-from nearcast.broker.content.spaces import SpaceSettings
 from nearcast.config.schema import SpaceSection
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Attribute, MisuseError, Space
-from nearcast.pipeline.jobs.match import EVENT_KEY
+from nearcast.model.event_decoder import EventDecoder, Pairs
+from nearcast.pipeline.sources.column_types import EVENT_KEY
 
 PROBLEM = "_problem"
 PAYLOAD = "payload"
@@ -40,8 +39,7 @@ class LiveReader:
 
     def __init__(self, section: SpaceSection, *, with_payload: bool) -> None:
         self._space = section.to_space()
-        settings = SpaceSettings(space=self._space, values=section.values, paths=section.paths())
-        self._reader = EventDecoder(settings)
+        self._reader = EventDecoder(self._space, section.values, section.paths())
         self._with_payload = with_payload
         self.schema = live_schema(self._space, with_payload=with_payload)
         self._known: dict[str, bool] = {}

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Self
 from nearcast.config.schema import NetworkSection, SpaceSection
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import FileFormatError, MisuseError, NearcastError, Space
+from nearcast.model.requests import parse_identity
 from nearcast.mqtt import check_topic_filter
-from nearcast.pipeline.sources.log_subscriptions import wish_of
 from nearcast.pipeline.streaming.addresses import MQTT, NATS, LiveAddress, parse_address
 from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
 from nearcast.pipeline.streaming.delivery import deliver_batch
@@ -72,7 +72,7 @@ def topic_filter_of(address: LiveAddress, space: Space) -> str:
     """
     text = address.path or space.topic_filter
     try:
-        bare = wish_of(text).topic_filter
+        bare = parse_identity(text).topic_filter
         check_topic_filter(bare)
     except NearcastError as problem:
         raise MisuseError(f"{text!r} ({problem})", where="--source", expected="topics") from None

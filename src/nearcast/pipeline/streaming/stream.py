@@ -27,11 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearcast.eventlog import DELIVERIES, LOG_TABLES
+from nearcast.eventlog.log_files import is_event_log
 from nearcast.matching import MatcherView, save_matcher
 from nearcast.model import FileFormatError, MisuseError, Space
-from nearcast.pipeline.jobs.ingest_events import events_of_log
 from nearcast.pipeline.jobs.match import (
-    EVENT_KEY,
     REASON,
     TOPIC,
     MatchQuery,
@@ -39,8 +38,8 @@ from nearcast.pipeline.jobs.match import (
     why_not,
 )
 from nearcast.pipeline.jobs.match_job import REJECTED_EVENTS
-from nearcast.pipeline.sources.column_types import check_event_columns
-from nearcast.pipeline.sources.event_logs import is_event_log, node_numbers
+from nearcast.pipeline.sources.column_types import EVENT_KEY, check_event_columns
+from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers
 from nearcast.pipeline.sources.log_subscriptions import log_version, matcher_of_log
 from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of, subscription_columns
 from nearcast.pipeline.tables.transaction import spark_schema
@@ -64,7 +63,7 @@ class Stream:
     output: Path
     checkpoint: Path
     space: Space
-    question: MatchQuery
+    query: MatchQuery
     files_a_batch: int = 64
 
 
@@ -139,7 +138,7 @@ def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
     }
     for folder in folders.values():
         clear(folder)
-    write = _writing_both(index, stream.question, {t: str(f) for t, f in folders.items()})
+    write = _writing_both(index, stream.query, {t: str(f) for t, f in folders.items()})
     done = judged.mapInArrow(write, _WRITTEN).collect()  # one or two rows per task
     for table, folder in folders.items():
         complete(folder, {row["file"] for row in done if row["table"] == table})
@@ -161,10 +160,10 @@ def complete(folder: Path, files: set[str]) -> None:
 
 
 def _writing_both(
-    index: Path, question: MatchQuery, folders: dict[str, str]
+    index: Path, query: MatchQuery, folders: dict[str, str]
 ) -> Callable[[Batches], Batches]:
     """Return a worker function that writes a task's deliveries and its rejected events."""
-    deliver = deliveries_from(index, question)
+    deliver = deliveries_from(index, query)
 
     def write(batches: Batches) -> Batches:
         with (
@@ -208,7 +207,7 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
         opened = events_of_log(events, stream.space, node_numbers(str(stream.events)))
         reason = F.coalesce("_problem", why_not(stream.space, opened.columns))
     else:
-        check_event_columns(events, stream.space, EVENT_KEY)
+        check_event_columns(events, stream.space)
         opened, reason = events, why_not(stream.space, events.columns)
         if "_problem" in events.columns:  # a live source decodes payloads itself
             reason = F.coalesce("_problem", reason)

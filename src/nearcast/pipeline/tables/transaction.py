@@ -202,7 +202,7 @@ class TableTransaction:
 
 
 @contextmanager
-def drafts() -> Iterator[TableTransaction]:
+def transaction() -> Iterator[TableTransaction]:
     """Yield a transaction; the tables written in the body become current together at its end.
 
     If the body raises, every table stays as it was and the written files are removed.

@@ -12,7 +12,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
-from nearcast.server.cluster.nats_connection import (
+from nearcast.nats.connection import (
     COMMAND_TIMEOUT_S,
     NatsConnection,
     close,

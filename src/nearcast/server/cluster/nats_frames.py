@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from nats.errors import Error as NatsError
 
-from nearcast.server.cluster.nats_connection import NatsConnection
+from nearcast.nats.connection import NatsConnection
 from nearcast.server.cluster.nats_members import key_of, name_of
 from nearcast.server.cluster.nats_pieces import Assembly, check_room, cut
 

@@ -23,7 +23,7 @@ from nats.js.kv import KeyValue
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import KeyInUseError
-from nearcast.server.cluster.nats_connection import NatsConnection, store_answers
+from nearcast.nats.connection import NatsConnection, store_answers
 
 REFRESH_S = 1.0
 EXPIRY_S = 5.0

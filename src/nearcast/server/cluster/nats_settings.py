@@ -17,7 +17,7 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError
-from nearcast.server.cluster.nats_connection import NatsConnection, store_answers
+from nearcast.nats.connection import NatsConnection, store_answers
 
 PLAN, POLICIES = "plan", "policies"
 _PIECE_BYTES = 512 << 10

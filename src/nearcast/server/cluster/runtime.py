@@ -3,7 +3,7 @@
 Whatever happens to NATS, the node keeps serving its clients: links go down and come back.
 
 Read next: `nats_members.py` (membership), `nats_frames.py` and `direct_links.py` (transport of
-frames), `nats_connection.py`, `member_entry.py` (what a node publishes about itself).
+frames), `nearcast/nats/connection.py`, `member_entry.py` (what a node publishes about itself).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from nearcast.model.errors import (
     MisuseError,
     NearcastError,
 )
+from nearcast.nats.connection import NatsConnection, close, connect, public_address
 from nearcast.server.cluster.direct_links import DirectLinks
-from nearcast.server.cluster.nats_connection import NatsConnection, close, connect, public_address
 from nearcast.server.cluster.nats_frames import FrameCarrier
 from nearcast.server.cluster.nats_members import (
     EXPIRY_S,

@@ -37,15 +37,15 @@ from nearcast.index.topic_filters import topic_matches
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import PacketReader, Publish, PublishAnswer
 from nearcast.mqtt.wire import TWO_BYTES
-from nearcast.server.cluster.nats_connection import NatsConnection, store_answers
-from nearcast.server.cluster.nats_members import key_of
-from nearcast.server.feed.messages import (
+from nearcast.nats.connection import NatsConnection, store_answers
+from nearcast.nats.feed_messages import (
     VERSION,
     Publication,
     encode_publication,
     feed_subject,
     stream_name,
 )
+from nearcast.server.cluster.nats_members import key_of
 from nearcast.server.feed.numbers import FeedNumbers
 
 if TYPE_CHECKING:

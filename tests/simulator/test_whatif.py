@@ -16,9 +16,9 @@ from nearcast.eventlog.records import Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.locality import CellCounts, Plan, plan_to_json
 from nearcast.model import Attribute, FileFormatError, MisuseError, Space
-from nearcast.pipeline.jobs.whatif import ReplayResult, WhatIfCase, compare, read_plan
-from nearcast.pipeline.jobs.whatif_log import ReplayLog, read_story
 from nearcast.retained import Policies, Rates, TopicPolicy, Weights, write_policies
+from nearcast.simulator.replay_log import ReplayLog, read_actions
+from nearcast.simulator.whatif import ReplayResult, WhatIfCase, compare, read_plan
 
 SPACE = Space(
     name="city",
@@ -77,18 +77,18 @@ def test_a_plan_that_cuts_a_path_costs_handovers_and_one_that_does_not_saves_the
     tmp_path: Path,
 ) -> None:
     moving_log(tmp_path)
-    story = read_story([str(tmp_path)], 10_000)
+    log = read_actions([str(tmp_path)], 10_000)
     whole = NamedPlan(plan_of(0).with_brokers([0]), ("n1", "n2"))
     many = plan_of(1)
     middle = [int(leaf.rect.west >= 0) for leaf in many.leaves]
     cut = NamedPlan(many.with_brokers(middle), ("n1", "n2"))
-    done = compare(story, WhatIfCase(cut), WhatIfCase(whole), spaces=[SpaceSettings(space=SPACE)])
+    done = compare(log, WhatIfCase(cut), WhatIfCase(whole), spaces=[SpaceSettings(space=SPACE)])
 
     assert done.old.deliveries == done.candidate.deliveries == 40
     assert done.candidate.handovers < done.old.handovers
     assert (done.old.handovers, done.candidate.handovers) == (40, 0)
     assert done.candidate.messages_between < done.old.messages_between
-    again = compare(story, WhatIfCase(cut), WhatIfCase(cut), spaces=[SpaceSettings(space=SPACE)])
+    again = compare(log, WhatIfCase(cut), WhatIfCase(cut), spaces=[SpaceSettings(space=SPACE)])
     assert again.old == again.candidate == done.old
 
 
@@ -112,10 +112,10 @@ def policies_that(action: int) -> Policies:
 
 def test_a_policy_that_waits_saves_retained_copies(tmp_path: Path) -> None:
     newcomers_log(tmp_path)
-    story = read_story([str(tmp_path)], 10_000)
+    log = read_actions([str(tmp_path)], 10_000)
     retained = [RetainedSettings(topics="news", hold_max_s=5.0)]
     ways = (WhatIfCase(policies=policies_that(action)) for action in (0, 1))
-    done = compare(story, *ways, retained=retained)
+    done = compare(log, *ways, retained=retained)
 
     assert done.old.retained_copies == 29
     assert done.candidate.retained_copies < 5
@@ -125,10 +125,10 @@ def test_a_policy_that_waits_saves_retained_copies(tmp_path: Path) -> None:
 
 def test_a_story_may_be_cut_and_says_so(tmp_path: Path) -> None:
     newcomers_log(tmp_path)
-    story = read_story([str(tmp_path)], 50)
+    log = read_actions([str(tmp_path)], 50)
 
-    assert (len(story.acts), story.left_out) == (50, 68)
-    assert isinstance(story, ReplayLog)
+    assert (len(log.acts), log.left_out) == (50, 68)
+    assert isinstance(log, ReplayLog)
 
 
 def test_a_log_without_events_is_refused(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_log_without_events_is_refused(tmp_path: Path) -> None:
     recorder.present("ann", 0, is_there=True)
     save(tmp_path, "n1", recorder)
 
-    with pytest.raises(MisuseError, match="nobody published anything"):
-        read_story([str(tmp_path)], 10)
+    with pytest.raises(MisuseError, match="the log has no publications"):
+        read_actions([str(tmp_path)], 10)
 
 
 def test_a_plan_of_another_version_or_of_something_else_is_refused(tmp_path: Path) -> None:

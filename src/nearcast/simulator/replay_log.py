@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from nearcast.eventlog.log_files import PEER, find_segments, finished, read_part
 from nearcast.model import MisuseError
-from nearcast.pipeline.audit.logs import find_segments, read_part, whole
 
-_PEER = "$node/"
 _COLUMNS = {
     "presence": ("sequence", "t", "client", "there"),
     "subscriptions": ("sequence", "t", "client", "filter", "qos", "added"),
@@ -21,13 +20,13 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class ClientAction:
     """One action of a client at a node."""
 
     ms: int
     node: str
     number: int
-    kind: str  # come (connect), go (disconnect), subscribe, unsubscribe, move, publish
+    kind: str  # connect, disconnect, subscribe, unsubscribe, move, publish
     client: str
     topic: str = ""
     qos: int = 0
@@ -40,27 +39,29 @@ class ReplayLog:
     """The first actions of a log, oldest first; `left_out` counts the actions after them."""
 
     nodes: tuple[str, ...]
-    acts: tuple[Act, ...]
+    acts: tuple[ClientAction, ...]
     left_out: int = 0
 
 
-def read_story(paths: Sequence[str], most: int) -> ReplayLog:
+def read_actions(paths: Sequence[str], most: int) -> ReplayLog:
     """Return the first `most` actions of clients in some logs; traffic between nodes is left out.
 
     Raises MisuseError where there is nothing to replay. Memory: O(actions in the logs).
     """
     segments = find_segments(paths)
-    acts: list[Act] = []
+    acts: list[ClientAction] = []
     for segment in segments:
-        with whole(segment) as files:
+        with finished(segment) as files:
             for table, columns in _COLUMNS.items():
                 rows = read_part(files, table, columns)
                 rows = rows.set_column(1, "ms", rows["t"].cast(pa.int64()))
-                acts += filter(None, (_act(segment.node, table, one) for one in rows.to_pylist()))
+                acts += filter(
+                    None, (_action(segment.node, table, one) for one in rows.to_pylist())
+                )
     acts.sort(key=lambda act: (act.ms, act.node, act.number))
     if not any(act.kind == "publish" for act in acts):
         raise MisuseError(
-            "nobody published anything",
+            "the log has no publications",
             where=", ".join(paths),
             expected="an event log with events",
             todo='Let a broker run with [log] events = "full"',
@@ -69,21 +70,21 @@ def read_story(paths: Sequence[str], most: int) -> ReplayLog:
     return ReplayLog(names, tuple(acts[:most]), max(0, len(acts) - most))
 
 
-def _act(node: str, table: str, row: dict[str, Any]) -> Act | None:
+def _action(node: str, table: str, row: dict[str, Any]) -> ClientAction | None:
     client = row["publisher"] if table == "events" else row["client"]
-    if not client or client.startswith(_PEER):
+    if not client or client.startswith(PEER):
         return None
     at = (row["ms"], node, row["sequence"])
     if table == "presence":
-        return Act(*at, "come" if row["there"] else "go", client)
+        return ClientAction(*at, "connect" if row["there"] else "disconnect", client)
     if table == "subscriptions":
         kind = "subscribe" if row["added"] else "unsubscribe"
-        return Act(*at, kind, client, row["filter"], row["qos"])
+        return ClientAction(*at, kind, client, row["filter"], row["qos"])
     if table == "positions":
         place = f'{{"lon": {row["lon"]!r}, "lat": {row["lat"]!r}}}'
-        return Act(*at, "move", client, "$position", 0, place.encode())
+        return ClientAction(*at, "move", client, "$position", 0, place.encode())
     if row["way"] != "client":
         return None
-    return Act(
+    return ClientAction(
         *at, "publish", client, row["topic"], row["qos"], row["payload"], bool(row["retain"])
     )

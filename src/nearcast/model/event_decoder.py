@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
-from nearcast.broker.content.spaces import SpaceSettings
-from nearcast.model import MISSING, Attribute, Event, MisuseError, OutOfRangeError, Shape
+from nearcast.model.attribute import Attribute
+from nearcast.model.box import MISSING
+from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.model.event import Event
+from nearcast.model.shape_text import Shape
+from nearcast.model.space import Space
 from nearcast.model.sphere import checked_place
 from nearcast.model.wording import did_you_mean, listed, shown
 
 Pairs = tuple[tuple[str, str], ...]
 Position = tuple[float, float]
+NO_PATHS: Mapping[str, tuple[str, ...]] = {}
 
 _decoder = json.JSONDecoder()
 _decode = _decoder.decode
@@ -29,17 +34,22 @@ def read_json(payload: bytes) -> object:
 
 
 class EventDecoder:
-    """Decodes the events of one space, from payload or properties as the space says.
+    """Decodes the events of one space, whose values are in the payload or in user properties.
 
+    `paths` leads from the payload to an attribute, where that is not the field of its name.
     Complexity: O(payload + attributes).
     """
 
-    def __init__(self, settings: SpaceSettings) -> None:
-        space = settings.space
+    def __init__(
+        self,
+        space: Space,
+        values: Literal["json", "properties"] = "json",
+        paths: Mapping[str, tuple[str, ...]] = NO_PATHS,
+    ) -> None:
         self._space = space
-        self._from_json = settings.values == "json"
+        self._from_json = values == "json"
         self._source = "payload" if self._from_json else "user properties"
-        self._paths = [settings.paths.get(one.name, (one.name,)) for one in space.attributes]
+        self._paths = [paths.get(one.name, (one.name,)) for one in space.attributes]
         self._names = [path[0] for path in self._paths]
         self._is_flat = not self._from_json or all(len(path) == 1 for path in self._paths)
         self._columns = [

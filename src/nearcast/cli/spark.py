@@ -1,13 +1,19 @@
-"""How a command starts Spark: requirements are checked first, and progress is reported."""
+"""How commands use Spark: requirements are checked first, and progress is reported."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.terminal import print_json
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from nearcast.pipeline.job import Job
+
+Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, yarn …")]
 
 
 def need(*modules: str, extra: str) -> None:
@@ -34,3 +40,22 @@ def started_spark(master: str, *, as_json: bool, name: str = "nearcast") -> Spar
     if not as_json:
         typer.echo(f"Starting Spark ({master}) ...", err=True)
     return spark_session(master, name=name)
+
+
+def run_job(job: Job, master: str, *, as_json: bool) -> None:
+    """Check the input, start Spark, run the job, and print its result."""
+    from nearcast.pipeline.progress import spark_progress
+    from nearcast.pipeline.spark_errors import spark_errors_translated
+
+    job.check()
+    spark = started_spark(master, as_json=as_json)
+    with spark_errors_translated(job.output), spark_progress(spark, job.name):
+        result = job.run(spark)
+        result.save()
+    if as_json:
+        print_json({**result.fields, **result.files})
+    else:
+        for line in result.lines:
+            typer.echo(line)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)

@@ -2,13 +2,13 @@
 
 A candidate is a plan or a file of policies; the job counts what it would change and applies
 nothing. Both runs have the same actions, times and network, and differ only in the candidate. Data
-that is not in the log (MQTT 5 properties, `$top`) is not replayed. `whatif_log.py` reads the log.
+that is not in the log (MQTT 5 properties, `$top`) is not replayed. `replay_log.py` reads the log.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -22,10 +22,10 @@ from nearcast.locality import Rect, assign_leaves
 from nearcast.locality.layout.planfile import plan_from_json
 from nearcast.model import FileFormatError
 from nearcast.mqtt import Publish
-from nearcast.pipeline.jobs.whatif_log import Act, ReplayLog
 from nearcast.retained import Policies
 from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
 from nearcast.simulator.network import SimulatedLink, constant
+from nearcast.simulator.replay_log import ClientAction, ReplayLog
 from nearcast.simulator.world import World
 
 _WARM_UP_MS = 20_000
@@ -82,20 +82,16 @@ class Compared:
 
 
 def compare(
-    story: ReplayLog,
+    log: ReplayLog,
     old: WhatIfCase,
     candidate: WhatIfCase,
     *,
     spaces: Sequence[SpaceSettings] = (),
     retained: Sequence[RetainedSettings] = (),
-    tell: Callable[[str], None] = lambda _: None,
 ) -> Compared:
     """Replay a log twice. Deterministic. Complexity: O(actions and the messages they cause)."""
-    tallies = []
-    for name, way in (("old", old), ("candidate", candidate)):
-        tell(name)
-        tallies.append(_Replay(story, way, spaces, retained).run())
-    return Compared(story.nodes, len(story.acts), story.left_out, *tallies)
+    results = (_Replay(log, case, spaces, retained).run() for case in (old, candidate))
+    return Compared(log.nodes, len(log.acts), log.left_out, *results)
 
 
 def read_plan(path: Path, nodes: Sequence[str]) -> NamedPlan:
@@ -117,7 +113,7 @@ def read_plan(path: Path, nodes: Sequence[str]) -> NamedPlan:
     return NamedPlan(plan, tuple(nodes))
 
 
-class _CountingNeighbours(PeerRegistry):
+class _CountingRegistry(PeerRegistry):
     """A peer registry that counts what it sends, except handshakes and heartbeats."""
 
     messages_between = 0
@@ -130,9 +126,9 @@ class _CountingNeighbours(PeerRegistry):
         super().send(peer, kind, content, with_last=with_last)
 
 
-class _CountingMesh(Cluster):
-    neighbours_kind = _CountingNeighbours
-    neighbours: _CountingNeighbours
+class _CountingCluster(Cluster):
+    neighbours_kind = _CountingRegistry
+    neighbours: _CountingRegistry
 
 
 def _publications(content: bytes) -> int:
@@ -170,7 +166,7 @@ class _ReplayNode(SimulatedNode):
         random = Random(f"whatif/{self.name}")
         self.node = Broker(rng=random, spaces=self._spaces, retained=self._retained_settings,
                          with_journal=True)  # fmt: skip
-        self.mesh: _CountingMesh = _CountingMesh(
+        self.mesh: _CountingCluster = _CountingCluster(
             self.name, self.node, random=random, timing=_TIMING
         )
         self.node.restore([], now)
@@ -184,32 +180,32 @@ class _Replay:
 
     def __init__(
         self,
-        story: ReplayLog,
-        way: WhatIfCase,
+        log: ReplayLog,
+        case: WhatIfCase,
         spaces: Sequence[SpaceSettings],
         retained: Sequence[RetainedSettings],
     ) -> None:
-        self._story = story
+        self._log = log
         self._world = World(1, link=SimulatedLink(delay=constant(1)), keep_digest=False)
         self._nodes = {
-            name: self._world.add(name, _ReplayNode(name, spaces, retained, way.policies))
-            for name in story.nodes
+            name: self._world.add(name, _ReplayNode(name, spaces, retained, case.policies))
+            for name in log.nodes
         }
         self._clients: dict[tuple[str, str], SimulatedClient] = {}
-        self._plan = way.plan
-        self._followed: set[tuple[str, str]] = set()  # (node, client) with $near subscriptions
+        self._plan = case.plan
+        self._with_near: set[tuple[str, str]] = set()  # (node, client) with $near subscriptions
         self._holders: dict[tuple[str, str], frozenset[str]] = {}
         self._handovers = 0
         for name, node in self._nodes.items():
-            self._world.perform(name, node.meet(list(story.nodes), 0))
-        if way.plan is not None:
+            self._world.perform(name, node.meet(list(log.nodes), 0))
+        if case.plan is not None:
             for name, node in self._nodes.items():
-                self._world.perform(name, node.use_plan(way.plan, 0))
+                self._world.perform(name, node.use_plan(case.plan, 0))
         self._world.run(_WARM_UP_MS)
 
     def run(self) -> ReplayResult:
         """Replay all actions and return the counts."""
-        acts = self._story.acts
+        acts = self._log.acts
         for act in acts:
             due = _WARM_UP_MS + 1 + act.ms - acts[0].ms
             self._world.run(max(due, self._world.now))
@@ -227,12 +223,12 @@ class _Replay:
             sum(node.node.counters.retained_replaced for node in nodes),
         )
 
-    def _do(self, act: Act) -> None:
+    def _do(self, act: ClientAction) -> None:
         node, client = self._nodes[act.node], self._client(act)
-        if act.kind == "go":
+        if act.kind == "disconnect":
             self._world.perform(act.node, node.drop(client, self._world.now))
             return
-        self._follow(act)
+        self._count_handover(act)
         if act.kind == "subscribe":
             client.subscribe(act.topic, act.qos)
         elif act.kind == "unsubscribe":
@@ -241,25 +237,25 @@ class _Replay:
             client.publish(Publish(act.topic, act.payload, act.qos, retain=act.retain))
         self._world.perform(act.node, node.turn(self._world.now))
 
-    def _follow(self, act: Act) -> None:
+    def _count_handover(self, act: ClientAction) -> None:
         """Record which nodes hold the place of a client, and count a handover if they changed."""
         key = (act.node, act.client)
         if act.kind == "subscribe" and "$near/" in act.topic:
-            self._followed.add(key)
+            self._with_near.add(key)
         if act.kind != "move" or self._plan is None:
             return
         place = json.loads(act.payload)
         found = self._plan.holders(Rect.at(place["lon"], place["lat"]))
         holders = frozenset(str(name) for name in found)
-        if key in self._followed and self._holders.get(key, holders) != holders:
+        if key in self._with_near and self._holders.get(key, holders) != holders:
             self._handovers += 1
         self._holders[key] = holders
 
-    def _client(self, act: Act) -> SimulatedClient:
+    def _client(self, act: ClientAction) -> SimulatedClient:
         """Return the client of an action, connected; the log may begin after it connected."""
         key = (act.node, act.client)
         client = self._clients.setdefault(key, SimulatedClient(act.client))
-        if not client.is_connected and act.kind != "go":
+        if not client.is_connected and act.kind != "disconnect":
             node = self._nodes[act.node]
             self._world.perform(act.node, node.admit(client, self._world.now))
         return client

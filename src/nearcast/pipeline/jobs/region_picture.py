@@ -1,23 +1,25 @@
-"""Pictures of job results."""
+"""The picture of `regions`: where time is spent, and the slow regions on top."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearcast.locality.layout.slow_regions import CellGrid, SlowRegion
 from nearcast.model.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nearcast.pipeline.jobs.regions import RegionsFound
-
 _MOST_CELLS_DRAWN = 200_000
 
 
-def draw_regions(cells: DataFrame, found: RegionsFound, path: Path) -> None:
+def draw_regions(
+    cells: DataFrame, grid: CellGrid, regions: Sequence[SlowRegion], path: Path
+) -> None:
     """Draw the time spent per cell with the slow regions on top, and save the picture."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -40,7 +42,6 @@ def draw_regions(cells: DataFrame, found: RegionsFound, path: Path) -> None:
         .limit(_MOST_CELLS_DRAWN)
         .toPandas()
     )
-    grid = found.grid
     lon = (busiest["column"].to_numpy() + 0.5) * grid.lon_step
     lat = (busiest["row"].to_numpy() + 0.5) * grid.lat_step
     hours = busiest["hours"].to_numpy()
@@ -52,7 +53,7 @@ def draw_regions(cells: DataFrame, found: RegionsFound, path: Path) -> None:
         lon, lat, c=hours, s=max(1.0, size), marker="s", cmap="Blues", norm=LogNorm(vmin=0.05)
     )
     figure.colorbar(dots, label="hours spent in a cell", shrink=0.7)
-    for region in found.regions:
+    for region in regions:
         left, bottom, right, top = region.bounds
         axes.add_patch(
             Rectangle(
@@ -64,7 +65,7 @@ def draw_regions(cells: DataFrame, found: RegionsFound, path: Path) -> None:
         ylim=(south, north),
         xlabel="longitude",
         ylabel="latitude",
-        title=f"{len(found.regions)} slow moving regions (cells of {grid.cell_m:g} m)",
+        title=f"{len(regions)} slow moving regions (cells of {grid.cell_m:g} m)",
         aspect=grid.lon_step / grid.lat_step,
     )
     figure.savefig(path, dpi=110)

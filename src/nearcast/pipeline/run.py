@@ -1,0 +1,204 @@
+"""`run`: ingest → regions → plan → histogram → train → audit, and the changes since the last run.
+
+Each job writes its tables when it runs. Files that brokers load (plan, policies, histograms) are
+written at the very end, when all jobs are done; if one fails, the old files stay. A job without
+input is skipped with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearcast.eventlog.log_files import check_logs, is_event_log
+from nearcast.model import Space
+from nearcast.model.errors import MisuseError
+from nearcast.pipeline.audit.job import AuditJob
+from nearcast.pipeline.job import Job, JobResult
+from nearcast.pipeline.jobs.histogram import HistogramJob
+from nearcast.pipeline.jobs.ingest import NO_ROWS, IngestJob
+from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
+from nearcast.pipeline.jobs.plan import PlanJob, PlanRules
+from nearcast.pipeline.jobs.regions import RegionsJob
+from nearcast.pipeline.jobs.train import Settings, TrainingRules, TrainJob
+from nearcast.pipeline.sources.event_logs import has_rows, nothing_in
+from nearcast.pipeline.sources.input_checks import check_positions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from nearcast.config.schema import SpaceSection
+
+REPORT_FILE = "run.json"
+_ONLY_POSITIONS = "the input has positions only; this needs the event log of a broker"
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRules:
+    """Rules of all jobs, and the paths of the broker's files if not beside the tables."""
+
+    plan: PlanRules = field(default_factory=PlanRules)
+    spaces: tuple[SpaceSection, ...] = ()
+    retained: Settings = ()
+    training: TrainingRules = field(default_factory=TrainingRules)
+    plan_file: Path | None = None
+    policy_file: Path | None = None
+    audits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """The result of one job of a run, or why it was skipped."""
+
+    name: str
+    seconds: float
+    summary: Summary | None
+    skipped: str = ""
+    lines: Sequence[str] = ()
+
+    def as_fields(self) -> Summary:
+        """Return the step as fields for JSON."""
+        return {
+            "name": self.name,
+            "seconds": self.seconds,
+            "summary": self.summary,
+            "skipped": self.skipped or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """All jobs in order, on the event logs of all brokers or on files of positions."""
+
+    inputs: Sequence[str]
+    output: str
+    rules: RunRules = field(default_factory=RunRules)
+    report: Callable[[RunStep], None] = lambda _: None  # called after each step
+
+    def check(self) -> None:
+        """Check that the input has positions or is an event log."""
+        check_positions(self.inputs)
+
+    def run(self, spark: SparkSession) -> list[RunStep]:
+        """Run all jobs, then write the files that brokers load, and the report of the run."""
+        Path(self.output).mkdir(parents=True, exist_ok=True)
+        has_log = any(map(is_event_log, self.inputs))
+        if has_log:
+            check_logs(self.inputs)
+        moves = not has_log or has_rows(self.inputs, "positions")
+        if not moves and not has_rows(self.inputs, "events"):
+            raise nothing_in(self.inputs, "no event, no position")
+        steps: list[RunStep] = []
+        results: list[JobResult] = []
+        for name, work, why_not in self._jobs(has_log=has_log, moves=moves):
+            begun_s = time.perf_counter()
+            result = None if why_not else work(spark)
+            step = RunStep(
+                name,
+                round(time.perf_counter() - begun_s, 1),
+                None if result is None else result.fields,
+                why_not,
+                () if result is None else result.lines,
+            )
+            results += [] if result is None else [result]
+            steps.append(step)
+            self.report(step)
+        for result in results:
+            result.save()
+        _save_report(steps, Path(self.output) / REPORT_FILE)
+        return steps
+
+    def _jobs(
+        self, *, has_log: bool, moves: bool
+    ) -> list[tuple[str, Callable[[SparkSession], JobResult], str]]:
+        """Return the name of each job, the work, and the reason to skip it."""
+        inputs, output, rules = self.inputs, self.output, self.rules
+        positions, regions = f"{output}/positions", f"{output}/regions"
+        of_positions: list[Job] = [
+            IngestJob(inputs, output),
+            RegionsJob(positions, output),
+            PlanJob(positions, regions, output, rules.plan, rules.plan_file),
+        ]
+        train = TrainJob(inputs, output, rules.retained, rules.training, rules.policy_file)
+        audit = AuditJob(inputs, output, rules.spaces)
+        no_position = "" if moves else "no client has published its position"
+        no_log = "" if has_log else _ONLY_POSITIONS
+        learns = any(setting.mode.value == "learned" for _, setting in rules.retained)
+        no_topic = "" if learns else 'no [[retained]] block has mode = "learned"'
+        no_space = "" if self._spaces() else "no space is declared whose events have JSON payloads"
+        return [
+            *((job.name, job.run, no_position) for job in of_positions),
+            ("histogram", self._histograms, no_log or no_space),
+            ("train", train.run, no_log or no_topic),
+            ("audit", audit.run, no_log or ("" if rules.audits else "switched off: --no-audit")),
+        ]
+
+    def _spaces(self) -> list[Space]:
+        return [one.to_space() for one in self.rules.spaces if one.values == "json"]
+
+    def _histograms(self, spark: SparkSession) -> JobResult:
+        found = {space.name: self._histogram(spark, space) for space in self._spaces()}
+
+        def save() -> None:
+            for each in found.values():
+                each.save()
+
+        lines = [line for each in found.values() for line in each.lines]
+        return JobResult({name: each.fields for name, each in found.items()}, lines, save=save)
+
+    def _histogram(self, spark: SparkSession, space: Space) -> JobResult:
+        folder = f"{self.output}/{space.name}"
+        try:
+            IngestEventsJob(self.inputs, folder, space).run(spark)
+        except MisuseError as problem:  # no row is good: a mistake of the publishers
+            is_empty = problem.found == NO_ROWS
+            why = "no event of this space is in the log" if is_empty else str(problem)
+            return JobResult({"skipped": why}, [f"{space.name}: skipped, {why}"])
+        return HistogramJob(f"{folder}/events", self.output, space).run(spark)
+
+
+# --- since the last run ---------------------------------------------------------------------------
+
+
+def last_report(output: str) -> dict[str, Summary]:
+    """Return the summaries of the last run by job; empty if there was none."""
+    path = Path(output) / REPORT_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {step["name"]: step["summary"] or {} for step in content["steps"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # a report is for people: without one there is no comparison
+
+
+def _save_report(steps: list[RunStep], path: Path) -> None:
+    content = {"format": "nearcast-run", "steps": [step.as_fields() for step in steps]}
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
+    partial.replace(path)
+
+
+def changes(before: Summary, after: Summary, name: str = "") -> list[str]:
+    """Return the values that differ, one line each.
+
+    >>> changes({"regions": 8, "kept": 5}, {"regions": 9, "kept": 5})
+    ['regions: 8 -> 9']
+    """
+    lines = []
+    for key, value in after.items():
+        full = f"{name} {key}".strip().replace("_", " ")
+        old = before.get(key)
+        if isinstance(value, dict):
+            lines += changes(old if isinstance(old, dict) else {}, value, full)
+        elif key in before and old != value:
+            lines.append(f"{full}: {_told(old)} -> {_told(value)}")
+    return lines
+
+
+def _told(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
