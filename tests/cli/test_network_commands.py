@@ -73,7 +73,7 @@ def member(name: str, **links: LinkState) -> MemberRecord:
     return MemberRecord(
         name,
         "",
-        [address],
+        addresses=[address],
         started_ms=now_ms,
         frames_sent=4_211,
         frames_received=3_902,

@@ -229,7 +229,7 @@ def test_who_stands_in_for_a_group_need_not_be_among_the_best_of_its_node(rank: 
 
 def test_a_bid_of_a_node_of_before_counts_as_it_did():
     before = msgspec.msgpack.encode(["b", 7, [[1.5, 3, 9, "ann", "g/city/#", 1.5]]])
-    (bid,) = decode(before).bids  # type: ignore[union-attr]
+    (bid,) = decode(before).bids  # type: ignore[attr-defined]
     assert bid == TopKCandidate(1.5, 3, 9, "ann", "g/city/#", 1.5, is_away=False, own=None)
 
 
@@ -293,8 +293,8 @@ def test_where_nobody_else_is_to_be_asked_a_contest_is_decided_at_once():
     mesh = town.nodes["n0"].mesh
     payload = b'{"lon": 0, "lat": 0}'
     message = Message(MessageHead(b"\x00\x0acity/order", len(payload), 1), payload)
-    mesh._contests.call(message, (1, "nearest"), "shop", [])
-    assert not mesh._contests.is_open
+    mesh._top_k.call(message, (1, "nearest"), "shop", [])
+    assert not mesh._top_k.is_pending
 
     town.turn("shop")
     assert town.who_has(payload) == ["c0"]

@@ -109,7 +109,7 @@ def test_the_home_hears_when_a_client_is_gone_and_when_its_gateway_is():
             city.at("n1", lambda node, now: node.drop(anna, now))
         city.run(10_000)
         assert not is_there(session)
-        assert not city.nodes["n0"].mesh._homes._ways_in
+        assert not city.nodes["n0"].mesh._relay._ways_in
 
 
 def is_there(session: Session) -> bool:
@@ -226,7 +226,7 @@ def test_a_client_that_no_node_needs_to_be_asked_about_any_more_is_forgotten() -
     city = SimulatedCity()
     city.crash("n2")
     city.run(10_000)
-    homes = city.nodes["n0"].mesh._homes
+    homes = city.nodes["n0"].mesh._relay
     stays, goes = city.client("stays", "n0"), city.client("goes", "n0")
     city.run(100)
     assert stays.is_connected
@@ -241,7 +241,7 @@ def test_a_client_that_no_node_needs_to_be_asked_about_any_more_is_forgotten() -
 def test_a_third_node_that_finds_two_sessions_ends_the_older_one():
     city = SimulatedCity()
     for name in ("n0", "n1"):
-        city.nodes[name].mesh._homes.claim = lambda *_: False  # type: ignore[method-assign]
+        city.nodes[name].mesh.claim = lambda *_: False
         one = city.client("anna", name, "a")
         city.run(50)
         drop(city, name, one)

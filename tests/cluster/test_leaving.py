@@ -6,6 +6,7 @@ from tests.support.town import SPACE, town_plan
 
 from nearcast.broker import SpaceSettings
 from nearcast.cluster import NamedPlan
+from nearcast.cluster.spatial_part import SpatialPart
 from nearcast.locality import Timing
 from nearcast.simulator.mqtt_node import SimulatedClient
 
@@ -283,8 +284,9 @@ def test_holders_forget_who_did_not_come_back_with_its_node() -> None:
     guest.subscribe("$near/50000m/city/#")
     city.turn(guest)
     affair.run(500)
-    geography = city.nodes["n2"].mesh._geography
-    assert geography is not None
+    spatial = city.nodes["n2"].mesh._spatial
+    assert isinstance(spatial, SpatialPart)
+    geography = spatial.routing
     assert set(geography.locality.holder.loads().values()) == {2}
 
     city.crash("n0")

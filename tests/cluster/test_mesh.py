@@ -339,7 +339,7 @@ def test_nodes_with_other_spaces_are_refused_by_name():
     city = SimulatedCity(2)
     mesh = city.nodes["n0"].mesh
     mesh._terms = PeerTerms("another")
-    mesh.peers["n1"].link.greeting = mesh._greeting("n1")
+    mesh.peers["n1"].link.greeting = mesh.greeting("n1")
     city.run(1)
     mesh.neighbours.begin_anew("n1", "")
     city.world.perform("n0", city.nodes["n0"].turn(city.world.now))
@@ -492,10 +492,11 @@ def test_a_node_has_something_unsettled_while_a_contest_or_a_place_is_open(
     mesh = city.nodes["n0"].mesh
     assert not mesh.has_unsettled()
     with monkeypatch.context() as open_contest:
-        open_contest.setattr(mesh._contests, "_open", {1: None})
+        open_contest.setattr(mesh._top_k, "_open", {1: None})
         assert mesh.has_unsettled()
     for is_pursuing in (True, False):
-        monkeypatch.setattr(mesh, "_geography", SimpleNamespace(awaits_acks=is_pursuing))
+        spatial = SimpleNamespace(is_pending=is_pursuing)
+        monkeypatch.setattr(mesh, "parts", (mesh._relay, spatial))
         assert mesh.has_unsettled() == is_pursuing
 
 

@@ -172,9 +172,9 @@ def test_once_every_node_knows_nobody_is_remembered() -> None:
     for number, wish in enumerate(WISHES):
         room.ask(room.reader(f"r{number}"), wish)
     mesh = room.nodes["n2"].mesh
-    assert mesh._newcomers._numbers
+    assert mesh._race._numbers
     room.run(2_000)
-    assert mesh._newcomers._numbers == mesh._newcomers._choosy == {}
+    assert mesh._race._numbers == mesh._race._choosy == {}
 
 
 def test_what_a_third_node_tells_reaches_who_came_while_its_own_node_was_cut_off() -> None:
@@ -232,8 +232,8 @@ def test_a_node_that_has_forgotten_this_one_knows_of_nobody() -> None:
     room.run(500)
     mesh = room.nodes["n2"].mesh
     peer = mesh.peers["n0"]
-    assert peer.confirmed == mesh._interests.number > 0
-    terms = decode_greeting(room.nodes["n0"].mesh._greeting("n2"))
+    assert peer.confirmed == mesh._gossip.number > 0
+    terms = decode_greeting(room.nodes["n0"].mesh.greeting("n2"))
     mesh.came_up(peer, encode(terms))
     assert peer.confirmed > 0
     mesh.came_up(peer, encode(msgspec.structs.replace(terms, generation="another")))
@@ -255,7 +255,7 @@ def test_what_is_retained_travels_in_one_frame_with_what_is_sent_live() -> None:
 def test_it_is_brought_only_where_nothing_has_come_or_will_come_live() -> None:
     interests = SubscriptionGossip()
     router = Broker().state.router
-    newcomers = SubscribeRace(router, interests)
+    newcomers = SubscribeRace(router.subscribers, interests)
     known, unknown = (member(router, interests, text) for text in ("city/#", "city/news"))
     kept = RetainedEntry("city/news", 5, "n0", b"", 5)
     newcomers.add(unknown, interests.since(unknown), 7)
@@ -273,7 +273,7 @@ def test_who_comes_later_to_an_older_filter_hides_nobody_who_came_before() -> No
     """The older one waits for a node that is away."""
     interests = SubscriptionGossip()
     router = Broker().state.router
-    newcomers = SubscribeRace(router, interests)
+    newcomers = SubscribeRace(router.subscribers, interests)
     older, newer = (member(router, interests, text) for text in ("city/other", "city/news"))
     newcomers.add(newer, interests.since(newer), 7)
     newcomers.add(older, interests.since(older), 8)

@@ -9,6 +9,7 @@ from tests.support.town import SPACE, Town, run_town, town_plan
 
 from nearcast.broker import SpaceSettings
 from nearcast.cluster import NamedPlan
+from nearcast.cluster.spatial_part import SpatialPart
 from nearcast.locality.layout.rect import Rect
 from nearcast.locality.registration.messages import NodeId
 from nearcast.locality.registration.node import LocalityNode
@@ -255,8 +256,9 @@ def test_an_event_that_the_holder_has_not_heard_of_survives_a_crash_of_its_node(
 
 def lives_and_numbers(node: SimulatedNode, now: int) -> tuple[int, int]:
     """Return a node's life and the number of an event that is published in it."""
-    geography = node.mesh._geography
-    assert geography is not None
+    spatial = node.mesh._spatial
+    assert isinstance(spatial, SpatialPart)
+    geography = spatial.routing
     event, _ = geography.locality.outbox.publish(Rect.at(0.0, 0.0), now, qos=1)
     return geography.locality.retry.life, int(event.event_id[1])
 
@@ -274,8 +276,9 @@ def test_a_life_after_a_clock_was_set_back_is_a_later_one():
 
 def test_only_the_places_of_the_last_while_are_kept_of_a_client_that_moves():
     city, reader, _ = city_with(2, held_by(["n0", "n1"], "n1"))
-    geography = city.nodes["n0"].mesh._geography
-    assert geography is not None
+    spatial = city.nodes["n0"].mesh._spatial
+    assert isinstance(spatial, SpatialPart)
+    geography = spatial.routing
     horizon_ms = geography._timing.horizon_ms
     for step in range(30):
         city.publish(reader, "$position", at(0.01 * step), 1)
@@ -338,8 +341,9 @@ def test_what_happened_before_a_subscription_does_not_come_after_a_crash_either(
 
 def test_a_node_wakes_to_let_another_one_stand_in_for_one_that_it_cannot_hear() -> None:
     city = SimulatedCity(2, spaces=[SpaceSettings(space=SPACE)])
-    geography = city.nodes["n0"].mesh._geography
-    assert geography is not None
+    spatial = city.nodes["n0"].mesh._spatial
+    assert isinstance(spatial, SpatialPart)
+    geography = spatial.routing
     city.run(2_000)
     before, now = geography.wake_at(), city.world.now
     geography.lost("n1", now)

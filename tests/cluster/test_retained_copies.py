@@ -10,7 +10,7 @@ from tests.support.simulated_city import SimulatedCity
 
 from nearcast.broker import Broker
 from nearcast.broker.publish.message import Message, MessageHead
-from nearcast.cluster.retained_sync import RetainedSync
+from nearcast.cluster import Cluster
 from nearcast.simulator.mqtt_node import SimulatedClient
 
 assert settings.default is not None
@@ -100,7 +100,7 @@ def test_in_the_end_all_nodes_keep_what_was_written_last(seed: int) -> None:
 
 def test_what_was_forgotten_a_day_ago_is_forgotten_altogether() -> None:
     node = Broker(with_journal=True)
-    copies = RetainedSync("n", node.state)
+    copies = Cluster("n", node, random=Random(1))._retained
     for at_ms, topic in ((1_000, "a"), (DAY_MS + 2_000, "b")):
         node.state.now_ms = at_ms
         copies.put(Message(MessageHead(b"\0\1" + topic.encode(), 0, 0), b""), at_ms)
@@ -113,11 +113,10 @@ def test_what_is_kept_for_long_is_as_old_after_a_restart() -> None:
     before = Broker(with_journal=True)
     message = Message(MessageHead(b"\0\1a", 1, 0), b"x")
     before.keep(message, 1_000)
-    RetainedSync("n", before.state).put(message, 1_000)
+    Cluster("n", before, random=Random(1))._retained.put(message, 1_000)
     after = Broker(with_journal=True)
+    copies = Cluster("n", after, random=Random(1))._retained
     after.restore([before.take_journal()], 3 * DAY_MS)
-    copies = RetainedSync("n", after.state)
-    copies.restored()
 
     ((one,),) = [part.kept for part in copies.since(-1)]
     assert (one.topic, one.at_ms, one.node) == ("a", 1_000, "n")

@@ -455,7 +455,7 @@ def test_many_subscriptions_of_a_turn_are_told_in_one_message():
     town.run(50)
     session = town.nodes["n0"].node.state.sessions["$node/n1"]
     assert session.subscriptions == {}
-    assert town.nodes["n1"].mesh._interests._summaries._covers == {}
+    assert town.nodes["n1"].mesh._gossip._summaries._covers == {}
 
 
 def test_boxes_that_have_become_too_loose_are_made_anew_without_anybody_asking():
@@ -475,7 +475,7 @@ def test_boxes_that_have_become_too_loose_are_made_anew_without_anybody_asking()
     assert wake_at <= town.world.now + 1
     town.run(200)
     assert len(session.subscriptions) == 100
-    assert town.nodes["n1"].mesh._interests.is_settled
+    assert town.nodes["n1"].mesh._gossip.is_settled
 
 
 @pytest.mark.parametrize("qos", [1, 2])

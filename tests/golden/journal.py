@@ -111,7 +111,7 @@ def facts(replay: Replay, into: Broker) -> set[str]:
         name = one.client_id
         found.add(
             f"{name}: number {one.number}, version {int(one.version)}, expiry {one.expiry_s} s, "
-            f"ends {one.ends_at_ms}, user {one.user_name}, node {one.is_peer}, "
+            f"ends {one.ends_at_ms}, user {one.owner}, node {one.is_peer}, "
             f"durable {one.is_durable}, came {one.came_ms}, at {one.position}"
         )
         found |= {f"{name}: queue {qos} {_told(each)}" for each, qos in one.queue}

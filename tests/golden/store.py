@@ -44,10 +44,11 @@ from nearcast.server.loop_batches import LoopBatches
 
 SECTION = NetworkSection(join=["nats://127.0.0.1:4222"], name="town", feed=["city/#"])
 MEMBER = MemberRecord(
-    "berlin.3", "0011223344556677", ["mqtt://10.0.0.7:1883"], (1, 3), "0.1.0", 1_700_000_000_000,
-    "00ff", 5, 6, 7, 8, 9,
-    {"n2": LinkState(True, 1.5, 0.25, 2, "a problem", True), "n3": LinkState()},
-    10, 11, 12, 13, "10.0.0.7:7400",
+    "berlin.3", "0011223344556677", addresses=["mqtt://10.0.0.7:1883"], speaks=(1, 3),
+    version="0.1.0", started_ms=1_700_000_000_000, spaces="00ff", clients=5,
+    frames_sent=6, frames_received=7, bytes_sent=8, refused=9,
+    links={"n2": LinkState(True, 1.5, 0.25, 2, "a problem", True), "n3": LinkState()},
+    messages_sent=10, handovers=11, plan=12, unwanted=13, direct="10.0.0.7:7400",
 )  # fmt: skip
 LEFT = DepartedMember("berlin.3", 1_700_000_000_000)
 FEED = Codec(

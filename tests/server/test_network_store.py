@@ -330,7 +330,16 @@ async def test_who_is_there_is_listed_whenever_one_asks(
 async def test_a_node_in_the_list_is_seen_with_all_that_it_says(
     client: NatsConnection, section: NetworkSection
 ):
-    me = MemberRecord("berlin.3", "id", ["mqtt://h:1"], (1, 2), "0.1", 77, "digest", clients=5)
+    me = MemberRecord(
+        "berlin.3",
+        "id",
+        addresses=["mqtt://h:1"],
+        speaks=(1, 2),
+        version="0.1",
+        started_ms=77,
+        spaces="digest",
+        clients=5,
+    )
 
     await (await members_of(client, section)).claim(me)
 
@@ -347,7 +356,7 @@ async def test_a_name_that_a_living_node_has_is_refused_and_stays_its(
     client: NatsConnection, section: NetworkSection
 ):
     first, second = [await members_of(client, section) for _ in range(2)]
-    holder = MemberRecord("a", "first", ["mqtt://h:1883"])
+    holder = MemberRecord("a", "first", addresses=["mqtt://h:1883"])
     await first.claim(holder)
 
     async def live() -> None:

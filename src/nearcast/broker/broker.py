@@ -18,6 +18,7 @@ from nearcast.broker.content.spaces import SpaceSettings, SpaceTable
 from nearcast.broker.content.subscriptions import ContentSubscriptions
 from nearcast.broker.content.top_k import Chosen
 from nearcast.broker.counters import Counters
+from nearcast.broker.interface import BrokerInterface
 from nearcast.broker.observer import observe_loss
 from nearcast.broker.peers.publish_handler import PeerPublishHandler
 from nearcast.broker.peers.sessions import PeerSessions
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 Handler = Callable[[Connection, bytes, int, int, int], int]
 
 
-class Broker:
+class Broker(BrokerInterface):
     """A broker without input or output.
 
     Contract:
@@ -89,13 +90,15 @@ class Broker:
         held = tuple(retained)
         if all(one.mode == "immediate" for one in held):
             held = ()
-        self.state = BrokerState(
-            settings,
-            access or OpenAccess(),
-            rng or Random(0),
-            Journal(keeps_ages=bool(table.all)) if with_journal else None,
-            _make_router(settings, table, holds=bool(held)),
-            selections=ContentSubscriptions(table) if table.all else None,
+        super().__init__(
+            BrokerState(
+                settings,
+                access or OpenAccess(),
+                rng or Random(0),
+                Journal(keeps_ages=bool(table.all)) if with_journal else None,
+                _make_router(settings, table, holds=bool(held)),
+                selections=ContentSubscriptions(table) if table.all else None,
+            )
         )
         self._delivery = Delivery(self.state)
         if held:

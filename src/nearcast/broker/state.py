@@ -215,15 +215,16 @@ class BrokerState:
             if old is not None:
                 self.selections.remove(old)
         self.next_subscription = max(self.next_subscription, one.number + 1)
-        self.subscriptions += old is None and not one.session.is_peer
-        if self.network is not None and not one.session.is_peer:
+        if one.session.is_peer:
+            return
+        self.subscriptions += old is None
+        if self.network is not None:
             self.network.came(one)
             if old is not None:
                 self.network.went(old)
 
     def remove_subscription(self, one: SessionSubscription) -> None:
         """Remove a subscription from the routes, the matcher and the cluster."""
-        self.subscriptions -= not one.session.is_peer
         if one.selection is None:
             self.router.remove(one)
             if self.selections is not None:
@@ -231,7 +232,10 @@ class BrokerState:
         else:
             assert self.selections is not None
             self.selections.remove(one)
-        if self.network is not None and not one.session.is_peer:
+        if one.session.is_peer:
+            return
+        self.subscriptions -= 1
+        if self.network is not None:
             self.network.went(one)
 
     def send(self, connection: Connection, data: bytes) -> None:

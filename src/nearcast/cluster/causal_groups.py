@@ -24,12 +24,15 @@ from nearcast.broker import Broker
 from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.broker.publish.routes import Route
-from nearcast.broker.session.session import PEER_PREFIX, Session
+from nearcast.broker.session.session import PeerSession, Session
+from nearcast.cluster.messages import Ordered, Settled
+from nearcast.cluster.part import ClusterPart, handles
+from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.peer_registry import PeerRegistry
 from nearcast.index.topic_filters import filters_overlap
 
 if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
-    from nearcast.ordering import CausalMessage as Ordered
-    from nearcast.ordering import DeltaCausal, Output
+    from nearcast.ordering import CausalMessage, DeltaCausal, Output
 
 _SENT, _DELIVERED, _HELD, _DISCARDED, _KEPT = range(5)  # eventlog.records.CausalStep
 DEFAULT_LIFETIME_MS = 1_000
@@ -64,29 +67,32 @@ class CausalCounts:
     """Clocks measured further apart than configured, and messages with a stamp in the future."""
 
 
-class CausalGroups:
+class CausalGroups(ClusterPart):
     """One node's processes: a causal group for each space that asks for causal order.
 
     Complexity: as `DeltaCausal`, per message of such a space.
     """
 
-    def __init__(self, name: str, node: Broker, skew_s: float, began_ms: int = 0) -> None:
+    def __init__(
+        self, name: str, node: Broker, peers: PeerRegistry, skew_s: float, began_ms: int = 0
+    ) -> None:
         self.counts = CausalCounts()
         self._name = name
         self._node = node
+        self._peers = peers
         self._groups: dict[str, DeltaCausal] = {}
         self._filters: dict[str, str] = {}  # topic filter of each group
-        # by peer and number: (deadline ms, group, message), not acknowledged
-        self._unsettled: dict[str, dict[int, tuple[int, str, bytes]]] = {}
+        # by peer and number: the deadline in ms and the message, not acknowledged
+        self._unsettled: dict[str, dict[int, tuple[int, Ordered]]] = {}
         # by peer: the last measurement (ahead, error) in ms
         self._clocks: dict[str, tuple[float, float]] = {}
         self._number = 0  # of the last copy sent
         self._now_ms = 0
-        self._out: list[tuple[str, int, str, bytes]] = []  # (peer, number, group, message) to send
+        self._out: list[tuple[str, Ordered]] = []  # to send, each with the name of its peer
         self._began_ms = began_ms
         self._skew_ms = round(skew_s * 1000)
         self._early: list[_Publication] = []  # published before this node may send
-        for one in node.state.router.spaces.all:
+        for one in node.spaces:
             if one.order == "causal":
                 self._open(one.space.name, one.lifetime_ms or DEFAULT_LIFETIME_MS, skew_s)
                 self._filters[one.space.name] = one.space.topic_filter
@@ -105,18 +111,16 @@ class CausalGroups:
         """Return the topic filters of the causal groups that a filter overlaps."""
         return [one for one in self._filters.values() if filters_overlap(one, topic_filter)]
 
-    def published(
-        self, route: Route, message: Message, meant: Collection[Session], now_ms: int
-    ) -> bool:
+    def published(self, route: Route, message: Message, meant: Collection[Session]) -> bool:
         """Send a message to subscribed peers; return whether its topic is in a causal group."""
         group = None if route.space is None else self._groups.get(route.space.space.name)
         if group is None or route.space is None:
             return False
         wanted = {*meant, *(one for one, _ in route.plain)}
-        names = {one.client_id.removeprefix(PEER_PREFIX) for one in wanted if one.is_peer}
+        names = {one.node_name for one in wanted if isinstance(one, PeerSession)}
         if not names:
             return True
-        now_ms = self._instant(now_ms)
+        now_ms = self._instant(self._node.now_ms)
         number = self._event_number()
         one = _Publication(route.space.space.name, frozenset(names), message, now_ms, number)
         self._send_early(now_ms)
@@ -158,21 +162,26 @@ class CausalGroups:
         self._note(_SENT, one.group, first, now_ms, one.number, ",".join(sorted(one.names)))
         for to, copy in copies.items():
             self._number += 1
-            data = copy.encode()
+            ordered = Ordered(self._number, one.group, copy.encode())
             if message.head.qos:
-                kept = (deadline_ms, one.group, data)
-                self._unsettled.setdefault(str(to), {})[self._number] = kept
-            self._out.append((str(to), self._number, one.group, data))
+                self._unsettled.setdefault(str(to), {})[self._number] = (deadline_ms, ordered)
+            self._out.append((str(to), ordered))
+
+    @handles(Ordered)
+    def arrived(self, peer: PeerNode, message: Ordered) -> None:
+        """Acknowledge a message of a peer, and handle it."""
+        self._peers.tell(peer, Settled(message.number))
+        self.receive(message.group, message.message, self._peers.now_ms)
 
     def receive(self, group_name: str, data: bytes, now_ms: int) -> None:
         """Handle a message of a peer: deliver it, hold it or discard it."""
-        from nearcast.ordering import CausalMessage as OrderedMessage
+        from nearcast.ordering import CausalMessage
 
         group = self._groups.get(group_name)
         if group is None:
             return
         now_ms = self._instant(now_ms)
-        message = OrderedMessage.decode(data)
+        message = CausalMessage.decode(data)
         if message.sent_us < self._began_ms * 1000 and _is_once(message):
             self._count_discarded(_UNSURE)
             self._note_aside(_DISCARDED, group_name, message, now_ms, _UNSURE)
@@ -180,7 +189,7 @@ class CausalGroups:
         outputs = group.receive(message, now_ms / 1000)
         if not any(_is_same(one.message, message) for one in outputs):
             self.counts.held += 1
-            if self._node.state.log is not None:
+            if self._node.recorder is not None:
                 waits = ",".join(f"{name}@{at_us}" for name, at_us in sorted(message.waits))
                 self._note_aside(_HELD, group_name, message, now_ms, waits)
         self._carry_out(group_name, outputs, now_ms)
@@ -193,18 +202,23 @@ class CausalGroups:
         self._now_ms = max(self._now_ms, now_ms)
         return self._now_ms
 
-    def settled(self, name: str, number: int) -> None:
+    @handles(Settled)
+    def settled(self, peer: PeerNode, message: Settled) -> None:
         """Record that a peer has acknowledged a message."""
-        self._unsettled.get(name, {}).pop(number, None)
+        self._unsettled.get(peer.name, {}).pop(message.number, None)
 
-    def came_up(self, name: str, now_ms: int) -> None:
+    def peer_up(self, peer: PeerNode) -> None:
         """Resend unacknowledged messages to a peer that is back, unless they are too late."""
-        waiting = self._unsettled.get(name, {})
-        for number, (deadline_ms, group, data) in list(waiting.items()):
-            if deadline_ms <= now_ms:
+        waiting = self._unsettled.get(peer.name, {})
+        for number, (deadline_ms, message) in list(waiting.items()):
+            if deadline_ms <= self._peers.now_ms:
                 del waiting[number]
             else:
-                self._out.append((name, number, group, data))
+                self._out.append((peer.name, message))
+
+    def frame_ends(self, peer: PeerNode) -> None:
+        """Take the measurement of a peer's clock that its link has made."""
+        self.clock(peer.name, peer.link.skew_ms, peer.link.delay_ms / 2)
 
     def clock(self, name: str, ahead_ms: float, error_ms: float) -> None:
         """Record how far a peer's clock is ahead, within `error_ms`.
@@ -221,7 +235,7 @@ class CausalGroups:
         ]
         self.counts.skew_violations += not all(allowed)
 
-    def parted(self, name: str) -> None:
+    def peer_removed(self, name: str) -> None:
         """Forget a peer that has left the cluster."""
         self._clocks.pop(name, None)
         self._unsettled.pop(name, None)
@@ -242,10 +256,11 @@ class CausalGroups:
         due_ms += [self._speaks_at(one.group) for one in self._early]
         return min(due_ms, default=None)
 
-    def take(self) -> list[tuple[str, int, str, bytes]]:
-        """Return the messages to send, each as (peer, number, group, message)."""
+    def settle(self) -> None:
+        """Queue the messages of the batch for their peers."""
         out, self._out = self._out, []
-        return out
+        for name, message in out:
+            self._peers.tell_named(name, message)
 
     def _carry_out(self, group: str, outputs: list[Output], now_ms: int) -> None:
         from nearcast.ordering import Deliver
@@ -268,14 +283,14 @@ class CausalGroups:
 
     def _event_number(self) -> int:
         """Return the event log's number of the last publication or delivery."""
-        log = self._node.state.log
+        log = self._node.recorder
         return 0 if log is None else log.number(0)
 
     def _note_aside(
-        self, step: int, group: str, message: Ordered, now_ms: int, detail: str
+        self, step: int, group: str, message: CausalMessage, now_ms: int, detail: str
     ) -> None:
         """Log a step of a message that is not, or not yet, an event at this node."""
-        log = self._node.state.log
+        log = self._node.recorder
         if log is not None:
             self._note(step, group, message, now_ms, log.next, detail)
 
@@ -283,7 +298,7 @@ class CausalGroups:
         self,
         step: int,
         group: str,
-        message: Ordered | None,
+        message: CausalMessage | None,
         now_ms: int,
         number: int,
         detail: str = "",
@@ -292,7 +307,7 @@ class CausalGroups:
 
         A message that is not sent yet (None) is stamped with the current time.
         """
-        log = self._node.state.log
+        log = self._node.recorder
         if log is None:
             return
         from nearcast.eventlog.records import CausalNote, CausalStep
@@ -305,9 +320,9 @@ class CausalGroups:
         log.causal(CausalStep(step), note, now_ms, number)
 
 
-def _is_same(one: Ordered, other: Ordered) -> bool:
+def _is_same(one: CausalMessage, other: CausalMessage) -> bool:
     return one.sent_us == other.sent_us and one.sender == other.sender
 
 
-def _is_once(message: Ordered) -> bool:
+def _is_once(message: CausalMessage) -> bool:
     return decode_message(message.payload).head.qos == 2

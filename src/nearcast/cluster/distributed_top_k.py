@@ -22,6 +22,9 @@ from nearcast.broker.content.top_k import Chosen
 from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.cluster.messages import TopKCandidate, TopKReply, TopKRequest
+from nearcast.cluster.part import ClusterPart, handles
+from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.peer_registry import PeerRegistry
 from nearcast.model.errors import FileFormatError
 
 PATIENCE_MS = 2_000
@@ -42,18 +45,29 @@ class _Open:
     bids: dict[str, list[TopKCandidate]] = field(default_factory=dict)
 
 
-class DistributedTopK:
+class DistributedTopK(ClusterPart):
     """The top-k requests that this node has sent and not yet decided.
 
     Complexity: O(nodes + k) messages and O(nodes · k log k) work per request.
     """
 
-    def __init__(self, name: str, node: Broker) -> None:
+    def __init__(self, name: str, node: Broker, peers: PeerRegistry) -> None:
         self._name = name
         self._node = node
+        self._peers = peers
         self._open: dict[int, _Open] = {}  # by number
         self._number = 0
         self._out: list[tuple[str, TopKRequest | TopKReply]] = []  # (peer, message) to send
+
+    def contest(self, message: Message, wish: tuple[int, str], publisher: str) -> bool:
+        """Start a distributed top-k for a message; return whether there are peers to ask.
+
+        `wish` is (k, rank).
+        """
+        others = [peer.name for peer in self._peers.present]
+        if others:
+            self.call(message, wish, publisher, others)
+        return bool(others)
 
     def call(
         self, message: Message, wish: tuple[int, str], publisher: str, others: Iterable[str]
@@ -62,12 +76,12 @@ class DistributedTopK:
 
         `wish` is (k, rank).
         """
-        now_ms = self._node.state.now_ms
+        now_ms = self._node.now_ms
         self._number = max(self._number + 1, now_ms << 10)
         contest = TopKRequest(self._number, *wish, publisher, encode_message(message))
         if message.head.qos:
             key = _OPEN + self._number.to_bytes(8, "big")
-            self._node.state.set_note(key, _encode(contest), now_ms + _NOTED_MS)
+            self._node.notes.set(key, _encode(contest), now_ms + _NOTED_MS)
         self._begin(contest, others, now_ms)
 
     def _begin(self, contest: TopKRequest, others: Iterable[str], now_ms: int) -> None:
@@ -77,27 +91,29 @@ class DistributedTopK:
         if not names:
             self._decide(contest.number)
 
-    def asked(self, name: str, contest: TopKRequest) -> None:
+    @handles(TopKRequest)
+    def asked(self, peer: PeerNode, contest: TopKRequest) -> None:
         """Answer a peer's request with the best candidates of this node."""
-        self._out.append((name, TopKReply(contest.number, self._own_bids(contest))))
+        self._out.append((peer.name, TopKReply(contest.number, self._own_bids(contest))))
 
     def _own_bids(self, contest: TopKRequest) -> list[TopKCandidate]:
         chosen = self._node.bids(_message(contest), contest.most, contest.rank, contest.publisher)
         return [_bid(one) for one in chosen]
 
-    def told(self, name: str, bids: TopKReply) -> None:
+    @handles(TopKReply)
+    def told(self, peer: PeerNode, bids: TopKReply) -> None:
         """Handle a peer's candidates; decide if they were the last."""
         one = self._open.get(bids.number)
         if one is not None:
-            one.bids[name] = bids.bids
-            one.waiting.discard(name)
+            one.bids[peer.name] = bids.bids
+            one.waiting.discard(peer.name)
             if not one.waiting:
                 self._decide(bids.number)
 
-    def gone(self, name: str) -> None:
+    def peer_down(self, peer: PeerNode) -> None:
         """Stop waiting for a peer that has disconnected."""
         for number, one in list(self._open.items()):
-            one.waiting.discard(name)
+            one.waiting.discard(peer.name)
             if not one.waiting:
                 self._decide(number)
 
@@ -113,31 +129,31 @@ class DistributedTopK:
 
     def restored(self, now_ms: int) -> None:
         """Reopen requests that a crash left undecided; peers are asked as they connect."""
-        for key, (_, value) in list(self._node.state.notes.items()):
-            if key[:1] == _OPEN:
-                try:
-                    contest = _decode(value)
-                    _message(contest)
-                except (msgspec.MsgspecError, FileFormatError) as problem:
-                    self._node.state.set_note_aside(key, problem)
-                    continue
-                self._open[contest.number] = _Open(contest, now_ms + PATIENCE_MS, {self._name})
+        for key, value in self._node.notes.starting_with(_OPEN):
+            try:
+                contest = _decode(value)
+                _message(contest)
+            except (msgspec.MsgspecError, FileFormatError) as problem:
+                self._node.notes.set_aside(key, problem)
+                continue
+            self._open[contest.number] = _Open(contest, now_ms + PATIENCE_MS, {self._name})
 
-    def came_up(self, name: str) -> None:
+    def peer_up(self, peer: PeerNode) -> None:
         """Send the requests reopened after a crash to a peer that has connected."""
         for one in self._open.values():
-            if self._name in one.waiting and name not in one.bids:
-                self._out.append((name, one.contest))
+            if self._name in one.waiting and peer.name not in one.bids:
+                self._out.append((peer.name, one.contest))
 
     @property
-    def is_open(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether any request is undecided."""
         return bool(self._open)
 
-    def take(self) -> list[tuple[str, TopKRequest | TopKReply]]:
-        """Return the messages to send, each with the name of its peer."""
+    def settle(self) -> None:
+        """Queue the requests and replies of the batch for their peers."""
         out, self._out = self._out, []
-        return out
+        for name, message in out:
+            self._peers.tell_named(name, message)
 
     def _decide(self, number: int) -> None:
         contest, bids = (one := self._open.pop(number)).contest, dict(one.bids)
@@ -152,7 +168,7 @@ class DistributedTopK:
             else:
                 self._node.peering.send_award(name, message, awards)
         if message.head.qos:
-            self._node.state.set_note(_OPEN + number.to_bytes(8, "big"), b"", 0)
+            self._node.notes.delete(_OPEN + number.to_bytes(8, "big"))
 
     def _winners(
         self, bids: Mapping[str, list[TopKCandidate]], most: int

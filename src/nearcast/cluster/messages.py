@@ -1,24 +1,34 @@
 """The messages between nodes other than publications, as typed MessagePack.
 
+A message is declared here and nowhere else: its code (`tag`), its fields, the version it came with
+(`since`), and in its docstring what it says. Its handler is the method of a `ClusterPart` that
+`handles` names; a node without a handler for each message does not start.
+
 Compatibility: new fields go to the end with a default, so that a node of the previous version
-ignores them, and a node of the next version can do without them. In the docstrings "I" is the
-sender and "you" the receiver. `cluster.py` handles the messages.
+ignores them, and a node of the next version can do without them. A message that is newer than the
+peer's version is not sent to it. In the docstrings "I" is the sender and "you" the receiver.
+
+Read next: `part.py`.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from enum import IntEnum
+from typing import ClassVar, Union
 
 import msgspec
 
 from nearcast.model.errors import PeerProtocolError
 
-SPEAKS = (1, 3)
-"""The oldest and the newest version of these messages that this node understands.
 
-2: MQTT 3.1.1 packets may be forwarded unchanged.
-3: a node marks the last of the retained messages that it sends when a link comes up.
-"""
+class PeerVersion(IntEnum):
+    """The versions of what nodes say to each other, named after what each one added."""
+
+    FIRST = 1
+    OLDER_PACKETS = 2
+    """MQTT 3.1.1 packets may be forwarded unchanged."""
+    MARKS_LAST_RETAINED = 3
+    """A node marks the last of the retained messages that it sends when a link comes up."""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True):
@@ -39,7 +49,14 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True):
     """Send me all retained messages: I have not received them from you since I started."""
 
 
-class Interest(msgspec.Struct, array_like=True, frozen=True, tag="i"):
+class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
+    """The base of all messages; a subclass declares one, and its tag is its code on the wire."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.FIRST
+    """The version that the message came with; it is not sent to a peer of an earlier one."""
+
+
+class Interest(PeerMessage, frozen=True, tag="i"):
     """What my clients subscribe to: filters, each with the number of its share group or 0.
 
     `whole`: these filters and no others. `ready`: about how many members of a share group are
@@ -54,7 +71,7 @@ class Interest(msgspec.Struct, array_like=True, frozen=True, tag="i"):
     ready: list[tuple[str, int]] = []
 
 
-class InterestKnown(msgspec.Struct, array_like=True, frozen=True, tag="k"):
+class InterestKnown(PeerMessage, frozen=True, tag="k"):
     """From now on I forward messages for your subscriptions up to and including this number."""
 
     number: int
@@ -74,7 +91,7 @@ class RetainedEntry(msgspec.Struct, array_like=True, frozen=True):
     said_ms: int = 0
 
 
-class Retained(msgspec.Struct, array_like=True, frozen=True, tag="r"):
+class Retained(PeerMessage, frozen=True, tag="r"):
     """Store these retained messages, unless you have newer ones.
 
     `is_last`: now you have all that I retained when our link came up.
@@ -84,14 +101,14 @@ class Retained(msgspec.Struct, array_like=True, frozen=True, tag="r"):
     is_last: bool = False
 
 
-class PlansUsed(msgspec.Struct, array_like=True, frozen=True, tag="p"):
+class PlansUsed(PeerMessage, frozen=True, tag="p"):
     """The versions of the plans that I use: current and upcoming, 0 for none."""
 
     current: int
     upcoming: int
 
 
-class Ordered(msgspec.Struct, array_like=True, frozen=True, tag="o"):
+class Ordered(PeerMessage, frozen=True, tag="o"):
     """A message of a causal group, with its causal history; answered with `Settled`."""
 
     number: int
@@ -99,13 +116,13 @@ class Ordered(msgspec.Struct, array_like=True, frozen=True, tag="o"):
     message: bytes
 
 
-class Settled(msgspec.Struct, array_like=True, frozen=True, tag="s"):
+class Settled(PeerMessage, frozen=True, tag="s"):
     """I have received your message of this number."""
 
     number: int
 
 
-class TopKRequest(msgspec.Struct, array_like=True, frozen=True, tag="c"):
+class TopKRequest(PeerMessage, frozen=True, tag="c"):
     """Name your best subscriptions for this message, at most `most`; answered with `TopKReply`."""
 
     number: int
@@ -132,14 +149,14 @@ class TopKCandidate(msgspec.Struct, array_like=True, frozen=True):
     own: float | None = None
 
 
-class TopKReply(msgspec.Struct, array_like=True, frozen=True, tag="b"):
+class TopKReply(PeerMessage, frozen=True, tag="b"):
     """My best candidates for your request of this number; behind them, substitutes for groups."""
 
     number: int
     bids: list[TopKCandidate]
 
 
-class ClaimSession(msgspec.Struct, array_like=True, frozen=True, tag="h"):
+class ClaimSession(PeerMessage, frozen=True, tag="h"):
     """Asks for the session of a client that has connected to me.
 
     Answered with `SessionClaimed` unless `number` is 0. `clean`: end your session of the client, if
@@ -152,14 +169,14 @@ class ClaimSession(msgspec.Struct, array_like=True, frozen=True, tag="h"):
     last_ms: int = 1 << 62
 
 
-class SessionClaimed(msgspec.Struct, array_like=True, frozen=True, tag="H"):
+class SessionClaimed(PeerMessage, frozen=True, tag="H"):
     """When the client of your claim last connected here; or `NOT_HERE`, or `COMES_HERE`."""
 
     number: int
     last_ms: int
 
 
-class TunnelOpened(msgspec.Struct, array_like=True, frozen=True, tag="t"):
+class TunnelOpened(PeerMessage, frozen=True, tag="t"):
     """A client with a session at your node is connected to me: its CONNECT and its identity."""
 
     number: int
@@ -169,53 +186,42 @@ class TunnelOpened(msgspec.Struct, array_like=True, frozen=True, tag="t"):
     address: str
 
 
-class TunnelClosed(msgspec.Struct, array_like=True, frozen=True, tag="T"):
+class TunnelClosed(PeerMessage, frozen=True, tag="T"):
     """A tunnel has ended: one that you opened, or (`is_mine`) one that I opened."""
 
     number: int
     is_mine: bool
 
 
-class TunnelPaused(msgspec.Struct, array_like=True, frozen=True, tag="w"):
+class TunnelPaused(PeerMessage, frozen=True, tag="w"):
     """The client at my end of the tunnel has stopped reading, or reads again."""
 
     number: int
     is_paused: bool
 
 
-Told: TypeAlias = (
-    Interest
-    | InterestKnown
-    | Retained
-    | PlansUsed
-    | Ordered
-    | Settled
-    | TopKRequest
-    | TopKReply
-    | ClaimSession
-    | SessionClaimed
-    | TunnelOpened
-    | TunnelClosed
-    | TunnelPaused
-)
+MESSAGES: tuple[type[PeerMessage], ...] = tuple(PeerMessage.__subclasses__())
+"""All messages, in the order of their declaration."""
+SPEAKS = (int(min(PeerVersion)), int(max(PeerVersion)))
+"""The oldest and the newest version that this node understands."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_told = msgspec.msgpack.Decoder(Told).decode
+_decode = msgspec.msgpack.Decoder(Union[MESSAGES]).decode  # noqa: UP007 - made of a tuple
 _decode_greeting = msgspec.msgpack.Decoder(Greeting).decode
 
 
-def encode(message: Told | Greeting) -> bytes:
+def encode(message: PeerMessage | Greeting) -> bytes:
     """Return a message as bytes."""
     return _encode(message)
 
 
-def decode(data: bytes) -> Told:
+def decode(data: bytes) -> PeerMessage:
     """Return the message in `data`; invalid bytes are a PeerProtocolError."""
     try:
-        told: Told = _decode_told(data)
+        message: PeerMessage = _decode(data)
     except msgspec.MsgspecError as problem:
         raise PeerProtocolError(str(problem), where="message between nodes") from None
-    return told
+    return message
 
 
 def decode_greeting(data: bytes) -> Greeting:

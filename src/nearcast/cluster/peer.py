@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nearcast.broker import Connection
+from nearcast.broker.session.connection import PeerConnection
 from nearcast.cluster.links import Link
-from nearcast.cluster.messages import PlansUsed
+from nearcast.cluster.messages import PeerVersion, PlansUsed
 
-MARKS_LAST_RETAINED = 3
-"""The version of the messages between nodes from which on `Retained.is_last` is set."""
 _FRAME_BYTES = 4 << 20
 """A frame takes no further part above this size."""
 
@@ -21,9 +19,9 @@ class PeerNode:
 
     name: str
     link: Link
-    connection: Connection | None = None
+    connection: PeerConnection | None = None
     """Of its peer session; None while the link is down or its terms are incompatible."""
-    older: Connection | None = None
+    older: PeerConnection | None = None
     """Decodes MQTT 3.1.1 packets that the peer forwards unchanged."""
     parts: list[bytes] = field(default_factory=list)
     """Parts to send at the end of the batch."""
@@ -47,9 +45,22 @@ class PeerNode:
         """Whether the peer has yet to send its retained messages, and will mark the last one."""
         if self.problem:
             return False
-        if self.connection is not None and self.version < MARKS_LAST_RETAINED:
+        if self.connection is not None and self.version < PeerVersion.MARKS_LAST_RETAINED:
             return False
         return not self.has_sent_retained
+
+    def begin(self, version: int, *, is_new: bool, wants_retained: bool) -> None:
+        """Reset what belongs to one incarnation of the link.
+
+        `is_new`: the peer has lost the session that it kept for this node.
+        """
+        if is_new:
+            self.confirmed = 0
+        if is_new or wants_retained:  # it has lost the state that this node sent
+            self.heard_ms = -1
+        self.version = version
+        self.known = 0
+        self.used = None
 
     def take_parts(self) -> Iterator[bytes]:
         """Yield the parts, joined into as few frames as possible; a part is never split."""

@@ -25,6 +25,7 @@ from nearcast.cluster.links import (
     decode_frame,
     encode_frame,
 )
+from nearcast.cluster.messages import PeerMessage, encode
 from nearcast.cluster.peer import ClusterCounts, PeerNode
 from nearcast.model.errors import PeerProtocolError
 
@@ -36,6 +37,9 @@ _SIZE = Struct("<I")
 
 class LinkListener(Protocol):
     """Is called when something happens on a link."""
+
+    def greeting(self, name: str, /) -> bytes:
+        """Return this node's greeting for a peer."""
 
     def came_up(self, peer: PeerNode, greeting: bytes, /) -> None:
         """Handle that a link is up; `greeting` is the peer's."""
@@ -91,7 +95,7 @@ class PeerRegistry:
         self.peers: dict[str, PeerNode] = {}
         self.counts = ClusterCounts()
         self.now_ms = 0  # time of the current batch
-        self._timing = timing
+        self.timing = timing
         self._random = random
         self._listener = listener
         self._grown: dict[str, PeerNode] = {}  # dirty: peers that may have frames to send
@@ -106,10 +110,10 @@ class PeerRegistry:
         peer = self.peers.get(name)
         return None if peer is None or peer.connection is None else peer
 
-    def add(self, name: str, greeting: bytes, now_ms: int) -> PeerNode:
+    def add(self, name: str, now_ms: int) -> PeerNode:
         """Add a peer and start to greet it."""
-        link = Link(self._timing, self._random, b"")
-        link.greeting = greeting
+        greeting = self._listener.greeting(name)
+        link = Link(self.timing, self._random, greeting)
         self.peers[name] = peer = PeerNode(name, link)
         link.open(now_ms)
         self._grown[name] = peer
@@ -169,6 +173,30 @@ class PeerRegistry:
             self.counts.messages_sent += 1
             self._grown[peer.name] = peer
 
+    def send_named(self, name: str, kind: bytes, content: bytes) -> None:
+        """Queue a part for a peer if it is connected."""
+        peer = self.named(name)
+        if peer is not None:
+            self.send(peer, kind, content)
+
+    def tell(self, peer: PeerNode, message: PeerMessage) -> None:
+        """Queue a message for the end of the batch, if the peer's version has it."""
+        if message.since <= peer.version:
+            self.send(peer, TOLD, encode(message))
+
+    def tell_named(self, name: str, message: PeerMessage) -> None:
+        """Queue a message for a peer if it is connected."""
+        peer = self.named(name)
+        if peer is not None:
+            self.tell(peer, message)
+
+    def tell_all(self, message: PeerMessage, *, with_last: bool = False) -> None:
+        """Queue a message for all connected peers."""
+        data = encode(message)
+        for peer in self.present:
+            if message.since <= peer.version:
+                self.send(peer, TOLD, data, with_last=with_last)
+
     def take_frames(self) -> list[tuple[str, bytes]]:
         """Return the frames to send, each with the name of its peer; called last in a batch."""
         out = []
@@ -191,6 +219,10 @@ class PeerRegistry:
         if peer is not None:
             self._carry_out(peer, peer.link.reset(reason, self.now_ms))
             self._grown[name] = peer
+
+    def renew_greeting(self, peer: PeerNode) -> None:
+        """Change what a peer is greeted with from now on: this node's state has changed."""
+        peer.link.greeting = self._listener.greeting(peer.name)
 
     def greet(self, name: str, now_ms: int) -> None:
         """Greet a peer whose link is down at once, because another transport to it is available."""

@@ -10,14 +10,19 @@ with it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
 
+from nearcast.broker import Broker
 from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message, MessageHead
-from nearcast.broker.state import BrokerState
 from nearcast.cluster.messages import Retained, RetainedEntry
+from nearcast.cluster.part import ClusterPart, handles
+from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.peer_registry import PeerRegistry
+from nearcast.cluster.subscribe_race import SubscribeRace
 from nearcast.model.errors import FileFormatError, PeerProtocolError
 from nearcast.mqtt.wire import encode_string
 
@@ -29,16 +34,54 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, str, str]).decode
 
 
-class RetainedSync:
+class RetainedSync(ClusterPart):
     """The newest retained message of each topic, with the time and node of its publication.
 
     Complexity: O(1) per message; O(all) for a peer that was disconnected.
     """
 
-    def __init__(self, name: str, state: BrokerState) -> None:
+    def __init__(self, name: str, node: Broker, peers: PeerRegistry, race: SubscribeRace) -> None:
         self._name = name
-        self._state = state
+        self._node = node
+        self._peers = peers
+        self._race = race
         self._kept: dict[str, RetainedEntry] = {}  # by topic, in the order of last change
+        self._news: list[RetainedEntry] = []  # to send at the end of the batch
+
+    # --- peers ------------------------------------------------------------------------------
+
+    def peer_up(self, peer: PeerNode) -> None:
+        """Send a peer what was retained since it was disconnected."""
+        for portion in self.since(peer.heard_ms):
+            self._peers.tell(peer, portion)
+
+    def peer_down(self, peer: PeerNode) -> None:
+        """Record what the peer has received: retained messages go out up to a batch later."""
+        if peer.link.arrived_ms >= 0:
+            peer.heard_ms = peer.link.arrived_ms - self._peers.timing.silence_ms
+
+    def retained(self, message: Message) -> None:
+        """Queue a message retained here for the peers' retained stores."""
+        self._news.append(self.put(message, self._node.now_ms))
+
+    def end_batch(self) -> None:
+        """Send retained messages behind the batch's live messages: subscribers wait for those."""
+        if self._news:
+            news, self._news = self._news, []
+            self._peers.tell_all(Retained(news), with_last=True)
+
+    @handles(Retained)
+    def arrived(self, peer: PeerNode, told: Retained) -> None:
+        """Store the retained messages of a peer that are newer than ours."""
+        for kept, message in self.newer(told.kept):
+            origin = self._peers.peers.get(kept.node, peer)
+            missed = partial(self._race.missed, kept, origin.confirmed)
+            self._node.keep(message, self._peers.now_ms, missed)
+        if told.is_last:
+            peer.has_sent_retained = True
+            self._peers.renew_greeting(peer)
+
+    # --- the newest message of each topic ---------------------------------------------------
 
     def put(self, message: Message, at_ms: int) -> RetainedEntry:
         """Record a message retained at this node; return the entry to send to the peers."""
@@ -51,10 +94,15 @@ class RetainedSync:
         self._set(kept)
         return kept
 
-    def restored(self) -> None:
+    def restored(self, _now_ms: int) -> None:
         """Load the state from before the restart: retained messages and tombstones."""
-        stamps = {key: stamp for key in self._stamp_keys() if (stamp := self._stamp(key))}
-        for message in self._state.retained.all():
+        stamps = {}
+        for key, value in self._node.notes.starting_with(_STAMP):
+            try:
+                stamps[key] = _decode(value)  # time, node and, for a tombstone, topic
+            except msgspec.MsgspecError as problem:
+                self._node.notes.set_aside(key, problem)
+        for message in self._node.retained_messages():
             topic = message.topic_text()
             if not topic.startswith("$SYS/"):
                 at_ms, node, _ = stamps.get(_key(topic), (0, "", ""))
@@ -62,17 +110,6 @@ class RetainedSync:
         for at_ms, node, topic in stamps.values():
             if topic:
                 self._kept[topic] = RetainedEntry(topic, at_ms, node, None)
-
-    def _stamp_keys(self) -> list[bytes]:
-        return [key for key in self._state.notes if key[:1] == _STAMP]
-
-    def _stamp(self, key: bytes) -> tuple[int, str, str] | None:
-        """Return time, node and (for a tombstone) topic of a note; None if it is unreadable."""
-        try:
-            return _decode(self._state.notes[key][1])
-        except msgspec.MsgspecError as problem:
-            self._state.set_note_aside(key, problem)
-            return None
 
     def newer(self, told: Iterable[RetainedEntry]) -> Iterator[tuple[RetainedEntry, Message]]:
         """Yield those entries of a peer that replace the ones known here, with their messages."""
@@ -101,10 +138,10 @@ class RetainedSync:
         self._kept.pop(kept.topic, None)
         self._kept[kept.topic] = kept
         is_grave = kept.message is None
-        if self._state.journal is not None:
+        if self._node.is_journaled:
             stamp = _encode((kept.at_ms, kept.node, kept.topic if is_grave else ""))
             until_ms = kept.at_ms + _GRAVE_MS if is_grave else _FOREVER_MS
-            self._state.set_note(_key(kept.topic), stamp, until_ms)
+            self._node.notes.set(_key(kept.topic), stamp, until_ms)
         if is_grave:
             self._bury(kept.at_ms - _GRAVE_MS)
 
@@ -113,8 +150,8 @@ class RetainedSync:
         for topic, kept in list(self._kept.items())[:8]:
             if kept.message is None and kept.at_ms < before_ms:
                 del self._kept[topic]
-                if self._state.journal is not None:
-                    self._state.set_note(_key(topic), b"", 0)
+                if self._node.is_journaled:
+                    self._node.notes.delete(_key(topic))
 
 
 def _key(topic: str) -> bytes:

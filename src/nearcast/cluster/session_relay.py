@@ -15,7 +15,7 @@ In the code `home` is the session node. Read next: `nearcast/broker/session/conn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import TypeAlias
@@ -25,11 +25,13 @@ from nearcast.broker.session.connection import ForwardedIdentity
 from nearcast.cluster.messages import (
     ClaimSession,
     SessionClaimed,
-    Told,
     TunnelClosed,
     TunnelOpened,
     TunnelPaused,
 )
+from nearcast.cluster.part import ClusterPart, handles
+from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.peer_registry import TUNNELS, PeerRegistry
 from nearcast.model.errors import PeerProtocolError
 from nearcast.mqtt import Connect, MqttProtocolError, decode_packet, encode_packet
 from nearcast.mqtt.framing import long_length
@@ -61,7 +63,7 @@ class PendingClaim:
     """The peers that have a session of the client, and when it last connected there."""
 
 
-class SessionRelay:
+class SessionRelay(ClusterPart):
     """Finds the session nodes of clients, and relays the bytes of clients connected elsewhere.
 
     Contract: while all links are up, a client has one session in the cluster. During a partition it
@@ -70,17 +72,11 @@ class SessionRelay:
     Complexity: O(nodes) for a client without a session here, O(1) for anything else.
     """
 
-    def __init__(
-        self,
-        name: str,
-        node: Broker,
-        tell: Callable[[str, Told], None],
-        carry: Callable[[str, bytes], None],
-    ) -> None:
+    def __init__(self, name: str, node: Broker, peers: PeerRegistry) -> None:
         self._name = name
         self._node = node
-        self._tell = tell
-        self._carry = carry
+        self._peers = peers
+        self._tell = peers.tell_named
         self._number = 0
         self._asking: dict[int, PendingClaim] = {}  # claims without all answers, by number
         self._ways_out: dict[TunnelKey, Connection] = {}  # this node is the entry node
@@ -89,7 +85,11 @@ class SessionRelay:
         self._unasked: dict[str, set[str]] = {}  # by client: peers that could not be asked
         self._lost_ms: dict[str, int] = {}  # when a peer was lost
         self._left_ms: dict[str, int] = {}  # when a peer left the cluster
-        self.now_ms = 0
+
+    @property
+    def now_ms(self) -> int:
+        """The current time: of the frame being handled, or of the broker's call."""
+        return max(self._peers.now_ms, self._node.now_ms)
 
     @property
     def relayed(self) -> int:
@@ -98,13 +98,13 @@ class SessionRelay:
 
     # --- claims -----------------------------------------------------------------------------
 
-    def claim(
-        self, connection: Connection, connect: Connect, present: list[str], away: list[str]
-    ) -> bool:
+    def claim(self, connection: Connection, connect: Connect) -> bool:
         """Ask connected peers for a client's session; return False if there is none to wait for.
 
-        A claim also waits for peers lost a moment ago (of `away`), except with clean start.
+        A claim also waits for peers lost a moment ago, except with clean start.
         """
+        present = [peer.name for peer in self._peers.present]
+        away = [name for name, peer in self._peers.peers.items() if peer.connection is None]
         soon = [name for name in away if not (connect.clean_start or self.is_lost(name))]
         gone = set(away).difference(soon)
         if gone:
@@ -130,21 +130,22 @@ class SessionRelay:
     def _ask(self, peer: str, number: int, connect: Connect) -> None:
         self._tell(peer, ClaimSession(number, connect.client_id, connect.clean_start))
 
-    def asked(self, peer: str, message: ClaimSession) -> None:
+    @handles(ClaimSession)
+    def asked(self, peer: PeerNode, message: ClaimSession) -> None:
         """Answer a peer's claim: whether this node has the client's session.
 
         If the client connects to both nodes at once, the node with the greater name keeps it.
         """
         last_ms = NOT_HERE
         rival = self._rival(message.client_id)
-        if rival is not None and self._name > peer:
+        if rival is not None and self._name > peer.name:
             last_ms = COMES_HERE
         else:
             if rival is not None:
                 self._yield(rival)
-            last_ms = self._answer(peer, message)
+            last_ms = self._answer(peer.name, message)
         if message.number:
-            self._tell(peer, SessionClaimed(message.number, last_ms))
+            self._peers.tell(peer, SessionClaimed(message.number, last_ms))
 
     def _rival(self, client_id: str) -> int | None:
         """Return the number of a pending claim of this node for the same client."""
@@ -153,7 +154,7 @@ class SessionRelay:
 
     def _yield(self, number: int) -> None:
         """Close the connection of a client that connects to two nodes at once; a peer keeps it."""
-        self._node.state.close(self._asking.pop(number).connection)
+        self._node.close(self._asking.pop(number).connection)
 
     def _answer(self, peer: str, message: ClaimSession) -> int:
         last_ms = self._last_seen(message.client_id)
@@ -167,22 +168,23 @@ class SessionRelay:
 
     def _last_seen(self, client_id: str) -> int:
         """Return when a client with a session here last connected, or left if that is not known."""
-        session = self._node.state.sessions.get(client_id)
+        session = self._node.session_of(client_id)
         if session is None:
             return NOT_HERE
         return session.came_ms or max(0, session.ends_at_ms - session.expiry_s * 1000)
 
-    def answered(self, peer: str, message: SessionClaimed) -> None:
+    @handles(SessionClaimed)
+    def answered(self, peer: PeerNode, message: SessionClaimed) -> None:
         """Handle a peer's answer to a claim of this node."""
         asking = self._asking.get(message.number)
         if asking is None:
             return
-        asking.waits_for.discard(peer)
+        asking.waits_for.discard(peer.name)
         if message.last_ms == COMES_HERE:
             self._yield(message.number)
         else:
             if message.last_ms >= 0:
-                asking.homes[peer] = message.last_ms
+                asking.homes[peer.name] = message.last_ms
             self._go_on(message.number, asking)
 
     def _go_on(self, number: int, asking: PendingClaim) -> None:
@@ -202,7 +204,7 @@ class SessionRelay:
 
     def _open(self, home: str, number: int, asking: PendingClaim) -> None:
         connection, connect = asking.connection, asking.connect
-        user_name = self._node.state.access.identity(connect, connection)
+        user_name = self._node.identity(connect, connection)
         packet = encode_packet(replace(connect, password=None))
         self._tell(home, TunnelOpened(number, packet, user_name, connection.peer))
         self._ways_out[home, number] = connection
@@ -211,7 +213,7 @@ class SessionRelay:
     def say(self, key: TunnelKey, data: bytes) -> None:
         """Send bytes of a client to its session node."""
         peer, number = key
-        self._carry(peer, _NUMBER.pack(number, True) + data)
+        self._peers.send_named(peer, TUNNELS, _NUMBER.pack(number, True) + data)
 
     def gone(self, key: TunnelKey) -> None:
         """Send TunnelClosed to the session node: the client has disconnected."""
@@ -221,12 +223,13 @@ class SessionRelay:
 
     # --- tunnels, at the session node -------------------------------------------------------
 
-    def opened(self, peer: str, message: TunnelOpened) -> None:
+    @handles(TunnelOpened)
+    def opened(self, peer: PeerNode, message: TunnelOpened) -> None:
         """Accept a client that a peer relays; its identity was checked there."""
         connect = _decode_connect(message.connect)
-        connection = Connection(f"{message.address} at {peer}", "network")
-        connection.voucher = ForwardedIdentity(peer, message.user_name)
-        key = (peer, message.number)
+        connection = Connection(f"{message.address} at {peer.name}", "network")
+        connection.voucher = ForwardedIdentity(peer.name, message.user_name)
+        key = (peer.name, message.number)
         connection.transport = _WayBack(self, key, connection)
         self._ways_in[key] = connection
         self._node.admit(connection, connect, self.now_ms)
@@ -234,7 +237,7 @@ class SessionRelay:
     def answer(self, key: TunnelKey, data: bytes) -> None:
         """Send bytes of the session to its client through the entry node."""
         peer, number = key
-        self._carry(peer, _NUMBER.pack(number, False) + data)
+        self._peers.send_named(peer, TUNNELS, _NUMBER.pack(number, False) + data)
 
     def finish(self, key: TunnelKey, connection: Connection) -> None:
         """Close a tunnel; the entry node closes the client's connection."""
@@ -245,10 +248,10 @@ class SessionRelay:
 
     # --- both sides ---------------------------------------------------------------------------
 
-    def received(self, peer: str, data: bytes) -> None:
+    def received(self, peer: PeerNode, data: bytes) -> None:
         """Handle bytes from a tunnel; pause the tunnel if its client does not read."""
         number, is_way_in = _NUMBER.unpack_from(data)
-        key, rest = (peer, number), data[_NUMBER.size :]
+        key, rest = (peer.name, number), data[_NUMBER.size :]
         if is_way_in:
             connection = self._ways_in.get(key)
             if connection is not None:
@@ -256,15 +259,18 @@ class SessionRelay:
             return
         connection = self._ways_out.get(key)
         if connection is not None:
-            self._node.state.send(connection, rest)
+            self._node.send(connection, rest)
             if connection.outbox_bytes > _MOST_UNREAD_BYTES and key not in self._unread:
                 self._unread.add(key)
-                self._tell(peer, TunnelPaused(number, is_paused=True))
+                self._peers.tell(peer, TunnelPaused(number, is_paused=True))
 
-    def closed(self, peer: str, message: TunnelClosed) -> None:
+    @handles(TunnelClosed)
+    def closed(self, peer: PeerNode, message: TunnelClosed) -> None:
         """Handle that the peer has closed a tunnel."""
-        key = (peer, message.number)
-        if message.is_mine:
+        self._end_tunnel((peer.name, message.number), is_way_in=message.is_mine)
+
+    def _end_tunnel(self, key: TunnelKey, *, is_way_in: bool) -> None:
+        if is_way_in:
             connection = self._ways_in.pop(key, None)
             if connection is not None:
                 self._node.lost(connection, self.now_ms)
@@ -273,16 +279,17 @@ class SessionRelay:
         self._unread.discard(key)
         if connection is not None:
             connection.relay = None
-            self._node.state.close(connection)
+            self._node.close(connection)
 
-    def paused(self, peer: str, message: TunnelPaused) -> None:
+    @handles(TunnelPaused)
+    def paused(self, peer: PeerNode, message: TunnelPaused) -> None:
         """Pause or resume delivery to a client behind a tunnel."""
-        connection = self._ways_in.get((peer, message.number))
+        connection = self._ways_in.get((peer.name, message.number))
         if connection is not None:
             connection.is_paused = message.is_paused
             if not message.is_paused:
                 self._node.drained(connection, self.now_ms)
-                self._node.state.mark_grown(connection)
+                self._node.mark_dirty(connection)
 
     def settle(self) -> None:
         """Resume tunnels whose clients have read half of the limit."""
@@ -291,60 +298,64 @@ class SessionRelay:
                 self._unread.discard(key)
                 self._tell(key[0], TunnelPaused(key[1], is_paused=False))
 
-    def came_up(self, peer: str) -> None:
+    def peer_up(self, peer: PeerNode) -> None:
         """Ask a peer that is back about waiting clients; end its older sessions of others.
 
         The others are clients that got a session here without an answer of that peer.
         """
-        self._lost_ms.pop(peer, None)
+        name = peer.name
+        self._lost_ms.pop(name, None)
         for number, asking in self._asking.items():
-            if peer in asking.waits_for:
-                self._ask(peer, number, asking.connect)
+            if name in asking.waits_for:
+                self._ask(name, number, asking.connect)
         for client_id, names in list(self._unasked.items()):
-            if peer in names:
-                self._end_older(peer, client_id)
-            names.discard(peer)
-            is_here = client_id in self._node.state.sessions
+            if name in names:
+                self._end_older(name, client_id)
+            names.discard(name)
+            is_here = self._node.session_of(client_id) is not None
             if not names or not (is_here or self._rival(client_id)):
                 del self._unasked[client_id]
-        left_ms = self._left_ms.pop(peer, None)
+        left_ms = self._left_ms.pop(name, None)
         if left_ms is not None:
-            self._end_older_than(left_ms, peer)
+            self._end_older_than(left_ms, name)
 
     def _end_older_than(self, left_ms: int, peer: str) -> None:
         """End the sessions that a returning peer has of clients that connected since it left."""
-        for session in list(self._node.state.sessions.values()):
-            if session.came_ms >= left_ms:  # 0 for the sessions of peers
+        for session in self._node.client_sessions():
+            if session.came_ms >= left_ms:
                 self._end_older(peer, session.client_id)
 
-    def away(self, peer: str) -> None:
-        """Record that a peer is disconnected."""
-        self._lost_ms[peer] = self.now_ms
+    def peer_added(self, peer: PeerNode) -> None:
+        """Record that a peer is not connected yet."""
+        self._lost_ms[peer.name] = self.now_ms
 
-    def went_down(self, peer: str) -> None:
+    def peer_down(self, peer: PeerNode) -> None:
         """Close all tunnels of a peer."""
-        self.away(peer)
-        for key in [key for key in self._ways_out if key[0] == peer]:
-            self.closed(peer, TunnelClosed(key[1], is_mine=False))
-        for key in [key for key in self._ways_in if key[0] == peer]:
-            self.closed(peer, TunnelClosed(key[1], is_mine=True))
+        self._lose(peer.name)
+
+    def _lose(self, name: str) -> None:
+        self._lost_ms[name] = self.now_ms
+        for key in [key for key in self._ways_out if key[0] == name]:
+            self._end_tunnel(key, is_way_in=False)
+        for key in [key for key in self._ways_in if key[0] == name]:
+            self._end_tunnel(key, is_way_in=True)
         for asking in self._asking.values():
-            if asking.homes.pop(peer, None) is not None:
-                asking.waits_for.add(peer)
+            if asking.homes.pop(name, None) is not None:
+                asking.waits_for.add(name)
 
-    def parted(self, peer: str) -> None:
+    def peer_removed(self, name: str) -> None:
         """Forget a peer that has left the cluster."""
-        self.went_down(peer)
-        self._lost_ms[peer] = -PATIENCE_MS
-        self._left_ms[peer] = self.now_ms
-        self.advance()
-        self._lost_ms.pop(peer)
+        self._lose(name)
+        self._lost_ms[name] = -PATIENCE_MS
+        self._left_ms[name] = self.now_ms
+        self.advance(self.now_ms)
+        self._lost_ms.pop(name)
 
-    def advance(self) -> None:
+    def advance(self, now_ms: int) -> None:
         """Decide claims that have waited long enough for peers without an answer."""
         for number, asking in list(self._asking.items()):
             lost = {name for name in asking.waits_for & self._lost_ms.keys() if self.is_lost(name)}
-            if asking.until_ms <= self.now_ms:
+            if asking.until_ms <= now_ms:
                 lost = set(asking.waits_for)
             if lost:
                 asking.waits_for -= lost

@@ -11,7 +11,8 @@ Links keep the order, so each message takes one of the two ways, and never both.
 
 from __future__ import annotations
 
-from nearcast.broker.publish.routes import Router
+from collections.abc import Callable
+
 from nearcast.broker.session.session import SessionSubscription
 from nearcast.cluster.messages import RetainedEntry
 from nearcast.cluster.subscription_gossip import SubscriptionGossip
@@ -25,11 +26,17 @@ _MOST = 100_000
 class SubscribeRace:
     """New subscriptions, by the gossip number that a peer confirms once it knows of them.
 
+    `subscribers` returns the subscriptions without conditions to a topic.
+
     Complexity: O(1) per new subscription; they are dropped in the order of arrival.
     """
 
-    def __init__(self, router: Router, interests: SubscriptionGossip) -> None:
-        self._router = router
+    def __init__(
+        self,
+        subscribers: Callable[[str], list[SessionSubscription]],
+        interests: SubscriptionGossip,
+    ) -> None:
+        self._subscribers = subscribers
         self._interests = interests
         self._numbers: dict[SessionSubscription, int] = {}
         # content subscriptions: time of SUBSCRIBE in ms
@@ -78,7 +85,7 @@ class SubscribeRace:
         """
         if not self._numbers or self._last <= confirmed:
             return []
-        plain = self._router.subscribers(kept.topic)
+        plain = self._subscribers(kept.topic)
         is_live = kept.topic in self._arrived
         is_live = is_live or any(self._interests.since(one) <= confirmed for one in plain)
         found = [one for one in plain if self._is_unknown(one, confirmed) and not is_live]

@@ -191,12 +191,12 @@ class BrokerAcceptPolicy(AcceptPolicy):
 
     def is_full(self) -> bool:
         """Return whether connections and TLS handshakes together have reached the limit."""
-        state = self._node.state
-        return len(state.connections) + self.handshakes >= state.settings.max_open_connections
+        node = self._node
+        return node.connection_count + self.handshakes >= node.settings.max_open_connections
 
     def timeout_s(self) -> float:
         """Return the time limit of a TLS handshake: that of everything before the login."""
-        return self._node.state.settings.connect_timeout_ms / 1000
+        return self._node.settings.connect_timeout_ms / 1000
 
     def refused(self) -> None:
         """Count a connection that was closed at once."""

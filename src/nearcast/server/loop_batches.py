@@ -180,7 +180,7 @@ class LoopBatches:
             wire.resume_reading()
 
     def _is_full(self, connection: Connection) -> bool:
-        most = self.node.state.settings.max_answer_bytes
+        most = self.node.settings.max_answer_bytes
         return connection.is_paused and connection.answer_bytes > most
 
     def work(self, work: Work) -> None:
@@ -269,7 +269,7 @@ class LoopBatches:
                 try:
                     self._write(connection)
                 except Exception as error:  # noqa: BLE001 - the others are written to all the same
-                    self.node.state.failures.take("writing to a client", error)
+                    self.node.failures.take("writing to a client", error)
         if self.on_written is not None and self._sync is None:
             self._call("sending to other nodes", self.on_written)
         if self._sampled_s < 0:
@@ -287,7 +287,7 @@ class LoopBatches:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self.node.state.failures.take(doing, error)
+            self.node.failures.take(doing, error)
 
     def _measure(self) -> None:
         """Record the latency of a batch's deliveries since its first read, one batch in 16."""
@@ -364,7 +364,7 @@ class LoopBatches:
         if self._is_over:
             return
         connection.is_paused = False
-        self.node.state.mark_grown(connection)  # its outbox may not be stored yet
+        self.node.mark_dirty(connection)  # its outbox may not be stored yet
         self.read_on(connection)
         self.schedule()
 

@@ -18,8 +18,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from nearcast import kernels
-from nearcast.broker import Broker, BrokerSettings, Connection, RetainedSettings, SpaceSettings
-from nearcast.broker.event_log_hooks import note_start
+from nearcast.broker import Broker, BrokerSettings, RetainedSettings, SpaceSettings
 from nearcast.config import (
     Configuration,
     LimitsSection,
@@ -163,10 +162,10 @@ class Server:
             spaces=[space_settings(section) for section in configuration.space],
             retained=[retained_settings(section) for section in configuration.retained],
         )
-        self.node.state.failures.listener = _log_failure
-        self.node.state.observer = ClientLog()
+        self.node.failures.listener = _log_failure
+        self.node.observe(ClientLog())
         self._policies: PolicyFile | None = None
-        if self.node.state.holding is not None:
+        if self.node.deferred_retained is not None:
             self._policies = PolicyFile(Path(configuration.node.data) / FILE_NAME)
 
     async def start(self) -> None:
@@ -182,7 +181,7 @@ class Server:
         for kind, host, port in self.ports:
             log.info("listening for %s on %s:%d", kind, host, port)
         self._publish_figures()
-        self.node.state.refresh_figures = self._refresh_figures
+        self.node.refresh_metrics_with(self._refresh_figures)
         if self.configuration.log.metrics_port is not None:
             self._loop_delay.start()
         self._compiler = asyncio.create_task(self._compile())
@@ -230,7 +229,7 @@ class Server:
         directory = Path(self.configuration.node.data) / "journal"
         self._journal = JournalFile(directory, syncs=mode == "power")
         restore_node(self.node, self._journal, self.clock.now_ms())
-        log.info("%d sessions came back from %s", len(self.node.state.sessions), directory)
+        log.info("%d sessions came back from %s", self.node.session_count, directory)
 
     def _load_policies(self) -> None:
         """Load the policy file if it has changed."""
@@ -256,9 +255,7 @@ class Server:
 
         share, node = log_share(section), self.configuration.node
         self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
-        self.node.state.log = self._log.recorder
-        self.node.state.now_ms = self.clock.now_ms()
-        note_start(self.node.state)
+        self.node.record_with(self._log.recorder, self.clock.now_ms())
 
     def _make_mesh(self) -> None:
         """Attach the cluster to the broker, before the journal restores subscriptions."""
@@ -268,7 +265,7 @@ class Server:
             from nearcast.server.learned.histogram_files import load_densities
 
             section = self.configuration.network
-            declared = [one.space for one in self.node.state.router.spaces.all]
+            declared = [one.space for one in self.node.spaces]
             self._mesh = Cluster(
                 self.configuration.node.name,
                 self.node,
@@ -403,12 +400,9 @@ class Server:
 
     def _reload_access(self, access: ConfiguredAccess) -> None:
         self._access = access
-        self.node.state.access = access
+        self.node.set_access(access)
         if self._turns is not None:
             self._turns.checks.check = access.check_password
-        for connection in self.node.state.connections:
-            if not connection.is_peer:  # rules are for clients: peers have checked theirs
-                connection.permits = {} if access.has_rules() else None
 
     def _failed(self, problem: BaseException) -> None:
         self.failure = problem
@@ -454,17 +448,13 @@ class Server:
         """Disconnect all clients, and wait up to 2 s until they have closed."""
         if self._turns is None or self.failure is not None:
             return
-        for connection in self._clients():
+        for connection in self.node.client_connections():  # those of peers end with the cluster
             self.node.disconnect(connection, ReasonCode.SERVER_SHUTTING_DOWN, self.clock.now_ms())
         self._turns.end()
         for _ in range(100):
-            if not self._clients():
+            if not self.node.client_connections():
                 return
             await asyncio.sleep(0.02)
-
-    def _clients(self) -> list[Connection]:
-        """Return the connections of clients; those of peers end with the cluster."""
-        return [one for one in self.node.state.connections if not one.is_peer]
 
 
 def _log_failure(fingerprint: str, doing: str, problem: BaseException) -> None:

@@ -19,9 +19,9 @@ from nearcast.broker.event_log_hooks import CHOSEN, aside, note_event
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
 from nearcast.broker.retained.updates import event_of
-from nearcast.broker.session.connection import Connection
+from nearcast.broker.session.connection import PeerConnection
 from nearcast.broker.session.lifecycle import Lifecycle
-from nearcast.broker.session.session import PEER_PREFIX, Session, SessionSubscription
+from nearcast.broker.session.session import PEER_PREFIX, PeerSession, Session, SessionSubscription
 from nearcast.broker.state import BrokerState
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Event, MisuseError, read_subscription, split_prefixes
@@ -38,51 +38,51 @@ _FOREVER_S = 0xFFFF_FFFF
 
 
 class PeerSessions:
-    """The sessions of peers.
-
-    A session's `user_name` has two generations, "ours/theirs": ours identifies this session's state
-    at this node, theirs the state of the peer's session for this node. A changed one says that the
-    state was lost.
-    """
+    """The sessions of peers, by the names of their nodes."""
 
     def __init__(self, state: BrokerState, delivery: Delivery, lifecycle: Lifecycle) -> None:
         self._state = state
         self._delivery = delivery
         self._lifecycle = lifecycle
 
-    def session(self, name: str) -> Session:
+    def session(self, name: str) -> PeerSession:
         """Return the session of a peer; a new one gets a random generation."""
         state = self._state
-        known = state.sessions.get(PEER_PREFIX + name)
+        known = self._known(name)
         if known is not None:
             return known
-        session = Session(PEER_PREFIX + name, state.next_session)
+        session = PeerSession(PEER_PREFIX + name, state.next_session)
         state.next_session += 1
         state.sessions[session.client_id] = session
-        session.is_peer = session.is_durable = True
+        session.is_durable = True
         session.version = 5
         session.expiry_s = _FOREVER_S
         session.window = state.settings.receive_maximum
-        session.user_name = f"{state.rng.getrandbits(64):016x}/"
+        session.our_generation = f"{state.rng.getrandbits(64):016x}"
         self._remember(session)
+        return session
+
+    def _known(self, name: str) -> PeerSession | None:
+        session = self._state.sessions.get(PEER_PREFIX + name)
+        assert session is None or isinstance(session, PeerSession)
         return session
 
     def generation(self, name: str) -> str:
         """Return the generation of this node's session for a peer."""
-        return self.generation_of(self.session(name))
-
-    @staticmethod
-    def generation_of(session: Session) -> str:
-        """Return this node's generation of a peer session."""
-        return (session.user_name or "/").partition("/")[0]
+        return self.session(name).our_generation
 
     def remembers(self, name: str, generation: str) -> bool:
         """Return whether the peer's generation is the one of last time: it has kept its state."""
-        return (self.session(name).user_name or "/").partition("/")[2] == generation
+        return self.session(name).peer_generation == generation
+
+    def has_unsettled(self, name: str) -> bool:
+        """Return whether a peer has yet to acknowledge messages of its session."""
+        session = self._known(name)
+        return session is not None and bool(session.queue or session.in_flight or session.released)
 
     def attach(
         self, name: str, generation: str, now_ms: int, *, takes_older: bool = False
-    ) -> Connection:
+    ) -> PeerConnection:
         """Connect a peer and send what is queued for it.
 
         `generation` identifies the peer's session for this node: if it differs from last time, the
@@ -90,16 +90,12 @@ class PeerSessions:
         """
         state, session = self._state, self.session(name)
         state.now_ms = now_ms
-        connection = Connection(peer=name, listener="network")
-        connection.is_peer = True
+        connection = PeerConnection(session, "network")
         connection.takes_older = takes_older
-        connection.session = session
-        connection.version = 5
         connection.last_seen_ms = now_ms
-        mine, _, theirs = (session.user_name or "/").partition("/")
-        if theirs != generation:
+        if session.peer_generation != generation:
             self._forget_incoming(session)
-            session.user_name = f"{mine}/{generation}"
+            session.peer_generation = generation
             self._remember(session)
         session.link = connection
         session.window = state.settings.receive_maximum
@@ -110,15 +106,11 @@ class PeerSessions:
         self._delivery.resume(session)
         return connection
 
-    def older(self, connection: Connection) -> Connection:
+    def older(self, name: str) -> PeerConnection:
         """Return a second connection for the peer's MQTT 3.1.1 packets; nothing is sent to it."""
-        twin = Connection(peer=connection.peer, listener=connection.listener)
-        twin.is_peer = True
-        twin.session = connection.session
-        twin.version = 4
-        return twin
+        return PeerConnection(self.session(name), "network", version=4)
 
-    def detach(self, connection: Connection, now_ms: int) -> None:
+    def detach(self, connection: PeerConnection, now_ms: int) -> None:
         """Disconnect a peer: QoS 1 and 2 messages are queued for it."""
         self._state.now_ms = now_ms
         connection.is_open = False
@@ -138,18 +130,17 @@ class PeerSessions:
         continues them.
         """
         self._state.now_ms = now_ms
-        session = self._state.sessions.get(PEER_PREFIX + name)
+        session = self._known(name)
         if session is None:
             return
         begun = sorted(session.incoming)
-        theirs = (session.user_name or "/").partition("/")[2]
         self._lifecycle.end(session)
         if begun:
-            self._go_on_with(self.session(name), begun, theirs)
+            self._go_on_with(self.session(name), begun, session.peer_generation)
 
-    def _go_on_with(self, session: Session, begun: list[int], theirs: str) -> None:
+    def _go_on_with(self, session: PeerSession, begun: list[int], generation: str) -> None:
         """Restore the begun QoS 2 deliveries of a peer in its new session."""
-        session.user_name = f"{self.generation_of(session)}/{theirs}"
+        session.peer_generation = generation
         session.incoming.update(begun)
         self._remember(session)
         if self._state.journal is not None:

@@ -15,7 +15,12 @@ from struct import Struct
 from struct import error as struct_error
 
 from nearcast.broker.publish.message import Message, MessageHead
-from nearcast.broker.session.session import PEER_PREFIX, Session, SessionSubscription, WillMessage
+from nearcast.broker.session.session import (
+    Session,
+    SessionSubscription,
+    WillMessage,
+    new_session,
+)
 from nearcast.model.errors import FileFormatError
 from nearcast.mqtt.packets import ProtocolVersion
 from nearcast.mqtt.wire import TWO_BYTES
@@ -155,9 +160,12 @@ class Journal:
     def session(self, session: Session) -> None:
         """Record the state of a session; a later record replaces an earlier one."""
         body = SESSION.pack(session.number, session.version, session.expiry_s, session.ends_at_ms)
-        user = b"" if session.user_name is None else b"\1" + session.user_name.encode()
+        owner = session.owner
+        owner_bytes = b"" if owner is None else b"\1" + owner.encode()
         client_id = session.client_id.encode()
-        self._add(RecordKind.SESSION, body + len(client_id).to_bytes(2, "big") + client_id + user)
+        self._add(
+            RecordKind.SESSION, body + len(client_id).to_bytes(2, "big") + client_id + owner_bytes
+        )
         if session.came_ms:
             self._add(RecordKind.CAME, CAME.pack(session.number, session.came_ms))
 
@@ -279,11 +287,10 @@ def session_of(body: bytes) -> tuple[Session, bool]:
     number, version, expiry_s, ends_at_ms = SESSION.unpack_from(body)
     size = int.from_bytes(body[SESSION.size : SESSION.size + 2], "big")
     start = SESSION.size + 2
-    session = Session(body[start : start + size].decode(), number)
+    session = new_session(body[start : start + size].decode(), number)
     session.version = ProtocolVersion(version)
     session.expiry_s = expiry_s
     session.ends_at_ms = ends_at_ms
-    session.is_peer = session.client_id.startswith(PEER_PREFIX)
     rest = body[start + size :]
-    session.user_name = rest[1:].decode() if rest else None
+    session.owner = rest[1:].decode() if rest else None
     return session, not ends_at_ms

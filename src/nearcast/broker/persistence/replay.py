@@ -250,7 +250,7 @@ class Replay:
         session.version = told.version
         session.expiry_s = told.expiry_s
         session.ends_at_ms = told.ends_at_ms
-        session.user_name = told.user_name
+        session.owner = told.owner
         session.is_durable = told.expiry_s > 0
         (self._was_connected.add if was_connected else self._was_connected.discard)(told.number)
 

@@ -15,7 +15,7 @@ from nearcast.mqtt import Connect
 
 if TYPE_CHECKING:
     from nearcast.broker.publish.routes import Route
-    from nearcast.broker.session.session import Session
+    from nearcast.broker.session.session import PeerSession, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Connection:
         self.answer_bytes = 0  # the part of it that is not PUBLISH, which no quota bounds
         self.has_grown = False  # dirty: it is in `BrokerState.grown`
         self.is_paused = False  # set by the server while the client does not read
-        self.is_peer = False  # the other end is a node of the cluster
+        self.is_peer = False  # it is a `PeerConnection`
         self.takes_older = False  # a peer that accepts MQTT 3.1.1 packets behind AS_IT_IS
         self.is_open = True  # False once it is detached from its session
         self.is_closing = False  # nothing more is read; closed once the outbox is written
@@ -154,3 +154,15 @@ class Connection:
             return packet
         aliases[topic] = len(aliases) + 1
         return aliased(topic, packet, len(aliases), known=False, qos=qos)
+
+
+class PeerConnection(Connection):
+    """The connection of a peer session: a node of the cluster, or the change feed."""
+
+    __slots__ = ()
+
+    def __init__(self, session: PeerSession, listener: str = "", version: int = 5) -> None:
+        super().__init__(session.node_name, listener)
+        self.is_peer = True
+        self.session = session
+        self.version = version

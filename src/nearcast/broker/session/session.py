@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PEER_PREFIX = "$node/"
 """The client identifiers of peers begin with this; the broker refuses it in a CONNECT."""
+FEED = "#feed"
+"""The name of the change feed's session among those of peers; no node may have it."""
 RETAINED = 0x10  # flag of a queue entry: a retained message for a new subscription
 
 
@@ -158,7 +160,7 @@ class Session:
     def __init__(self, client_id: str, number: int) -> None:
         self.client_id = client_id
         self.number = number  # its name in the journal
-        self.user_name: str | None = None  # the proven name; of a peer: both generations
+        self.user_name: str | None = None  # the proven name of its client
         self.came_ms = 0  # when its client connected last; 0: unknown
         self.link: Connection | None = None  # None while the client is not connected
         self.version = 4  # the protocol level of the last connection
@@ -178,7 +180,7 @@ class Session:
         self.expiry_s = 0  # session expiry interval; 0: the session ends with the connection
         self.is_durable = False  # it is journaled
         self.is_over = False  # it has ended; its subscriptions are being removed
-        self.is_peer = False  # the session of a node of the cluster
+        self.is_peer = False  # it is a `PeerSession`
         self.is_pumped = False  # its queue is being sent, now or in a later slice
         self.ends_at_ms = 0  # when it expires; 0 while connected
         self.will: WillMessage | None = None
@@ -190,6 +192,15 @@ class Session:
         self.position: tuple[float, float] | None = None  # longitude, latitude
         self.position_kept_ms = 0  # when `position` was journaled last
         self.followers: dict[int, SessionSubscription] = {}  # `$near`: they move with `position`
+
+    @property
+    def owner(self) -> str | None:
+        """What the journal keeps of the session's owner: the proven name."""
+        return self.user_name
+
+    @owner.setter
+    def owner(self, text: str | None) -> None:
+        self.user_name = text
 
     @property
     def has_more(self) -> bool:
@@ -209,3 +220,44 @@ class Session:
             if candidate not in self.in_flight and candidate not in self.released:
                 self.last_packet_id = candidate
                 return candidate
+
+
+class PeerSession(Session):
+    """The session of a node of the cluster, or of the change feed: it never expires.
+
+    A generation identifies the state of one side's session for the other. A changed one says that
+    the state was lost.
+    """
+
+    __slots__ = ("our_generation", "peer_generation")
+
+    def __init__(self, client_id: str, number: int) -> None:
+        super().__init__(client_id, number)
+        self.is_peer = True
+        self.our_generation = ""  # of this session
+        self.peer_generation = ""  # of the peer's session for this node, when it last connected
+
+    @property
+    def node_name(self) -> str:
+        """The name of the node."""
+        return self.client_id.removeprefix(PEER_PREFIX)
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it is the session of a node, not of the change feed."""
+        return self.node_name != FEED
+
+    @property
+    def owner(self) -> str | None:
+        """What the journal keeps of the peer: both generations."""
+        return f"{self.our_generation}/{self.peer_generation}"
+
+    @owner.setter
+    def owner(self, text: str | None) -> None:
+        self.our_generation, _, self.peer_generation = (text or "").partition("/")
+
+
+def new_session(client_id: str, number: int) -> Session:
+    """Return a session of the class that its client identifier asks for."""
+    kind = PeerSession if client_id.startswith(PEER_PREFIX) else Session
+    return kind(client_id, number)

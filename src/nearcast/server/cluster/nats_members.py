@@ -44,11 +44,16 @@ class LinkState(msgspec.Struct, frozen=True):
     is_direct: bool = False
 
 
-class MemberRecord(msgspec.Struct, frozen=True):
-    """A node's entry; `identity` distinguishes it from another node with the same name."""
+class MemberName(msgspec.Struct, frozen=True):
+    """A node's name; `identity` distinguishes it from another node with the same name."""
 
     name: str
     identity: str
+
+
+class MemberRecord(MemberName, frozen=True, kw_only=True):
+    """A node's entry in the list of members, as JSON: an object with these fields, in order."""
+
     addresses: list[str] = []
     speaks: tuple[int, int] = (1, 1)
     version: str = ""

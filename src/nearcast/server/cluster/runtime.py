@@ -19,7 +19,6 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from nearcast.broker.session.session import PEER_PREFIX
 from nearcast.cluster.cluster import Cluster
 from nearcast.config import NetworkSection
 from nearcast.locality.registration.plan_assignment import NamedPlan
@@ -114,7 +113,7 @@ class ClusterRuntime:
 
     async def start(self) -> None:
         """Try to join; raise only if the name is taken or the direct port cannot be bound."""
-        self._awaited = _nodes_of_before(self.mesh)
+        self._awaited = self.mesh.node.node_names()
         await self.doors.open()
         self._task = asyncio.create_task(self._keep_joined())
         self._tick()
@@ -142,6 +141,8 @@ class ClusterRuntime:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self.feed is not None:
+            self.feed.close()
 
     async def _wait_until_drained(self) -> None:
         for _ in range(int(DRAIN_S / 0.05)):
@@ -325,9 +326,7 @@ class ClusterRuntime:
     def _part(self, name: str, now_ms: int) -> None:
         if name in self.mesh.peers:
             log.info("node %s has left for good", name)
-            self.mesh.part(name, now_ms)
-        else:  # it left while this node was down: the journal has messages for it
-            self.mesh.node.peering.forget(name, now_ms)
+        self.mesh.part(name, now_ms)
         self._told_of.pop(name, None)
         self._awaited.discard(name)
         self.doors.forget(name)
@@ -418,7 +417,7 @@ class ClusterRuntime:
             self._turns.now_ms = self._turns.clock.now_ms()
             self.mesh.receive(sender, data, self._turns.now_ms)
         except Exception as error:  # noqa: BLE001 - a mistake of ours: what the frame held must come again
-            self.mesh.node.state.failures.take(f"taking a frame of node {sender}", error)
+            self.mesh.node.failures.take(f"taking a frame of node {sender}", error)
             self.mesh.neighbours.begin_anew(sender, "a frame was not taken")
 
     def settle(self) -> None:
@@ -477,12 +476,6 @@ class ClusterRuntime:
 def request_subject(network: str, name: str) -> str:
     """Return the NATS subject for requests to a node."""
     return f"nearcast.{network}.ask.{key_of(name)}"
-
-
-def _nodes_of_before(mesh: Cluster) -> set[str]:
-    """Return the peers with a session in the journal, whether they are connected or not."""
-    sessions = mesh.node.state.sessions.values()
-    return {one.client_id.removeprefix(PEER_PREFIX) for one in sessions if one.is_peer}
 
 
 async def _first_to_end(*work: Coroutine[Any, Any, Any]) -> None:

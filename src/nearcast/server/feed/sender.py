@@ -30,8 +30,10 @@ from nats.js import JetStreamContext
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, NoStreamResponseError
 
-from nearcast.broker import Broker, Connection
+from nearcast.broker import Broker
 from nearcast.broker.publish.message import Message, MessageHead
+from nearcast.broker.session.connection import PeerConnection
+from nearcast.broker.session.session import FEED
 from nearcast.config import Configuration, NetworkSection
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model.errors import EnvironmentProblem
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nearcast.network")
 
-FEED = "#feed"  # no valid name of a node
 DUPLICATES_S = 600.0
 RETRY_S = 2.0
 _SILENCE_S = 5.0
@@ -144,7 +145,7 @@ class FeedSender:
         self._node = node
         self._turns = turns
         self._numbers = FeedNumbers(path)
-        self._connection: Connection | None = None
+        self._connection: PeerConnection | None = None
         self._reader = PacketReader()
         self._waiting: deque[Publish] = deque()  # not yet sent to JetStream
         # not acknowledged, by the last token of the reply subject: message, time sent
@@ -356,9 +357,7 @@ def begin_feed(
     path = None
     if configuration.durability.mode != "off":
         path = Path(configuration.node.data) / "feed-numbers"
-    node.state.feed = FeedTap(node, section.feed)
-    if node.state.log is None:
-        node.state.log = SilentLog()  # type: ignore[assignment]
+    node.feed_with(FeedTap(node, section.feed), SilentLog())  # type: ignore[arg-type]
     network.feed = FeedSender(section, configuration.node.name, node, turns, path)
 
 

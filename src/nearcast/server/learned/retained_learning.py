@@ -24,7 +24,7 @@ _SEED = 1
 
 async def learn_tables(node: Broker, now_ms: Callable[[], int], pause_s: float = PAUSE_S) -> None:
     """Learn tables for ever, within the node's bounds; return if no topic asks for policies."""
-    holding = node.state.holding
+    holding = node.deferred_retained
     while holding is not None:
         await asyncio.sleep(pause_s)
         wanted = holding.next_to_learn(now_ms())

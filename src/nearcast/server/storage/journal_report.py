@@ -111,8 +111,8 @@ def _tell_contents(report: JournalReport, node: Broker, replay: Replay) -> None:
         )
         for one in replay.sessions
     ]
-    report.retained = sorted(one.topic_text() for one in node.state.retained.all())
-    report.notes = len(node.state.notes)
+    report.retained = sorted(one.topic_text() for one in node.retained_messages())
+    report.notes = len(node.notes)
 
 
 def _names(data: bytes, damage: Damage, replay: Replay) -> Iterator[str]:

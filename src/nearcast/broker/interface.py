@@ -1,0 +1,199 @@
+"""What a cluster and a server may ask of a broker and set in it, beside serving its connections.
+
+They use these methods, not `BrokerState`, which is for the broker's own modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from nearcast.broker.access import Access
+from nearcast.broker.content.spaces import SpaceSettings
+from nearcast.broker.event_log_hooks import note_start
+from nearcast.broker.internal_errors import InternalErrors
+from nearcast.broker.observer import ClientObserver
+from nearcast.broker.publish.message import Message
+from nearcast.broker.session.connection import Connection
+from nearcast.broker.session.session import PeerSession, Session, SessionSubscription
+from nearcast.broker.settings import BrokerSettings
+from nearcast.broker.state import BrokerState, PublishFeed
+from nearcast.mqtt import Connect
+
+if TYPE_CHECKING:
+    from nearcast.broker.retained.deferred import DeferredRetained
+    from nearcast.eventlog.records import Recorder
+
+
+class BrokerNotes:
+    """Values of the cluster in the broker's journal, by key; each lasts until an instant."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._state.notes
+
+    def __len__(self) -> int:
+        return len(self._state.notes)
+
+    def get(self, key: bytes, default: bytes) -> bytes:
+        """Return the value of a key, or `default`."""
+        found = self._state.notes.get(key)
+        return default if found is None else found[1]
+
+    def starting_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Return key and value of all notes whose keys begin with `prefix`. O(notes)."""
+        notes = self._state.notes.items()
+        return [(key, value) for key, (_, value) in notes if key.startswith(prefix)]
+
+    def expiries(self) -> list[tuple[int, bytes]]:
+        """Return all keys, each behind the instant until which it lasts."""
+        return [(until_ms, key) for key, (until_ms, _) in self._state.notes.items()]
+
+    def set(self, key: bytes, value: bytes, until_ms: int) -> None:
+        """Journal a value under a key until an instant."""
+        self._state.set_note(key, value, until_ms)
+
+    def delete(self, key: bytes) -> None:
+        """Journal that a key has no value any more."""
+        self._state.set_note(key, b"", 0)
+
+    def expire(self, key: bytes) -> None:
+        """Drop a value whose instant has passed; the journal knows that already."""
+        self._state.notes.pop(key, None)
+
+    def set_aside(self, key: bytes, problem: Exception) -> None:
+        """Remove a restored value that cannot be read, and report it."""
+        self._state.set_note_aside(key, problem)
+
+
+class BrokerInterface:
+    """The base of `Broker`: short answers from its state, and what is set once at the start."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self.state = state
+        self.notes = BrokerNotes(state)
+        self.failures: InternalErrors = state.failures
+        """Unexpected exceptions are reported here."""
+
+    # --- what it has ------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """The instant of the call being served."""
+        return self.state.now_ms
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The limits in force."""
+        return self.state.settings
+
+    @property
+    def spaces(self) -> tuple[SpaceSettings, ...]:
+        """The configured spaces."""
+        return tuple(self.state.router.spaces.all)
+
+    @property
+    def is_journaled(self) -> bool:
+        """Whether the broker's state survives a restart."""
+        return self.state.journal is not None
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """The recorder of the event log; None while nothing is recorded."""
+        return self.state.log
+
+    @property
+    def deferred_retained(self) -> DeferredRetained | None:
+        """Deferred retained delivery; None where no topic asks for it."""
+        return self.state.holding
+
+    @property
+    def connected_clients(self) -> int:
+        """How many clients are connected."""
+        return self.state.connected
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open, those before CONNECT and those of peers included."""
+        return len(self.state.connections)
+
+    @property
+    def session_count(self) -> int:
+        """How many sessions there are, those of peers included."""
+        return len(self.state.sessions)
+
+    def session_of(self, client_id: str) -> Session | None:
+        """Return the session of a client, connected or not."""
+        return self.state.sessions.get(client_id)
+
+    def client_sessions(self) -> list[Session]:
+        """Return the sessions of all clients, connected or not. O(sessions)."""
+        return [one for one in self.state.sessions.values() if not one.is_peer]
+
+    def client_connections(self) -> list[Connection]:
+        """Return the connections of clients, those before CONNECT included. O(connections)."""
+        return [one for one in self.state.connections if not one.is_peer]
+
+    def node_names(self) -> set[str]:
+        """Return the names of the nodes that have a peer session, connected or not. O(sessions)."""
+        sessions = self.state.sessions.values()
+        return {one.node_name for one in sessions if isinstance(one, PeerSession) and one.is_node}
+
+    def subscribers(self, topic: str) -> list[SessionSubscription]:
+        """Return the clients' subscriptions without conditions to a topic."""
+        return self.state.router.subscribers(topic)
+
+    def retained_messages(self) -> Iterator[Message]:
+        """Yield all retained messages."""
+        return iter(self.state.retained.all())
+
+    def identity(self, connect: Connect, connection: Connection) -> str | None:
+        """Return the proven name of a client that has logged in."""
+        return self.state.access.identity(connect, connection)
+
+    # --- connections ------------------------------------------------------------------------
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Append bytes other than a PUBLISH to a connection's outbox."""
+        self.state.send(connection, data)
+
+    def close(self, connection: Connection) -> None:
+        """Mark a connection to be closed once its outbox is written."""
+        self.state.close(connection)
+
+    def mark_dirty(self, connection: Connection) -> None:
+        """Let the server look at a connection at the end of the loop batch."""
+        self.state.mark_grown(connection)
+
+    # --- what is set ------------------------------------------------------------------------
+
+    def set_access(self, access: Access) -> None:
+        """Replace the rules of access; those of connected clients apply from their next packet."""
+        self.state.access = access
+        for connection in self.client_connections():  # peers have checked their clients
+            connection.permits = {} if access.has_rules() else None
+
+    def observe(self, observer: ClientObserver) -> None:
+        """Call an observer when clients come and go."""
+        self.state.observer = observer
+
+    def refresh_metrics_with(self, refresh: Callable[[], None]) -> None:
+        """Call `refresh` when a client subscribes to `$SYS`."""
+        self.state.refresh_figures = refresh
+
+    def record_with(self, recorder: Recorder, now_ms: int) -> None:
+        """Record events from now on, first the start and the restored subscriptions."""
+        self.state.log = recorder
+        self.state.now_ms = now_ms
+        note_start(self.state)
+
+    def feed_with(self, feed: PublishFeed, stand_in: Recorder) -> None:
+        """Copy the clients' publications to a feed.
+
+        A broker without an event log does not report every publication: `stand_in` is then used.
+        """
+        self.state.feed = feed
+        if self.state.log is None:
+            self.state.log = stand_in

@@ -1,0 +1,168 @@
+"""Spatial routing as a part of the cluster: its messages, its plans, and the broker's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nearcast.broker import Broker
+from nearcast.broker.publish.message import Message
+from nearcast.broker.session.session import Session, SessionSubscription
+from nearcast.cluster.locality_codec import decode_place_message, encode_place_message
+from nearcast.cluster.messages import PlansUsed
+from nearcast.cluster.part import ClusterPart, handles
+from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.peer_registry import PLACES, PeerRegistry
+from nearcast.cluster.spatial_routing import SpatialRouting
+from nearcast.locality.registration.messages import Timing
+from nearcast.locality.registration.plan_assignment import NamedPlan
+from nearcast.model import Event
+
+
+class NoSpatialPart(ClusterPart):
+    """The part of a node without a space that has coordinates: nothing has a place."""
+
+    handovers = 0
+    """How often a registration moved to another holder."""
+    plans = (0, 0)
+    """The versions of the plans in use: current and upcoming, 0 for none."""
+
+    def concerns(self, _subscription: SessionSubscription) -> bool:
+        """Return whether a subscription has a place, so that holders must know of it."""
+        return False
+
+    def came(self, subscription: SessionSubscription, *, is_restored: bool) -> None:
+        """Register a subscription with the holders; `is_restored`: it is from the journal."""
+
+    def went(self, subscription: SessionSubscription) -> None:
+        """Withdraw a registration."""
+
+    def moved(self, session: Session, /, *, is_sure: bool) -> None:
+        """Update the registrations of a client that moved; `is_sure`: the step is acknowledged."""
+
+    def published(self, message: Message, event: Event, /) -> None:
+        """Route an event with a position to the holders of that place."""
+
+    def receive(self, peer: PeerNode, data: bytes) -> None:
+        """Handle a message between gateways and holders."""
+
+    @handles(PlansUsed)
+    def plans_used(self, peer: PeerNode, message: PlansUsed) -> None:
+        """Record which plans a peer uses."""
+
+    def use_plan(self, _plan: NamedPlan, _now_ms: int) -> bool:
+        """Start to use a plan; return whether it is newer than those in use."""
+        return False
+
+
+class SpatialPart(NoSpatialPart):
+    """Gateway, outbox and holder of a node (`SpatialRouting`), and the plans of the cluster."""
+
+    def __init__(self, name: str, node: Broker, peers: PeerRegistry, timing: Timing) -> None:
+        self.routing = SpatialRouting(name, node, timing)
+        self._node = node
+        self._peers = peers
+
+    # --- called by the broker and the runtime -----------------------------------------------
+
+    def concerns(self, subscription: SessionSubscription) -> bool:
+        """Return whether a subscription has a place."""
+        return self.routing.concerns(subscription)
+
+    def came(self, subscription: SessionSubscription, *, is_restored: bool) -> None:
+        """Register a subscription, new or from before a crash."""
+        arrive = self.routing.came_back if is_restored else self.routing.came
+        arrive(subscription, self._node.now_ms)
+
+    def went(self, subscription: SessionSubscription) -> None:
+        """Withdraw a registration."""
+        self.routing.went(subscription, self._node.now_ms)
+
+    def moved(self, session: Session, /, *, is_sure: bool) -> None:
+        """Move a client's registrations."""
+        self.routing.moved(session, self._node.now_ms, is_sure=is_sure)
+
+    def published(self, message: Message, event: Event, /) -> None:
+        """Offer an event to the holders of its place."""
+        self.routing.published(message, event, self._node.now_ms)
+
+    @property
+    def handovers(self) -> int:  # type: ignore[override]
+        """How often a registration moved to another holder."""
+        return self.routing.handovers
+
+    # --- peers and messages -----------------------------------------------------------------
+
+    def peer_added(self, peer: PeerNode) -> None:
+        """Count a new peer among the holders, although it is not connected yet."""
+        self.routing.lost(peer.name, self._peers.now_ms)
+        self.routing.know(self._peers.peers, self._peers.now_ms)
+
+    def peer_up(self, peer: PeerNode) -> None:
+        """Announce the plans in use, and resend what the peer has not acknowledged."""
+        self._tell_plans([peer])
+        self.routing.back(peer.name, self._peers.now_ms)
+
+    def peer_down(self, peer: PeerNode) -> None:
+        """Record when the peer was lost: after a while another node stands in for it."""
+        self.routing.lost(peer.name, self._peers.now_ms)
+
+    def peer_removed(self, _name: str) -> None:
+        """Assign the places of a peer that has left to the nodes that remain."""
+        self.routing.know(self._peers.peers, self._peers.now_ms)
+
+    def receive(self, _peer: PeerNode, data: bytes) -> None:
+        """Handle a message between gateways and holders."""
+        self.routing.receive(decode_place_message(data), self._peers.now_ms)
+
+    def settle(self) -> None:
+        """Queue the messages for gateways and holders at other nodes."""
+        for to, message in self.routing.take(self._peers.now_ms):
+            self._peers.send_named(str(to), PLACES, encode_place_message(message))
+
+    def advance(self, now_ms: int) -> None:
+        """Run everything that is due at `now_ms`."""
+        self.routing.advance(now_ms)
+
+    def wake_at(self) -> int | None:
+        """Return when `advance` is due next; None if nothing is scheduled."""
+        return self.routing.wake_at()
+
+    def restored(self, now_ms: int) -> None:
+        """Restore plans and events from the journal."""
+        self.routing.restored(now_ms)
+
+    def leave(self, now_ms: int) -> None:
+        """Offer events that only this node holds to other holders."""
+        self.routing.leave(now_ms)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether registrations, events or matches are not acknowledged."""
+        return self.routing.awaits_acks
+
+    # --- plans ------------------------------------------------------------------------------
+
+    @property
+    def plans(self) -> tuple[int, int]:  # type: ignore[override]
+        """The versions of the plans in use: current and upcoming, 0 for none."""
+        return self.routing.layout.versions
+
+    def use_plan(self, plan: NamedPlan, now_ms: int) -> bool:
+        """Start to use a plan, and tell the peers; return whether it is newer."""
+        if not self.routing.use(plan, now_ms):
+            return False
+        self._tell_plans(self._peers.present)
+        return True
+
+    @handles(PlansUsed)
+    def plans_used(self, peer: PeerNode, message: PlansUsed) -> None:
+        """Record which plans a peer uses, and announce it if this node changed its own."""
+        self.routing.uses(peer.name, (message.current, message.upcoming), self._peers.now_ms)
+        self._tell_plans(self._peers.present)
+
+    def _tell_plans(self, peers: Iterable[PeerNode]) -> None:
+        used = PlansUsed(*self.plans)
+        for peer in peers:
+            if peer.used != used:
+                peer.used = used
+                self._peers.tell(peer, used)
