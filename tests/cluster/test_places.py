@@ -181,7 +181,7 @@ def test_what_happens_outside_the_plan_still_finds_those_near_it() -> None:
     for name in walkers:
         town.move(name, outside)
     town.run(1_000)
-    town.publish(outside, 1)
+    town.publish_at(outside, 1)
     town.heal()
     assert all(town.due[name].total() == 1 for name in walkers)
     assert town.problems() == []

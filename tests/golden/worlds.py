@@ -133,7 +133,7 @@ def layouts(seed: int) -> Iterator[str]:
             corners = random.random((5, 2)) * 60
             events = [Rect(x, y, x + 4, y + 4) for x, y in corners.tolist()]
             run.round(crowd.xs.copy(), crowd.ys.copy(), events)
-        yield f"layout {way}, seed {seed}: {layout.brokers()} brokers, {astuple(run.tally)}"
+        yield f"layout {way}, seed {seed}: {layout.brokers()} brokers, {astuple(run.costs)}"
 
 
 def ordering(algorithm: str) -> str:

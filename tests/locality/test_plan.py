@@ -153,14 +153,6 @@ def test_cross_links_join_every_r_leaf_with_every_q_leaf_that_it_overlaps(plan: 
         assert set(linked) == expected
 
 
-@given(plans(), rects())
-def test_an_area_in_a_leafs_home_belongs_to_that_leaf_alone(plan: Plan, area: Rect) -> None:
-    for leaf in plan.leaves:
-        home = plan.home_of(leaf.number)
-        if home is not None and home.covers(area):
-            assert plan.leaves_for_subscription(area) == (leaf.number,)
-
-
 @given(st.lists(st.tuples(MARKS, MARKS), max_size=40), st.lists(rects(), max_size=4))
 def test_counts_tell_inside_from_outside_and_miss_nobody(
     points: list[tuple[float, float]], regions: list[Rect]

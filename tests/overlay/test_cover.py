@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.overlay_summaries import inside, summary_row
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -106,6 +107,24 @@ def test_a_box_wastes_no_more_than_allowed_while_nothing_goes(
     for whole in cover.boxes:
         assert len(cells(whole)) <= (1 + looseness) * len(cells(whole) & asked) + 1e-9
     assert len(list(cover.boxes)) <= len(set(added))
+
+
+def test_looser_covers_have_fewer_boxes_and_let_more_events_through_for_nobody() -> None:
+    rows = [summary_row(120, looseness, 1, events=800) for looseness in (0.0, 0.5, 2.0)]
+
+    assert rows[0]["boxes"] > rows[1]["boxes"] > rows[2]["boxes"]
+    shares = [row["for_nobody"] for row in rows]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[2] > 0.0
+
+
+def test_events_are_counted_that_a_box_lets_in_and_that_a_client_wants() -> None:
+    clients = [((0.0, 0.0), (1.0, 1.0)), ((2.0, 0.0), (3.0, 1.0))]
+    whole = [((0.0, 0.0), (3.0, 1.0))]
+    events = np.array([(0.5, 0.5), (1.5, 0.5), (2.5, 0.5), (4.0, 0.5)])
+
+    assert (inside(events, whole), inside(events, clients), inside(events, [])) == (3, 2, 0)
 
 
 def test_a_wide_box_that_goes_leaves_what_was_in_it_apart() -> None:

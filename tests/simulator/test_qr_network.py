@@ -32,9 +32,9 @@ def places(*points: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
 def test_a_handover_is_counted_when_someone_crosses_a_border_and_only_then() -> None:
     run = LayoutRun(west_and_east(), *places((2, 2), (6, 6)))
     run.round(*places((2.5, 2), (6, 6)), [])
-    assert run.tally.handovers == 0
+    assert run.costs.handovers == 0
     run.round(*places((3.5, 2), (2, 2)), [])
-    assert run.tally.handovers == 2
+    assert run.costs.handovers == 2
 
 
 def test_an_event_for_someone_just_handed_over_is_sent_again() -> None:
@@ -43,11 +43,11 @@ def test_an_event_for_someone_just_handed_over_is_sent_again() -> None:
     new_to_both = Rect(3.2, 1.9, 3.8, 2.1)
     run.round(*places((3.5, 2), (6, 6)), [seen_by_old, new_to_both])
 
-    assert run.tally.multicast_messages == 1 + 0  # root and region; root alone
-    assert run.tally.retransmissions == 1 + 0  # one message from the old; none from root to root
-    assert run.tally.deliveries == 2
-    assert run.tally.retransmission_ratio == 0.5
-    assert run.tally.ratio_with_deliveries == 0.25
+    assert run.costs.multicast_messages == 1 + 0  # root and region; root alone
+    assert run.costs.retransmissions == 1 + 0  # one message from the old; none from root to root
+    assert run.costs.deliveries == 2
+    assert run.costs.retransmission_ratio == 0.5
+    assert run.costs.ratio_with_deliveries == 0.25
 
 
 def test_messages_count_the_hops_from_the_root_to_each_leaf() -> None:

@@ -250,7 +250,7 @@ def test_run_stops_after_the_steps_allowed() -> None:
 
     assert world.run(most_steps=4) == 4
     assert len(receiver.seen) == 3
-    assert world.next_instant() == 1
+    assert world.run() == 6  # the rest is still there
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=30))
@@ -379,7 +379,7 @@ def test_removing_an_actor_frees_its_name() -> None:
     world.remove("a")
     assert not world.alive("a")
     world.add("a", Recorder())
-    assert world.actor_ids() == ["a"]
+    assert world.alive("a")
 
 
 def test_a_link_of_its_own_counts_for_one_direction_and_can_be_taken_back() -> None:

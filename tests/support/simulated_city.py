@@ -15,9 +15,17 @@ class SimulatedCity:
     """Some nodes that know each other, and their clients."""
 
     def __init__(
-        self, nodes: int = 3, seed: int = 1, link: SimulatedLink | None = None, **settings: Any
+        self,
+        nodes: int = 3,
+        seed: int = 1,
+        link: SimulatedLink | None = None,
+        *,
+        meeting_ms: int = 1_000,
+        keep_digest: bool = True,
+        **settings: Any,
     ) -> None:
-        self.world = World(seed, link=link or SimulatedLink(delay=uniform(1, 3)))
+        link = link or SimulatedLink(delay=uniform(1, 3))
+        self.world = World(seed, link=link, keep_digest=keep_digest)
         self.names = [f"n{number}" for number in range(nodes)]
         self.nodes = {
             name: self.world.add(name, SimulatedNode(name, seed, **settings)) for name in self.names
@@ -25,35 +33,35 @@ class SimulatedCity:
         self.homes: dict[str, str] = {}
         for name in self.names:
             self.at(name, lambda node, now: node.meet(self.names, now))
-        self.run(1_000)
+        self.run(meeting_ms)
 
     def at(self, name: str, action: Callable[[SimulatedNode, int], list[Send]]) -> None:
         """Do something at a node."""
         self.world.perform(name, action(self.nodes[name], self.world.now))
 
     def run(self, ms: int) -> None:
-        """Let time pass."""
+        """Run the world for so long."""
         self.world.run(self.world.now + ms)
 
     def client(
         self, name: str, home: str, *filters: str, version: ProtocolVersion = ProtocolVersion.V5
     ) -> SimulatedClient:
-        """Let a client connect to a node and subscribe."""
+        """Connect a client to a node and subscribe it."""
         client = SimulatedClient(name, version=version)
         self.homes[name] = home
         self.admit(client)
-        for one in filters:
-            client.subscribe(one)
+        for topic_filter in filters:
+            client.subscribe(topic_filter)
         self.turn(client)
         return client
 
     def admit(self, client: SimulatedClient, name: str | None = None) -> None:
-        """Let a client come again, to the node it was at or to another one."""
+        """Connect a client again, to the node it was at or to another one."""
         self.homes[client.name] = name or self.homes[client.name]
         self.at(self.homes[client.name], lambda node, now: node.admit(client, now))
 
     def turn(self, client: SimulatedClient) -> None:
-        """Let a client's node hear what it has said."""
+        """Pass what a client has sent to its node."""
         self.at(self.homes[client.name], lambda node, now: node.turn(now))
 
     def publish(
@@ -65,7 +73,7 @@ class SimulatedCity:
         *,
         retain: bool = False,
     ) -> None:
-        """Let a client publish."""
+        """Publish a message of a client."""
         client.publish(Publish(topic, payload, qos, retain))
         self.turn(client)
 
@@ -74,6 +82,6 @@ class SimulatedCity:
         self.world.crash(name)
 
     def restart(self, name: str) -> None:
-        """Let a node come back with what it had on disk."""
+        """Start a node again with what it had on disk."""
         self.world.restart(name)
         self.at(name, lambda node, now: node.restart(now))

@@ -14,15 +14,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from random import Random
 
+from tests.support.simulated_city import SimulatedCity
+
 from nearcast.broker import BrokerSettings, SpaceSettings
 from nearcast.cluster import LinkTiming, NamedPlan
 from nearcast.cluster.spatial_routing import PATIENCE
 from nearcast.locality import CellCounts, Plan
 from nearcast.model import Attribute, Event, Space, Subscription, parse_shape
 from nearcast.mqtt import Properties, Publish
-from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
+from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.network import SimulatedLink, uniform
-from nearcast.simulator.world import World
 
 SPACE = Space(
     name="city",
@@ -57,7 +58,7 @@ def town_plan(nodes: list[str], seed: int, version: int) -> NamedPlan:
     return NamedPlan(plan.with_brokers(brokers), tuple(nodes))
 
 
-class Town:
+class Town(SimulatedCity):
     """Nodes, moving clients, a writer; `due` has what each client must have had by the end.
 
     With a guest, nobody lives at the last node but a second writer: it can leave for good.
@@ -75,21 +76,25 @@ class Town:
     ) -> None:
         self.random = Random(seed)
         self._link = link or SimulatedLink(delay=uniform(1, 5))
-        self.world = World(seed, link=self._link, keep_digest=keep_digest)
-        self.names = [f"n{number}" for number in range(nodes)]
-        self.nodes = {name: self.world.add(name, self._node(name, seed)) for name in self.names}
+        super().__init__(
+            nodes,
+            seed,
+            self._link,
+            meeting_ms=2_000,
+            keep_digest=keep_digest,
+            settings=BrokerSettings(position_journal_ms=0),
+            spaces=[SpaceSettings(space=SPACE)],
+            patience=_PATIENCE,
+            link_timing=_LINK_TIMING,
+        )
         self.clients: dict[str, SimulatedClient] = {}
         self.due: dict[str, Counter[bytes]] = {}
         self.is_calm = False
         self._guest = self.names[-1] if has_guest else None
         self._unsure: dict[str, Counter[bytes]] = {}  # may arrive, once
-        self._homes: dict[str, str] = {}
         self._places: dict[str, Place] = {}
         self._wishes: dict[str, Subscription] = {}
         self._events = 0
-        for name in self.names:
-            self.world.perform(name, self.nodes[name].meet(self.names, self.world.now))
-        self.run(2_000)
         for number in range(people):
             self._settle_in(f"c{number}", follows=bool(number % 3))
         self._writers = [_WRITER]
@@ -102,33 +107,13 @@ class Town:
             self.run(100)
         self.is_calm = not self._link.loss
 
-    @staticmethod
-    def _node(name: str, seed: int) -> SimulatedNode:
-        return SimulatedNode(
-            name,
-            seed,
-            settings=BrokerSettings(position_journal_ms=0),
-            spaces=[SpaceSettings(space=SPACE)],
-            patience=_PATIENCE,
-            link_timing=_LINK_TIMING,
-        )
-
-    def run(self, ms: int) -> None:
-        """Let time pass."""
-        self.world.run(self.world.now + ms)
-
     # --- people -----------------------------------------------------------------------------
 
     def _admit_new(self, name: str, home: str | None = None) -> SimulatedClient:
         client = self.clients[name] = SimulatedClient(name)
-        homes = [one for one in self.names if one != self._guest]
-        self._homes[name] = home or self.random.choice(homes)
-        self._admit(client)
+        nodes = [node for node in self.names if node != self._guest]
+        self.admit(client, home or self.random.choice(nodes))
         return client
-
-    def _admit(self, client: SimulatedClient) -> None:
-        home = self._homes[client.name]
-        self.world.perform(home, self.nodes[home].admit(client, self.world.now))
 
     def _settle_in(self, name: str, *, follows: bool) -> None:
         client = self._admit_new(name)
@@ -144,17 +129,13 @@ class Town:
             text, wish = f"$area/{sides}", Subscription(topic_filter="city/#", area=area)
         client.subscribe(f"{text}/city/#")
         self._wishes[name] = wish
-        self._turn(name)
+        self.turn(client)
 
     def _are_all_in(self) -> bool:
         clients = self.clients
         return all(one.is_connected for one in clients.values()) and all(
             clients[name].subacks for name in self._wishes
         )
-
-    def _turn(self, name: str) -> None:
-        home = self._homes[name]
-        self.world.perform(home, self.nodes[home].turn(self.world.now))
 
     def anywhere(self) -> Place:
         """Return a place in town."""
@@ -164,13 +145,12 @@ class Town:
         """Let a connected client be somewhere."""
         self._places[name] = place
         payload = f'{{"lon": {place[0]}, "lat": {place[1]}}}'
-        self.clients[name].publish(Publish("$position", payload.encode(), 1))
-        self._turn(name)
+        self.publish(self.clients[name], "$position", payload.encode(), 1)
 
-    def publish(
+    def publish_at(
         self, place: Place, qos: int, *, writer: str = _WRITER, lifetime_s: int | None = None
     ) -> None:
-        """Let a writer tell of something; note who must hear of it, or may."""
+        """Publish an event of a writer; note which clients must receive it, or may."""
         self._events += 1
         payload = f'{{"lon": {place[0]}, "lat": {place[1]}, "id": {self._events}}}'.encode()
         event = Event.of(SPACE, "city/news", {"lon": place[0], "lat": place[1]})
@@ -180,7 +160,7 @@ class Town:
                 (self.due if is_sure else self._unsure)[name][payload] += 1
         properties = Properties(message_expiry_interval=lifetime_s)
         self.clients[writer].publish(Publish("city/news", payload, qos, properties=properties))
-        self._turn(writer)
+        self.turn(self.clients[writer])
 
     def wander(self, steps: int, writer: str | None = None) -> None:
         """Let people move and things happen, told of by one writer or any."""
@@ -188,11 +168,11 @@ class Town:
             name = self.random.choice(list(self._wishes))
             if name in self._places and self.clients[name].is_connected:
                 self.move(name, self.anywhere())
-            who = writer or self.random.choice(self._writers)
+            name = writer or self.random.choice(self._writers)
             qos = self.random.choice([0, 1, 1, 2, 2])
             lifetime_s = self.random.choice([None, None, _LIFETIME_S])
-            if self.clients[who].is_connected:
-                self.publish(self.anywhere(), qos, writer=who, lifetime_s=lifetime_s)
+            if self.clients[name].is_connected:
+                self.publish_at(self.anywhere(), qos, writer=name, lifetime_s=lifetime_s)
             self.run(self.random.randint(1, 40))  # instants are whole ms: no two things in one
 
     # --- faults and plans -------------------------------------------------------------------
@@ -238,7 +218,7 @@ class Town:
     def cut_off(self, name: str) -> None:
         """Part one node from the others for a while."""
         self.disturb()
-        others = [one for one in self.names if one != name]
+        others = [other for other in self.names if other != name]
         self.world.network.partition([[name], others])
         self.wander(5)
         self.run(self.random.randint(1, 4_000))
@@ -259,19 +239,18 @@ class Town:
         for sender, receiver in ways:
             self.world.network.cut(sender, receiver)
 
-    def crash(self, name: str) -> None:
+    def crash_and_restart(self, name: str) -> None:
         """Kill a node and start it again; its clients come back."""
         self.disturb()
-        self.world.crash(name)
+        self.crash(name)
         for client in self.clients.values():
-            if self._homes[client.name] == name:
+            if self.homes[client.name] == name:
                 client.lose()
         self.run(self.random.randint(1, 4_000))
-        self.world.restart(name)
-        self.world.perform(name, self.nodes[name].restart(self.world.now))
+        self.restart(name)
         for client in self.clients.values():
             if not client.is_connected:
-                self._admit(client)
+                self.admit(client)
 
     def leave(self) -> None:
         """Let the guest's node leave for good as soon as it may, while it does not see another.
@@ -282,7 +261,7 @@ class Town:
         assert self._guest is not None
         leaving, self._guest = self._guest, None
         self.disturb()
-        self._cut(leaving, self.random.choice([one for one in self.names if one != leaving]))
+        self._cut(leaving, self.random.choice([name for name in self.names if name != leaving]))
         self.wander(4, _GUEST)
         self.run(self.random.randint(1, 2 * _AWAY_MS))
         self.wander(4, _GUEST)
@@ -397,4 +376,4 @@ def _happen(town: Town, kind: str, names: list[str], seed: int, version: int) ->
         case "leave":
             town.leave()
         case _:
-            town.crash(names[0])
+            town.crash_and_restart(names[0])

@@ -40,4 +40,4 @@ def decode_place_message(data: bytes) -> Any:
 
 def _hashable(value: Any) -> Any:
     """Return a key with its lists as tuples: MessagePack has no tuples."""
-    return tuple(_hashable(one) for one in value) if isinstance(value, list) else value
+    return tuple(_hashable(part) for part in value) if isinstance(value, list) else value

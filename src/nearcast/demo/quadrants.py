@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from nearcast.demo.city import Place
-from nearcast.locality import CellCounts, Plan, Rect, assign_leaves
+from nearcast.locality import CellCounts, Plan, Rect, assign_leaves, movement_flows
 
 _DEPTH = 9  # as the pipeline's own
 
@@ -24,11 +22,10 @@ def quadrant_plan(
     same load, and few of the paths that people took lead from one broker to another.
     """
     paths = [np.array(track) for track in tracks]
-    plan = _with_about(leaves, space, np.concatenate(paths))
-    flows: Counter[tuple[int, int]] = Counter()
-    for path in paths:
-        numbers = plan.leaf_numbers_at(path[:, 0], path[:, 1]).tolist()
-        flows.update((a, b) for a, b in pairwise(numbers) if a != b)
+    users = np.repeat(np.arange(len(paths)), [len(path) for path in paths])
+    places = np.concatenate(paths)
+    plan = _with_about(leaves, space, places)
+    flows = movement_flows(users, plan.leaf_numbers_at(places[:, 0], places[:, 1]))
     return plan.with_brokers(assign_leaves(plan, flows, brokers).brokers)
 
 

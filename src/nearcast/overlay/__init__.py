@@ -2,9 +2,9 @@
 
 A `Peer` joins, subscribes, changes, leaves and publishes by messages alone, knows only its
 neighbours, and repairs the tree after crashes and partitions. `elect` and its cost functions choose
-which peer relays for which; `summarise` turns a node's many subscriptions into few boxes, and
-`Cover` maintains such a summary as subscriptions are added and removed. `OneHopPeer` is the simple
-alternative that it is compared with; `violations` checks a whole tree at once.
+which peer relays for which; `Cover` maintains a few boxes around a node's many subscriptions as
+these are added and removed. `OneHopPeer` is the simple alternative that the tree is compared with;
+`violations` checks a whole tree at once.
 
 It does not send anything itself, read a clock, draw unseeded random numbers, know its runtime, or
 recover events that the network lost. An event in flight while its branch of the tree is rebuilt may
@@ -24,7 +24,6 @@ from nearcast.overlay.onehop import OneHopEnvelope, OneHopPeer
 from nearcast.overlay.peer import Peer
 from nearcast.overlay.settings import Climb, Placement, Settings
 from nearcast.overlay.splitting import Split
-from nearcast.overlay.summary import FalsePositives, Summary, count_false_positives, summarise
 
 __all__ = [
     "Address",
@@ -37,7 +36,6 @@ __all__ = [
     "EventBatch",
     "EventDelivery",
     "Extent",
-    "FalsePositives",
     "GridDensity",
     "MarginalDensity",
     "Method",
@@ -49,13 +47,10 @@ __all__ = [
     "Placement",
     "Settings",
     "Split",
-    "Summary",
     "UniformDensity",
-    "count_false_positives",
     "elect",
     "exact_cost",
     "paper_cost",
     "size_bytes",
-    "summarise",
     "violations",
 ]

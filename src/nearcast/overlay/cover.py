@@ -1,8 +1,8 @@
 """A summary maintained under changes: few boxes around many that are added and removed.
 
-`summarise` makes a summary once, of all boxes. A broker's clients subscribe and unsubscribe all the
-time; `Cover` changes with them, with bounded work per change, and reports which boxes of the
-summary were added and removed, so that only those need to be sent.
+A broker's clients subscribe and unsubscribe all the time; `Cover` changes with them, with bounded
+work per change, and reports which boxes of the summary were added and removed, so that only those
+need to be sent. Events that fall into a box and are wanted by no client are false positives.
 
 Read next: `onehop.py`, and `nearcast.cluster.filter_aggregation`, where nodes exchange summaries.
 """

@@ -59,17 +59,17 @@ def content_of(text: str, *, where: str, todo: str = "") -> dict[str, Any]:
 
 
 def _check_space(content: dict[str, Any], space: Space, where: str) -> None:
-    names = [one.name for one in space.attributes]
+    names = [attribute.name for attribute in space.attributes]
     counted = (content["space"], content["attributes"], content["lows"], content["highs"])
     declared = (space.name, names, list(space.extent.lows), list(space.extent.highs))
     if counted != declared:
         shape = "events of {!r} with {} from {} to {}"
-        found, expected = (shape.format(*one) for one in (counted, declared))
+        found, expected = (shape.format(*values) for values in (counted, declared))
         raise FileFormatError(
             found,
             where=where,
             expected=f"{expected}, as configured",
-            todo="Count its events anew with 'nearcast pipeline histogram'.",
+            todo="Count its events again with 'nearcast pipeline histogram'.",
         )
 
 

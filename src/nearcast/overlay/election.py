@@ -8,9 +8,9 @@ without wanting them, and forwarding, are overhead. With R the cost to receive a
 
 Since E(∪ S) is the same whoever is elected, the exact cost is a constant minus (R + F) E(S₁): **the
 cheapest parent is the member with the most events of its own**. By volume that is LVS. The cost of
-a group does not depend on who hosts the groups below it, so electing each group's cheapest member
-is also best for the whole tree. The paper's rule adds a bonus for overlap, which is exactly what it
-counted twice. See `docs/content-overlay.md` for what that costs.
+a group does not depend on the hosts of the groups below it, so electing each group's cheapest
+member is also best for the whole tree. The paper's rule adds a bonus for overlap, which is exactly
+what it counted twice. See `docs/content-overlay.md` for what that costs.
 
 Read next: `splitting.py`.
 """

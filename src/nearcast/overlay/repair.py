@@ -37,10 +37,10 @@ def attend(seat: Seat, now: Instant) -> None:
     elif (seat.joining is not None and seat.joining.deadline <= now) or (
         seat.awaiting is not None and seat.awaiting <= now
     ):
-        _pursue(seat, now)
+        _retry(seat, now)
 
 
-def _pursue(seat: Seat, now: Instant) -> None:
+def _retry(seat: Seat, now: Instant) -> None:
     """Retry a request that was not answered."""
     if seat.parent is None:
         _seek_parent(seat, now)
@@ -54,7 +54,7 @@ def beat(seat: Seat, now: Instant) -> None:
     _forget_silent(seat, now)
     if seat.parent is not None and now - seat.parent_heard > settings.patience_ms:
         _parent_lost(seat, now)
-    _pursue(seat, now)
+    _retry(seat, now)
     _shrink(seat, now)
     _reconsider(seat, now)
     report(seat, always=True)

@@ -119,8 +119,8 @@ def _branches(seat: Seat) -> Branches:
     # The host of a group handed over lately may not be known above yet.
     known = {address for address, _ in rows}
     for heir in seat.heirs:
-        if heir.holder not in known and heir.holder != seat.parent:
-            rows.append((heir.holder, -2))
+        if heir.host not in known and heir.host != seat.parent:
+            rows.append((heir.host, -2))
             boxes.append(heir.box)
     others = len(rows)
     if seat.settings.method is Method.MEASURED:

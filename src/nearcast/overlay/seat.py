@@ -87,7 +87,7 @@ class Heir(NamedTuple):
     """The host of a group that the seat has just handed over."""
 
     level: int
-    holder: Address
+    host: Address
     members: frozenset[Address]
     box: Bounds
     until: Instant
@@ -291,8 +291,8 @@ class Seat:
         at_level = [heir for heir in self.heirs if heir.level == level]
         for heir in reversed(at_level):
             if any(member in heir.members for member in members):
-                return heir.holder
-        return at_level[-1].holder if at_level else None
+                return heir.host
+        return at_level[-1].host if at_level else None
 
     def due_at(self) -> Instant:
         """Return when the seat has something to do next."""
@@ -311,11 +311,11 @@ class Seat:
         """Raise the clock to a term, if it is higher."""
         self.clock = max(self.clock, term)
 
-    def remember_lost(self, who: Address, now: Instant) -> None:
+    def remember_lost(self, address: Address, now: Instant) -> None:
         """Greet a silent peer from time to time: it may be behind a partition."""
-        if who == self.address:
+        if address == self.address:
             return
-        self.lost.pop(who, None)
-        self.lost[who] = now + self.settings.probe_ms
+        self.lost.pop(address, None)
+        self.lost[address] = now + self.settings.probe_ms
         while len(self.lost) > MOST_LOST:
             del self.lost[next(iter(self.lost))]

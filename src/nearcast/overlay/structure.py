@@ -36,11 +36,11 @@ class _Part:
 
     level: int
     entries: dict[Address, MemberEntry]
-    holder: Address
+    host: Address
 
     def entry(self) -> MemberEntry:
         box = union_of([entry.box for entry in self.entries.values()])
-        return MemberEntry(self.holder, box, len(self.entries))
+        return MemberEntry(self.host, box, len(self.entries))
 
 
 @dataclass(slots=True)
@@ -112,12 +112,12 @@ def _plan_level(
     several = _parts(seat, level, entries)
     for part in several:
         if heir is not None and heir in part:
-            holder = heir
+            host = heir
         elif seat.address in part and not voting and len(several) == 1:
-            holder = seat.address
+            host = seat.address
         else:
-            holder = choose_host(seat, level, part, newcomer)
-        made = _Part(level, part, holder)
+            host = choose_host(seat, level, part, newcomer)
+        made = _Part(level, part, host)
         plan.parts.append(made)
         plan.passed.append(made.entry())
 
@@ -206,25 +206,25 @@ def _carry_out(
     me, parent, level_above = seat.address, seat.parent, seat.top + 1
     term = seat.clock + 1
     handed = _handed(plan, me)
-    kept = [_as_group(seat, part, term, now) for part in plan.parts if part.holder == me]
+    kept = [_as_group(seat, part, term, now) for part in plan.parts if part.host == me]
     seat.groups = seat.groups[:start] + kept + seat.groups[plan.upto :]
     seat.branches = None
     if handed or any(group.term == term for group in kept):
         seat.clock = term
-    for holder, parts in handed.items():
-        above = _part_around(plan, holder, parts[-1].level + 1)
-        uplink = above.holder if above is not None else parent
+    for host, parts in handed.items():
+        above = _part_around(plan, host, parts[-1].level + 1)
+        uplink = above.host if above is not None else parent
         message = GroupHandover(
             tuple(Grant(part.level, tuple(part.entries.values())) for part in parts),
             uplink,
             _term_of(seat, uplink, parts[-1].level + 1, term, handed),
             term,
-            _sponsor(plan, me, holder) if above is None else None,
+            _sponsor(plan, me, host) if above is None else None,
             nonce,
             known=known if uplink is None else (),
             settled=seat.settled,
         )
-        seat.send(holder, message)
+        seat.send(host, message)
     _note_heirs(seat, handed, now)
     if plan.reaches_top:
         _tell_above(seat, plan, level_above, handed, known)
@@ -247,18 +247,18 @@ def _handed(plan: _Plan, me: Address) -> dict[Address, list[_Part]]:
     """Return the parts that others will host, lowest first."""
     handed: dict[Address, list[_Part]] = {}
     for part in plan.parts:
-        if part.holder != me:
-            handed.setdefault(part.holder, []).append(part)
+        if part.host != me:
+            handed.setdefault(part.host, []).append(part)
     return handed
 
 
 def _note_heirs(seat: Seat, handed: dict[Address, list[_Part]], now: Instant) -> None:
     until = now + 2 * min(seat.settings.beat_ms, 5 * seat.settings.retry_ms)
     seat.heirs = [heir for heir in seat.heirs if heir.until > now]
-    for holder, parts in handed.items():
+    for host, parts in handed.items():
         for part in parts:
             members = frozenset(part.entries)
-            seat.heirs.append(Heir(part.level, holder, members, part.entry().box, until))
+            seat.heirs.append(Heir(part.level, host, members, part.entry().box, until))
 
 
 def _part_around(plan: _Plan, member: Address, level: int) -> _Part | None:
@@ -280,10 +280,10 @@ def _term_of(
     return seat.groups[level].term if uplink == seat.address else seat.parent_term
 
 
-def _sponsor(plan: _Plan, me: Address, holder: Address) -> Address:
-    """Return the member whose group gave rise to `holder`, the new member of the parent's group."""
+def _sponsor(plan: _Plan, me: Address, host: Address) -> Address:
+    """Return the member whose group gave rise to `host`, the new member of the parent's group."""
     first = plan.passed[0].address
-    if holder == first or any(entry.address == me for entry in plan.passed):
+    if host == first or any(entry.address == me for entry in plan.passed):
         return me
     return first
 
@@ -314,13 +314,13 @@ def _tell_above(
 def _take_place_below(seat: Seat, plan: _Plan, term: int, now: Instant) -> None:
     """If another seat hosts the group of which this seat is a member now, make it the parent."""
     part = _part_around(plan, seat.address, seat.top + 1)
-    if part is None or part.holder == seat.address:
+    if part is None or part.host == seat.address:
         return
     if seat.joining is not None and not seat.joining.moving:
         seat.joining = None  # it had asked because it had no parent
     root = seat.path[:1] or (plan.passed[0].address,)
-    seat.path = root if root[0] == part.holder else (*root, part.holder)
-    set_parent(seat, part.holder, term, now)
+    seat.path = root if root[0] == part.host else (*root, part.host)
+    set_parent(seat, part.host, term, now)
     seat.siblings = tuple(part.entries.values())
 
 

@@ -52,7 +52,7 @@ def sweep(spark: SparkSession, points: Sequence[Point]) -> list[Done]:
 
 
 def _raise_failures(finished: Sequence[Done]) -> None:
-    failed = [one for one in finished if one.failure]
+    failed = [done for done in finished if done.failure]
     if failed:
         raise TaskFailedError(
             f"{failed[0].failure} ({len(failed)} of {len(finished)} tasks failed)",
@@ -64,9 +64,9 @@ def _raise_failures(finished: Sequence[Done]) -> None:
 def rows_by_paper(finished: Sequence[Done]) -> dict[int, list[Row]]:
     """Return the rows of each paper, without the column `paper`."""
     found: dict[int, list[Row]] = {}
-    for one in finished:
-        rows = [{k: v for k, v in row.items() if k != "paper"} for row in one.rows]
-        found.setdefault(one.point.paper, []).extend(rows)
+    for done in finished:
+        rows = [{k: v for k, v in row.items() if k != "paper"} for row in done.rows]
+        found.setdefault(done.point.paper, []).extend(rows)
     return found
 
 

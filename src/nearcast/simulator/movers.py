@@ -44,12 +44,12 @@ class RandomWaypoints:
         arrived = far <= reach
         share = np.divide(reach, far, out=np.ones_like(far), where=far > 0)
         self._places += way * np.minimum(share, 1.0)[:, None]
-        who = np.flatnonzero(arrived)
-        self._goals[who] = self._draw(who)
+        users = np.flatnonzero(arrived)
+        self._goals[users] = self._draw(users)
         self.xs, self.ys = self._places[:, 0], self._places[:, 1]
 
-    def _draw(self, who: NDArray[np.intp]) -> Floats:
-        drawn: Floats = self._low[who] + self._random.random((len(who), 2)) * self._size[who]
+    def _draw(self, users: NDArray[np.intp]) -> Floats:
+        drawn: Floats = self._low[users] + self._random.random((len(users), 2)) * self._size[users]
         return drawn
 
 

@@ -238,8 +238,8 @@ class SimulatedNode:
 
     def drop(self, client: SimulatedClient, now: Instant) -> list[Send]:
         """Break a client's connection."""
-        for connection, one in list(self._clients.items()):
-            if one is client:
+        for connection, known in list(self._clients.items()):
+            if known is client:
                 del self._clients[connection]
                 self.node.lost(connection, now)
         client.lose()

@@ -141,10 +141,6 @@ class World:
         """Return whether an actor is up."""
         return actor_id in self._actors
 
-    def actor_ids(self) -> list[ActorId]:
-        """Return the actors that are up, in the order in which they came up."""
-        return list(self._actors)
-
     def crash(self, actor_id: ActorId) -> Actor:
         """Take an actor down and return it; messages to it are dropped until `restart`."""
         if actor_id not in self._actors:
@@ -206,10 +202,6 @@ class World:
         if until is not None and until > self.now:
             self.now = until
         return steps
-
-    def next_instant(self) -> Instant | None:
-        """Return the instant of the next scheduled entry; None when nothing is scheduled."""
-        return self._queue[0][0] if self._queue else None
 
     def digest(self) -> str:
         """Return the hash of every delivery and wake so far, in order."""

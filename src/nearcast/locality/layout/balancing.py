@@ -1,4 +1,4 @@
-"""Assign many leaves to few brokers: equal load, and few users who change broker as they move.
+"""Assign many leaves to few brokers: equal load, and few users that change broker as they move.
 
 The paper names a limited number of brokers as future work; this is our reading. Leaves are the
 vertices of a graph. The weight of an edge is how often users moved from one leaf to the other;
@@ -54,9 +54,9 @@ def movement_flows(users: ArrayLike, leaves: ArrayLike) -> dict[tuple[int, int],
 
     `leaves` comes from `Plan.leaf_numbers_at`; -1 (no leaf) is no movement. O(n log n).
     """
-    who, where = np.asarray(users), np.asarray(leaves, np.int64)
+    user, where = np.asarray(users), np.asarray(leaves, np.int64)
     before, after = where[:-1], where[1:]
-    moved = (who[1:] == who[:-1]) & (before != after) & (before >= 0) & (after >= 0)
+    moved = (user[1:] == user[:-1]) & (before != after) & (before >= 0) & (after >= 0)
     low, high = np.minimum(before, after)[moved], np.maximum(before, after)[moved]
     pairs, counts = np.unique(np.stack([low, high], axis=1), axis=0, return_counts=True)
     return {(int(a), int(b)): int(n) for (a, b), n in zip(pairs, counts, strict=True)}

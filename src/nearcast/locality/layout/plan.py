@@ -85,7 +85,7 @@ class Plan:
     """
 
     __slots__ = (
-        "_candidates", "_cells", "_children", "_homes", "_leaf_of", "_level", "_node_at", "_rects",
+        "_candidates", "_cells", "_children", "_leaf_of", "_level", "_node_at", "_rects",
         "brokers", "fanout", "grid", "layout", "leaves", "links", "quadtree", "r_count", "rtree",
         "version",
     )  # fmt: skip
@@ -113,7 +113,6 @@ class Plan:
         self.brokers = _checked_brokers(brokers, len(self.leaves))
         self._index_regions()
         self.links = self._cross_links()
-        self._homes = tuple(self._home(leaf) for leaf in self.leaves)
 
     @classmethod
     def build(
@@ -204,13 +203,6 @@ class Plan:
         )  # fmt: skip
         return out
 
-    def home_of(self, leaf: int) -> Rect | None:
-        """Return the area in which any rectangle belongs to this leaf alone; None if there is none.
-
-        A subscription that stays inside needs no handover.
-        """
-        return self._homes[leaf]
-
     def leaves_for_event(self, area: Area | Bounded) -> tuple[int, ...]:
         """Return the leaves that must receive an event about a point, rectangle or shape.
 
@@ -291,11 +283,6 @@ class Plan:
             tuple(r for r in self._regions_meeting(leaf.closed))
             for leaf in self.leaves[self.r_count :]
         )
-
-    def _home(self, leaf: Leaf) -> Rect | None:
-        if leaf.kind == "q":
-            return None if self.links[leaf.number - self.r_count] else leaf.closed
-        return leaf.rect if self._regions_meeting(leaf.rect) == (leaf.number,) else None
 
     def _check_point(self, x: float, y: float) -> None:
         if not self.space.contains(x, y):  # NaN is in no rectangle

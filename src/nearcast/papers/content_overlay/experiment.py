@@ -33,7 +33,7 @@ from nearcast.overlay import (
     Split,
     violations,
 )
-from nearcast.papers.content_overlay.world import OneHopActor, SimulatedOverlay
+from nearcast.papers.content_overlay.world import OverlayActor, SimulatedOverlay
 from nearcast.papers.form import Row
 from nearcast.simulator import SimulatedLink, World, constant
 
@@ -374,10 +374,10 @@ def onehop_rows(parameters: Parameters, seed: int) -> list[Row]:
         observer=lambda _n, _a, out: seen.__setitem__(0, seen[0] + len(out.batch)),
     )
     random, extent = Random(f"{seed}/contacts"), extent_of(parameters)
-    actors: list[OneHopActor] = []
+    actors: list[OverlayActor[OneHopPeer]] = []
     for number in range(parameters.peers):
         contacts = [f"p{random.randrange(number)}"] if number else []
-        actor = OneHopActor(OneHopPeer(f"p{number}", extent, contacts), sent)
+        actor = OverlayActor(OneHopPeer(f"p{number}", extent, contacts), sent)
         actors.append(world.add(f"p{number}", actor))
         box: Bounds = (tuple(lows[number].tolist()), tuple(highs[number].tolist()))
         world.perform(f"p{number}", actor.posted(actor.peer.announce([box], world.now)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nearcast.overlay import (
     Envelope,
@@ -25,16 +25,20 @@ from nearcast.overlay import (
 from nearcast.overlay.messages import GroupHandover
 from nearcast.simulator import Send, SimulatedLink, World
 
+AnyPeer = TypeVar("AnyPeer", Peer, OneHopPeer)
 
-class OverlayActor:
+
+class OverlayActor(Generic[AnyPeer]):
     """A peer as an actor of the simulated world; counts the messages that it sends."""
 
-    def __init__(self, peer: Peer, sent: Counter[str], bytes_sent: Counter[str] | None) -> None:
-        self.peer = peer
+    def __init__(
+        self, peer: AnyPeer, sent: Counter[str], bytes_sent: Counter[str] | None = None
+    ) -> None:
+        self.peer: AnyPeer = peer
         self._sent = sent
         self._bytes = bytes_sent
 
-    def receive(self, message: Envelope, now: int) -> Iterable[Any]:
+    def receive(self, message: Any, now: int) -> Iterable[Any]:
         """Pass a message to the peer."""
         return self.posted(self.peer.receive(message, now))
 
@@ -46,19 +50,24 @@ class OverlayActor:
         """Return when `advance` must be called."""
         return self.peer.wake_at()
 
-    def posted(self, outputs: Sequence[Output]) -> list[Any]:
+    def posted(self, outputs: Iterable[Any]) -> list[Any]:
         """Return the peer's outputs as outputs of an actor."""
         posted: list[Any] = []
         for output in outputs:
-            if type(output) is Envelope:
-                kind = type(output.body).__name__
-                self._sent[kind] += 1
-                if self._bytes is not None:
-                    self._bytes[kind] += size_bytes(output.body)
+            if isinstance(output, Envelope):
+                self._count(output.body)
                 posted.append(Send(output.to.peer, output))
+            elif isinstance(output, OneHopEnvelope):
+                self._count(output.body)
+                posted.append(Send(output.to, output.body))
             else:
                 posted.append(output)
         return posted
+
+    def _count(self, body: Any) -> None:
+        self._sent[type(body).__name__] += 1
+        if self._bytes is not None:
+            self._bytes[type(body).__name__] += size_bytes(body)
 
 
 class SimulatedOverlay:
@@ -150,34 +159,3 @@ class SimulatedOverlay:
         for peer in self.peers.values():
             for seat in peer.seats.values():
                 seat.tally = type(seat.tally)()
-
-
-class OneHopActor:
-    """A peer that knows all others, as an actor of the simulated world."""
-
-    def __init__(self, peer: OneHopPeer, sent: Counter[str]) -> None:
-        self.peer = peer
-        self._sent = sent
-
-    def receive(self, message: Any, now: int) -> list[Any]:
-        """Pass a message to the peer."""
-        return self.posted(self.peer.receive(message, now))
-
-    def advance(self, now: int) -> list[Any]:
-        """Make the peer do everything that is due."""
-        return self.posted(self.peer.advance(now))
-
-    def wake_at(self) -> int | None:
-        """Return when `advance` must be called."""
-        return self.peer.wake_at()
-
-    def posted(self, outputs: Iterable[Any]) -> list[Any]:
-        """Return the peer's outputs as outputs of an actor."""
-        posted = []
-        for output in outputs:
-            if isinstance(output, OneHopEnvelope):
-                self._sent[type(output.body).__name__] += 1
-                posted.append(Send(output.to, output.body))
-            else:
-                posted.append(output)
-        return posted

@@ -145,7 +145,7 @@ def run_point(point: NetworkPoint, checkpoints: int = 4) -> list[Row]:
 
 def _row(point: NetworkPoint, rounds: int, run: LayoutRun) -> Row:
     brokers, all_blocks = run.layout.brokers()
-    costs = run.tally
+    costs = run.costs
     return {
         "layout": point.layout,
         "subscribers": point.subscribers,

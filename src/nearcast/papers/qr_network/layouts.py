@@ -145,7 +145,7 @@ class LayoutRun:
 
     def __init__(self, layout: NetworkLayout, xs: Floats, ys: Floats) -> None:
         self.layout = layout
-        self.tally = LayoutCosts()
+        self.costs = LayoutCosts()
         self._broker = layout.follow(xs, ys)
 
     def round(self, xs: Floats, ys: Floats, events: list[Rect]) -> None:
@@ -154,22 +154,22 @@ class LayoutRun:
         after = self.layout.follow(xs, ys)
         changed = np.flatnonzero((before != after) & (before >= 0) & (after >= 0))
         self._broker = after
-        self.tally.handovers += len(changed)
+        self.costs.handovers += len(changed)
         for event in events:
             sent = self.layout.multicast(event)
-            self.tally.events += 1
-            self.tally.multicast_messages += sent.messages
+            self.costs.events += 1
+            self.costs.multicast_messages += sent.messages
             here = _inside(event, xs, ys)
-            self.tally.deliveries += int(here.sum())
+            self.costs.deliveries += int(here.sum())
             self._send_again(changed[here[changed]], before, after, sent)
 
     def _send_again(
-        self, who: NDArray[np.intp], before: Longs, after: Longs, sent: Multicast
+        self, users: NDArray[np.intp], before: Longs, after: Longs, sent: Multicast
     ) -> None:
-        seen = np.isin(before[who], sent.leaves)
-        self.tally.retransmissions += int(seen.sum())
-        for leaf, count in zip(*np.unique(after[who][~seen], return_counts=True), strict=True):
-            self.tally.retransmissions += int(count) * self.layout.hops_to(int(leaf))
+        seen = np.isin(before[users], sent.leaves)
+        self.costs.retransmissions += int(seen.sum())
+        for leaf, count in zip(*np.unique(after[users][~seen], return_counts=True), strict=True):
+            self.costs.retransmissions += int(count) * self.layout.hops_to(int(leaf))
 
 
 def _inside(event: Rect, xs: Floats, ys: Floats) -> NDArray[np.bool_]:

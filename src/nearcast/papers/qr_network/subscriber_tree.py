@@ -122,8 +122,8 @@ class SubscriberTree:
     def _tighten(self) -> None:
         for group, members in self._members.items():
             if members:
-                who = np.fromiter(members, np.int64, len(members))
-                xs, ys = self._xs[who], self._ys[who]
+                users = np.fromiter(members, np.int64, len(members))
+                xs, ys = self._xs[users], self._ys[users]
                 self._rects[group] = [
                     float(xs.min()), float(ys.min()), float(xs.max()), float(ys.max()),
                 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who holds which place while nodes are away, gone, or about to leave."""
+"""The holders of a place while nodes are away, gone, or about to leave."""
 
 import pytest
 from tests.support.town import town_plan
@@ -16,14 +16,14 @@ def held_by(holder: str) -> NamedPlan:
     return NamedPlan(plan.with_brokers([NAMES.index(holder)] * len(plan.leaves)), tuple(NAMES))
 
 
-def layout_at(name: str, holder: str | None) -> PlanAssignment:
-    """Return what a node knows that sees all others; without a holder there is no plan."""
-    layout = PlanAssignment(name)
-    layout.know(one for one in NAMES if one != name)
+def plans_at(name: str, holder: str | None) -> PlanAssignment:
+    """Return the plans of a node that sees all others; without a holder there is no plan."""
+    plans = PlanAssignment(name)
+    plans.know(one for one in NAMES if one != name)
     if holder is not None:
-        layout.prepare(held_by(holder))
-        layout.commit()
-    return layout
+        plans.prepare(held_by(holder))
+        plans.commit()
+    return plans
 
 
 @pytest.mark.parametrize(
@@ -39,24 +39,24 @@ def layout_at(name: str, holder: str | None) -> PlanAssignment:
 def test_who_is_away_has_all_after_it_beside_it_up_to_one_that_is_there(
     away: list[str], holders: list[str]
 ) -> None:
-    layout = layout_at("n1", "n2")
+    plans = plans_at("n1", "n2")
     for name in away:
-        assert layout.set_away(name, is_away=True)
-    assert list(layout.holders_of_event(HERE)) == holders
-    assert list(layout.holders_of_subscription(HERE)) == holders
-    assert len(set(layout.holders_of_event(HERE).values())) == 1
+        assert plans.set_away(name, is_away=True)
+    assert list(plans.holders_of_event(HERE)) == holders
+    assert list(plans.holders_of_subscription(HERE)) == holders
+    assert len(set(plans.holders_of_event(HERE).values())) == 1
     for name in away:
-        assert layout.set_away(name, is_away=False)
-    assert list(layout.holders_of_event(HERE)) == ["n2"]
+        assert plans.set_away(name, is_away=False)
+    assert list(plans.holders_of_event(HERE)) == ["n2"]
 
 
 def test_who_is_gone_is_replaced() -> None:
-    layout = layout_at("n1", "n2")
-    layout.know(["n0", "n3"])
-    assert list(layout.holders_of_event(HERE)) == ["n3"]
-    assert list(layout.holders_of_subscription(HERE)) == ["n3"]
-    layout.know(["n0", "n2", "n3"])  # it comes again
-    assert list(layout.holders_of_event(HERE)) == ["n2"]
+    plans = plans_at("n1", "n2")
+    plans.know(["n0", "n3"])
+    assert list(plans.holders_of_event(HERE)) == ["n3"]
+    assert list(plans.holders_of_subscription(HERE)) == ["n3"]
+    plans.know(["n0", "n2", "n3"])  # it comes again
+    assert list(plans.holders_of_event(HERE)) == ["n2"]
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_who_is_gone_is_replaced() -> None:
 def test_who_leaves_lets_others_hold_its_events(
     holder: str | None, away: list[str], holders: list[str]
 ) -> None:
-    layout = layout_at("n1", holder)
+    plans = plans_at("n1", holder)
     for name in away:
-        layout.set_away(name, is_away=True)
-    layout.leave()
-    assert list(layout.holders_of_event(HERE)) == holders
+        plans.set_away(name, is_away=True)
+    plans.leave()
+    assert list(plans.holders_of_event(HERE)) == holders
 
 
 def test_without_a_plan_who_stays_holds_its_own_events() -> None:
-    layout = layout_at("n1", None)
-    assert list(layout.holders_of_event(HERE)) == ["n1"]
-    assert list(layout.holders_of_subscription(HERE)) == ["n0", "n2", "n3"]
+    plans = plans_at("n1", None)
+    assert list(plans.holders_of_event(HERE)) == ["n1"]
+    assert list(plans.holders_of_subscription(HERE)) == ["n0", "n2", "n3"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.recorded_movement import Mobility, regions_of_class
 
 from nearcast.locality import Rect
 from nearcast.locality.layout.slow_regions import RegionRules
 from nearcast.model.errors import MisuseError
-from nearcast.papers.qr_network.mobility import Mobility, regions_of_class
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
 

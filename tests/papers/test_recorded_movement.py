@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from nearcast.model.errors import EnvironmentProblem, FileFormatError
-from nearcast.papers.qr_network.recorded import (
+from benchmarks.recorded_movement import (
     Fixes,
     Halves,
     compare_assignments,
@@ -20,6 +18,8 @@ from nearcast.papers.qr_network.recorded import (
     found_regions,
     plan_of,
 )
+
+from nearcast.model.errors import EnvironmentProblem, FileFormatError
 
 
 @pytest.fixture(scope="module")
