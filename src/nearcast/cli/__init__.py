@@ -36,7 +36,7 @@ INTERRUPTED = 130
 app = typer.Typer(
     name="nearcast",
     help="Publish/subscribe for things that move.",
-    epilog="Begin with: nearcast serve; then, in two other terminals, "
+    epilog="Start with: nearcast serve; then, in two other terminals, "
     "nearcast sub -t 'shops/#' and nearcast pub -t shops/1 -m hello",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -113,12 +113,12 @@ def _report_other(error: Exception, *, as_json: bool) -> int:
     if as_json and usage is not None:
         report_fields({"error": "UsageError", "message": usage()})
         return USAGE
-    told = {"error": type(error).__name__, "message": str(error) or "a bug of Nearcast"}
+    told = {"error": type(error).__name__, "message": str(error) or "a bug in Nearcast"}
     if as_json:
         report_fields(told | {"traceback": "".join(traceback.format_exception(error))})
     else:
         traceback.print_exception(error)
-        typer.echo("This is a bug of Nearcast. Please report it with the lines above.", err=True)
+        typer.echo("This is a bug in Nearcast. Please report it with the lines above.", err=True)
     return BUG
 
 

@@ -18,7 +18,7 @@ import typer
 
 from nearcast.cli.terminal import JSON, console, print_json
 
-app = typer.Typer(help="Measure ours and peers side by side.", no_args_is_help=True)
+app = typer.Typer(help="Measure Nearcast and its peers side by side.", no_args_is_help=True)
 
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, for everyday use.")]
 Out = Annotated[

@@ -51,12 +51,17 @@ def pub(
         Path | None, typer.Option("--file", "-f", help="A file whose bytes are the payload.")
     ] = None,
     null: Annotated[
-        bool, typer.Option("--null", "-n", help="An empty payload; with -r it ends retaining.")
+        bool,
+        typer.Option(
+            "--null", "-n", help="An empty payload; with -r it deletes the retained message."
+        ),
     ] = False,
     lines: Annotated[
         bool, typer.Option("--lines", "-l", help="One message per line of standard input.")
     ] = False,
-    retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for newcomers.")] = False,
+    retain: Annotated[
+        bool, typer.Option("--retain", "-r", help="Retain the message for new subscribers.")
+    ] = False,
     properties: Properties = None,
     position: Positions = None,
     track: TrackFile = None,
@@ -165,14 +170,14 @@ def sub(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-C", help="Stop after so many messages; exit code 1 if fewer come."
+            "--count", "-C", help="Stop after this many messages; exit code 1 if fewer arrive."
         ),
     ] = None,
     wait: Annotated[
-        float | None, typer.Option("--wait", "-W", help="Stop after so many seconds.")
+        float | None, typer.Option("--wait", "-W", help="Stop after this many seconds.")
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", "-R", help="Leave out what was retained before.")
+        bool, typer.Option("--live", "-R", help="Leave out messages that were retained before.")
     ] = False,
     properties: Properties = None,
     position: Positions = None,
@@ -190,7 +195,7 @@ def sub(
     session: SessionTime = "",
     json: bool = JSON,
 ) -> None:
-    """Print messages as they come, until Ctrl-C.
+    """Print messages as they arrive, until Ctrl-C.
 
     When the broker has taken the subscription, a line on standard error says so, and what the
     broker has to say about it.
@@ -244,7 +249,7 @@ def _tell_subscribed(client: BlockingClient, granted: dict[str, int], *, as_json
         report_fields({"subscribed": granted, "resumed": resumed, "notes": client.notes})
         return
     told = ", ".join(f"{topic} at QoS {qos}" for topic, qos in granted.items())
-    typer.echo(f"Subscribed to {told}" + ("; the session goes on" if resumed else ""), err=True)
+    typer.echo(f"Subscribed to {told}" + ("; the session was resumed" if resumed else ""), err=True)
     _tell(client.notes)
 
 
@@ -284,7 +289,7 @@ def status(
     key: Key = None,
     json: bool = JSON,
 ) -> None:
-    """Show a running broker's figures: clients, messages, what was dropped ($SYS).
+    """Show the metrics of a running broker: clients, messages, drops ($SYS).
 
     Example: nearcast status --port 1884
     """

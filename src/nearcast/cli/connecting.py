@@ -18,7 +18,7 @@ Password = Annotated[str | None, typer.Option("--password", "-P", help="The pass
 Version = Annotated[str, typer.Option("--version", "-V", help="MQTT version: 5 or 3.1.1.")]
 CaFile = Annotated[Path | None, typer.Option("--cafile", help="Use TLS; trust this authority.")]
 Certificate = Annotated[
-    Path | None, typer.Option("--cert", help="Use TLS; show the broker this certificate.")
+    Path | None, typer.Option("--cert", help="Use TLS; present this certificate to the broker.")
 ]
 Key = Annotated[
     Path | None, typer.Option("--key", help="The certificate's key, if it is in another file.")
@@ -28,7 +28,7 @@ SessionTime = Annotated[
     typer.Option(
         "--session",
         metavar="TIME",
-        help="Let the broker keep the session for so long (1h), and go on with it; needs --id.",
+        help="Resume the session, and keep it at the broker for this long (1h); needs --id.",
     ),
 ]
 
@@ -81,7 +81,7 @@ def _session_seconds(session: str, client_id: str) -> int:
         raise MisuseError(
             "--session without --id",
             expected="both",
-            todo="A session is found again by the client identifier.",
+            todo="A session is found by its client identifier.",
         )
     try:
         return max(1, round(parse_duration(session)))

@@ -42,10 +42,11 @@ def explain(
     ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="The message's QoS.")] = 0,
     publisher: Annotated[
-        str | None, typer.Option(help="Who would publish it: asks the rules about that too.")
+        str | None,
+        typer.Option(help="The client that publishes it, to check the rules for publishing too."),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Ask this event log directory instead of a broker.")
+        Path | None, typer.Option(help="Read this event log directory instead of asking a broker.")
     ] = None,
     event: Annotated[
         int | None, typer.Option(help="The event's number in the log; default: the topic's last.")
@@ -63,11 +64,11 @@ def explain(
     key: Key = None,
     json: bool = JSON,
 ) -> None:
-    """Say step by step why a client gets, or does not get, a message.
+    """Show step by step why a client gets, or does not get, a message.
 
-    A running broker says what it would do with a message now; nothing is sent to anybody. With
-    --log, the event log says what became of a message. The exit code is 0 if the client gets it,
-    1 if not.
+    Asks a running broker what it would do with a message now; nothing is sent to clients. With
+    --log, reads from the event log what happened to a message. The exit code is 0 if the client
+    gets it, 1 if not.
 
     Example: nearcast explain bob -t shops/bakery -m '{"price": 3, "lon": 2.35, "lat": 48.85}'
 

@@ -101,7 +101,7 @@ def parse_events(source: DataFrame, space: Space, timezone: str) -> DataFrame:
         raise MisuseError(
             f"no column '{EVENT_KEY}'",
             expected=f"one of its columns: {', '.join(source.columns)}",
-            todo=f"Say which is which: --columns {EVENT_KEY}=NAME",
+            todo=f"Name its columns: --columns {EVENT_KEY}=NAME",
         )
     kinds = dict(source.dtypes)
     event_id = F.expr(f"try_cast(`{EVENT_KEY}` AS bigint)")

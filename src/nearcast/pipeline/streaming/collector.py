@@ -139,7 +139,7 @@ class Collector:
                 if self._connection is None:
                     self._connect()
                     if told:
-                        log.warning("connected to %s again", self._address.place)
+                        log.warning("reconnected to %s", self._address.place)
                 told = ""
                 self._collect()
             except NearcastError as problem:

@@ -192,7 +192,7 @@ async def _portion(
                 f"message {number}",
                 where=feed.place,
                 expected=f"message {start + len(portion)}: JetStream has dropped some",
-                todo="Let it keep more (feed_size, feed_age), and begin anew.",
+                todo="Increase feed_size or feed_age, and start with an empty checkpoint.",
             )
         one = decode_publication(message.data)
         portion.append(LiveMessage(number, one.t_ms, one.topic, one.payload, one.pairs))

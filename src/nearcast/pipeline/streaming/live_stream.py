@@ -238,6 +238,6 @@ def _feed(stream: Stream, live: Live) -> FeedAddress:
             found,
             where=str(path),
             expected=f"{known}, with which this checkpoint was begun",
-            todo="Begin anew with another --checkpoint and --output.",
+            todo="Start with another --checkpoint and --output.",
         )
     return feed
