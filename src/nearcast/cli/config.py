@@ -47,8 +47,8 @@ def init(
 def check(path: ConfigFile = DEFAULT, *, json: bool = JSON) -> None:
     """Check a configuration file; report every problem with its key and line.
 
-    Files that it names (users, certificates, keys) are looked at, from this directory. Environment
-    variables (NEARCAST_SECTION__KEY) are taken into account.
+    Also checks the files that it names (users, certificates, keys), relative to this directory, and
+    environment variables (NEARCAST_SECTION__KEY).
 
     Example: nearcast config check fleet.toml
     """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from nearcast.server import BrokerAddress
 
 Host = Annotated[str, typer.Option("--host", "-H", help="The broker's address.")]
 Port = Annotated[int, typer.Option("--port", "-p", help="The broker's port.")]
@@ -33,23 +32,49 @@ SessionTime = Annotated[
 ]
 
 
-def target_of(
-    host: str,
-    port: int,
-    client_id: str,
-    user: str | None,
-    password: str | None,
+def connects(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces a command's parameter `target` by the options above.
+
+    The command gets the BrokerAddress of the options; those in `left_out` have their defaults.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        known = inspect.signature(broker_address, eval_str=True).parameters.values()
+        options = [option for option in known if option.name not in left_out]
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            parameters += options if parameter.name == "target" else [parameter]
+
+        def run(**given: Any) -> None:
+            chosen = {option.name: given.pop(option.name) for option in options}
+            command(target=broker_address(**chosen), **given)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def broker_address(
     *,
-    version: str = "5",
-    ca_file: Path | None = None,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    session: str = "",
-) -> BrokerAddress:
-    """Return address and credentials of the connection, or raise MisuseError."""
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    client_id: ClientId = "",
+    user: User = None,
+    password: Password = None,
+    version: Version = "5",
+    ca_file: CaFile = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    session: SessionTime = "",
+) -> Any:
+    """Return the BrokerAddress of the options, or raise MisuseError."""
+    from nearcast.client.blocking import BrokerAddress
     from nearcast.model.errors import MisuseError
     from nearcast.mqtt import ProtocolVersion
-    from nearcast.server import BrokerAddress
 
     versions = {"5": ProtocolVersion.V5, "3.1.1": ProtocolVersion.V311}
     if version not in versions:

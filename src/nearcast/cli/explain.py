@@ -10,27 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearcast.cli.clients import pair_of
-from nearcast.cli.connecting import (
-    CaFile,
-    Certificate,
-    ClientId,
-    Host,
-    Key,
-    Password,
-    Port,
-    User,
-    target_of,
-)
+from nearcast.cli.connecting import connects
 from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 
 if TYPE_CHECKING:
-    from nearcast.server import BrokerAddress
+    from nearcast.client.blocking import BrokerAddress
 
 EXPLAIN_TOPIC = "$nearcast/explain"
 _MARKS = {True: "yes", False: "NO ", None: " ? "}
 _WAIT_S = 10.0
 
 
+@connects("version", "session")
 def explain(
     client: Annotated[str, typer.Argument(help="The client identifier of the receiver.")],
     *,
@@ -54,14 +45,7 @@ def explain(
     config: Annotated[
         Path | None, typer.Option(help="The file that declares the spaces, for --log.")
     ] = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    client_id: ClientId = "",
-    user: User = None,
-    password: Password = None,
-    ca_file: CaFile = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    target: Any,
     json: bool = JSON,
 ) -> None:
     """Show step by step why a client gets, or does not get, a message.
@@ -85,9 +69,6 @@ def explain(
         question |= {"properties": [list(pair_of(each)) for each in properties or []], "qos": qos}
         if publisher is not None:
             question["publisher"] = publisher
-        target = target_of(
-            host, port, client_id, user, password, ca_file=ca_file, certificate=certificate, key=key
-        )
         found = _from_broker(target, question)
     if json:
         print_json(found)
@@ -101,9 +82,9 @@ def _from_broker(target: BrokerAddress, question: dict[str, Any]) -> dict[str, A
     import json
     import secrets
 
+    from nearcast.client.blocking import BlockingClient
     from nearcast.model.errors import MisuseError, PeerProtocolError
     from nearcast.mqtt import FilterRequest, Properties, Publish
-    from nearcast.server import BlockingClient
 
     answers = f"nearcast/explain/{secrets.token_hex(8)}"
     with BlockingClient(target) as client:

@@ -26,8 +26,8 @@ JournalPath = Annotated[
 def check(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
     """List what a journal has and what is lost, by name. Changes nothing.
 
-    The exit code is 1 if something is damaged or cannot be applied. Beside a running broker, a last
-    batch that is cut short is one that is just being written.
+    The exit code is 1 if something is damaged or cannot be applied. While the broker runs, its last
+    batch may look cut short: it is being written.
 
     Example: nearcast journal check /var/lib/nearcast
     """
@@ -47,8 +47,8 @@ def check(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
 def repair(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
     """Write a journal without the damaged parts, and list what is lost, by name.
 
-    The damaged file is kept beside it, and so are records that could not be applied. A broker that
-    starts does the same on its own. The broker must not run.
+    The damaged file is kept beside it, and so are records that could not be applied. A broker
+    does the same when it starts. Stop the broker first.
 
     Example: nearcast journal repair /var/lib/nearcast
     """

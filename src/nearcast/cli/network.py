@@ -48,7 +48,7 @@ def up(
 ) -> None:
     """Start a small cluster on this machine: NATS and some nodes. Ctrl-C ends all of them.
 
-    Like 'serve', the nodes read ./nearcast.toml if that is there.
+    Like 'serve', the nodes read ./nearcast.toml if it exists.
 
     Example: nearcast up --nodes 4
     """

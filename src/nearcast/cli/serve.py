@@ -64,11 +64,10 @@ def serve(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
-    It reads ./nearcast.toml if that is there, and says so; `nearcast init` writes one to begin
-    with. Without one it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its
-    state in ./nearcast-data. SIGTERM or
-    Ctrl-C ends it in order; SIGHUP reads the configuration and the users again, and the log says
-    which changes need a restart.
+    Reads ./nearcast.toml if it exists, and prints that; 'nearcast init' writes one to start with.
+    Without a file it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its state in
+    ./nearcast-data. SIGTERM and Ctrl-C stop it cleanly. SIGHUP makes it read the configuration and
+    the users again; the log names the changes that need a restart.
 
     Example: nearcast serve
 
@@ -145,8 +144,8 @@ def passwd(
 ) -> None:
     r"""Add a user to a password file, change a password, or remove a user.
 
-    The file is made if it is missing. The password is asked for on a terminal, else read from
-    standard input. Let the configuration name the file: \[auth] users = "users.txt".
+    Creates the file if it is missing. Asks for the password on a terminal, else reads it from
+    standard input. Name the file in the configuration: \[auth] users = "users.txt".
 
     Example: nearcast passwd users.txt alice
 
@@ -171,7 +170,7 @@ def passwd(
     if not password:
         raise MisuseError("an empty password", expected="one character or more")
     set_password(users, name, password.encode())
-    told = f"{name} is in {users}. A running broker reads it again on SIGHUP"
+    told = f"{name} is in {users}. A running broker reads the file again on SIGHUP"
     _tell_user(users, name, told, is_there=True, as_json=json)
 
 
