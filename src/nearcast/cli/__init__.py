@@ -27,8 +27,9 @@ from nearcast.cli import (
     serve,
 )
 from nearcast.cli.terminal import exit_code, report_error, report_fields
-from nearcast.model.errors import NearcastError
+from nearcast.model.errors import EnvironmentProblem, NearcastError
 
+_OF_THE_EXTRA_SPARK = {"pyspark": "PySpark", "pandas": "pandas"}  # modules of jobs import these
 USAGE = 2
 BUG = 6
 INTERRUPTED = 130
@@ -100,6 +101,13 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, a script wants JSON and a code
         if _follows_interrupt(error):
             sys.exit(INTERRUPTED)
+        if isinstance(error, ModuleNotFoundError) and error.name in _OF_THE_EXTRA_SPARK:
+            problem = EnvironmentProblem(
+                f"{_OF_THE_EXTRA_SPARK[error.name]} is not installed",
+                todo="pip install 'nearcast[spark]'",
+            )
+            report_error(problem, as_json=as_json)
+            sys.exit(exit_code(problem))
         sys.exit(_report_other(error, as_json=as_json))
 
 
