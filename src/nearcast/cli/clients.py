@@ -115,7 +115,7 @@ def _user_properties(texts: list[str] | None, version: int) -> PacketProperties:
         raise MisuseError(
             "--property with MQTT 3.1.1",
             expected="MQTT 5",
-            todo="Leave --version away, or write prefixes such as $where/… before the topic.",
+            todo="Leave out --version, or write prefixes such as $where/… before the topic.",
         )
     pairs = tuple(pair_of(text) for text in texts or [])
     return Properties(user_properties=pairs) if pairs else Properties()

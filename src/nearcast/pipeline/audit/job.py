@@ -121,7 +121,7 @@ def audit(
         raise MisuseError(
             "there is no event in the log",
             where=str(logs),
-            todo='Let a broker run with [log] events = "full"',
+            todo='Run a broker with [log] events = "full"',
         )
     case = Case(tuple(segments), nodes, allowance or Allowance(), spaces, uuid.uuid4().hex)
     found = judge(spark, case).persist()

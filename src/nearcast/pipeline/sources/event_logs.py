@@ -36,7 +36,7 @@ def read_logs(spark: SparkSession, paths: Sequence[str], table: str) -> DataFram
 
 def nothing_in(paths: Sequence[str], what: str) -> MisuseError:
     """Return the error for a log that lacks what a job needs."""
-    todo = "Let the broker run for a while first; what was learned before stays"
+    todo = "Run the broker for a while first; what was learned before stays"
     return MisuseError(f"an empty log: {what}", where=", ".join(paths), todo=todo)
 
 

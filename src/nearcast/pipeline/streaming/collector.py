@@ -273,7 +273,7 @@ def identity(folder: Path, topic_filter: str) -> tuple[str, bool]:
             f"the topics {topic_filter!r}",
             where=str(path),
             expected=f"{before!r}, with which this checkpoint was begun",
-            todo="Give other topics a --checkpoint of their own.",
+            todo="Use another --checkpoint for other topics.",
         )
     return client_id, was_seen
 

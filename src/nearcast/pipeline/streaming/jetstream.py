@@ -203,5 +203,5 @@ def _no_feed(feed: FeedAddress) -> MisuseError:
     return MisuseError(
         "there is no feed",
         where=feed.place,
-        todo='Nodes make it: give them `feed = ["topics/#"]` in their section [network].',
+        todo='Nodes create it: set `feed = ["topics/#"]` in their [network].',
     )

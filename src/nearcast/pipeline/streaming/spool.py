@@ -256,7 +256,7 @@ def _locked(path: Path) -> IO[str]:
         raise KeyInUseError(
             "another stream uses this checkpoint",
             where=str(path.parent),
-            todo="End it, or give this one a --checkpoint of its own.",
+            todo="Stop it, or use another --checkpoint.",
         ) from None
     return file
 
