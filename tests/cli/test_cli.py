@@ -83,14 +83,14 @@ def test_init_writes_a_file_that_check_finds_right(tmp_path: Path):
     assert nearcast("init", cwd=tmp_path).returncode == 0
     run = nearcast("config", "check", cwd=tmp_path)
     assert run.returncode == 0
-    assert "nearcast.toml is right: listening on tcp 127.0.0.1:1883; 1 space(s)." in run.stdout
+    assert "nearcast.toml is valid: listens on tcp 127.0.0.1:1883; 1 space(s)." in run.stdout
 
 
 def test_init_does_not_overwrite_unless_told(tmp_path: Path):
     (tmp_path / "nearcast.toml").write_text("# mine\n")
     run = nearcast("init", cwd=tmp_path)
     assert run.returncode == 2
-    assert "error: nearcast.toml: the file is there already" in run.stderr
+    assert "error: nearcast.toml: the file already exists" in run.stderr
     assert (tmp_path / "nearcast.toml").read_text() == "# mine\n"
     assert nearcast("init", "--force", cwd=tmp_path).returncode == 0
 

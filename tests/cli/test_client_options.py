@@ -114,7 +114,7 @@ def test_a_lasting_session_gets_what_came_while_it_was_away(ports: Ports):
     assert nearcast(*send, "two").returncode == 0
     again = nearcast("sub", *wish, "-C", "1", "-W", "30")
     assert again.stdout == "two\n"
-    assert again.stderr.startswith("Subscribed to shops/1 at QoS 1; the session goes on\n")
+    assert again.stderr.startswith("Subscribed to shops/1 at QoS 1; the session was resumed\n")
 
 
 def test_a_track_brings_a_near_subscriber_what_is_published_once_it_is_near(

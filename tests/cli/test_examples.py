@@ -136,7 +136,7 @@ def place(tmp_path: Path) -> Place:
 def test_the_examples_of_files_work(place: Place):
     assert place.run(examples("init")[0]).returncode == 0
     checked = place.run(examples("config check")[0])
-    assert checked.stdout.startswith("fleet.toml is right:")
+    assert checked.stdout.startswith("fleet.toml is valid:")
     add, delete = examples("passwd")
     assert place.run(add, "secret\n").stdout.startswith("alice is in users.txt.")
     assert place.run(delete).stdout == "alice is no longer in users.txt\n"
@@ -188,7 +188,7 @@ def test_the_example_of_a_broker_without_a_configuration_works(place: Place):
     broker = place.start(plain, "--port", place.port)
     try:
         told = first(broker.stdout, "Ready.")
-        assert "No configuration file: the defaults hold" in told
+        assert "No configuration file: using the defaults" in told
         assert f"Listening on tcp 127.0.0.1:{place.port}" in told
     finally:
         broker.terminate()

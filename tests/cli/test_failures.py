@@ -211,4 +211,4 @@ def test_help_closes_with_the_command_to_begin_with(
 ):
     run(monkeypatch, "--help")
     told = " ".join(capsys.readouterr().out.split())
-    assert told.rpartition("╯")[2].strip().startswith("Begin with: nearcast serve;")
+    assert told.rpartition("╯")[2].strip().startswith("Start with: nearcast serve;")

@@ -118,7 +118,10 @@ def test_nodes_that_have_not_found_the_others_are_told_of(
         nodes=[SimpleNamespace(name=name, log=tmp_path / name) for name in "ab"]
     )
     commands._tell_of_islands(fleet)
-    assert capsys.readouterr().err == "b is alone, and tries on: no connection (111)\n"
+    assert (
+        capsys.readouterr().err
+        == "b serves its clients alone and keeps trying: no connection (111)\n"
+    )
 
 
 @pytest.fixture
@@ -150,4 +153,4 @@ def test_a_door_without_a_network_is_said_to_be_of_no_use(capsys: pytest.Capture
     configuration = Configuration(network=NetworkSection(direct="127.0.0.1:7400"))
     server: Any = SimpleNamespace(ports=[], network=None, configuration=configuration)
     _announce(None, server)
-    assert "direct is of no use without join" in capsys.readouterr().out
+    assert "direct has no effect without join" in capsys.readouterr().out

@@ -27,8 +27,9 @@ from nearcast.cli import (
     serve,
 )
 from nearcast.cli.terminal import exit_code, report_error, report_fields
-from nearcast.model.errors import NearcastError
+from nearcast.model.errors import EnvironmentProblem, NearcastError
 
+_OF_THE_EXTRA_SPARK = {"pyspark": "PySpark", "pandas": "pandas"}  # modules of jobs import these
 USAGE = 2
 BUG = 6
 INTERRUPTED = 130
@@ -36,7 +37,7 @@ INTERRUPTED = 130
 app = typer.Typer(
     name="nearcast",
     help="Publish/subscribe for things that move.",
-    epilog="Begin with: nearcast serve; then, in two other terminals, "
+    epilog="Start with: nearcast serve; then, in two other terminals, "
     "nearcast sub -t 'shops/#' and nearcast pub -t shops/1 -m hello",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -100,6 +101,13 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, a script wants JSON and a code
         if _follows_interrupt(error):
             sys.exit(INTERRUPTED)
+        if isinstance(error, ModuleNotFoundError) and error.name in _OF_THE_EXTRA_SPARK:
+            problem = EnvironmentProblem(
+                f"{_OF_THE_EXTRA_SPARK[error.name]} is not installed",
+                todo="pip install 'nearcast[spark]'",
+            )
+            report_error(problem, as_json=as_json)
+            sys.exit(exit_code(problem))
         sys.exit(_report_other(error, as_json=as_json))
 
 
@@ -113,12 +121,12 @@ def _report_other(error: Exception, *, as_json: bool) -> int:
     if as_json and usage is not None:
         report_fields({"error": "UsageError", "message": usage()})
         return USAGE
-    told = {"error": type(error).__name__, "message": str(error) or "a bug of Nearcast"}
+    told = {"error": type(error).__name__, "message": str(error) or "a bug in Nearcast"}
     if as_json:
         report_fields(told | {"traceback": "".join(traceback.format_exception(error))})
     else:
         traceback.print_exception(error)
-        typer.echo("This is a bug of Nearcast. Please report it with the lines above.", err=True)
+        typer.echo("This is a bug in Nearcast. Please report it with the lines above.", err=True)
     return BUG
 
 

@@ -12,128 +12,102 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from nearcast.cli.terminal import JSON, console, print_json
 
-app = typer.Typer(help="Measure ours and peers side by side.", no_args_is_help=True)
+app = typer.Typer(help="Measure Nearcast and its peers side by side.", no_args_is_help=True)
 
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes, for everyday use.")]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="FILE", help="Also write the figures as JSON.")
 ]
 
+Positions = Annotated[
+    str | None, typer.Option(help="A file of real positions, to measure with these too.")
+]
+
 _PACKAGES = ("numpy", "numba", "shapely", "rtree", "superintervals", "intervaltree", "pyspark")
 
 
-@app.command()
-def match(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure indexes and matcher: exact and ranked matching at up to ten million subscriptions.
+class Benchmark(NamedTuple):
+    """A command, the modules of `benchmarks/` that it runs, and its help."""
 
-    Example: nearcast bench match --quick --out match.json
-    """
-    _run("match", ("intervals", "boxes", "matcher"), out, quick=quick, as_json=json)
-
-
-@app.command()
-def order(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure Δ-causal delivery beside three other algorithms: bytes, computation, memory.
-
-    Example: nearcast bench order --quick
-    """
-    _run("order", ("ordering",), out, quick=quick, as_json=json)
+    name: str
+    modules: tuple[str, ...]
+    help: str
+    takes_positions: bool = False
 
 
-@app.command()
-def broker(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure the broker beside Mosquitto, per second of broker CPU.
-
-    Example: nearcast bench broker --quick
-    """
-    _run("broker", ("broker",), out, quick=quick, as_json=json)
-
-
-@app.command()
-def selective(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure `$where` and `$near`: beside plain topics, and beside geohash topics on Mosquitto.
-
-    Example: nearcast bench selective --quick
-    """
-    _run("selective", ("selective",), out, quick=quick, as_json=json)
-
-
-@app.command()
-def retained(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure retained policies: decisions, estimators, learning, share of the gain.
-
-    Example: nearcast bench retained --quick
-    """
-    _run("retained", ("retained",), out, quick=quick, as_json=json)
-
-
-@app.command()
-def plan(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure the Q+R plan: building, finding leaves, deciding on handovers.
-
-    Example: nearcast bench plan --quick
-    """
-    _run("plan", ("locality",), out, quick=quick, as_json=json)
-
-
-@app.command()
-def overlay(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure the content overlay: joining, routing, hops.
-
-    Example: nearcast bench overlay --quick
-    """
-    _run("overlay", ("overlay",), out, quick=quick, as_json=json)
-
-
-@app.command()
-def network(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
-    """Measure several nodes over NATS: the cost of crossing, what crosses, latency, causal order.
-
-    Causal order is measured over a cluster of NATS servers in network namespaces (needs root).
-
-    Example: nearcast bench network --quick
-    """
-    _run("network", ("network", "causal_cluster"), out, quick=quick, as_json=json)
+_ALL = (
+    Benchmark(
+        "match",
+        ("intervals", "boxes", "matcher"),
+        "Measure indexes and matcher: exact and ranked matching, up to ten million subscriptions.",
+    ),
+    Benchmark(
+        "order",
+        ("ordering",),
+        "Measure Δ-causal delivery and three other algorithms: bytes, computation, memory.",
+    ),
+    Benchmark("broker", ("broker",), "Measure the broker and Mosquitto, per second of broker CPU."),
+    Benchmark(
+        "selective",
+        ("selective",),
+        "Measure `$where` and `$near`: against plain topics, and geohash topics on Mosquitto.",
+    ),
+    Benchmark(
+        "retained",
+        ("retained",),
+        "Measure retained policies: decisions, estimators, learning, share of the gain.",
+    ),
+    Benchmark(
+        "plan", ("locality",), "Measure the Q+R plan: building, finding leaves, deciding handovers."
+    ),
+    Benchmark("overlay", ("overlay",), "Measure the content overlay: joining, routing, hops."),
+    Benchmark(
+        "network",
+        ("network", "causal_cluster"),
+        "Measure nodes over NATS: the cost of crossing, what crosses, latency, causal order.\n\n"
+        "Causal order is measured over NATS servers in network namespaces (needs root).",
+    ),
+    Benchmark(
+        "pipeline",
+        ("pipeline",),
+        "Measure the Spark jobs: matching, compared with the bare kernel, SQL and Sedona; regions, "
+        "streams.",
+        takes_positions=True,
+    ),
+    Benchmark(
+        "learning",
+        ("learning",),
+        "Measure the learning jobs: plan, train, a whole nightly run.",
+        takes_positions=True,
+    ),
+)
 
 
-@app.command()
-def pipeline(
-    *,
-    quick: Quick = False,
-    out: Out = None,
-    json: bool = JSON,
-    positions: Annotated[
-        str | None, typer.Option(help="A file of real positions for 'regions'.")
-    ] = None,
-) -> None:
-    """Measure the Spark jobs: matching beside the bare kernel, SQL and Sedona; regions, streams.
+def _register(one: Benchmark) -> None:
+    def plain(*, quick: Quick = False, out: Out = None, json: bool = JSON) -> None:
+        _run(one.name, one.modules, out, quick=quick, as_json=json)
 
-    Example: nearcast bench pipeline --quick
-    """
-    _run("pipeline", ("pipeline",), out, quick=quick, as_json=json, positions=positions)
+    def moving(
+        *,
+        quick: Quick = False,
+        out: Out = None,
+        json: bool = JSON,
+        positions: Positions = None,
+    ) -> None:
+        _run(one.name, one.modules, out, quick=quick, as_json=json, positions=positions)
+
+    text = f"{one.help}\n\nExample: nearcast bench {one.name} --quick --out {one.name}.json"
+    app.command(one.name, help=text)(moving if one.takes_positions else plain)
 
 
-@app.command()
-def learning(
-    *,
-    quick: Quick = False,
-    out: Out = None,
-    json: bool = JSON,
-    positions: Annotated[
-        str | None, typer.Option(help="A file of real positions for 'run'.")
-    ] = None,
-) -> None:
-    """Measure the learning jobs: plan, train, a whole nightly run.
-
-    Example: nearcast bench learning --quick
-    """
-    _run("learning", ("learning",), out, quick=quick, as_json=json, positions=positions)
+for benchmark in _ALL:
+    _register(benchmark)
 
 
 def _run(

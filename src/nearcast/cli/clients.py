@@ -5,30 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.connecting import (
-    CaFile,
-    Certificate,
-    ClientId,
-    Host,
-    Key,
-    Password,
-    Port,
-    SessionTime,
-    User,
-    Version,
-    target_of,
-)
+from nearcast.cli.connecting import connects
 from nearcast.cli.terminal import JSON, print_json, report_fields
 from nearcast.cli.tracks import Positions, TrackFile
 
 if TYPE_CHECKING:
+    from nearcast.client.blocking import BlockingClient
     from nearcast.mqtt import Properties as PacketProperties
     from nearcast.mqtt import Publish
-    from nearcast.server import BlockingClient
 
 Qos = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
@@ -43,6 +31,7 @@ Properties = Annotated[
 ]
 
 
+@connects()
 def pub(
     *,
     topic: Topic,
@@ -51,55 +40,39 @@ def pub(
         Path | None, typer.Option("--file", "-f", help="A file whose bytes are the payload.")
     ] = None,
     null: Annotated[
-        bool, typer.Option("--null", "-n", help="An empty payload; with -r it ends retaining.")
+        bool,
+        typer.Option(
+            "--null", "-n", help="An empty payload; with -r it deletes the retained message."
+        ),
     ] = False,
     lines: Annotated[
         bool, typer.Option("--lines", "-l", help="One message per line of standard input.")
     ] = False,
-    retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for newcomers.")] = False,
+    retain: Annotated[
+        bool, typer.Option("--retain", "-r", help="Retain the message for new subscribers.")
+    ] = False,
     properties: Properties = None,
     position: Positions = None,
     track: TrackFile = None,
     qos: Qos = 0,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    client_id: ClientId = "",
-    user: User = None,
-    password: Password = None,
-    version: Version = "5",
-    ca_file: CaFile = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    session: SessionTime = "",
+    target: Any,
     json: bool = JSON,
 ) -> None:
     """Publish a message, a file, or each line of standard input.
 
-    What the broker says about a message (at QoS 1 and 2) is printed to standard error.
+    Remarks of the broker about a message (at QoS 1 and 2) are printed to standard error.
 
     Example: nearcast pub -t shops/bakery -m '{"price": 3, "lon": 2.35, "lat": 48.85}' -q 1
 
     Example: nearcast pub -t shops/bakery -m '{"price": 3}' -D '$lifetime=250ms' -D '$top=3'
     """
     from nearcast.cli.tracks import position_messages, read_track
+    from nearcast.client.blocking import BlockingClient
     from nearcast.mqtt import Publish
-    from nearcast.server import BlockingClient
 
     payloads = _payloads(message, file, null=null, lines=lines)
-    extra = _user_properties(properties, version)
+    extra = _user_properties(properties, target.version)
     places = [each for _, each in position_messages(read_track(position, track))]
-    target = target_of(
-        host,
-        port,
-        client_id,
-        user,
-        password,
-        version=version,
-        ca_file=ca_file,
-        certificate=certificate,
-        key=key,
-        session=session,
-    )
     with BlockingClient(target) as client:
         client.publish(places)
         count = client.publish(
@@ -109,7 +82,7 @@ def pub(
     if json:
         print_json({"published": count, "notes": client.notes})
     else:
-        _tell(client.notes)
+        _print_notes(client.notes)
 
 
 def _payloads(
@@ -134,15 +107,15 @@ def _payloads(
     return [(message or "").encode()]
 
 
-def _user_properties(texts: list[str] | None, version: str) -> PacketProperties:
+def _user_properties(texts: list[str] | None, version: int) -> PacketProperties:
     from nearcast.model.errors import MisuseError
     from nearcast.mqtt import Properties
 
-    if texts and version != "5":
+    if texts and version < 5:
         raise MisuseError(
             "--property with MQTT 3.1.1",
             expected="MQTT 5",
-            todo="Leave --version away, or write prefixes such as $where/… before the topic.",
+            todo="Leave out --version, or write prefixes such as $where/… before the topic.",
         )
     pairs = tuple(pair_of(text) for text in texts or [])
     return Properties(user_properties=pairs) if pairs else Properties()
@@ -158,6 +131,7 @@ def pair_of(text: str) -> tuple[str, str]:
     return name, value
 
 
+@connects()
 def sub(
     *,
     topic: Topics,
@@ -165,35 +139,26 @@ def sub(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-C", help="Stop after so many messages; exit code 1 if fewer come."
+            "--count", "-C", help="Stop after this many messages; exit code 1 if fewer arrive."
         ),
     ] = None,
     wait: Annotated[
-        float | None, typer.Option("--wait", "-W", help="Stop after so many seconds.")
+        float | None, typer.Option("--wait", "-W", help="Stop after this many seconds.")
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", "-R", help="Leave out what was retained before.")
+        bool, typer.Option("--live", "-R", help="Leave out messages that were retained before.")
     ] = False,
     properties: Properties = None,
     position: Positions = None,
     track: TrackFile = None,
     qos: Qos = 0,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    client_id: ClientId = "",
-    user: User = None,
-    password: Password = None,
-    version: Version = "5",
-    ca_file: CaFile = None,
-    certificate: Certificate = None,
-    key: Key = None,
-    session: SessionTime = "",
+    target: Any,
     json: bool = JSON,
 ) -> None:
-    """Print messages as they come, until Ctrl-C.
+    """Print messages as they arrive, until Ctrl-C.
 
-    When the broker has taken the subscription, a line on standard error says so, and what the
-    broker has to say about it.
+    Prints a line to standard error once the broker has accepted the subscription, and the broker's
+    remarks.
 
     Example: nearcast sub -t 'shops/#' -v
 
@@ -202,28 +167,16 @@ def sub(
     Example: nearcast sub -t 'shops/#' -q 1 --id bob --session 1h
     """
     from nearcast.cli.tracks import position_messages, read_track
+    from nearcast.client.blocking import BlockingClient
     from nearcast.mqtt import FilterRequest
-    from nearcast.server import BlockingClient
 
-    extra = _user_properties(properties, version)
+    extra = _user_properties(properties, target.version)
     places = position_messages(read_track(position, track))
-    target = target_of(
-        host,
-        port,
-        client_id,
-        user,
-        password,
-        version=version,
-        ca_file=ca_file,
-        certificate=certificate,
-        key=key,
-        session=session,
-    )
     seen = 0
     with BlockingClient(target) as client:
         client.publish(each for after_s, each in places if not after_s)
         granted = client.subscribe(*(FilterRequest(each, qos) for each in topic), properties=extra)
-        _tell_subscribed(client, dict(zip(topic, granted, strict=True)), as_json=json)
+        _report_subscribed(client, dict(zip(topic, granted, strict=True)), as_json=json)
         later = [one for one in places if one[0]]
         for message in client.messages(wait, later):
             if live and message.retain:
@@ -236,7 +189,7 @@ def sub(
         raise typer.Exit(1)  # fewer arrived than requested
 
 
-def _tell_subscribed(client: BlockingClient, granted: dict[str, int], *, as_json: bool) -> None:
+def _report_subscribed(client: BlockingClient, granted: dict[str, int], *, as_json: bool) -> None:
     """Print to standard error that the subscription is in force, and the broker's remarks."""
     connack = client.conversation.connack
     resumed = connack is not None and connack.session_present
@@ -244,11 +197,11 @@ def _tell_subscribed(client: BlockingClient, granted: dict[str, int], *, as_json
         report_fields({"subscribed": granted, "resumed": resumed, "notes": client.notes})
         return
     told = ", ".join(f"{topic} at QoS {qos}" for topic, qos in granted.items())
-    typer.echo(f"Subscribed to {told}" + ("; the session goes on" if resumed else ""), err=True)
-    _tell(client.notes)
+    typer.echo(f"Subscribed to {told}" + ("; the session was resumed" if resumed else ""), err=True)
+    _print_notes(client.notes)
 
 
-def _tell(notes: list[str]) -> None:
+def _print_notes(notes: list[str]) -> None:
     for note in notes:
         typer.echo(f"note: {note}", err=True)
 
@@ -272,29 +225,19 @@ def _show(message: Publish, *, verbose: bool, as_json: bool) -> None:
     sys.stdout.flush()
 
 
+@connects("version", "session")
 def status(
     *,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    client_id: ClientId = "",
-    user: User = None,
-    password: Password = None,
-    ca_file: CaFile = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    target: Any,
     json: bool = JSON,
 ) -> None:
-    """Show a running broker's figures: clients, messages, what was dropped ($SYS).
+    """Show the metrics of a running broker: clients, messages, drops ($SYS).
 
     Example: nearcast status --port 1884
     """
-    from nearcast.server import broker_figures
+    from nearcast.client.blocking import broker_figures
 
-    figures = broker_figures(
-        target_of(
-            host, port, client_id, user, password, ca_file=ca_file, certificate=certificate, key=key
-        )
-    )
+    figures = broker_figures(target)
     if json:
         print_json(figures)
         return

@@ -11,7 +11,7 @@ import typer
 from nearcast.cli.serve import DEFAULT
 from nearcast.cli.terminal import JSON, as_fields, print_json
 
-app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Check the configuration.", no_args_is_help=True)
 
 ConfigFile = Annotated[Path, typer.Argument(help="The configuration file.", show_default=True)]
 
@@ -31,7 +31,7 @@ def init(
 
     if path.exists() and not force:
         todo = "Choose another name, or overwrite it with --force"
-        raise MisuseError("the file is there already", where=str(path), todo=todo)
+        raise MisuseError("the file already exists", where=str(path), todo=todo)
     try:
         path.write_text(EXAMPLE, encoding="utf-8")
     except OSError as error:
@@ -40,15 +40,15 @@ def init(
         print_json({"file": str(path)})
         return
     serve = "nearcast serve" if path == DEFAULT else f"nearcast serve --config {path}"
-    typer.echo(f"Wrote {path}. Change what you like, then: nearcast config check {path}; {serve}")
+    typer.echo(f"Wrote {path}. Edit it, then: nearcast config check {path}; {serve}")
 
 
 @app.command()
 def check(path: ConfigFile = DEFAULT, *, json: bool = JSON) -> None:
-    """Say whether a configuration is right, and what is wrong with which key and line.
+    """Check a configuration file; report every problem with its key and line.
 
-    Files that it names (users, certificates, keys) are looked at, from this directory. Environment
-    variables (NEARCAST_SECTION__KEY) are taken into account.
+    Also checks the files that it names (users, certificates, keys), relative to this directory, and
+    environment variables (NEARCAST_SECTION__KEY).
 
     Example: nearcast config check fleet.toml
     """
@@ -65,8 +65,8 @@ def check(path: ConfigFile = DEFAULT, *, json: bool = JSON) -> None:
         print_json({"file": str(path), "ok": not told, "problems": told})
     elif reading.configuration is not None and not problems:
         spaces, listeners = reading.configuration.space, reading.configuration.listener
-        doors = ", ".join(f"{door.kind} {door.host}:{door.port}" for door in listeners)
-        typer.echo(f"{path} is right: listening on {doors}; {len(spaces)} space(s).")
+        addresses = ", ".join(f"{one.kind} {one.host}:{one.port}" for one in listeners)
+        typer.echo(f"{path} is valid: listens on {addresses}; {len(spaces)} space(s).")
     else:
         for problem in problems:
             typer.echo(str(problem))

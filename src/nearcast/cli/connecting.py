@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from nearcast.server import BrokerAddress
 
 Host = Annotated[str, typer.Option("--host", "-H", help="The broker's address.")]
 Port = Annotated[int, typer.Option("--port", "-p", help="The broker's port.")]
@@ -18,7 +17,7 @@ Password = Annotated[str | None, typer.Option("--password", "-P", help="The pass
 Version = Annotated[str, typer.Option("--version", "-V", help="MQTT version: 5 or 3.1.1.")]
 CaFile = Annotated[Path | None, typer.Option("--cafile", help="Use TLS; trust this authority.")]
 Certificate = Annotated[
-    Path | None, typer.Option("--cert", help="Use TLS; show the broker this certificate.")
+    Path | None, typer.Option("--cert", help="Use TLS; present this certificate to the broker.")
 ]
 Key = Annotated[
     Path | None, typer.Option("--key", help="The certificate's key, if it is in another file.")
@@ -28,28 +27,54 @@ SessionTime = Annotated[
     typer.Option(
         "--session",
         metavar="TIME",
-        help="Let the broker keep the session for so long (1h), and go on with it; needs --id.",
+        help="Resume the session, and keep it at the broker for this long (1h); needs --id.",
     ),
 ]
 
 
-def target_of(
-    host: str,
-    port: int,
-    client_id: str,
-    user: str | None,
-    password: str | None,
+def connects(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces a command's parameter `target` by the options above.
+
+    The command gets the BrokerAddress of the options; those in `left_out` have their defaults.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        known = inspect.signature(broker_address, eval_str=True).parameters.values()
+        options = [option for option in known if option.name not in left_out]
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            parameters += options if parameter.name == "target" else [parameter]
+
+        def run(**given: Any) -> None:
+            chosen = {option.name: given.pop(option.name) for option in options}
+            command(target=broker_address(**chosen), **given)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def broker_address(
     *,
-    version: str = "5",
-    ca_file: Path | None = None,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    session: str = "",
-) -> BrokerAddress:
-    """Return address and credentials of the connection, or raise MisuseError."""
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    client_id: ClientId = "",
+    user: User = None,
+    password: Password = None,
+    version: Version = "5",
+    ca_file: CaFile = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    session: SessionTime = "",
+) -> Any:
+    """Return the BrokerAddress of the options, or raise MisuseError."""
+    from nearcast.client.blocking import BrokerAddress
     from nearcast.model.errors import MisuseError
     from nearcast.mqtt import ProtocolVersion
-    from nearcast.server import BrokerAddress
 
     versions = {"5": ProtocolVersion.V5, "3.1.1": ProtocolVersion.V311}
     if version not in versions:
@@ -81,7 +106,7 @@ def _session_seconds(session: str, client_id: str) -> int:
         raise MisuseError(
             "--session without --id",
             expected="both",
-            todo="A session is found again by the client identifier.",
+            todo="A session is found by its client identifier.",
         )
     try:
         return max(1, round(parse_duration(session)))

@@ -10,27 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearcast.cli.clients import pair_of
-from nearcast.cli.connecting import (
-    CaFile,
-    Certificate,
-    ClientId,
-    Host,
-    Key,
-    Password,
-    Port,
-    User,
-    target_of,
-)
+from nearcast.cli.connecting import connects
 from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 
 if TYPE_CHECKING:
-    from nearcast.server import BrokerAddress
+    from nearcast.client.blocking import BrokerAddress
 
 EXPLAIN_TOPIC = "$nearcast/explain"
 _MARKS = {True: "yes", False: "NO ", None: " ? "}
 _WAIT_S = 10.0
 
 
+@connects("version", "session")
 def explain(
     client: Annotated[str, typer.Argument(help="The client identifier of the receiver.")],
     *,
@@ -42,10 +33,11 @@ def explain(
     ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="The message's QoS.")] = 0,
     publisher: Annotated[
-        str | None, typer.Option(help="Who would publish it: asks the rules about that too.")
+        str | None,
+        typer.Option(help="The client that publishes it, to check the rules for publishing too."),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Ask this event log directory instead of a broker.")
+        Path | None, typer.Option(help="Read this event log directory instead of asking a broker.")
     ] = None,
     event: Annotated[
         int | None, typer.Option(help="The event's number in the log; default: the topic's last.")
@@ -53,21 +45,14 @@ def explain(
     config: Annotated[
         Path | None, typer.Option(help="The file that declares the spaces, for --log.")
     ] = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    client_id: ClientId = "",
-    user: User = None,
-    password: Password = None,
-    ca_file: CaFile = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    target: Any,
     json: bool = JSON,
 ) -> None:
-    """Say step by step why a client gets, or does not get, a message.
+    """Show step by step why a client gets, or does not get, a message.
 
-    A running broker says what it would do with a message now; nothing is sent to anybody. With
-    --log, the event log says what became of a message. The exit code is 0 if the client gets it,
-    1 if not.
+    Asks a running broker what it would do with a message now; nothing is sent to clients. With
+    --log, reads from the event log what happened to a message. The exit code is 0 if the client
+    gets it, 1 if not.
 
     Example: nearcast explain bob -t shops/bakery -m '{"price": 3, "lon": 2.35, "lat": 48.85}'
 
@@ -84,9 +69,6 @@ def explain(
         question |= {"properties": [list(pair_of(each)) for each in properties or []], "qos": qos}
         if publisher is not None:
             question["publisher"] = publisher
-        target = target_of(
-            host, port, client_id, user, password, ca_file=ca_file, certificate=certificate, key=key
-        )
         found = _from_broker(target, question)
     if json:
         print_json(found)
@@ -100,9 +82,9 @@ def _from_broker(target: BrokerAddress, question: dict[str, Any]) -> dict[str, A
     import json
     import secrets
 
+    from nearcast.client.blocking import BlockingClient
     from nearcast.model.errors import MisuseError, PeerProtocolError
     from nearcast.mqtt import FilterRequest, Properties, Publish
-    from nearcast.server import BlockingClient
 
     answers = f"nearcast/explain/{secrets.token_hex(8)}"
     with BlockingClient(target) as client:

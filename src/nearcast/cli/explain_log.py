@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One condition that was checked; `ok` is None where the log cannot tell."""
+    """One condition that was checked; `ok` is None where the log does not decide."""
 
     step: str
     ok: bool | None
@@ -182,8 +182,10 @@ class _Case:
         fitting = [(t, w) for t, w in subscriptions if topic_matches(w.topic_filter, topic)]
         if not fitting:
             had = f"it held {', '.join(texts)}" if texts else "it held no subscription"
-            return [Step("topic", False, f"no subscription of {self.client} fits {topic}: {had}")]
-        steps = [Step("topic", True, f"{topic} fits {', '.join(text for text, _ in fitting)}")]
+            return [
+                Step("topic", False, f"no subscription of {self.client} matches {topic}: {had}")
+            ]
+        steps = [Step("topic", True, f"{topic} matches {', '.join(text for text, _ in fitting)}")]
         event, told = self._event()
         if told is not None:
             steps.append(told)
@@ -194,7 +196,9 @@ class _Case:
     def _event(self) -> tuple[Event | None, Step | None]:
         """Return the event in its space, decoded as the broker does."""
         if self.space is None:
-            return None, Step("space", True, "the topic belongs to no space: all of it is wanted")
+            return None, Step(
+                "space", True, "the topic belongs to no space: its messages are not selected"
+            )
         name = self.space.name
         if self.space.values == "properties":
             return None, Step(
@@ -211,7 +215,7 @@ class _Case:
 
     def _selection(self, text: str, subscription: Subscription, event: Event | None) -> list[Step]:
         if (subscription.where, subscription.area, subscription.near_m) == (None, None, None):
-            return [Step("selection", True, f"{text} wants all of it")]
+            return [Step("selection", True, f"{text} selects all messages")]
         if event is None:
             unknown = self.space is not None and self.space.values == "properties"
             passed = None if unknown else False
@@ -222,13 +226,16 @@ class _Case:
             *self._near(subscription, event),
         ]
         passed = subscription.covers(event, self.position)
-        return [*steps, Step("selection", passed, f"{text} {'fits' if passed else 'does not fit'}")]
+        return [
+            *steps,
+            Step("selection", passed, f"{text} {'matches' if passed else 'does not match'}"),
+        ]
 
     def _near(self, subscription: Subscription, event: Event) -> Iterator[Step]:
         if subscription.near_m is None:
             return
         if self.position is None:
-            yield Step("position", False, f"nobody knew where {self.client} was")
+            yield Step("position", False, f"the position of {self.client} was not known")
             return
         lon, lat = self.position
         passed = Subscription(topic_filter="#", near_m=subscription.near_m).covers(
@@ -288,7 +295,7 @@ def _away(event: Event, position: Position) -> str:
 
 def _handed_over(client: str, receivers: list[str], is_selected: bool) -> Step:
     others = [name for name in receivers if name != client]
-    count = f"{len(others)} other client(s) got it" if others else "nobody else got it"
+    count = f"{len(others)} other client(s) got it" if others else "no other client got it"
     if client in receivers:
         return Step("delivery", True, f"it was handed to {client}; {count}")
     if not is_selected:
@@ -298,5 +305,7 @@ def _handed_over(client: str, receivers: list[str], is_selected: bool) -> Step:
         "was away (QoS 0), its queue was full, or it had asked not to get its own messages"
     )
     return Step(
-        "delivery", False, f"it was not handed to {client}; {count}. The log cannot tell: {left}"
+        "delivery",
+        False,
+        f"it was not handed to {client}; {count}. The log does not say why: {left}",
     )

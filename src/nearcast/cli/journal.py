@@ -12,7 +12,7 @@ from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 if TYPE_CHECKING:
     from nearcast.server.storage.journal_report import JournalReport
 
-app = typer.Typer(help="Look at the journal of a broker, and repair it.", no_args_is_help=True)
+app = typer.Typer(help="Check and repair the journal of a broker.", no_args_is_help=True)
 
 DEFAULT = Path("nearcast-data")
 _MOST_LINES = 20  # per kind; --json has all
@@ -24,10 +24,10 @@ JournalPath = Annotated[
 
 @app.command()
 def check(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
-    """Say what a journal holds and what is lost, by name. Changes nothing.
+    """List what a journal has and what is lost, by name. Changes nothing.
 
-    The exit code is 1 if something is damaged or cannot be applied. Beside a running broker, a last
-    batch that is cut short is one that is just being written.
+    The exit code is 1 if something is damaged or cannot be applied. While the broker runs, its last
+    batch may look cut short: it is being written.
 
     Example: nearcast journal check /var/lib/nearcast
     """
@@ -45,10 +45,10 @@ def check(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
 
 @app.command()
 def repair(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
-    """Write a journal without what is damaged, and say what is lost, by name.
+    """Write a journal without the damaged parts, and list what is lost, by name.
 
-    The damaged file is kept beside it, and so are records that could not be applied. A broker that
-    starts does the same on its own. The broker must not run.
+    The damaged file is kept beside it, and so are records that could not be applied. A broker
+    does the same when it starts. Stop the broker first.
 
     Example: nearcast journal repair /var/lib/nearcast
     """
@@ -76,7 +76,7 @@ def repair(path: JournalPath = DEFAULT, *, json: bool = JSON) -> None:
         names = {name: None if one is None else str(one) for name, one in kept.items()}
         print_json({"journal": str(fresh), **names})
         return
-    typer.echo(f"Wrote {fresh} with what is there.")
+    typer.echo(f"Wrote {fresh} with everything that could be read.")
     if damaged is not None:
         typer.echo(f"Kept the damaged file as {damaged}.")
     if aside is not None:
@@ -88,7 +88,7 @@ def _print(report: JournalReport) -> None:
         f"{report.path}: format {report.format}, {report.size:,} bytes, {report.batches:,} batches"
     )
     typer.echo(
-        f"there: {len(report.sessions):,} sessions, {len(report.retained):,} retained messages, "
+        f"found: {len(report.sessions):,} sessions, {len(report.retained):,} retained messages, "
         f"{report.notes:,} notes"
     )
     _print_some(

@@ -39,16 +39,16 @@ def up(
     config: ConfigFile = None,
     no_config: NoConfig = False,
     nats: Annotated[
-        str | None, typer.Option(help="A NATS that runs already; without it one is started.")
+        str | None, typer.Option(help="The address of a running NATS. Default: start one.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Keep state and logs here; without it nothing is kept.")
+        Path | None, typer.Option(help="Keep state and logs here. Default: keep nothing.")
     ] = None,
     json: bool = JSON,
 ) -> None:
-    """Start a small network on this machine: NATS and some nodes. Ctrl-C ends all of them.
+    """Start a small cluster on this machine: NATS and some nodes. Ctrl-C ends all of them.
 
-    Like 'serve', the nodes read ./nearcast.toml if that is there.
+    Like 'serve', the nodes read ./nearcast.toml if it exists.
 
     Example: nearcast up --nodes 4
     """
@@ -122,7 +122,7 @@ def _print_fleet(fleet: LocalCluster, address: str, config: Path | None, *, keep
         where = str(child.log) if keeps else ""
         table.add_row(child.name, f"mqtt://127.0.0.1:{child.port}", str(child.pid), where)
     console().print(table)
-    typer.echo(f"Configuration: {config or 'none, the defaults hold'}")
+    typer.echo(f"Configuration: {config or 'none, using the defaults'}")
     typer.echo(f"See it with: nearcast nodes --join {address}")
     typer.echo("Ready. Stop with Ctrl-C.")
     sys.stdout.flush()
@@ -133,7 +133,9 @@ def _tell_of_islands(fleet: LocalCluster) -> None:
     for child in fleet.nodes:
         reason = _NOT_YET.search(child.log.read_text(encoding="utf-8", errors="replace"))
         if reason is not None:
-            typer.echo(f"{child.name} is alone, and tries on: {reason[1]}", err=True)
+            typer.echo(
+                f"{child.name} serves its clients alone and keeps trying: {reason[1]}", err=True
+            )
 
 
 def _watch_over(fleet: LocalCluster) -> None:
@@ -144,7 +146,7 @@ def _watch_over(fleet: LocalCluster) -> None:
                 typer.echo(f"{child.name} has ended ({child.how}): {child.last_words()}", err=True)
             time.sleep(0.2)
     except KeyboardInterrupt:
-        typer.echo("Ending all.")
+        typer.echo("Stopping all nodes.")
         return
     typer.echo("All nodes have ended.", err=True)
     raise typer.Exit(1)
@@ -157,22 +159,25 @@ def nodes(
     config: ConfigFile = None,
     no_config: NoConfig = False,
     leave: Annotated[
-        str | None, typer.Option(metavar="NODE", help="Let a node hand over, leave and end.")
+        str | None,
+        typer.Option(
+            metavar="NODE", help="Make a node hand over its state, leave for good and stop."
+        ),
     ] = None,
     forget: Annotated[
         str | None,
         typer.Option(metavar="NODE", help="Drop what is kept for a node that will not come back."),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Let all nodes follow this plan.")
+        Path | None, typer.Option(metavar="FILE", help="Apply this plan to all nodes.")
     ] = None,
     policies: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Let all nodes decide by this policy file."),
+        typer.Option(metavar="FILE", help="Apply this policy file to all nodes."),
     ] = None,
     json: bool = JSON,
 ) -> None:
-    """Show the nodes of a network, send one away for good, or give them a plan or policies.
+    """Show the nodes of a cluster, remove one for good, or apply a plan or policies to all.
 
     Example: nearcast nodes --join nats://127.0.0.1:4222
 

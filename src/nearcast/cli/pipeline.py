@@ -188,7 +188,7 @@ def match(
     Writes the tables OUTPUT/deliveries and OUTPUT/rejected_events.
 
     Example: nearcast pipeline match --space shops --input events.parquet
-    --subscriptions wishes.parquet --output found --top 5
+    --subscriptions subscriptions.parquet --output found --top 5
     """
     from nearcast.cli.space_options import match_query, space_section
     from nearcast.pipeline.jobs.match_job import MatchJob

@@ -13,7 +13,7 @@ from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 if TYPE_CHECKING:
     from nearcast.locality import Plan, Rect
 
-app = typer.Typer(help="Look at plans of a broker network.", no_args_is_help=True)
+app = typer.Typer(help="Show and compare plans of a cluster.", no_args_is_help=True)
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).", show_default=False)]
 
@@ -32,7 +32,7 @@ def show(
     ] = None,
     json: bool = JSON,
 ) -> None:
-    """Say what a plan is made of, and draw it.
+    """Show what a plan consists of, and draw it.
 
     Example: nearcast plan show plan.json --regions regions.geojson --out plan.svg
     """
@@ -91,7 +91,7 @@ def _read_regions(path: Path) -> list[Rect]:
 
 @app.command()
 def diff(old: PlanFile, new: PlanFile, *, json: bool = JSON) -> None:
-    """Compare two plans: which leaves come, go, change their shape or their broker.
+    """Compare two plans: leaves that are added, removed, reshaped or moved to another broker.
 
     The exit code is 1 if registrations would have to move.
 

@@ -12,7 +12,7 @@ from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 if TYPE_CHECKING:
     from nearcast.retained import Policies
 
-app = typer.Typer(help="Look at policies for retained messages.", no_args_is_help=True)
+app = typer.Typer(help="Show policies for retained messages.", no_args_is_help=True)
 
 _MOST_PANELS = 6
 
@@ -30,7 +30,7 @@ def show(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Draw to .svg or .png.")] = None,
     json: bool = JSON,
 ) -> None:
-    """Say what a policy file holds, and draw its decision regions.
+    """Show the contents of a policy file, and draw its decision regions.
 
     Example: nearcast policy show policies.json --topic plant/7/heat --out policy.svg
     """

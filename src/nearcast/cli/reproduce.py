@@ -25,9 +25,9 @@ def reproduce(
     master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
     json: bool = JSON,
 ) -> None:
-    r"""Run the experiments of papers 0 to 4 again, and say which claims hold.
+    r"""Run the experiments of papers 0 to 4 again, and report which claims hold.
 
-    Writes OUT/report.html (one page that needs nothing else), claims.json, rows.json and figures/.
+    Writes OUT/report.html (one self-contained page), claims.json, rows.json and figures/.
     Needs Java, 'nearcast\[spark]' and 'nearcast\[research]'. Without --quick it takes hours. A
     claim that does not hold is a result, not an error: the exit code is 0.
 

@@ -29,7 +29,7 @@ _OPTIONS = {
 DEFAULT = Path("nearcast.toml")
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(help="The configuration file; without it, ./nearcast.toml if that is there."),
+    typer.Option(help="The configuration file. Default: ./nearcast.toml, if it exists."),
 ]
 NoConfig = Annotated[bool, typer.Option("--no-config", help="Read no configuration file.")]
 
@@ -53,22 +53,21 @@ def serve(
     port: Annotated[int | None, typer.Option(help="The first listener's port.")] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="The data directory, for sessions and messages that survive."),
+        typer.Option(help="The directory for sessions and messages that survive a restart."),
     ] = None,
     join: Annotated[
-        str | None, typer.Option(help="Work with other nodes over NATS: nats://host:port,…")
+        str | None, typer.Option(help="Join a cluster over NATS: nats://host:port,…")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="This node's name among others.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of this node in the cluster.")] = None,
     network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
     json: bool = JSON,
 ) -> None:
-    """Run a broker until it is told to stop.
+    """Run a broker until Ctrl-C or SIGTERM.
 
-    It reads ./nearcast.toml if that is there, and says so; `nearcast init` writes one to begin
-    with. Without one it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its
-    state in ./nearcast-data. SIGTERM or
-    Ctrl-C ends it in order; SIGHUP reads the configuration and the users again, and the log says
-    which changes need a restart.
+    Reads ./nearcast.toml if it exists, and prints that; 'nearcast init' writes one to start with.
+    Without a file it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its state in
+    ./nearcast-data. SIGTERM and Ctrl-C stop it cleanly. SIGHUP makes it read the configuration and
+    the users again; the log names the changes that need a restart.
 
     Example: nearcast serve
 
@@ -102,7 +101,7 @@ def _configuration(path: Path | None, options: Mapping[str, object]) -> Configur
 
 def _announce(path: Path | None, server: Server) -> None:
     typer.echo(
-        "No configuration file: the defaults hold" if path is None else f"Configuration: {path}"
+        "No configuration file: using the defaults" if path is None else f"Configuration: {path}"
     )
     for kind, host, port in server.ports:
         typer.echo(f"Listening on {kind} {host}:{port}")
@@ -114,7 +113,7 @@ def _announce(path: Path | None, server: Server) -> None:
         state = f"not yet: {network.problem}" if network.problem else "joined"
         typer.echo(f"Network {server.configuration.network.name} ({state})")
     elif server.configuration.network.direct is not None:
-        typer.echo("Alone: [network] direct is of no use without join.")
+        typer.echo("Not in a cluster: [network] direct has no effect without join.")
     typer.echo("Ready. Stop with Ctrl-C.")
 
 
@@ -145,8 +144,8 @@ def passwd(
 ) -> None:
     r"""Add a user to a password file, change a password, or remove a user.
 
-    The file is made if it is missing. The password is asked for on a terminal, else read from
-    standard input. Let the configuration name the file: \[auth] users = "users.txt".
+    Creates the file if it is missing. Asks for the password on a terminal, else reads it from
+    standard input. Name the file in the configuration: \[auth] users = "users.txt".
 
     Example: nearcast passwd users.txt alice
 
@@ -171,7 +170,7 @@ def passwd(
     if not password:
         raise MisuseError("an empty password", expected="one character or more")
     set_password(users, name, password.encode())
-    told = f"{name} is in {users}. A running broker reads it again on SIGHUP"
+    told = f"{name} is in {users}. A running broker reads the file again on SIGHUP"
     _tell_user(users, name, told, is_there=True, as_json=json)
 
 

@@ -23,12 +23,14 @@ Positions = Annotated[
     typer.Option(
         "--position",
         metavar="LON,LAT",
-        help="Where this client is. May be repeated with times: 2.35,48.85 2.36,48.86@10s",
+        help="The position of this client. May be repeated with times: 2.35,48.85 2.36,48.86@10s",
     ),
 ]
 TrackFile = Annotated[
     Path | None,
-    typer.Option("--track", help="Where it goes: a CSV file with the columns t, lon, lat."),
+    typer.Option(
+        "--track", help="Its positions over time: a CSV file with the columns t, lon, lat."
+    ),
 ]
 
 _FORM = "LON,LAT or LON,LAT@TIME, such as 2.35,48.85@10s"

@@ -58,7 +58,7 @@ def decode_publication(data: bytes) -> Publication:
         return _decode(data)
     except msgspec.MsgspecError as problem:
         raise PeerProtocolError(
-            f"a message that is none of ours ({problem})", where="feed of the network"
+            f"an unknown message ({problem})", where="feed of the network"
         ) from None
 
 

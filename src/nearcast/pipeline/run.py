@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import SparkSession
+
 from nearcast.eventlog.log_files import check_logs, is_event_log
 from nearcast.model import Space
 from nearcast.model.errors import MisuseError
@@ -29,8 +31,6 @@ from nearcast.pipeline.sources.event_logs import has_rows, nothing_in
 from nearcast.pipeline.sources.input_checks import check_positions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from nearcast.config.schema import SpaceSection
 
 REPORT_FILE = "run.json"

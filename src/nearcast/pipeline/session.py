@@ -120,7 +120,7 @@ def check_java() -> None:
     run = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - the user's own Java
     version = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
     if version is None or int(version[1]) < JAVA_NEEDED:
-        found = f"Java {version[1]}" if version else "a Java that does not say its version"
+        found = f"Java {version[1]}" if version else "a Java of unknown version"
         raise EnvironmentProblem(
             found, where=java, expected=f"Java {JAVA_NEEDED} or newer", todo=_INSTALL_JAVA
         )

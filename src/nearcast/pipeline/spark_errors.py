@@ -45,7 +45,7 @@ def _disk_is_full(_: str, where: str) -> NearcastError:
 
 def _unreadable(text: str, where: str) -> NearcastError:
     file = re.search(r"reading file (\S+?)\.? ", text)
-    todo = "Is it complete, and of the format that its ending says?"
+    todo = "Is it complete, and does its suffix match its format?"
     return FileFormatError("it cannot be read", where=file[1] if file else where, todo=todo)
 
 
@@ -62,7 +62,7 @@ _ANSWERS: tuple[tuple[tuple[str, ...], Callable[[str, str], NearcastError]], ...
         lambda _, where: EnvironmentProblem(
             "the machine is too busy: Spark's Python process did not start within its time",
             where=where,
-            todo="Start it again; it goes on where it was",
+            todo="Start it again; it resumes where it was",
         ),
     ),
     (

@@ -64,7 +64,7 @@ def read_actions(paths: Sequence[str], most: int) -> ReplayLog:
             "the log has no publications",
             where=", ".join(paths),
             expected="an event log with events",
-            todo='Let a broker run with [log] events = "full"',
+            todo='Run a broker with [log] events = "full"',
         )
     names = tuple(sorted({segment.node for segment in segments}))
     return ReplayLog(names, tuple(acts[:most]), max(0, len(acts) - most))

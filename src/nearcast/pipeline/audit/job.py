@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import FAULTS, UNKNOWN
 from nearcast.eventlog.log_files import Segment, find_segments
@@ -35,8 +37,6 @@ from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.tables.transaction import transaction
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from nearcast.config.schema import SpaceSection
 
 KINDS = ("lost", "doubled", "late", "misordered", "unasked")
@@ -121,7 +121,7 @@ def audit(
         raise MisuseError(
             "there is no event in the log",
             where=str(logs),
-            todo='Let a broker run with [log] events = "full"',
+            todo='Run a broker with [log] events = "full"',
         )
     case = Case(tuple(segments), nodes, allowance or Allowance(), spaces, uuid.uuid4().hex)
     found = judge(spark, case).persist()
@@ -159,8 +159,6 @@ def _facts(told: dict[str, Any]) -> NodeFacts:
 
 def judge(spark: SparkSession, case: Case) -> DataFrame:
     """Return all faults, and rows of the kinds `unknown` and `allowed`; the columns are FOUND."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     count = len(case.segments)
     numbers = spark.range(count).repartition(count)
 
@@ -190,16 +188,12 @@ def _finding(
 
 
 def _as_faults(found: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812
-
     faults = found.where(F.col("kind").isin(list(KINDS)))
     return faults.withColumn("t", F.timestamp_millis("ms"))
 
 
 def _unknown(spark: SparkSession, found: DataFrame, nodes: Mapping[str, NodeFacts]) -> DataFrame:
     """Return the unknown verdicts and the missing sequence numbers, counted by node and reason."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     verdicts = found.where(F.col("kind") == "unknown").groupBy("node", "why").agg(
         F.count("*").alias("count"), F.min("sequence").alias("first"),
         F.max("sequence").alias("last"),
@@ -214,8 +208,6 @@ def _unknown(spark: SparkSession, found: DataFrame, nodes: Mapping[str, NodeFact
 
 
 def _summary(found: DataFrame, nodes: Mapping[str, NodeFacts]) -> Audited:
-    from pyspark.sql import functions as F  # noqa: N812
-
     faults = dict.fromkeys(KINDS, 0)
     others: dict[str, dict[str, int]] = {"unknown": {}, "allowed": {}}
     label = F.when(F.col("kind").isin(list(KINDS)), F.lit("")).otherwise(F.col("why"))

@@ -19,10 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.model import Space
 from nearcast.model.errors import FileFormatError, MisuseError, NearcastError
@@ -34,9 +36,6 @@ from nearcast.pipeline.sources.column_types import check_event_columns
 from nearcast.pipeline.sources.files import read_all
 from nearcast.pipeline.sources.input_checks import check_there
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 MOST_JOINT = 4
 _CELLS = {1: 4096, 2: 64, 3: 32, 4: 16}  # cells per attribute, by the number of attributes
@@ -180,8 +179,6 @@ def cells_of_events(events: DataFrame, space: Space, *, is_joint: bool) -> DataF
     the first attribute highest; a digit is 0 for a missing value, else the cell counted from 1.
     Counted alone, `axis` is the attribute's index. One shuffle, of partial counts.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     names = [each.name for each in space.attributes if each.name in events.columns]
     counted = events.select(*names).mapInArrow(_counter(space, is_joint=is_joint), _COUNTED)
     return counted.groupBy("axis", "cell").agg(F.sum("count").alias("count"))

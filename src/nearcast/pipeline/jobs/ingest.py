@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import POSITIONS, REJECTED_POSITIONS
 from nearcast.model.errors import MisuseError
@@ -24,8 +26,6 @@ from nearcast.pipeline.tables.transaction import transaction
 from nearcast.pipeline.tables.worker_writes import Batches, Labelled, gathered
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from nearcast.locality.layout.tracks import TrackCleaner
 
 COLUMNS = ("user_id", "t", "lon", "lat")
@@ -127,8 +127,6 @@ def _tracked(source: DataFrame, timezone: str) -> DataFrame:
 
 def parse(source: DataFrame, timezone: str) -> DataFrame:
     """Return each row with typed columns, or with a `reason` and its input as text in `raw`."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     kinds = dict(source.dtypes)
     user, lon, lat = F.col("user_id").cast("string"), _number("lon"), _number("lat")
     instant = instant_column("t", kinds["t"], timezone)
@@ -157,8 +155,6 @@ def parse(source: DataFrame, timezone: str) -> DataFrame:
 
 
 def _number(name: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.expr(f"try_cast(`{name}` AS double)")
 
 
@@ -167,8 +163,6 @@ def instant_column(name: str, kind: str, timezone: str) -> Column:
 
     Accepts timestamps, seconds, milliseconds or microseconds since 1970, and ISO text.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     if kind == "timestamp":
         return F.col(name)
     if kind == "timestamp_ntz":
@@ -191,8 +185,6 @@ def _since_epoch(value: Column) -> Column:
 
     Its size tells seconds, milli- and microseconds apart.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     size = F.abs(value)
     micros = F.when(size > 1e14, value).when(size > 1e11, value * 1e3).otherwise(value * 1e6)
     return F.timestamp_micros(F.round(micros).cast("bigint"))
@@ -311,8 +303,6 @@ def _swap_hint(counts: dict[str, int], parsed: DataFrame) -> str:
 
 
 def _looks_swapped(parsed: DataFrame) -> bool:
-    from pyspark.sql import functions as F  # noqa: N812
-
     odd = parsed.where(F.col("reason") == "coordinates outside the globe")
     fits = (F.abs("lon") <= 90.0) & (F.abs("lat") <= 180.0)
     row = odd.agg(F.avg(fits.cast("double"))).first()

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import REJECTED_ROWS, events_schema
 from nearcast.model import MisuseError, Space
@@ -16,9 +20,6 @@ from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
 from nearcast.pipeline.sources.files import read_events
 from nearcast.pipeline.sources.input_checks import check_source
 from nearcast.pipeline.tables.transaction import transaction
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _INNER = ("reason", "raw")
 
@@ -53,9 +54,6 @@ def ingest_events(source: DataFrame, output: str, space: Space, timezone: str = 
 
     If no row is good, nothing is written: that is a mistake in the call, not a clean table.
     """
-    from pyspark import StorageLevel
-    from pyspark.sql import functions as F  # noqa: N812
-
     judged = judge_events(source, space, timezone).persist(StorageLevel.DISK_ONLY)
     try:
         counts = {row["reason"]: row["count"] for row in judged.groupBy("reason").count().collect()}
@@ -78,9 +76,6 @@ def judge_events(source: DataFrame, space: Space, timezone: str = "UTC") -> Data
     Of several events with one id the first by time and values is kept. Deterministic under any
     partitioning of `source`. One shuffle, by event.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     parsed = parse_events(source, space, timezone)
     order = [F.col(f"`{name}`") for name in parsed.columns if name != EVENT_KEY]
     place = F.row_number().over(
@@ -94,14 +89,12 @@ def judge_events(source: DataFrame, space: Space, timezone: str = "UTC") -> Data
 
 def parse_events(source: DataFrame, space: Space, timezone: str) -> DataFrame:
     """Return each row with typed columns, and the `reason` why it cannot be matched, if any."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     _check_names(space)
     if EVENT_KEY not in source.columns:
         raise MisuseError(
             f"no column '{EVENT_KEY}'",
             expected=f"one of its columns: {', '.join(source.columns)}",
-            todo=f"Say which is which: --columns {EVENT_KEY}=NAME",
+            todo=f"Name its columns: --columns {EVENT_KEY}=NAME",
         )
     kinds = dict(source.dtypes)
     event_id = F.expr(f"try_cast(`{EVENT_KEY}` AS bigint)")
@@ -148,19 +141,13 @@ def _check_names(space: Space) -> None:
 
 
 def _nothing(kind: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.lit(None).cast(kind)
 
 
 def _is_there(name: str, kinds: Mapping[str, str]) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.col(name).isNotNull() if name in kinds else F.lit(False)
 
 
 def _as_text(name: str, kind: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     column = F.col(f"`{name}`")
     return (column.cast("string") if kind == "binary" else column).alias(name)

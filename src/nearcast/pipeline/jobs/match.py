@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import SparkFiles
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.matching import MatcherView, open_matcher
@@ -25,11 +27,7 @@ from nearcast.matching.ranking import Rank
 from nearcast.model import MISSING, Event, MisuseError, Space
 from nearcast.pipeline.session import is_local
 from nearcast.pipeline.sources.column_types import EVENT_KEY
-from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Extra columns; a space's attribute cannot have such a name.
 REASON = "why not"
@@ -45,16 +43,6 @@ class MatchQuery:
     topic: str
     k: int | None = None
     rank: Rank = "narrowest"
-
-
-def match_by_index(events: DataFrame, index: Path, query: MatchQuery) -> DataFrame:
-    """Return one row per delivery; the schema is DELIVERIES.
-
-    `index` is a saved matcher, in a directory that the workers can read or that `ship` sent to
-    them. Deterministic under any partitioning of `events`. No shuffle.
-    """
-    schema = spark_schema(DELIVERIES)
-    return events.mapInArrow(deliveries_from(index, query), schema)
 
 
 def ship(spark: SparkSession, index: Path) -> Path:
@@ -84,8 +72,6 @@ def deliveries_from(index: Path, query: MatchQuery) -> Callable[[Batches], Batch
 
 
 def _found(index: str) -> str:
-    from pyspark import SparkFiles
-
     return index if Path(index).is_absolute() or "://" in index else SparkFiles.get(index)
 
 
@@ -186,8 +172,6 @@ def points_of(batch: pa.RecordBatch, space: Space) -> np.ndarray:
 
 def why_not(space: Space, present: list[str]) -> Column:
     """Return a column with the reason why an event cannot be matched, or null."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     reason = F.lit(None).cast("string")
     for attribute in reversed(space.attributes):
         name = attribute.name

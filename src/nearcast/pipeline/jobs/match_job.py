@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.matching import save_matcher
@@ -30,9 +32,6 @@ from nearcast.pipeline.sources.files import read_all
 from nearcast.pipeline.sources.input_checks import check_there
 from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of, subscription_columns
 from nearcast.pipeline.tables.transaction import transaction
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 FITS_A_WORKER = 5_000_000  # boxes; such an index takes a few hundred megabytes
 
@@ -90,8 +89,6 @@ def match_tables(
     tasks: int | None = None,
 ) -> MatchResult:
     """Match two tables; write the tables `deliveries` and `rejected_events` under `output`."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     check_event_columns(events, space)
     columns = subscription_columns(space, subscriptions.columns, "subscriptions")
     selected = subscriptions.select(*columns)
@@ -119,8 +116,6 @@ def match_tables(
 
 def _nullable(events: DataFrame, space: Space, names: list[str]) -> set[str]:
     """Return the attributes that some event lacks, if a missing value means any value."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if space.missing == "none":
         return set()
     absent = {attribute.name for attribute in space.attributes} - set(names)

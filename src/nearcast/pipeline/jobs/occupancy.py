@@ -7,19 +7,17 @@ of the grid or of the plan, and only these sums are shuffled. `plan.py` uses bot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.locality import CellCounts, Plan, Rect, plan_from_json, plan_to_json
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.tables.worker_reads import map_rows
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _ROWS_AT_ONCE = 65_536
 _FIRST_FIX_MS = 1_000  # a trip's first position has no step, but its user was there
@@ -42,8 +40,6 @@ def central_space(positions: DataFrame, *, left_out: float = 0.005) -> Rect:
 
     The share `left_out` may lie beyond each side. The same under any partitioning.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     sides = map_rows(positions, ("lon", "lat"), _count_sides, SIDES)
     rows = sides.groupBy("side", "place").agg(F.sum("n").alias("n")).collect()
     if not rows:  # at most 54,000 rows: hundredths of a degree
@@ -90,8 +86,6 @@ def time_per_cell(
     where it ends, as in `regions`, and a trip's first position counts one second. The same under
     any partitioning; one shuffle, of partial sums.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     columns = ("lon", "lat", "step_s", "t")
     sums = map_rows(positions, columns, _cell_counter(space, regions, depth), CELLS)
     added = [F.sum(name).alias(name) for name in ("outside_ms", "inside_ms", "fixes")]
@@ -186,8 +180,6 @@ def moves_between_leaves(positions: DataFrame, plans: Sequence[Plan]) -> DataFra
     follows its predecessor in a batch is counted where it is read; the others are joined with
     theirs in a shuffle, which is tiny if the table is sorted as `ingest` writes it.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     columns = ("user_id", "t", "lon", "lat", "step_s")
     found = map_rows(positions, columns, _move_counter(plans), MOVES)
     met = found.groupBy("user_id", "at_us", "plan", "pair").agg(

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.model import LimitError, Space
@@ -26,9 +27,6 @@ from nearcast.pipeline.jobs.task_balancing import CellShare, deal_out, keys_of_p
 from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.sources.subscription_tables import KEY, bounds_of_table, matcher_of
 from nearcast.pipeline.tables.transaction import spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 CELL, TASK = "_cell", "_task"
 _SAMPLE = 100_000
@@ -130,8 +128,6 @@ def match_by_place(
     are first counted by cell, so that tasks get equal shares. Without `tasks`, their number follows
     from the number of events and of cores.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     placed = events.mapInArrow(_place_events(space, cells), _with_cell(events))
     copies = subscriptions.mapInArrow(_place_boxes(space, cells), _with_cell(subscriptions))
     loads = _loads(placed, copies)
@@ -172,8 +168,6 @@ def _tasks_of_cells(beside: DataFrame, pieces: list[CellShare], keys: list[int])
 
 def _small(beside: DataFrame, rows: Sequence[tuple[object, ...]], schema: str) -> DataFrame:
     """Return a small DataFrame that Spark broadcasts to all workers."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.broadcast(beside.sparkSession.createDataFrame(rows, schema))
 
 

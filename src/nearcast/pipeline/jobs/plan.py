@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS
 from nearcast.locality import (
@@ -43,9 +44,6 @@ from nearcast.pipeline.jobs.occupancy import (
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
 from nearcast.pipeline.tables.transaction import read_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 PLAN_FILE, BEFORE_FILE = "plan.json", "plan-before.json"
 _MOST_OUTSIDE = 0.5  # outside per inside position; above it the last plan's space is dropped

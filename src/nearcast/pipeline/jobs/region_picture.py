@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.locality.layout.slow_regions import CellGrid, SlowRegion
 from nearcast.model.errors import EnvironmentProblem
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _MOST_CELLS_DRAWN = 200_000
 
@@ -21,8 +19,6 @@ def draw_regions(
     cells: DataFrame, grid: CellGrid, regions: Sequence[SlowRegion], path: Path
 ) -> None:
     """Draw the time spent per cell with the slow regions on top, and save the picture."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     try:
         import matplotlib as mpl
     except ImportError:

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import CELLS, POSITIONS, REGIONS
 from nearcast.locality.layout.slow_regions import (
@@ -29,9 +31,6 @@ from nearcast.pipeline.jobs.region_picture import draw_regions
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
 from nearcast.pipeline.tables.transaction import conform, read_table, read_version, transaction
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 MOST_CELLS = 1_000_000
 _PLACE_BITS, _HOUR_BITS = 29, 5
@@ -120,8 +119,6 @@ def cells_by_hour(positions: DataFrame, grid: CellGrid, rules: RegionRules) -> D
     millimetres, so that they are the same under any partitioning of `positions`. One shuffle, of
     partial sums.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     is_slow = F.col("step_m") <= F.col("step_s") * F.lit(float(rules.slow_mps))
     step_ms, step_mm = _thousandths("step_s"), _thousandths("step_m")
     steps = positions.select(
@@ -149,8 +146,6 @@ def _key(grid: CellGrid) -> Column:
 
     Spark groups faster by one key than by three.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     column = F.floor(F.col("lon") / F.lit(grid.lon_step)) + F.lit(_MIDDLE)
     row = F.floor(F.col("lat") / F.lit(grid.lat_step)) + F.lit(_MIDDLE)
     hour = F.expr("pmod(unix_micros(t), 86400000000) div 3600000000")
@@ -175,15 +170,11 @@ def _thousandths(name: str) -> Column:
 
     Spark's own `round` creates a decimal object per value and took four fifths of the job's time.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.floor(F.col(name) * F.lit(1e3) + F.lit(0.5))
 
 
 def slow_and_dense(cells: DataFrame, rules: RegionRules) -> dict[Cell, CellUse]:
     """Collect the slow and dense cells; their number depends on the area, not on the data."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     total = cells.groupBy("column", "row").agg(
         F.sum("dwell_ms").alias("dwell_ms"),
         F.sum("slow_ms").alias("slow_ms"),
@@ -211,8 +202,6 @@ def slow_and_dense(cells: DataFrame, rules: RegionRules) -> dict[Cell, CellUse]:
 
 
 def _middle_latitude(positions: DataFrame) -> float:
-    from pyspark.sql import functions as F  # noqa: N812
-
     row = positions.agg(F.min("lat"), F.max("lat")).first()
     if row is None or row[0] is None:
         raise MisuseError("no positions: the table is empty", todo="Give another --input")

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import product
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.pipeline.jobs.topic_aggregation import (
     CODED,
@@ -26,9 +27,6 @@ from nearcast.pipeline.jobs.topic_aggregation import (
     tally_topics,
 )
 from nearcast.pipeline.sources.event_logs import map_log, nothing_in, read_logs
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 ALIVE_MS = 600_000  # as long as a broker's estimates remember
 _MOST_PLUS_LEVELS = 10
@@ -76,16 +74,12 @@ def publish_tally(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
 
 def added_up(tally: DataFrame) -> DataFrame:
     """Sum the partial sums of all tasks."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     ends = [F.min("first").alias("first"), F.max("last").alias("last")]
     return tally.groupBy("node", "topic", "stretch").agg(F.sum("n").alias("n"), *ends)
 
 
 def kept_shares(spark: SparkSession, logs: Sequence[str], tally: DataFrame) -> DataFrame:
     """Return for each node the share of its records that sampling kept: 1 without sampling."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     kept = tally.where("topic IS NULL").groupBy("node").agg(F.sum("n").alias("n"))
     gaps = read_logs(spark, logs, "gaps").groupBy("node").agg(F.sum("count").alias("gone"))
     gone = F.coalesce("gone", F.lit(0))
@@ -99,8 +93,6 @@ def publish_rates(tally: DataFrame, shares: DataFrame) -> DataFrame:
     A topic with one publish, or with all at one instant, has no rate and is left out. Sums are of
     whole milliseconds and thousandths of publishes, so that they are the same in any order.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     true_n = F.round(F.col("n") * 1000 / F.col("share")).cast("bigint")
     whole = tally.join(F.broadcast(shares), "node").withColumn("true_n", true_n)
     topics = whole.groupBy("topic").agg(
@@ -119,8 +111,6 @@ def publish_rates(tally: DataFrame, shares: DataFrame) -> DataFrame:
 
 
 def _ends(of_nodes: DataFrame, changes: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812
-
     ms = F.unix_millis("t")
     both = of_nodes.select("first", "last").unionAll(changes.select(ms, ms))
     return both.agg(F.min("first").alias("begin"), F.max("last").alias("end"))
@@ -133,9 +123,6 @@ def subscriber_rates(changes: DataFrame, ends: DataFrame) -> DataFrame:
     deferred. A subscription older than the log counts from the log's beginning; one that is still
     in effect at the log's end counts until then.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     each = Window.partitionBy("node", "client", "filter").orderBy("sequence")
     lived = (
         changes.where("NOT startswith(filter, '$')")
@@ -158,8 +145,6 @@ def subscriber_rates(changes: DataFrame, ends: DataFrame) -> DataFrame:
 
 def with_subscribers(published: DataFrame, filters: DataFrame) -> DataFrame:
     """Add to each topic the subscribe and unsubscribe rates of all filters that match it."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     could = published.select("topic").mapInArrow(_possible_filters, "topic string, filter string")
     met = (
         could.join(filters, "filter")
@@ -178,8 +163,6 @@ def with_subscribers(published: DataFrame, filters: DataFrame) -> DataFrame:
 
 
 def _per_s(count: str, time_ms: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     known = F.col(time_ms) > 0
     return F.when(known, F.col(count) * 1e3 / F.col(time_ms)).otherwise(F.lit(0.0))
 

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog.log_files import check_logs
 from nearcast.eventlog.schemas import TOPIC_POLICIES
@@ -47,9 +49,6 @@ from nearcast.retained import (
     shipped_policy,
     write_policies,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 POLICY_FILE, TABLE = "policies.json", "topic_policies"
 PUBLISH_STEPS = 16  # per factor of two
@@ -218,8 +217,6 @@ def learnable(
     slow to wait for the next one. Adds `setting` (its index), `p` and `l` (grid coordinates), and
     rates per step.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     chosen = F.lit(None).cast("int")
     hold_s = F.lit(None).cast("double")
     for place, (topic_filter, setting) in reversed(list(enumerate(settings))):
@@ -254,8 +251,6 @@ def tables_for(topics: DataFrame, settings: Settings, base: Policies) -> DataFra
 
     Each group of equal rates is solved once, in one task. Two shuffles of topics.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     key = ["setting", "p", "l"]
     # With an explicit number Spark uses as many tasks; else it would put few rows into one task.
     tasks = 2 * topics.sparkSession.sparkContext.defaultParallelism
@@ -307,8 +302,6 @@ def _solved(row: dict[str, Any], weights: Weights, policies: Policies) -> dict[s
 
 def rate_groups(made: DataFrame) -> list[RateGroup]:
     """Collect the groups of equal rates, largest first; the grid bounds their number."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     names = ["publish", "leave", "omega", "message_cost"]
     rows = made.groupBy(*names).agg(
         F.count(F.lit(1)).alias("topics"), F.avg("subscribe").alias("subscribe")
@@ -325,8 +318,6 @@ def rate_groups(made: DataFrame) -> list[RateGroup]:
 
 
 def _collected(made: DataFrame, most: int, base: Policies) -> dict[str, TopicPolicy]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     shared: dict[str, np.ndarray] = {}
     tables: dict[str, TopicPolicy] = {}
     busiest = made.orderBy(F.desc("subscribe_per_s"), F.desc("publish_per_s"), "topic").limit(most)

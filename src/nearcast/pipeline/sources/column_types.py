@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame
 
 from nearcast.model import MisuseError, Space
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 EVENT_KEY = "event_id"
 EVENT_DETAILS = ("t", "publisher", "topic")  # kept beside the attributes, if the input has them

@@ -10,10 +10,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from nearcast.eventlog import LOG_TABLES
 from nearcast.eventlog.log_files import Segment, finished, segments_of, table_segments
@@ -22,10 +24,6 @@ from nearcast.model import FileFormatError, MisuseError, Space
 from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_reads import RowGroups, pieces_of, scan
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 Batches = Iterator[pa.RecordBatch]
 SEQUENCE_BITS = 41  # 2 · 10¹² events per node; the upper 22 bits are the node's number
@@ -38,7 +36,7 @@ def read_logs(spark: SparkSession, paths: Sequence[str], table: str) -> DataFram
 
 def nothing_in(paths: Sequence[str], what: str) -> MisuseError:
     """Return the error for a log that lacks what a job needs."""
-    todo = "Let the broker run for a while first; what was learned before stays"
+    todo = "Run the broker for a while first; what was learned before stays"
     return MisuseError(f"an empty log: {what}", where=", ".join(paths), todo=todo)
 
 
@@ -157,8 +155,6 @@ def events_of_log(log: DataFrame, space: Space, nodes: Mapping[str, int]) -> Dat
     The id of an event is its node's number and, in the lower bits, its sequence number. `_problem`
     says that a payload is no JSON object with values of the right types. No shuffle.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     numbers = F.create_map(*(F.lit(each) for pair in nodes.items() for each in pair))
     fields = ", ".join(
         f"`{a.name}` {'string' if a.is_category else 'double'}" for a in space.attributes

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.log_files import is_event_log
@@ -19,10 +21,6 @@ from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers, re
 from nearcast.pipeline.sources.input_checks import check_columns
 from nearcast.pipeline.spark_errors import spark_errors_translated
 from nearcast.pipeline.tables.transaction import read_table, spark_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _PLAIN = {
     pa.string(),
@@ -111,8 +109,6 @@ def _plain_schema(path: str) -> StructType | None:
 
 
 def _renamed(frame: DataFrame, path: str, columns: Mapping[str, str]) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812
-
     check_columns(path, frame.columns, columns)
     there = {name.lower(): name for name in frame.columns}
     return frame.select([F.col(f"`{there[s.lower()]}`").alias(want) for want, s in columns.items()])

@@ -62,7 +62,7 @@ def check_columns(path: str, names: Iterable[str], columns: Mapping[str, str]) -
             f"no column '{missing[0]}'",
             where=path,
             expected=f"one of its columns: {', '.join(known)}",
-            todo=f"Say which is which: --columns {','.join(f'{c}=NAME' for c in columns)}",
+            todo=f"Name its columns: --columns {','.join(f'{c}=NAME' for c in columns)}",
         )
 
 

@@ -139,7 +139,7 @@ class Collector:
                 if self._connection is None:
                     self._connect()
                     if told:
-                        log.warning("connected to %s again", self._address.place)
+                        log.warning("reconnected to %s", self._address.place)
                 told = ""
                 self._collect()
             except NearcastError as problem:
@@ -273,7 +273,7 @@ def identity(folder: Path, topic_filter: str) -> tuple[str, bool]:
             f"the topics {topic_filter!r}",
             where=str(path),
             expected=f"{before!r}, with which this checkpoint was begun",
-            todo="Give other topics a --checkpoint of their own.",
+            todo="Use another --checkpoint for other topics.",
         )
     return client_id, was_seen
 

@@ -159,8 +159,8 @@ class _NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return FileFormatError(
             found,
             where=self.place,
-            expected="the messages that this checkpoint goes on with",
-            todo="Begin anew with an empty checkpoint.",
+            expected="the messages that this checkpoint continues with",
+            todo="Start with an empty checkpoint.",
         )
 
 

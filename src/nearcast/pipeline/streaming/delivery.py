@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.model import MisuseError
@@ -28,8 +29,6 @@ from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from nearcast.pipeline.streaming.stream import Stream
 
 PATIENCE_S = 60.0

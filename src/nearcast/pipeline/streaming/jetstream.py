@@ -192,7 +192,7 @@ async def _portion(
                 f"message {number}",
                 where=feed.place,
                 expected=f"message {start + len(portion)}: JetStream has dropped some",
-                todo="Let it keep more (feed_size, feed_age), and begin anew.",
+                todo="Increase feed_size or feed_age, and start with an empty checkpoint.",
             )
         one = decode_publication(message.data)
         portion.append(LiveMessage(number, one.t_ms, one.topic, one.payload, one.pairs))
@@ -203,5 +203,5 @@ def _no_feed(feed: FeedAddress) -> MisuseError:
     return MisuseError(
         "there is no feed",
         where=feed.place,
-        todo='Nodes make it: give them `feed = ["topics/#"]` in their section [network].',
+        todo='Nodes create it: set `feed = ["topics/#"]` in their [network].',
     )

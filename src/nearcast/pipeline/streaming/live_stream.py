@@ -17,7 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from nearcast.config.schema import NetworkSection, SpaceSection
 from nearcast.index.topic_filters import filters_overlap
@@ -29,10 +32,6 @@ from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
 from nearcast.pipeline.streaming.delivery import deliver_batch
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
 from nearcast.pipeline.streaming.stream import Stream, match_batch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 _QUIET_S = 1.0
 _LOOK_S = 0.1
@@ -238,6 +237,6 @@ def _feed(stream: Stream, live: Live) -> FeedAddress:
             found,
             where=str(path),
             expected=f"{known}, with which this checkpoint was begun",
-            todo="Begin anew with another --checkpoint and --output.",
+            todo="Start with another --checkpoint and --output.",
         )
     return feed

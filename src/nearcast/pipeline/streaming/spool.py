@@ -256,7 +256,7 @@ def _locked(path: Path) -> IO[str]:
         raise KeyInUseError(
             "another stream uses this checkpoint",
             where=str(path.parent),
-            todo="End it, or give this one a --checkpoint of its own.",
+            todo="Stop it, or use another --checkpoint.",
         ) from None
     return file
 
@@ -287,7 +287,7 @@ def _read_block(file: IO[bytes], block: _Block, path: Path) -> pa.RecordBatch:
         raise FileFormatError(
             f"message {block.first} and those after it are damaged",
             where=str(path),
-            todo="Begin anew with an empty checkpoint.",
+            todo="Start with an empty checkpoint.",
         )
     return pa.ipc.read_record_batch(pa.py_buffer(body), _SCHEMA)
 
@@ -314,7 +314,7 @@ def _missing(folder: Path, number: int) -> FileFormatError:
     return FileFormatError(
         f"message {number} is not there",
         where=str(folder),
-        todo="The spool was removed or cut. Begin anew with an empty checkpoint.",
+        todo="The spool was removed or cut. Start with an empty checkpoint.",
     )
 
 

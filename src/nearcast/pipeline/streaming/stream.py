@@ -20,11 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
 
 from nearcast.eventlog import DELIVERIES, LOG_TABLES
 from nearcast.eventlog.log_files import is_event_log
@@ -44,10 +46,6 @@ from nearcast.pipeline.sources.log_subscriptions import log_version, matcher_of_
 from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of, subscription_columns
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches, PartFile
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 OPERATION = "op"  # of a change: put or remove
 _DONE = "_SUCCESS"  # the marker file of Spark's own writers
@@ -201,8 +199,6 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
 
     Payloads of a log are decoded.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     if set(LOG_TABLES["events"].names) <= set(events.columns):
         opened = events_of_log(events, stream.space, node_numbers(str(stream.events)))
         reason = F.coalesce("_problem", why_not(stream.space, opened.columns))

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.tables import open_store
@@ -31,24 +34,16 @@ from nearcast.pipeline.tables.worker_writes import (
     writing_parts,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
 Make = Callable[[Batches], Batches]
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return an Arrow schema as a Spark schema."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     return from_arrow_schema(schema)
 
 
 def conform(frame: DataFrame, schema: pa.Schema) -> DataFrame:
     """Return `frame` with the columns of `schema`, in its order and cast to its types."""
-    from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's users know
-
     fields = spark_schema(schema).fields
     return frame.select(
         [F.col(field.name).cast(field.dataType).alias(field.name) for field in fields]
