@@ -14,8 +14,13 @@ from typing import Any
 import pytest
 
 from nearcast.broker import Broker, Connection
-from nearcast.config import Configuration, DurabilitySection, NodeSection, RetainedSection
-from nearcast.config.schema import ListenerSection
+from nearcast.config import (
+    Configuration,
+    DurabilitySection,
+    ListenerSection,
+    NodeSection,
+    RetainedSection,
+)
 from nearcast.mqtt import Connect, FilterRequest, Subscribe, encode_packet
 from nearcast.retained import Policies, policies_to_text, write_policies
 from nearcast.server import Server
@@ -41,7 +46,7 @@ def server(tmp_path: Path, *retained: RetainedSection) -> Server:
 def test_a_broker_without_such_topics_reads_no_policies(tmp_path: Path) -> None:
     (tmp_path / "policies.json").write_text("nonsense")
     assert server(tmp_path).node.state.holding is None
-    assert server(tmp_path)._policies is None
+    assert server(tmp_path)._learned._policies is None
 
 
 def test_the_settings_reach_the_node(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def whatif(
     from nearcast.pipeline.jobs.whatif import WhatIfCase, compare, read_plan
     from nearcast.pipeline.jobs.whatif_log import read_story
     from nearcast.retained import read_policies
-    from nearcast.server.server import retained_settings, space_settings
+    from nearcast.server.broker_settings import retained_settings, space_settings
 
     if plan is None and policies is None:
         raise MisuseError(

@@ -26,14 +26,14 @@ def init(
 
     Example: nearcast init fleet.toml
     """
-    from nearcast.config import EXAMPLE
+    from nearcast.config import example
     from nearcast.model.errors import EnvironmentProblem, MisuseError
 
     if path.exists() and not force:
         todo = "Choose another name, or overwrite it with --force"
         raise MisuseError("the file is there already", where=str(path), todo=todo)
     try:
-        path.write_text(EXAMPLE, encoding="utf-8")
+        path.write_text(example(), encoding="utf-8")
     except OSError as error:
         raise EnvironmentProblem(f"cannot write ({error.strerror})", where=str(path)) from None
     if json:
@@ -65,8 +65,8 @@ def check(path: ConfigFile = DEFAULT, *, json: bool = JSON) -> None:
         print_json({"file": str(path), "ok": not told, "problems": told})
     elif reading.configuration is not None and not problems:
         spaces, listeners = reading.configuration.space, reading.configuration.listener
-        doors = ", ".join(f"{door.kind} {door.host}:{door.port}" for door in listeners)
-        typer.echo(f"{path} is right: listening on {doors}; {len(spaces)} space(s).")
+        ports = ", ".join(f"{one.kind} {one.host}:{one.port}" for one in listeners)
+        typer.echo(f"{path} is right: listening on {ports}; {len(spaces)} space(s).")
     else:
         for problem in problems:
             typer.echo(str(problem))
