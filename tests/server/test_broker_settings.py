@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from nearcast.broker import Broker, BrokerSettings, RetainedSettings, SpaceSetti
 from nearcast.config import (
     AuthSection,
     Configuration,
+    LimitsSection,
     LogSection,
     RetainedSection,
     RuleSection,
@@ -21,8 +22,15 @@ from nearcast.config import (
     all_settings,
     settings_of,
 )
+from nearcast.config.declaration import setting
+from nearcast.config.values import Seconds
 from nearcast.server import Server, set_password
-from nearcast.server.broker_settings import broker_settings, retained_settings, space_settings
+from nearcast.server.broker_settings import (
+    _filled,
+    broker_settings,
+    retained_settings,
+    space_settings,
+)
 from nearcast.server.config_reload import AT_ONCE, CONDITIONS, merged
 
 LIMITS = {
@@ -55,6 +63,21 @@ def test_the_defaults_of_the_broker_are_those_of_the_configuration():
     )
     assert space_settings(section) == SpaceSettings(space=section.to_space())
     assert retained_settings(RetainedSection(topics="a")) == RetainedSettings(topics="a")
+
+
+def test_a_declaration_and_a_field_are_enough_to_reach_the_broker():
+    class LimitsWithOneMore(LimitsSection):
+        """A key more."""
+
+        patience: Seconds = setting(2.0, "how long", fills="patience_ms")
+
+    @dataclass(frozen=True)
+    class SettingsWithOneMore(BrokerSettings):
+        patience_ms: int = 2_000
+
+    found = dict(_filled(LimitsWithOneMore(patience=0.5), SettingsWithOneMore))
+    assert SettingsWithOneMore(**found).patience_ms == 500
+    assert found["max_sessions"] == 100_000
 
 
 @pytest.mark.parametrize(
