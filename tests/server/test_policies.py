@@ -109,6 +109,24 @@ def test_without_its_file_the_broker_goes_back_to_the_policy_that_comes_with_it(
     assert second.general is not None
 
 
+async def test_a_changed_file_is_loaded_without_a_signal_until_the_server_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("nearcast.server.learned.artefacts.CHECK_S", 0.01)
+    one = server(tmp_path, QUICK)
+    await one.start()
+    with caplog.at_level(logging.INFO):
+        write_policies(Policies(), tmp_path / "policies.json")
+        async with asyncio.timeout(60):
+            while "policies read from" not in caplog.text:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.01)
+        await one.stop()
+        caplog.clear()
+        (tmp_path / "policies.json").unlink()
+        await asyncio.sleep(0.1)
+    assert "policy file is gone" not in caplog.text
+
+
 def test_a_running_broker_takes_another_file_on_sighup(
     start_broker: Callable[..., Any],
 ) -> None:
