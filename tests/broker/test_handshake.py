@@ -210,6 +210,28 @@ def test_disconnect_may_shorten_the_expiry_and_not_lengthen_it_from_zero(world: 
     assert [one.reason for one in longer.take()] == [ReasonCode.PROTOCOL_ERROR]
 
 
+FROM_CLIENTS = {
+    *(0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90),
+    *(0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99),
+}
+"""Table 3-10 of MQTT 5: the reasons of DISCONNECT that are sent by a client."""
+
+
+@pytest.mark.parametrize("reason", range(256))
+def test_a_client_disconnects_with_a_reason_of_clients(world: Any, reason: int) -> None:
+    """Others are protocol errors, also those of servers; 0 alone withdraws the will."""
+    watcher = world.welcome("watcher")
+    watcher.subscribe("w")
+    client = world.welcome("ann", will=Will("w", b"gone"))
+    client.send_bytes(bytes((0xE0, 0x01, reason)))
+
+    expected = [] if reason in FROM_CLIENTS else [ReasonCode.PROTOCOL_ERROR]
+    assert [one.reason for one in client.take()] == expected
+    assert client.link.is_closing
+    assert watcher.payloads() == ([] if reason == 0 else [b"gone"])
+    assert world.node.counters.protocol_errors == len(expected)
+
+
 @both
 def test_a_newer_connection_takes_over(world: Any, version: ProtocolVersion) -> None:
     older = world.welcome("ann", version)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nearcast.config import EXAMPLE, Configuration, load, read, read_file
+from nearcast.config import Configuration, example, load, read, read_file
 from nearcast.model import ConfigurationError
 
 
@@ -29,10 +29,10 @@ def test_an_empty_text_gives_the_defaults_which_listen_on_loopback_only():
 
 
 def test_the_example_is_right_and_says_the_defaults():
-    example = configuration_of(EXAMPLE)
+    shown = configuration_of(example())
     plain = configuration_of("")
-    assert example.model_copy(update={"space": []}) == plain
-    (space,) = example.space
+    assert shown.model_copy(update={"space": []}) == plain
+    (space,) = shown.space
     assert space.to_space().name == "shops"
 
 

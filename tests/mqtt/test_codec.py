@@ -38,6 +38,7 @@ from nearcast.mqtt import (
     encode_packet,
 )
 from nearcast.mqtt.properties import _TABLE
+from nearcast.mqtt.reasons import DISCONNECT_REASONS
 from nearcast.mqtt.wire import encode_variable_integer, read_variable_integer
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
@@ -189,7 +190,7 @@ def versioned_packets(draw: st.DrawFn) -> tuple[ProtocolVersion, Packet]:
         st.just(Pingresp()),
         st.builds(
             Disconnect,
-            st.integers(0, 255) if version is V5 else st.just(0),
+            st.sampled_from(sorted(DISCONNECT_REASONS)) if version is V5 else st.just(0),
             props(PacketType.DISCONNECT),
         ),
     ]
@@ -320,6 +321,8 @@ REFUSED = {
     "PUBREL with flags 0": ("60020001", V311, ReasonCode.MALFORMED_PACKET),
     "PUBACK of a reason unknown": ("4003000105", V5, ReasonCode.PROTOCOL_ERROR),
     "PINGREQ with a body": ("c00100", V311, ReasonCode.MALFORMED_PACKET),
+    "DISCONNECT of a reason unknown": ("e00105", V5, ReasonCode.PROTOCOL_ERROR),
+    "DISCONNECT of a reason of CONNACK": ("e00186", V5, ReasonCode.PROTOCOL_ERROR),
     "DISCONNECT with a body in 3.1.1": ("e00100", V311, ReasonCode.MALFORMED_PACKET),
     "CONNECT of 3.1": (
         "100c00064d514973647003020000",

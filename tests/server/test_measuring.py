@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
+from nearcast.broker import Broker
 from nearcast.config import Configuration, LogSection
 from nearcast.mqtt import Connect, FilterRequest, Publish, Subscribe, encode_packet
 from nearcast.server.local_cluster import free_port
-from nearcast.server.metrics.measurements import (
-    BOUNDS_S,
-    LatencyHistogram,
-    LoopDelay,
-    process_lines,
-)
+from nearcast.server.metrics.declared import MetricSource
+from nearcast.server.metrics.exposition import server_text
+from nearcast.server.metrics.measurements import BOUNDS_S, LatencyHistogram, LoopDelay
 
 
 def buckets(text: str, name: str) -> dict[str, int]:
@@ -32,14 +30,13 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     histogram.add(0.0001)
     histogram.add(0.003, 5)
     histogram.add(100.0)
-    text = "\n".join(histogram.lines("x", "what it is"))
+    text = "\n".join(histogram.lines("x"))
     found = buckets(text, "x")
 
     assert len(found) == len(BOUNDS_S) + 1
     assert (found["0.0001"], found["0.0025"], found["0.005"]) == (1, 1, 6)
     assert (found["10.0"], found["+Inf"]) == (6, 7)
     assert "\nx_sum 100.015100\nx_count 7" in text
-    assert "# TYPE x histogram" in text
 
 
 async def test_a_loop_that_is_held_up_is_measured() -> None:
@@ -55,7 +52,8 @@ async def test_a_loop_that_is_held_up_is_measured() -> None:
 
 
 def test_the_process_tells_of_its_cpu_and_memory() -> None:
-    lines = dict(line.split(" ") for line in process_lines() if not line.startswith("#"))
+    page = server_text(MetricSource(Broker(), 1.0)).splitlines()
+    lines = dict(line.split(" ") for line in page if not line.startswith("#"))
 
     assert float(lines["process_cpu_seconds_total"]) > 0
     assert int(lines["process_resident_memory_bytes"]) > 1 << 20
@@ -81,6 +79,7 @@ def test_metrics_have_deliveries_and_the_loop(start_broker: Callable[..., Any], 
     assert 1 <= latency["+Inf"] <= 20, "a sample: measuring every turn would cost throughput"
     assert latency["10.0"] == latency["+Inf"]
     assert "+Inf" in buckets(page, "nearcast_loop_delay_seconds")
+    assert "# TYPE nearcast_loop_delay_seconds histogram" in page
     assert "\nprocess_cpu_seconds_total " in page
     assert "\nprocess_resident_memory_bytes " in page
 

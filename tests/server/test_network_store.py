@@ -556,7 +556,9 @@ async def test_entries_and_marks_in_any_order_mean_the_same(
     changes: list[MemberRecord | DepartedMember], did: list[str]
 ):
     side: Any = Side()
-    network = ClusterRuntime(NetworkSection(), side, side, describe=print, on_leave=print)  # type: ignore[arg-type]
+    network = ClusterRuntime(
+        NetworkSection(), side, side, describe=side, on_leave=print, learned=side
+    )
 
     for change in changes:
         network._changed(change)

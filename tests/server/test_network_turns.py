@@ -76,8 +76,10 @@ class Mesh:
 
 
 def network(mesh: Any, turns: Any) -> ClusterRuntime:
-    describe: Any = None
-    return ClusterRuntime(NetworkSection(), mesh, turns, describe=describe, on_leave=lambda: None)
+    nothing: Any = None
+    return ClusterRuntime(
+        NetworkSection(), mesh, turns, describe=nothing, on_leave=lambda: None, learned=nothing
+    )
 
 
 @pytest.mark.parametrize(

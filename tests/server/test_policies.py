@@ -14,8 +14,13 @@ from typing import Any
 import pytest
 
 from nearcast.broker import Broker, Connection
-from nearcast.config import Configuration, DurabilitySection, NodeSection, RetainedSection
-from nearcast.config.schema import ListenerSection
+from nearcast.config import (
+    Configuration,
+    DurabilitySection,
+    ListenerSection,
+    NodeSection,
+    RetainedSection,
+)
 from nearcast.mqtt import Connect, FilterRequest, Subscribe, encode_packet
 from nearcast.retained import Policies, policies_to_text, write_policies
 from nearcast.server import Server
@@ -41,7 +46,7 @@ def server(tmp_path: Path, *retained: RetainedSection) -> Server:
 def test_a_broker_without_such_topics_reads_no_policies(tmp_path: Path) -> None:
     (tmp_path / "policies.json").write_text("nonsense")
     assert server(tmp_path).node.state.holding is None
-    assert server(tmp_path)._policies is None
+    assert server(tmp_path)._learned._policies is None
 
 
 def test_the_settings_reach_the_node(tmp_path: Path) -> None:
@@ -102,6 +107,24 @@ def test_without_its_file_the_broker_goes_back_to_the_policy_that_comes_with_it(
     second = file.take_changed()
     assert second is not None
     assert second.general is not None
+
+
+async def test_a_changed_file_is_loaded_without_a_signal_until_the_server_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("nearcast.server.learned.artefacts.CHECK_S", 0.01)
+    one = server(tmp_path, QUICK)
+    await one.start()
+    with caplog.at_level(logging.INFO):
+        write_policies(Policies(), tmp_path / "policies.json")
+        async with asyncio.timeout(60):
+            while "policies read from" not in caplog.text:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.01)
+        await one.stop()
+        caplog.clear()
+        (tmp_path / "policies.json").unlink()
+        await asyncio.sleep(0.1)
+    assert "policy file is gone" not in caplog.text
 
 
 def test_a_running_broker_takes_another_file_on_sighup(

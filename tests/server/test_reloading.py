@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from nearcast.broker import Connection
-from nearcast.config import Configuration, DurabilitySection, LimitsSection, LogSection, NodeSection
-from nearcast.config.schema import AuthSection, ListenerSection, RuleSection
+from nearcast.config import (
+    AuthSection,
+    Configuration,
+    DurabilitySection,
+    LimitsSection,
+    ListenerSection,
+    LogSection,
+    NodeSection,
+    RuleSection,
+)
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.server import Server
 from nearcast.server.config_reload import changed_keys, merged

@@ -52,6 +52,7 @@ from nearcast.mqtt import (
     decode_packet,
 )
 from nearcast.mqtt.framing import long_length, too_large
+from nearcast.mqtt.reasons import CLIENT_DISCONNECT_REASONS
 from nearcast.mqtt.wire import encode_string
 
 if TYPE_CHECKING:
@@ -625,6 +626,8 @@ class Broker(BrokerInterface):
     def _take_disconnect(self, connection: Connection, packet: Disconnect) -> None:
         session = connection.session
         assert session is not None
+        if packet.reason not in CLIENT_DISCONNECT_REASONS:  # [MQTT-3.14.2-1]
+            raise MqttProtocolError(f"reason code 0x{packet.reason:02X}", where="DISCONNECT")
         expiry_s = packet.properties.session_expiry_interval
         if expiry_s is not None:
             if expiry_s and not session.expiry_s:
@@ -632,7 +635,7 @@ class Broker(BrokerInterface):
                     f"session expiry {expiry_s}", where="DISCONNECT", expected="0, as in CONNECT"
                 )
             session.expiry_s = min(expiry_s, self.state.settings.session_expiry_s)
-        with_will = packet.reason == ReasonCode.DISCONNECT_WITH_WILL  # [MQTT-3.14.4-3]
+        with_will = packet.reason != ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
         self.state.close(connection)
         if session.link is connection:
             self.state.observer.disconnected(connection, session, packet.reason, "")

@@ -1,8 +1,12 @@
-"""The limits of one broker; the server fills them from `nearcast.toml`."""
+"""The settings of one broker.
+
+The server fills them from `nearcast.toml`: a key of `nearcast/config` says which field it fills and
+what it means. A test compares the defaults here with those of the keys.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 HELD_NOTE = b"held\0"  # key prefix of the journal's notes about deferred retained copies
@@ -26,16 +30,19 @@ class RetainedSettings:
     tables: int = 0
 
 
+def _internal(default: int) -> int:
+    """Return a field that no key fills: tests and simulations set it."""
+    return field(default=default, metadata={"internal": True})
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """Limits of one broker. The bytes of a session include payloads shared with others."""
 
     max_connections: int = 10_000
-    max_open_connections: int = 21_000  # including those before CONNECT
+    max_open_connections: int = 11_000  # including those before CONNECT
     max_packet_bytes: int = 1 << 20
-    max_connect_bytes: int = 1 << 18  # the largest CONNECT
-    newcomer_bytes: int = 16 << 10  # buffered bytes of one connection before its login
-    newcomers_bytes: int = 16 << 20  # of all these together, beyond `newcomer_bytes` each
+    max_connect_bytes: int = 1 << 18
     max_inflight: int = 65_535
     receive_maximum: int = 65_535
     max_topic_levels: int = 128
@@ -44,23 +51,29 @@ class BrokerSettings:
     session_expiry_s: int = 7 * 86_400
     connect_timeout_ms: int = 10_000
     keep_alive_s: int = 3_600
-    max_keep_alive_s: int = 0  # for 3.1.1 clients, which have no Server Keep Alive; 0: any
-    max_message_bytes: int = 0  # of a payload; 0: as much as fits into a packet
+    max_keep_alive_s: int = 0  # 0: any
+    max_message_bytes: int = 0  # 0: as much as fits into a packet
     maximum_qos: int = 2
     retain_available: bool = True
-    printable_topics: bool = False  # True: control characters in topics and filters are refused
-    topic_alias_maximum: int = 64
-    outbox_window_bytes: int = 1 << 18
-    route_cache_topics: int = 100_000
+    printable_topics: bool = False
     max_sessions: int = 100_000
-    max_subscriptions: int = 5_000_000  # of all clients together
+    max_subscriptions: int = 5_000_000
     max_client_subscriptions: int = 200_000
-    max_client_near: int = 200  # `$near` subscriptions: a client that moves updates them all
-    max_filters: int = 20_000  # in one SUBSCRIBE
-    max_where_bytes: int = 1 << 14  # of `$where` and the like
+    max_client_near: int = 200
+    max_filters: int = 20_000
+    max_where_bytes: int = 1 << 14
     max_retained: int = 1_000_000
     max_retained_bytes: int = 1 << 30
-    max_answer_bytes: int = 1 << 18  # unread acknowledgements of one client, beyond its socket's
-    position_on_connect: bool = True  # lon, lat in the user properties of CONNECT set a position
-    position_on_publish: bool = False  # so do those of any PUBLISH
-    position_journal_ms: int = 10_000  # the greatest age of a connected client's stored position
+    max_answer_bytes: int = 1 << 18
+    position_on_connect: bool = True
+    position_on_publish: bool = False
+    newcomer_bytes: int = _internal(16 << 10)  # buffered bytes of one connection before its login
+    newcomers_bytes: int = _internal(
+        16 << 20
+    )  # of all these together, beyond `newcomer_bytes` each
+    topic_alias_maximum: int = _internal(64)
+    outbox_window_bytes: int = _internal(1 << 18)
+    route_cache_topics: int = _internal(100_000)
+    position_journal_ms: int = _internal(
+        10_000
+    )  # greatest age of a connected client's stored position

@@ -26,14 +26,14 @@ def init(
 
     Example: nearcast init fleet.toml
     """
-    from nearcast.config import EXAMPLE
+    from nearcast.config import example
     from nearcast.model.errors import EnvironmentProblem, MisuseError
 
     if path.exists() and not force:
         todo = "Choose another name, or overwrite it with --force"
         raise MisuseError("the file already exists", where=str(path), todo=todo)
     try:
-        path.write_text(EXAMPLE, encoding="utf-8")
+        path.write_text(example(), encoding="utf-8")
     except OSError as error:
         raise EnvironmentProblem(f"cannot write ({error.strerror})", where=str(path)) from None
     if json:

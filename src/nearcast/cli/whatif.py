@@ -44,7 +44,7 @@ def whatif(
     from nearcast.config import load
     from nearcast.model.errors import MisuseError
     from nearcast.retained import read_policies
-    from nearcast.server.server import retained_settings, space_settings
+    from nearcast.server.broker_settings import retained_settings, space_settings
     from nearcast.simulator.replay_log import read_actions
     from nearcast.simulator.whatif import WhatIfCase, compare, read_plan
 

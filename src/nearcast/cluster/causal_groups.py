@@ -21,6 +21,7 @@ from math import isinf
 from typing import TYPE_CHECKING
 
 from nearcast.broker import Broker
+from nearcast.broker.counters import counter
 from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.broker.publish.routes import Route
@@ -57,14 +58,19 @@ class _Publication:
 class CausalCounts:
     """Counters of a node's causal groups."""
 
-    sent: int = 0
-    delivered: int = 0
-    held: int = 0
-    """Messages that had to wait for their causal predecessors."""
+    sent: int = counter("Messages sent in causal order", "causal/messages/sent")
+    delivered: int = counter(
+        "Messages of peers delivered in causal order", "causal/messages/delivered"
+    )
+    held: int = counter(
+        "Messages that waited for their causal predecessors", "causal/messages/held"
+    )
     discarded: dict[str, int] = field(default_factory=dict)
     """By reason: too late, clock skew, and so on."""
-    skew_violations: int = 0
-    """Clocks measured further apart than configured, and messages with a stamp in the future."""
+    skew_violations: int = counter(
+        "Clocks measured further apart than configured, and messages with a stamp in the future",
+        "causal/skew/violations",
+    )
 
 
 class CausalGroups(ClusterPart):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from nearcast.broker.counters import counter
 from nearcast.broker.session.connection import PeerConnection
 from nearcast.cluster.links import Link
 from nearcast.cluster.messages import PeerVersion, PlansUsed
@@ -79,11 +80,14 @@ class PeerNode:
 class ClusterCounts:
     """Counters of the messages between this node and its peers."""
 
-    messages_sent: int = 0
+    messages_sent: int = counter("Messages to peers", "network/messages/sent")
     """Parts of frames: registrations, events, matches; the packets of a batch count as one."""
-    frames_sent: int = 0
-    bytes_sent: int = 0
-    frames_received: int = 0
-    bytes_received: int = 0
-    refused: int = 0
-    """Frames from unknown senders or in another format, and peers with incompatible terms."""
+    frames_sent: int = counter("Frames to peers", "network/frames/sent")
+    bytes_sent: int = counter("Bytes to peers", "network/bytes/sent")
+    frames_received: int = counter("Frames from peers", "network/frames/received")
+    bytes_received: int = counter("Bytes from peers", "network/bytes/received")
+    refused: int = counter(
+        "Frames from unknown senders or in another format, and peers with incompatible terms",
+        "network/frames/refused",
+        name="frames_refused",
+    )

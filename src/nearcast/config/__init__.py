@@ -1,31 +1,37 @@
 """The configuration `nearcast.toml`: what an operator may set, read and checked.
 
-- `schema.py` is the reference: every section and key with its meaning and default.
+- `schema.py` and `node_sections.py` declare every section and key, once: type, bounds, default,
+  help text, whether a reload applies it. `declaration.py` says how.
 - `reading.py` turns text and environment into a `Configuration`, or into errors that name
-  file, key and line.
-- `lines.py` finds the line of a key; `example.toml` is the file that `nearcast init` writes.
+  file, key and line; `lines.py` finds the line of a key.
+- `example_file.py` makes the file that `nearcast init` writes.
 
 It opens no port and creates no directory: the server checks whether a certificate is readable.
 """
 
-from nearcast.config.reading import EXAMPLE, Reading, load, read, read_file
-from nearcast.config.schema import (
+from nearcast.config.declaration import Section, Setting, all_settings, settings_of
+from nearcast.config.example_file import example
+from nearcast.config.node_sections import (
     AuthSection,
-    Configuration,
     DurabilitySection,
     LimitsSection,
     ListenerSection,
     LogSection,
-    NetworkSection,
     NodeSection,
     PositionSection,
-    RetainedSection,
     RuleSection,
+)
+from nearcast.config.reading import Reading, load, read, read_file
+from nearcast.config.schema import (
+    AttributeSection,
+    Configuration,
+    NetworkSection,
+    RetainedSection,
     SpaceSection,
 )
 
 __all__ = [
-    "EXAMPLE",
+    "AttributeSection",
     "AuthSection",
     "Configuration",
     "DurabilitySection",
@@ -38,8 +44,13 @@ __all__ = [
     "Reading",
     "RetainedSection",
     "RuleSection",
+    "Section",
+    "Setting",
     "SpaceSection",
+    "all_settings",
+    "example",
     "load",
     "read",
     "read_file",
+    "settings_of",
 ]

@@ -7,7 +7,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from nearcast.config.lines import KeyPath, key_lines, line_of
-from nearcast.config.schema import FORMS, Configuration
+from nearcast.config.schema import Configuration
+from nearcast.config.values import FORMS
 from nearcast.model import ConfigurationError, NearcastError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
-
-EXAMPLE = (files("nearcast.config") / "example.toml").read_text(encoding="utf-8")
 
 _PREFIX = "NEARCAST_"
 _EXPECTED = {

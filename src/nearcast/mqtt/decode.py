@@ -36,7 +36,7 @@ from nearcast.mqtt.properties import (
     Properties,
     read_properties,
 )
-from nearcast.mqtt.reasons import ReasonCode
+from nearcast.mqtt.reasons import DISCONNECT_REASONS, ReasonCode
 from nearcast.mqtt.topics import check_topic_name
 
 V5 = ProtocolVersion.V5
@@ -285,7 +285,10 @@ def _decode_reasoned(
 
 
 def _decode_disconnect(body: bytes, version: ProtocolVersion) -> Disconnect:
-    return Disconnect(*_decode_reasoned(body, version, PacketType.DISCONNECT))
+    reason, properties = _decode_reasoned(body, version, PacketType.DISCONNECT)
+    if reason not in DISCONNECT_REASONS:  # [MQTT-3.14.2-1]
+        raise MqttProtocolError(f"reason code 0x{reason:02X}", where="DISCONNECT")
+    return Disconnect(reason, properties)
 
 
 def _decode_auth(body: bytes, version: ProtocolVersion) -> Auth:

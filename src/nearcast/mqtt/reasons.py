@@ -53,6 +53,16 @@ class ReasonCode(IntEnum):
     WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
 
 
+CLIENT_DISCONNECT_REASONS = frozenset(
+    {0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A)}
+)
+"""The reason codes that a client may send in DISCONNECT (section 3.14.2.1, "Sent by")."""
+DISCONNECT_REASONS = CLIENT_DISCONNECT_REASONS | {
+    *(0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F),
+    *range(0x9A, 0xA3),
+}
+"""The reason codes of DISCONNECT, from either side."""
+
 # CONNACK of 3.1.1 has five refusals (section 3.2.2.3); for others the connection just closes.
 CONNACK_RETURN_CODES: dict[int, int] = {
     ReasonCode.SUCCESS: 0,

@@ -1,42 +1,25 @@
 """Configuration reload: which keys take effect at once, and which need a restart.
 
 Limits announced to clients at CONNECT (packet size, window), open resources (listeners, files) and
-settings that the broker was built with need a restart; the log names those keys. To let another key
-take effect, add it to `AT_ONCE` and to `Server.reload`.
+settings that the broker was built with need a restart; the log names those keys. A key takes effect
+at once if it is declared with `reload` (`nearcast/config`) and `Server.reload` applies it: a key
+that fills a field of the broker's settings is applied by `Broker.change_limits`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
-from nearcast.config import Configuration, LogSection
+from nearcast.config import Configuration, LogSection, all_settings
 
-AT_ONCE = frozenset(
-    {
-        "auth.anonymous",
-        "auth.users",
-        "auth.rules",
-        "limits.connections",
-        "limits.queue",
-        "limits.total_queue",
-        "limits.session_expiry",
-        "limits.connect_packet",
-        "limits.connect_timeout",
-        "limits.sessions",
-        "limits.subscriptions",
-        "limits.client_subscriptions",
-        "limits.client_near",
-        "limits.filters",
-        "limits.where",
-        "limits.retained",
-        "limits.retained_bytes",
-        "limits.answers",
-        "limits.keep_alive",
-        "log.level",
-        "log.sample",
-    }
-)
+AT_ONCE = frozenset(one.path for one in all_settings(Configuration) if one.reload is True)
 """The keys that `Server.reload` applies at run time."""
+CONDITIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "log.events": lambda old, new: "off" not in (old, new),  # switching on or off needs files
+}
+"""Keys of which `Server.reload` applies some changes: whether that from one value to another."""
 
 
 def changed_keys(old: Configuration, new: Configuration) -> list[str]:
@@ -53,8 +36,9 @@ def changed_keys(old: Configuration, new: Configuration) -> list[str]:
 
 def is_at_once(key: str, old: Configuration, new: Configuration) -> bool:
     """Return whether a change of this key takes effect without a restart."""
-    if key == "log.events":  # from sampled to full and back; switching on or off needs files
-        return "off" not in (old.log.events, new.log.events)
+    if key in CONDITIONS:
+        read = attrgetter(key)
+        return CONDITIONS[key](read(old), read(new))
     return key in AT_ONCE
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from nearcast.config import Configuration
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
 from nearcast.nats.connection import tls_context as nats_context
+from nearcast.server.auth.rules import make_access
 from nearcast.server.listeners.listener import tls_context
-from nearcast.server.server import make_access
 
 
 def file_problems(configuration: Configuration) -> list[ConfigurationError]:

@@ -18,22 +18,17 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from nearcast import kernels
-from nearcast.broker import Broker, BrokerSettings, RetainedSettings, SpaceSettings
-from nearcast.config import (
-    Configuration,
-    LimitsSection,
-    PositionSection,
-    RetainedSection,
-    SpaceSection,
-)
+from nearcast.broker import Broker
+from nearcast.config import Configuration
 from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
-from nearcast.server.auth.rules import ConfiguredAccess, read_users
+from nearcast.server.auth.rules import ConfiguredAccess, make_access
+from nearcast.server.broker_settings import broker_settings, retained_settings, space_settings
 from nearcast.server.client_log import BrokerAcceptPolicy, ClientLog
 from nearcast.server.clock import Clock
 from nearcast.server.config_reload import log_share, merged
 from nearcast.server.kernel_loading import KernelLoader
-from nearcast.server.learned.policy_file import FILE_NAME, PolicyFile
+from nearcast.server.learned.artefacts import LearnedArtefacts
 from nearcast.server.learned.retained_learning import learn_tables
 from nearcast.server.listeners.listener import (
     SPARE_DESCRIPTORS,
@@ -45,87 +40,17 @@ from nearcast.server.listeners.listener import (
 from nearcast.server.listeners.tcp import MqttProtocol
 from nearcast.server.listeners.websocket import WebSocketProtocol
 from nearcast.server.loop_batches import LoopBatches
-from nearcast.server.metrics.exposition import prometheus_text, sys_topics
 from nearcast.server.metrics.http import MetricsProtocol
-from nearcast.server.metrics.measurements import LoopDelay, process_lines
+from nearcast.server.metrics.publisher import MetricsPublisher
 from nearcast.server.storage.journal_file import JournalFile
 from nearcast.server.storage.restore import restore_node
 
 if TYPE_CHECKING:
     from nearcast.cluster.cluster import Cluster
-    from nearcast.retained import Policies
     from nearcast.server.cluster.runtime import ClusterRuntime
     from nearcast.server.eventlog.event_log import EventLog
 
 log = logging.getLogger("nearcast.server")
-
-SYS_INTERVAL_S = 10.0
-"""How often the `$SYS` topics are published."""
-_FIGURES_AGE_S = 0.1
-
-
-def node_settings(limits: LimitsSection, position: PositionSection | None = None) -> BrokerSettings:
-    """Return the broker's limits for the configuration's."""
-    position = position or PositionSection()
-    return BrokerSettings(
-        max_connections=limits.connections,
-        max_open_connections=limits.connections + 1_000,
-        max_packet_bytes=limits.packet,
-        max_connect_bytes=min(limits.connect_packet, limits.packet),
-        max_inflight=limits.inflight,
-        receive_maximum=limits.inflight,
-        max_topic_levels=limits.topic_levels,
-        session_queue_bytes=limits.queue,
-        total_queue_bytes=limits.total_queue,
-        session_expiry_s=int(limits.session_expiry),
-        connect_timeout_ms=int(limits.connect_timeout * 1000),
-        keep_alive_s=min(65_535, int(min(limits.keep_alive, limits.max_keep_alive or 65_535))),
-        max_keep_alive_s=min(65_535, int(limits.max_keep_alive or 0)),
-        max_message_bytes=limits.message_size_limit or 0,
-        maximum_qos=limits.maximum_qos,
-        retain_available=limits.retain_available,
-        printable_topics=limits.printable_topics,
-        max_sessions=limits.sessions,
-        max_subscriptions=limits.subscriptions,
-        max_client_subscriptions=limits.client_subscriptions,
-        max_client_near=limits.client_near,
-        max_filters=limits.filters,
-        max_where_bytes=limits.where,
-        max_retained=limits.retained,
-        max_retained_bytes=limits.retained_bytes,
-        max_answer_bytes=limits.answers,
-        position_on_connect=position.connect,
-        position_on_publish=position.publish,
-    )
-
-
-def space_settings(section: SpaceSection) -> SpaceSettings:
-    """Return the broker's settings of a space."""
-    return SpaceSettings(
-        space=section.to_space(),
-        values=section.values,
-        paths=section.paths(),
-        top=section.top,
-        rank=section.rank,
-        lifetime_ms=None if section.lifetime is None else max(1, round(section.lifetime * 1000)),
-        order=section.order,
-        retained=section.retained,
-        offline=section.offline,
-        hysteresis=section.hysteresis,
-        shows_positions=section.positions == "public",
-    )
-
-
-def retained_settings(section: RetainedSection) -> RetainedSettings:
-    """Return the broker's settings for the retained messages of some topics."""
-    return RetainedSettings(
-        topics=section.topics,
-        mode=section.mode,
-        hold_max_s=section.hold,
-        omega=section.omega,
-        message_cost=section.cost,
-        tables=section.learn,
-    )
 
 
 class Server:
@@ -146,16 +71,14 @@ class Server:
         self._mesh: Cluster | None = None  # None outside a cluster
         self.network: ClusterRuntime | None = None
         self._leaves = configuration.network.leave  # `stop` leaves the cluster
-        self._sys_alarm: asyncio.TimerHandle | None = None
-        self._figures_s = 0.0  # when `$SYS` was published last
-        self._loop_delay = LoopDelay()
+        self._metrics: MetricsPublisher | None = None
         self._learner: asyncio.Task[None] | None = None
         self._compiling: KernelLoader | None = None
         self._compiler: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
         self.node = Broker(
-            node_settings(configuration.limits, configuration.position),
+            broker_settings(configuration),
             access=self._access,
             rng=SystemRandom(),
             with_journal=mode != "off",
@@ -164,9 +87,9 @@ class Server:
         )
         self.node.failures.listener = _log_failure
         self.node.observe(ClientLog())
-        self._policies: PolicyFile | None = None
-        if self.node.deferred_retained is not None:
-            self._policies = PolicyFile(Path(configuration.node.data) / FILE_NAME)
+        self._learned = LearnedArtefacts(
+            self.node, self.clock.now_ms, Path(configuration.node.data)
+        )
 
     async def start(self) -> None:
         """Restore the state, bind all ports, join the cluster, then accept clients."""
@@ -180,10 +103,8 @@ class Server:
             raise
         for kind, host, port in self.ports:
             log.info("listening for %s on %s:%d", kind, host, port)
-        self._publish_figures()
-        self.node.refresh_metrics_with(self._refresh_figures)
-        if self.configuration.log.metrics_port is not None:
-            self._loop_delay.start()
+        assert self._metrics is not None
+        self._metrics.start(measures_loop=self.configuration.log.metrics_port is not None)
         self._compiler = asyncio.create_task(self._compile())
 
     async def _compile(self) -> None:
@@ -205,7 +126,7 @@ class Server:
 
     def _bring_back(self) -> None:
         """Create everything behind the listeners, with its stored state."""
-        self._load_policies()
+        self._learned.load_changed()
         self._make_mesh()
         if kernels.is_switched():
             kernels.load(self._kernel_parts())
@@ -219,6 +140,10 @@ class Server:
             on_failure=self._failed,
             on_end=self._log.turn_ended if self._log is not None else None,
         )
+        self._learned.watch(self._turns)
+        self._metrics = MetricsPublisher(
+            self.node, self._turns, self._started_s, network=lambda: self.network
+        )
 
     def _restore(self) -> None:
         mode = self.configuration.durability.mode
@@ -230,22 +155,6 @@ class Server:
         self._journal = JournalFile(directory, syncs=mode == "power")
         restore_node(self.node, self._journal, self.clock.now_ms())
         log.info("%d sessions came back from %s", self.node.session_count, directory)
-
-    def _load_policies(self) -> None:
-        """Load the policy file if it has changed."""
-        if self._policies is not None:
-            self._use_policies(self._policies.take_changed())
-
-    def _take_policies(self, data: bytes) -> None:
-        """Load the cluster's policies, unless this node has its own policy file."""
-        if self._policies is not None:
-            self._use_policies(self._policies.take_shared(data))
-
-    def _use_policies(self, policies: Policies | None) -> None:
-        if policies is not None:
-            self.node.load_policies(policies, self.clock.now_ms())
-            if self._turns is not None:
-                self._turns.schedule()
 
     def _open_log(self) -> None:
         section = self.configuration.log
@@ -262,10 +171,8 @@ class Server:
         if self.configuration.network.join:
             from nearcast.cluster.cluster import Cluster
             from nearcast.server.cluster.member_entry import describe_spaces
-            from nearcast.server.learned.histogram_files import load_densities
 
             section = self.configuration.network
-            declared = [one.space for one in self.node.spaces]
             self._mesh = Cluster(
                 self.configuration.node.name,
                 self.node,
@@ -274,7 +181,7 @@ class Server:
                 skew_ms=round(self.configuration.network.skew * 1000),
                 began_ms=0 if self._is_new() else self._began_ms,
                 looseness=section.looseness,
-                densities=load_densities(section.histograms, declared),
+                densities=self._learned.densities(section.histograms),
             )
 
     def _is_new(self) -> bool:
@@ -301,7 +208,7 @@ class Server:
             turns,
             describe=describe,
             on_leave=self._leave,
-            on_policies=self._take_policies,
+            learned=self._learned,
         )
         turns.on_taken, turns.on_written = self.network.settle, self.network.turn_ended
         begin_feed(self.configuration, self.network, self.node, turns)
@@ -341,45 +248,10 @@ class Server:
                 yield partial(WebSocketProtocol, turns, name, section.path)
             else:
                 yield partial(MqttProtocol, turns, name)
-        pages = {"/metrics": self._metrics, "/healthz": lambda: ("text/plain", "ok\n")}
         if self.configuration.log.metrics_port is not None:
+            assert self._metrics is not None
+            pages = {"/metrics": self._metrics.page, "/healthz": lambda: ("text/plain", "ok\n")}
             yield partial(MetricsProtocol, pages)
-
-    def _metrics(self) -> tuple[str, str]:
-        uptime_s = round(time.monotonic() - self._started_s, 1)
-        assert self._turns is not None
-        text = prometheus_text(self.node, uptime_s=uptime_s)
-        latency, delay = self._turns.latency, self._loop_delay.histogram
-        lines = [
-            *latency.lines(
-                "nearcast_delivery_latency_seconds",
-                "From reading a publication to writing its copies, a sample",
-            ),
-            *delay.lines("nearcast_loop_delay_seconds", "How late the event loop runs what is due"),
-            *process_lines(),
-        ]
-        return "text/plain; version=0.0.4", text + "\n".join(lines) + "\n"
-
-    def _publish_figures(self) -> None:
-        self._load_policies()
-        self._tell_figures()
-        assert self._turns is not None
-        self._turns.schedule()
-        loop = asyncio.get_running_loop()
-        self._sys_alarm = loop.call_later(SYS_INTERVAL_S, self._publish_figures)
-
-    def _refresh_figures(self) -> None:
-        """Publish current `$SYS` values for a new subscriber, at most ten times a second."""
-        if time.monotonic() - self._figures_s >= _FIGURES_AGE_S:
-            self._tell_figures()
-
-    def _tell_figures(self) -> None:
-        self._figures_s = time.monotonic()
-        uptime_s = int(self._figures_s - self._started_s)
-        for topic, value in sys_topics(self.node, uptime_s=uptime_s):
-            self.node.publish(
-                f"$SYS/broker/{topic}", value.encode(), now_ms=self.clock.now_ms(), retain=True
-            )
 
     def reload(self, configuration: Configuration) -> tuple[list[str], list[str]]:
         """Apply the settings that can change at run time; return their keys, and those that cannot.
@@ -391,11 +263,11 @@ class Server:
         self.configuration = configuration
         self._reload_access(access)
         allow_descriptors(configuration.limits.connections)
-        self.node.change_limits(node_settings(configuration.limits, configuration.position))
+        self.node.change_limits(broker_settings(configuration))
         logging.getLogger("nearcast").setLevel(configuration.log.level.upper())
         if self._log is not None:
             self._log.sample(log_share(configuration.log))
-        self._load_policies()
+        self._learned.load_changed()
         return now, later
 
     def _reload_access(self, access: ConfiguredAccess) -> None:
@@ -421,9 +293,9 @@ class Server:
         log.info("ending")
         for door in self._doors:
             door.close()
-        if self._sys_alarm is not None:
-            self._sys_alarm.cancel()
-        self._loop_delay.stop()
+        if self._metrics is not None:
+            self._metrics.stop()
+        self._learned.stop()
         if self._compiling is not None:
             self._compiling.end()
         for task in (self._compiler, self._learner):
@@ -464,19 +336,6 @@ def _log_failure(fingerprint: str, doing: str, problem: BaseException) -> None:
         doing,
         exc_info=problem,
     )
-
-
-def make_access(configuration: Configuration) -> ConfiguredAccess:
-    """Return the access rules of a configuration; reads the password file."""
-    path = configuration.auth.users
-    try:
-        users = read_users(Path(path)) if path is not None else {}
-    except OSError as problem:
-        raise EnvironmentProblem(
-            str(problem.strerror), where=str(path), todo="Create it with `nearcast passwd`."
-        ) from None
-    loopback = [str(number) for number, one in enumerate(configuration.listener) if one.is_loopback]
-    return ConfiguredAccess(configuration.auth, users, loopback)
 
 
 async def run(

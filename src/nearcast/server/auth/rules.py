@@ -12,9 +12,9 @@ from pathlib import Path
 
 from nearcast.broker import Connection, LoginVerdict
 from nearcast.broker.publish.routes import POSITION_TOPIC
-from nearcast.config import AuthSection, RuleSection
+from nearcast.config import AuthSection, Configuration, RuleSection
 from nearcast.index.topic_filters import filter_covers, filters_overlap
-from nearcast.model.errors import FileFormatError, MisuseError
+from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
 from nearcast.mqtt import Connect
 
 _OPERATORS_TOPICS = ("$SYS", "$nearcast")
@@ -227,3 +227,16 @@ class ConfiguredAccess:
 def _is_operators(topic_filter: str) -> bool:
     """Return whether a topic is about the broker itself: metrics, and match explanations."""
     return topic_filter.partition("/")[0] in _OPERATORS_TOPICS
+
+
+def make_access(configuration: Configuration) -> ConfiguredAccess:
+    """Return the access rules of a configuration; reads the password file."""
+    path = configuration.auth.users
+    try:
+        users = read_users(Path(path)) if path is not None else {}
+    except OSError as problem:
+        raise EnvironmentProblem(
+            str(problem.strerror), where=str(path), todo="Create it with `nearcast passwd`."
+        ) from None
+    loopback = [str(number) for number, one in enumerate(configuration.listener) if one.is_loopback]
+    return ConfiguredAccess(configuration.auth, users, loopback)

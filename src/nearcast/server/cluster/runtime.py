@@ -21,12 +21,9 @@ from nats.errors import NoRespondersError
 
 from nearcast.cluster.cluster import Cluster
 from nearcast.config import NetworkSection
-from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.model.errors import (
     EnvironmentProblem,
-    FileFormatError,
     KeyInUseError,
-    MisuseError,
     NearcastError,
 )
 from nearcast.nats.connection import NatsConnection, close, connect, public_address
@@ -44,8 +41,9 @@ from nearcast.server.cluster.nats_members import (
     list_members,
     open_bucket,
 )
-from nearcast.server.cluster.nats_settings import PLAN, POLICIES, Shared, SharedSettings
+from nearcast.server.cluster.nats_settings import SharedSettings
 from nearcast.server.feed.sender import FeedSender
+from nearcast.server.learned.artefacts import LearnedArtefacts
 from nearcast.server.loop_batches import LoopBatches
 
 log = logging.getLogger("nearcast.network")
@@ -78,7 +76,7 @@ class ClusterRuntime:
         *,
         describe: Callable[[ClusterRuntime], MemberRecord],
         on_leave: Callable[[], None],
-        on_policies: Callable[[bytes], None] | None = None,
+        learned: LearnedArtefacts,
     ) -> None:
         self.mesh = mesh
         self.problem = ""  # why the node is not joined; empty if it is
@@ -87,7 +85,7 @@ class ClusterRuntime:
         self._turns = turns
         self._describe = describe
         self._on_leave = on_leave
-        self._on_policies = on_policies
+        self._learned = learned
         self._carrier = FrameCarrier(
             section.name, mesh.name, received=self._brought, has_room=self._let_go_on
         )
@@ -104,8 +102,6 @@ class ClusterRuntime:
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left: dict[str, int] = {}  # when a node left the cluster, in ms
         self._began: dict[str, int] = {}  # when a listed node started, in ms
-        self._plan: NamedPlan | None = None
-        self._policies = ""  # digest of the shared policies in use
         self._told_of: dict[str, tuple[bool, str, bool]] = {}  # link states that are logged
         self._awaited: set[str] = set()  # peers that the journal has sessions of
 
@@ -195,15 +191,13 @@ class ClusterRuntime:
             members = Members(client, nodes, kept)
             await members.unmark_left(self.mesh.name)
             await members.claim(self._describe(self))
-            settings = SharedSettings(client, kept)
             self._client, self._members = client, members
             await self._listen_to_requests(client)
             await _first_to_end(
                 self._carrier.run(client),
                 self._watch(members),
                 self._refresh(members),
-                self._follow(settings, PLAN, self._plan_shared),
-                self._follow(settings, POLICIES, self._policies_shared),
+                *self._learned.follow(SharedSettings(client, kept), self.mesh),
                 *([] if self.feed is None else [self.feed.run(client)]),
                 client.lost.wait(),
             )
@@ -223,7 +217,7 @@ class ClusterRuntime:
                     log.warning("other nodes may think this one away: %s", problem)
                 self.problem = str(problem)
             self._tell_of_links()
-            self._use_plan()
+            self._learned.use_plan()
             await asyncio.sleep(REFRESH_S)
 
     def _joined(self) -> None:
@@ -332,47 +326,7 @@ class ClusterRuntime:
         self.doors.forget(name)
         self._turns.schedule()
 
-    # --- plan and policies ------------------------------------------------------------------
-
-    async def _follow(
-        self, settings: SharedSettings, name: str, take: Callable[[Shared | FileFormatError], None]
-    ) -> None:
-        """Apply each shared value of a name; an invalid one is refused, and the old one stays."""
-        while True:
-            watch = settings.watch(name)
-            try:
-                async for shared in watch:
-                    take(shared)
-            except EnvironmentProblem as problem:
-                log.warning("the network's '%s' cannot be read: %s", name, problem)
-            finally:
-                await watch.aclose()
-            await asyncio.sleep(RETRY_S)
-
-    def _plan_shared(self, shared: Shared | FileFormatError) -> None:
-        try:
-            if isinstance(shared, FileFormatError):
-                raise shared
-            self._plan = NamedPlan.from_bytes(shared.data)
-            self._use_plan()
-        except (FileFormatError, MisuseError) as problem:
-            log.warning("a plan was refused, the old one stays: %s", problem)
-
-    def _policies_shared(self, shared: Shared | FileFormatError) -> None:
-        if isinstance(shared, FileFormatError):
-            log.warning("policies were refused, the old ones stay: %s", shared)
-        elif self._on_policies is not None and shared.head.digest != self._policies:
-            self._policies = shared.head.digest  # a new connection reports it again
-            self._on_policies(shared.data)
-
-    def _use_plan(self) -> None:
-        """Start to use a newer plan; it waits while another change is under way."""
-        plan, now_ms = self._plan, self._turns.clock.now_ms()
-        if plan is None or plan.version <= max(self.mesh.plans):
-            return
-        if self.mesh.use_plan(plan, now_ms):
-            log.info("plan %d is taken up", plan.version)
-            self._turns.schedule()
+    # --- links ------------------------------------------------------------------------------
 
     def _tell_of_links(self) -> None:
         most_ms = self.mesh.most_skew_ms or MOST_SKEW_MS
@@ -389,6 +343,11 @@ class ClusterRuntime:
             if is_skewed:
                 skew_s = peer.link.skew_ms / 1000
                 log.warning("the clock of node %s is %.3f s off ours: set both", name, skew_s)
+
+    @property
+    def frames_dropped(self) -> int:
+        """Frames that were dropped because there was no connection to NATS."""
+        return self._carrier.dropped
 
     def link_states(self) -> dict[str, LinkState]:
         """Return the state of the links to all peers, and the peers still awaited."""

@@ -31,6 +31,7 @@ from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, NoStreamResponseError
 
 from nearcast.broker import Broker
+from nearcast.broker.counters import counter
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.session.connection import PeerConnection
 from nearcast.broker.session.session import FEED
@@ -66,11 +67,11 @@ _PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 
 @dataclass(slots=True)
 class FeedCounts:
-    """Counters: stored, sent again, dropped at QoS 0 or as too large."""
+    """Counters of a node's feed."""
 
-    stored: int = 0
-    repeated: int = 0
-    dropped: int = 0
+    stored: int = counter("Publications stored in the feed's stream")
+    repeated: int = counter("Publications of the feed that were sent again")
+    dropped: int = counter("Publications missing from the feed: too many at QoS 0, or too large")
 
 
 class FeedTap:

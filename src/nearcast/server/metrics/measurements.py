@@ -1,15 +1,11 @@
-"""Measurements of the process: histograms, event loop delay, CPU and memory."""
+"""Measurements: histograms of latencies, and the delay of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import resource
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
-from pathlib import Path
 
 BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -38,10 +34,8 @@ class LatencyHistogram:
         self._counts[bisect_left(BOUNDS_S, seconds)] += count
         self.sum += seconds * count
 
-    def lines(self, name: str, help_text: str) -> Iterator[str]:
-        """Yield the lines in Prometheus' text format."""
-        yield f"# HELP {name} {help_text}"
-        yield f"# TYPE {name} histogram"
+    def lines(self, name: str) -> Iterator[str]:
+        """Yield the series in Prometheus' text format."""
         total = 0
         for bound, count in zip((*BOUNDS_S, "+Inf"), self._counts, strict=True):
             total += count
@@ -71,26 +65,3 @@ class LoopDelay:
         """Stop measuring."""
         if self._alarm is not None:
             self._alarm.cancel()
-
-
-def process_lines() -> Iterator[str]:
-    """Yield the process metrics of Prometheus' client libraries, under the same names."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s = round(usage.ru_utime + usage.ru_stime, 3)
-    yield from _line("process_cpu_seconds_total", "counter", "CPU time in seconds", cpu_s)
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    yield from _line("process_max_fds", "gauge", "Descriptors allowed", limit)
-    with contextlib.suppress(OSError, ValueError):  # only Linux has /proc
-        pages = Path("/proc/self/statm").read_text("ascii").split()
-        size = os.sysconf("SC_PAGE_SIZE")
-        resident, virtual = int(pages[1]) * size, int(pages[0]) * size
-        yield from _line("process_resident_memory_bytes", "gauge", "Memory in use", resident)
-        yield from _line("process_virtual_memory_bytes", "gauge", "Memory reserved", virtual)
-        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
-        yield from _line("process_open_fds", "gauge", "Descriptors in use", used)
-
-
-def _line(name: str, kind: str, help_text: str, value: float) -> Iterator[str]:
-    yield f"# HELP {name} {help_text}"
-    yield f"# TYPE {name} {kind}"
-    yield f"{name} {value}"

@@ -1,0 +1,141 @@
+"""What the pipeline learned, as one node uses it: this is the only place that loads it.
+
+| artefact | where it comes from | when it is loaded |
+|---|---|---|
+| policies | `policies.json` in the data directory, or the cluster | every 10 s and on SIGHUP |
+| plan | the cluster | when shared, as soon as no other change of plans is under way |
+| histograms | the directory `[network] histograms` | at the start |
+
+An artefact that cannot be read is refused as a whole and logged; the old one stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearcast.broker import Broker
+from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
+from nearcast.server.learned.histogram_files import load_densities
+from nearcast.server.learned.policy_file import FILE_NAME, PolicyFile
+
+if TYPE_CHECKING:
+    from nearcast.cluster.cluster import Cluster
+    from nearcast.locality.registration.plan_assignment import NamedPlan
+    from nearcast.overlay import Density
+    from nearcast.retained import Policies
+    from nearcast.server.cluster.nats_settings import Shared, SharedSettings
+    from nearcast.server.loop_batches import LoopBatches
+
+log = logging.getLogger("nearcast.network")
+
+CHECK_S = 10.0
+"""How often files are checked for a newer version."""
+_RETRY_S = 2.0
+_REFUSED = {
+    "plan": "a plan was refused, the old one stays: %s",
+    "policies": "policies were refused, the old ones stay: %s",
+}
+
+
+class LearnedArtefacts:
+    """The policies, the plan and the histograms of one node."""
+
+    def __init__(self, node: Broker, now_ms: Callable[[], int], directory: Path) -> None:
+        self._node = node
+        self._now_ms = now_ms
+        self._turns: LoopBatches | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._policies: PolicyFile | None = None  # None if no topic asks for policies
+        if node.deferred_retained is not None:
+            self._policies = PolicyFile(directory / FILE_NAME)
+        self._shared_policies = ""  # digest of the cluster's policies
+        self._cluster: Cluster | None = None
+        self._plan: NamedPlan | None = None
+
+    def densities(self, directory: Path | None) -> dict[str, Density]:
+        """Return the density of each space that has a histogram in a directory."""
+        return load_densities(directory, [one.space for one in self._node.state.router.spaces.all])
+
+    # --- files ------------------------------------------------------------------------------
+
+    def load_changed(self) -> None:
+        """Load the files that have changed."""
+        if self._policies is not None:
+            self._use_policies(self._policies.take_changed())
+
+    def watch(self, turns: LoopBatches) -> None:
+        """Load files again whenever they change, until `stop`."""
+        self._turns = turns
+        self.load_changed()
+        self._alarm = asyncio.get_running_loop().call_later(CHECK_S, self.watch, turns)
+
+    def stop(self) -> None:
+        """Check files no longer."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _use_policies(self, policies: Policies | None) -> None:
+        if policies is not None:
+            self._node.load_policies(policies, self._now_ms())
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._turns is not None:
+            self._turns.schedule()
+
+    # --- the cluster ------------------------------------------------------------------------
+
+    def follow(
+        self, shared: SharedSettings, cluster: Cluster
+    ) -> Iterator[Coroutine[None, None, None]]:
+        """Yield what keeps this node's plan and policies those of the cluster, until cancelled."""
+        from nearcast.server.cluster.nats_settings import PLAN, POLICIES
+
+        self._cluster = cluster
+        yield _follow(shared, PLAN, self.take_plan)
+        yield _follow(shared, POLICIES, self.take_policies)
+
+    def take_plan(self, shared: Shared) -> None:
+        """Take a plan that the cluster shares."""
+        from nearcast.locality.registration.plan_assignment import NamedPlan
+
+        self._plan = NamedPlan.from_bytes(shared.data)
+        self.use_plan()
+
+    def use_plan(self) -> None:
+        """Start to use a newer plan; it waits while another change is under way."""
+        plan, cluster = self._plan, self._cluster
+        if plan is None or cluster is None or plan.version <= max(cluster.plans):
+            return
+        if cluster.use_plan(plan, self._now_ms()):
+            log.info("plan %d is taken up", plan.version)
+            self._schedule()
+
+    def take_policies(self, shared: Shared) -> None:
+        """Take policies that the cluster shares; a policy file of this node has precedence."""
+        if self._policies is not None and shared.head.digest != self._shared_policies:
+            self._shared_policies = shared.head.digest  # a new connection reports it again
+            self._use_policies(self._policies.take_shared(shared.data))
+
+
+async def _follow(settings: SharedSettings, name: str, take: Callable[[Shared], None]) -> None:
+    """Take each shared value of a name; an invalid one is refused, and the old one stays."""
+    while True:
+        watch = settings.watch(name)
+        try:
+            async for shared in watch:
+                try:
+                    if isinstance(shared, FileFormatError):
+                        raise shared
+                    take(shared)
+                except (FileFormatError, MisuseError) as problem:
+                    log.warning(_REFUSED[name], problem)
+        except EnvironmentProblem as problem:
+            log.warning("the network's '%s' cannot be read: %s", name, problem)
+        finally:
+            await watch.aclose()
+        await asyncio.sleep(_RETRY_S)

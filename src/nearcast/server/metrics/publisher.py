@@ -1,0 +1,75 @@
+"""Publishes a server's metrics: `$SYS` topics every ten seconds, `/metrics` on request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nearcast.broker import Broker
+from nearcast.server.loop_batches import LoopBatches
+from nearcast.server.metrics.declared import MetricSource
+from nearcast.server.metrics.exposition import server_text, sys_topics
+from nearcast.server.metrics.measurements import LoopDelay
+
+if TYPE_CHECKING:
+    from nearcast.server.cluster.runtime import ClusterRuntime
+
+SYS_INTERVAL_S = 10.0
+"""How often the `$SYS` topics are published."""
+_GREATEST_AGE_S = 0.1
+
+
+class MetricsPublisher:
+    """Publishes the metrics of one broker; `network` returns its cluster, if it is in one."""
+
+    def __init__(
+        self,
+        node: Broker,
+        turns: LoopBatches,
+        started_s: float,
+        *,
+        network: Callable[[], ClusterRuntime | None],
+    ) -> None:
+        self._node, self._turns, self._network = node, turns, network
+        self._started_s = started_s
+        self._published_s = 0.0
+        self._loop_delay = LoopDelay()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def start(self, *, measures_loop: bool) -> None:
+        """Publish `$SYS` topics from now on; a new subscriber gets current values."""
+        self._publish()
+        self._node.refresh_metrics_with(self._refresh)
+        if measures_loop:
+            self._loop_delay.start()
+
+    def stop(self) -> None:
+        """Publish nothing more."""
+        self._loop_delay.stop()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def page(self) -> tuple[str, str]:
+        """Return the content type and the text of `/metrics`."""
+        uptime_s = round(time.monotonic() - self._started_s, 1)
+        latency, delay = self._turns.latency, self._loop_delay.histogram
+        source = MetricSource(self._node, uptime_s, self._network(), latency, delay)
+        return "text/plain; version=0.0.4", server_text(source)
+
+    def _publish(self) -> None:
+        self._publish_topics()
+        self._turns.schedule()
+        self._alarm = asyncio.get_running_loop().call_later(SYS_INTERVAL_S, self._publish)
+
+    def _refresh(self) -> None:
+        """Publish current values for a new subscriber, at most ten times a second."""
+        if time.monotonic() - self._published_s >= _GREATEST_AGE_S:
+            self._publish_topics()
+
+    def _publish_topics(self) -> None:
+        self._published_s = time.monotonic()
+        now_ms = self._turns.clock.now_ms()
+        for topic, value in sys_topics(self._node, uptime_s=self._published_s - self._started_s):
+            self._node.publish(f"$SYS/broker/{topic}", value.encode(), now_ms=now_ms, retain=True)
