@@ -141,7 +141,8 @@ class SpatialRouting:
 
     def _noted_since(self, subscription: SessionSubscription) -> int:
         key = _SINCE + subscription.number.to_bytes(8, "little")
-        return int(_TIME.unpack(self._node.notes.get(key, _TIME.pack(0)))[0])
+        _, value = self._node.state.notes.get(key, (0, _TIME.pack(0)))
+        return int(_TIME.unpack(value)[0])
 
     def _noted_places(self, session: Session, since: int) -> list[tuple[int, Place]]:
         if self._steps is None:
@@ -154,8 +155,8 @@ class SpatialRouting:
     def _noted_steps(self) -> dict[int, list[tuple[int, Place]]]:
         """Return the positions in the journal, by session number."""
         steps: dict[int, list[tuple[int, Place]]] = defaultdict(list)
-        for key, value in self._node.notes.starting_with(_PLACE):
-            if len(value) == _STEP.size:
+        for key, (_, value) in self._node.state.notes.items():
+            if key[:1] == _PLACE and len(value) == _STEP.size:
                 at, lon, lat = _STEP.unpack(value)
                 steps[int.from_bytes(key[1:5], "little")].append((int(at), (lon, lat)))
         return steps
@@ -165,8 +166,8 @@ class SpatialRouting:
         key = str(subscription.number)
         self._subscriptions.pop(key, None)
         noted = _SINCE + subscription.number.to_bytes(8, "little")
-        if noted in self._node.notes:
-            self._node.notes.delete(noted)
+        if noted in self._node.state.notes:
+            self._node.state.set_note(noted, b"", 0)
         if self._waiting.pop(key, None) is None:
             self._do(self._gateway.unsubscribe(key, now))
 
@@ -237,15 +238,15 @@ class SpatialRouting:
             del self._lost_at[name]
             self._set_away(name, now, is_away=True)
         while self._notes and self._notes[0][0] <= now:
-            self._node.notes.expire(heappop(self._notes)[1])
+            self._node.state.notes.pop(heappop(self._notes)[1], None)
         if now >= self._sweep_at:
             self._sweep_at = now + self._timing.horizon_ms
             self._forget_sessions()
 
     def _forget_sessions(self) -> None:
         """Drop the positions of clients whose sessions have ended."""
-        session_of = self._node.session_of
-        for session in [one for one in self._places if session_of(one.client_id) is not one]:
+        sessions = self._node.state.sessions
+        for session in [one for one in self._places if sessions.get(one.client_id) is not one]:
             del self._places[session]
             self._noted_at.pop(session, None)
 
@@ -284,7 +285,7 @@ class SpatialRouting:
         if self._has_begun:
             return
         self._has_begun = True
-        before = self._node.notes.get(_STARTS, _TIME.pack(0))
+        _, before = self._node.state.notes.get(_STARTS, (0, _TIME.pack(0)))
         incarnation = max(now, _TIME.unpack(before)[0] + 1)
         self._keep(_STARTS, _TIME.pack(incarnation))
         self._holder = Holder(self._name, incarnation, self._timing, tells_publishers=False)
@@ -338,8 +339,8 @@ class SpatialRouting:
         for key, plan in ((_CURRENT, self.layout.current), (_UPCOMING, self.layout.upcoming)):
             if plan is not None:
                 self._keep(key, plan.to_bytes())
-            elif key in self._node.notes:
-                self._node.notes.delete(key)
+            elif key in self._node.state.notes:
+                self._node.state.set_note(key, b"", 0)
         self._do(self._gateway.plans_changed(now))
         self._do(self._spool.plans_changed(now))
 
@@ -363,24 +364,25 @@ class SpatialRouting:
         """Restore plans and events from the journal; `came_back` has restored the subscriptions."""
         self._steps = None
         self._begin(now)
-        notes = self._node.notes
+        notes = self._node.state.notes
         for key in (_CURRENT, _UPCOMING):
             if key in notes:
                 try:
-                    plan = NamedPlan.from_bytes(notes.get(key, b""), "journal")
+                    plan = NamedPlan.from_bytes(notes[key][1], "journal")
                 except (NearcastError, ValueError) as problem:
-                    notes.set_aside(key, problem)
+                    self._node.state.set_note_aside(key, problem)
                     continue
                 if key == _CURRENT:
                     self.layout.current = plan
                 else:
                     self.layout.upcoming = plan
-        for key, value in notes.starting_with(_SPOOLED):
-            try:
-                self._spool.restore(_decode_event(value))
-            except msgspec.MsgspecError as problem:
-                notes.set_aside(key, problem)
-        for until_ms, key in notes.expiries():
+        for key, (until_ms, value) in list(self._node.state.notes.items()):
+            if key[:1] == _SPOOLED:
+                try:
+                    self._spool.restore(_decode_event(value))
+                except msgspec.MsgspecError as problem:
+                    self._node.state.set_note_aside(key, problem)
+                    continue
             if until_ms < FOREVER:
                 heappush(self._notes, (until_ms, key))
         self._do(self._gateway.plans_changed(now))
@@ -389,7 +391,7 @@ class SpatialRouting:
     def _note_place(self, session: Session, now: int, *, is_sure: bool = False) -> None:
         """Journal a client's position, at most once per `position_journal_ms` unless `is_sure`."""
         assert session.position is not None
-        pause_ms = self._node.settings.position_journal_ms
+        pause_ms = self._node.state.settings.position_journal_ms
         if is_sure or now - self._noted_at.get(session, -pause_ms) >= pause_ms:
             self._noted_at[session] = now
             key = _PLACE + session.number.to_bytes(4, "little") + now.to_bytes(8, "little")
@@ -397,10 +399,10 @@ class SpatialRouting:
             self._note(key, _STEP.pack(now, *session.position), until_ms)
 
     def _keep(self, key: bytes, value: bytes) -> None:
-        self._node.notes.set(key, value, FOREVER)
+        self._node.state.set_note(key, value, FOREVER)
 
     def _note(self, key: bytes, value: bytes, until_ms: int) -> None:
-        self._node.notes.set(key, value, until_ms)
+        self._node.state.set_note(key, value, until_ms)
         heappush(self._notes, (until_ms, key))
 
     # --- deliveries -------------------------------------------------------------------------
@@ -427,7 +429,7 @@ class SpatialRouting:
             place = self._place(session, event.published_at)
             wanted = self._node.peering.wanted(message, subscriptions, place)
             key = _SEEN + session.number.to_bytes(4, "little") + _key(event.event_id)
-            if wanted and key not in self._node.notes:
+            if wanted and key not in self._node.state.notes:
                 self._node.peering.deliver(session, wanted, message, now)
                 self._note(key, b"", event.deadline)
 
