@@ -511,7 +511,7 @@ class Side:
         self.did: list[str] = []
         self.name = "me"
         self.peers: dict[str, object] = {}
-        self.clock, self.node, self.peering = self, self, self
+        self.clock = self
 
     def now_ms(self) -> int:
         return 0
@@ -523,11 +523,8 @@ class Side:
         self.peers[name] = None
 
     def part(self, name: str, _now_ms: int) -> None:
-        self.did.append(f"part {name}")
-        del self.peers[name]
-
-    def forget(self, name: str, _now_ms: int) -> None:
-        self.did.append(f"forget {name}")
+        self.did.append(f"part {name}" if name in self.peers else f"forget {name}")
+        self.peers.pop(name, None)
 
 
 @pytest.mark.parametrize(

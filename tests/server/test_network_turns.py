@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nearcast.broker import Broker, Connection
+from nearcast.broker.session.session import FEED
 from nearcast.config import NetworkSection
 from nearcast.server.cluster.runtime import ClusterRuntime
 
@@ -152,6 +153,24 @@ async def test_who_leaves_for_good_hands_over_first_what_only_it_has(leaves: boo
     assert mesh.left_ms == [NOW_MS] * leaves
     assert turns.scheduled == int(leaves)
     assert turns.ended
+
+
+async def test_the_file_of_the_feed_is_closed_with_the_network():
+    one: Any = network(Mesh(), Still())
+    closed: list[str] = []
+    one.feed = SimpleNamespace(close=lambda: closed.append("feed"))
+    await one.stop(leave=False)
+    assert closed == ["feed"]
+
+
+async def test_a_feed_is_not_awaited_like_a_node_of_before():
+    mesh: Any = Mesh()
+    mesh.peers = {}
+    for name in ("b", FEED):
+        mesh.node.peering.session(name)
+    one = network(mesh, Still())
+    one._await_nodes_of_before()
+    assert list(one.link_states()) == ["b"]
 
 
 async def test_nats_without_room_lets_those_wait_whom_it_carries_for_and_no_others():

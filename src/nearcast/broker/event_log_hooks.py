@@ -7,7 +7,7 @@ so that a broker without an event log does not import PyArrow.
 from __future__ import annotations
 
 from nearcast.broker.publish.message import Message
-from nearcast.broker.session.session import Session
+from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.state import BrokerState
 
 SLOW, QUOTA, EXPIRED, TOO_LARGE, ENDED = range(5)  # records.Dropped
@@ -29,6 +29,17 @@ def note_event(
         flags |= head.qos | retain << 2
         topic = head.topic[2:]
         log.events(1, state.now_ms, flags, publisher, topic, message.payload, 0, lifetime_ms)
+
+
+def note_subscription(
+    state: BrokerState, one: SessionSubscription, qos: int, *, is_added: bool
+) -> None:
+    """Log that a subscription was made, replaced or ended."""
+    if state.log is not None:
+        name, no_local = one.session.client_id, is_added and one.no_local
+        state.log.subscription(
+            state.now_ms, name, one.text, qos, is_added=is_added, no_local=no_local
+        )
 
 
 def mark_of(state: BrokerState, place: int) -> int:

@@ -5,17 +5,15 @@ They use these methods, not `BrokerState`, which is for the broker's own modules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nearcast.broker.access import Access
 from nearcast.broker.content.spaces import SpaceSettings
 from nearcast.broker.event_log_hooks import note_start
-from nearcast.broker.internal_errors import InternalErrors
 from nearcast.broker.observer import ClientObserver
-from nearcast.broker.publish.message import Message
 from nearcast.broker.session.connection import Connection
-from nearcast.broker.session.session import PeerSession, Session, SessionSubscription
+from nearcast.broker.session.session import PeerSession, Session
 from nearcast.broker.settings import BrokerSettings
 from nearcast.broker.state import BrokerState, PublishFeed
 from nearcast.mqtt import Connect
@@ -74,8 +72,11 @@ class BrokerInterface:
     def __init__(self, state: BrokerState) -> None:
         self.state = state
         self.notes = BrokerNotes(state)
-        self.failures: InternalErrors = state.failures
-        """Unexpected exceptions are reported here."""
+        self.failures = state.failures  # unexpected exceptions are reported here
+        self.session_of = state.sessions.get  # by client identifier, connected or not
+        self.subscribers = state.router.subscribers  # those without conditions to a topic
+        self.retained_messages = state.retained.all
+        self.send, self.close, self.mark_dirty = state.send, state.close, state.mark_grown
 
     # --- what it has ------------------------------------------------------------------------
 
@@ -119,15 +120,6 @@ class BrokerInterface:
         """How many connections are open, those before CONNECT and those of peers included."""
         return len(self.state.connections)
 
-    @property
-    def session_count(self) -> int:
-        """How many sessions there are, those of peers included."""
-        return len(self.state.sessions)
-
-    def session_of(self, client_id: str) -> Session | None:
-        """Return the session of a client, connected or not."""
-        return self.state.sessions.get(client_id)
-
     def client_sessions(self) -> list[Session]:
         """Return the sessions of all clients, connected or not. O(sessions)."""
         return [one for one in self.state.sessions.values() if not one.is_peer]
@@ -141,31 +133,9 @@ class BrokerInterface:
         sessions = self.state.sessions.values()
         return {one.node_name for one in sessions if isinstance(one, PeerSession) and one.is_node}
 
-    def subscribers(self, topic: str) -> list[SessionSubscription]:
-        """Return the clients' subscriptions without conditions to a topic."""
-        return self.state.router.subscribers(topic)
-
-    def retained_messages(self) -> Iterator[Message]:
-        """Yield all retained messages."""
-        return iter(self.state.retained.all())
-
     def identity(self, connect: Connect, connection: Connection) -> str | None:
         """Return the proven name of a client that has logged in."""
         return self.state.access.identity(connect, connection)
-
-    # --- connections ------------------------------------------------------------------------
-
-    def send(self, connection: Connection, data: bytes) -> None:
-        """Append bytes other than a PUBLISH to a connection's outbox."""
-        self.state.send(connection, data)
-
-    def close(self, connection: Connection) -> None:
-        """Mark a connection to be closed once its outbox is written."""
-        self.state.close(connection)
-
-    def mark_dirty(self, connection: Connection) -> None:
-        """Let the server look at a connection at the end of the loop batch."""
-        self.state.mark_grown(connection)
 
     # --- what is set ------------------------------------------------------------------------
 

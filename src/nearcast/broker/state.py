@@ -238,6 +238,13 @@ class BrokerState:
         if self.network is not None:
             self.network.went(one)
 
+    def presence_changed(self, session: Session) -> None:
+        """Report to the cluster and the event log that a client or a peer came or went."""
+        if self.network is not None and not session.is_peer:
+            self.network.there(session)
+        if self.log is not None:
+            self.log.present(session.client_id, self.now_ms, is_there=session.link is not None)
+
     def send(self, connection: Connection, data: bytes) -> None:
         """Append a packet other than PUBLISH to a connection's outbox."""
         size = len(data)

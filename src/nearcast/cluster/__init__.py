@@ -5,8 +5,8 @@ packets of peer sessions (`nearcast.broker.peers.sessions`); everything else is 
 
 Does not: open connections, discover nodes (the runtime names them), or read a clock.
 
-Read next: `links.py`, `peer_registry.py`, `messages.py`, `cluster.py`; for events and subscriptions
-with a position `spatial_routing.py`.
+Read next: `messages.py`, `links.py`, `peer_registry.py`, `part.py`, `cluster.py`; for events and
+subscriptions with a position `spatial_routing.py`.
 """
 
 from nearcast.cluster.cluster import Cluster

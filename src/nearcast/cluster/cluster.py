@@ -19,7 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
 from nearcast.broker import Broker
-from nearcast.cluster.causal_groups import CausalCounts, CausalGroups
+from nearcast.cluster.causal_groups import CausalGroups
 from nearcast.cluster.distributed_top_k import DistributedTopK
 from nearcast.cluster.filter_aggregation import LOOSENESS, FilterAggregation
 from nearcast.cluster.links import LinkTiming
@@ -92,7 +92,12 @@ class Cluster:
         if any(one.coordinates is not None for one in declared):
             self._spatial = SpatialPart(name, node, peers, patience or PATIENCE)
         self._causal = CausalGroups(name, node, peers, skew_ms / 1000, began_ms)
-        self._terms = PeerTerms(spaces, skew_ms if self._causal.is_used else 0)
+        self.causal = self._causal.counts
+        # of `nearcast.kernels`, what the cluster calls
+        self.kernel_parts = ["ordering"] if self._causal.is_used else []
+        # how far clocks may be apart in causal groups; 0 without causal groups
+        self.most_skew_ms = skew_ms if self._causal.is_used else 0
+        self._terms = PeerTerms(spaces, self.most_skew_ms)
         self._top_k = DistributedTopK(name, node, peers)
         self._relay = SessionRelay(name, node, peers)
         self._retained = RetainedSync(name, node, peers, self._race)
@@ -324,11 +329,6 @@ class Cluster:
     # --- metrics ----------------------------------------------------------------------------
 
     @property
-    def kernel_parts(self) -> list[str]:
-        """The parts of `nearcast.kernels` that the cluster calls."""
-        return ["ordering"] if self._causal.is_used else []
-
-    @property
     def relayed(self) -> int:
         """How many clients connected here have their sessions at another node."""
         return self._relay.relayed
@@ -342,13 +342,3 @@ class Cluster:
     def handovers(self) -> int:
         """How often a registration moved to another holder."""
         return self._spatial.handovers
-
-    @property
-    def most_skew_ms(self) -> int:
-        """How far clocks may be apart in causal groups, in ms; 0 without causal groups."""
-        return self._terms.skew_ms
-
-    @property
-    def causal(self) -> CausalCounts:
-        """Counters of the causal groups."""
-        return self._causal.counts

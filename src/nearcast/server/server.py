@@ -154,7 +154,8 @@ class Server:
         directory = Path(self.configuration.node.data) / "journal"
         self._journal = JournalFile(directory, syncs=mode == "power")
         restore_node(self.node, self._journal, self.clock.now_ms())
-        log.info("%d sessions came back from %s", self.node.session_count, directory)
+        count = len(self.node.client_sessions()) + len(self.node.node_names())
+        log.info("%d sessions came back from %s", count, directory)
 
     def _open_log(self) -> None:
         section = self.configuration.log

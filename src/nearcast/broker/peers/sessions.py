@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nearcast.broker.content.publish import Award
-from nearcast.broker.event_log_hooks import CHOSEN, aside, note_event
+from nearcast.broker.event_log_hooks import CHOSEN, aside, note_event, note_subscription
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
 from nearcast.broker.retained.updates import event_of
@@ -100,8 +100,7 @@ class PeerSessions:
         session.link = connection
         session.window = state.settings.receive_maximum
         state.connections.add(connection)
-        if state.log is not None:
-            state.log.present(session.client_id, now_ms, is_there=True)
+        state.presence_changed(session)
         state.router.forget_session(session)
         self._delivery.resume(session)
         return connection
@@ -119,8 +118,7 @@ class PeerSessions:
         session = connection.session
         if session is not None and session.link is connection:
             session.link = None
-            if self._state.log is not None:
-                self._state.log.present(session.client_id, now_ms, is_there=False)
+            self._state.presence_changed(session)
             self._state.router.forget_session(session)
 
     def forget(self, name: str, now_ms: int) -> None:
@@ -161,7 +159,7 @@ class PeerSessions:
                     self._state.journal.unsubscribed(session.number, text)
                 del session.subscriptions[text]
                 self._state.remove_subscription(subscription)
-                self._note_wish(subscription, is_added=False)
+                note_subscription(self._state, subscription, subscription.qos, is_added=False)
         for wish in wishes:
             self._want(session, wish)
 
@@ -268,13 +266,7 @@ class PeerSessions:
         text = subscription.text
         self._state.record_subscription(subscription, session.subscriptions.get(text))
         session.subscriptions[text] = subscription
-        self._note_wish(subscription, is_added=True)
-
-    def _note_wish(self, one: SessionSubscription, *, is_added: bool) -> None:
-        state = self._state
-        if state.log is not None:
-            name = one.session.client_id
-            state.log.subscription(state.now_ms, name, one.text, one.qos, is_added=is_added)
+        note_subscription(self._state, subscription, subscription.qos, is_added=True)
 
     def _forget_incoming(self, session: Session) -> None:
         journal = self._state.journal

@@ -273,10 +273,7 @@ class ConnectHandler:
         self._lifecycle.recall(session)
         session.will = will
         self._state.connected += 1
-        if self._state.network is not None:
-            self._state.network.there(session)
-        if self._state.log is not None:
-            self._state.log.present(session.client_id, self._state.now_ms, is_there=True)
+        self._state.presence_changed(session)
         if not is_alike:
             self._state.router.forget_session(session)
 

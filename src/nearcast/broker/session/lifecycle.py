@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from nearcast.broker.event_log_hooks import note_subscription
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
 from nearcast.broker.session.connection import Connection
@@ -101,10 +102,7 @@ class Lifecycle:
             return
         session.link = None
         self._state.connected -= 1
-        if self._state.network is not None:
-            self._state.network.there(session)
-        if self._state.log is not None:
-            self._state.log.present(session.client_id, self._state.now_ms, is_there=False)
+        self._state.presence_changed(session)
         if self._state.holding is not None:
             self._state.holding.disconnected(session, is_kept=bool(session.expiry_s))
         will = session.will
@@ -204,12 +202,11 @@ class Lifecycle:
         A client of the same identifier is accepted only once this is done.
         """
         state = self._state
-        for text, subscription in list(session.subscriptions.items()):
+        for subscription in list(session.subscriptions.values()):
             if state.holding is not None:
                 state.holding.unsubscribed(subscription)
             state.remove_subscription(subscription)
-            if state.log is not None:
-                state.log.subscription(state.now_ms, session.client_id, text, 0, is_added=False)
+            note_subscription(state, subscription, 0, is_added=False)
             yield
         session.subscriptions.clear()
         yield from self._delivery.drop_all(session)

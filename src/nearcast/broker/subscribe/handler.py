@@ -12,6 +12,7 @@ from functools import partial
 
 from nearcast.broker.access import refusal_text
 from nearcast.broker.content.spaces import SpaceSettings
+from nearcast.broker.event_log_hooks import note_subscription
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
 from nearcast.broker.publish.routes import POSITION_TOPIC
@@ -231,7 +232,7 @@ class SubscribeHandler:
             with _as_refusal("$where: " if asked.subscription.where else ""):
                 state.record_subscription(subscription, old)
         session.subscriptions[text] = subscription
-        self._note_added(subscription)
+        note_subscription(self._state, subscription, subscription.qos, is_added=True)
         return subscription, old is None
 
     def _check_limits(self, session: Session, new: SessionSubscription) -> None:
@@ -315,18 +316,6 @@ class SubscribeHandler:
                     todo="Declare a [[space]] for these topics, or subscribe without it.",
                 )
             return read(bare, prefixes, pairs)
-
-    def _note_added(self, one: SessionSubscription) -> None:
-        state, session = self._state, one.session
-        if state.log is not None:
-            state.log.subscription(
-                state.now_ms,
-                session.client_id,
-                one.text,
-                one.qos,
-                is_added=True,
-                no_local=one.no_local,
-            )
 
     def _warning(self, one: SessionSubscription, pairs: tuple[Pair, ...]) -> str:
         """Return a warning for the client about a subscription that was accepted, or ""."""
@@ -414,8 +403,7 @@ class SubscribeHandler:
         del session.subscriptions[one.text]
         session.copies.pop(one.text, None)
         state.remove_subscription(one)
-        if state.log is not None:
-            state.log.subscription(state.now_ms, session.client_id, one.text, 0, is_added=False)
+        note_subscription(state, one, 0, is_added=False)
 
     def _answer(self, connection: Connection, answer: Suback | Unsuback, complaint: str) -> None:
         """Send SUBACK or UNSUBACK, with a reason string if the client wants one and it fits.
