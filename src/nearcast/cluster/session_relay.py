@@ -204,7 +204,7 @@ class SessionRelay:
         connection, connect = asking.connection, asking.connect
         user_name = self._node.state.access.identity(connect, connection)
         packet = encode_packet(replace(connect, password=None))
-        self._tell(home, TunnelOpened(number, packet, user_name, connection.peer))
+        self._tell(home, TunnelOpened(number, packet, user_name, connection.address))
         self._ways_out[home, number] = connection
         self._node.found_home(connection, _WayOut(self, (home, number)), self.now_ms)
 
@@ -225,7 +225,7 @@ class SessionRelay:
         """Accept a client that a peer relays; its identity was checked there."""
         connect = _decode_connect(message.connect)
         connection = Connection(f"{message.address} at {peer}", "network")
-        connection.voucher = ForwardedIdentity(peer, message.user_name)
+        connection.forwarded = ForwardedIdentity(peer, message.user_name)
         key = (peer, message.number)
         connection.transport = _WayBack(self, key, connection)
         self._ways_in[key] = connection
@@ -282,7 +282,7 @@ class SessionRelay:
             connection.is_paused = message.is_paused
             if not message.is_paused:
                 self._node.drained(connection, self.now_ms)
-                self._node.state.mark_grown(connection)
+                self._node.state.mark_dirty(connection)
 
     def settle(self) -> None:
         """Resume tunnels whose clients have read half of the limit."""

@@ -90,7 +90,7 @@ class PeerSessions:
         """
         state, session = self._state, self.session(name)
         state.now_ms = now_ms
-        connection = Connection(peer=name, listener="network")
+        connection = Connection(address=name, listener="network")
         connection.is_peer = True
         connection.takes_older = takes_older
         connection.session = session
@@ -112,7 +112,7 @@ class PeerSessions:
 
     def older(self, connection: Connection) -> Connection:
         """Return a second connection for the peer's MQTT 3.1.1 packets; nothing is sent to it."""
-        twin = Connection(peer=connection.peer, listener=connection.listener)
+        twin = Connection(address=connection.address, listener=connection.listener)
         twin.is_peer = True
         twin.session = connection.session
         twin.version = 4

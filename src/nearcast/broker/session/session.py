@@ -128,7 +128,6 @@ class Session:
         "exact",
         "expiry_s",
         "expiry_timer",
-        "followers",
         "held_bytes",
         "in_flight",
         "incoming",
@@ -136,9 +135,10 @@ class Session:
         "is_over",
         "is_peer",
         "is_pumped",
+        "last_appended",
         "last_packet_id",
         "link",
-        "mark",
+        "moving",
         "number",
         "position",
         "position_kept_ms",
@@ -156,40 +156,63 @@ class Session:
     )
 
     def __init__(self, client_id: str, number: int) -> None:
-        self.client_id = client_id
+        # Each block says who writes its attributes, and when; `persistence/replay.py` restores all
+        # that is journaled, and nothing else writes them.
+
+        # Written once, where a session begins: `connect.py`, `peers/sessions.py`, `replay.py`.
+        self.client_id = client_id  # unique among the sessions of a node
         self.number = number  # its name in the journal
+        self.is_peer = False  # the session of another node of the cluster
+
+        # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached.
         self.user_name: str | None = None  # the proven name; of a peer: both generations
         self.came_ms = 0  # when its client connected last; 0: unknown
-        self.link: Connection | None = None  # None while the client is not connected
         self.version = 4  # the protocol level of the last connection
         self.was_plain = True  # `is_plain` of the last connection; True if there was none
+        self.window = 65_535  # Receive Maximum of the client, within our own limit
+        self.expiry_s = 0  # session expiry interval, also from DISCONNECT; 0: ends with its link
+        self.is_durable = False  # it is journaled; False again once it ends (`lifecycle.py`)
+
+        # Written by `connect.py` and `peers/sessions.py`; back to None by `lifecycle.py`, `detach`.
+        self.link: Connection | None = None  # its connection; None while it has none
+
+        # Written by `subscribe/handler.py`, of a peer by `peers/sessions.py`; emptied at the end.
         self.subscriptions: dict[str, SessionSubscription] = {}  # by `text`
+        # By subscription: retained messages still to be sent (None: a step that found nothing);
+        # `publish/session_queues.py` takes them.
+        self.copies: dict[str, Iterator[Message | None]] = {}
+
+        # Written by `publish/session_queues.py` for every message at QoS 1 or 2, and every ack.
         self.in_flight: dict[int, Message] = {}  # sent and not acknowledged, in the order sent
         self.exact: set[int] = set()  # the identifiers in `in_flight` that are QoS 2
         self.released: dict[int, None] = {}  # PUBREC received, PUBCOMP not yet
         self.resends: deque[int] = deque()  # of both, still to be resent to a client that is back
-        self.incoming: set[int] = set()  # QoS 2 identifiers that the client has yet to release
         self.queue: deque[tuple[Message, int]] = deque()  # message, QoS with flags
-        # By subscription: retained messages still to be sent (None: a step that found nothing).
-        self.copies: dict[str, Iterator[Message | None]] = {}
         self.held_bytes = 0  # the size of `queue` and `in_flight`
-        self.window = 65_535  # Receive Maximum of the client, within our own limit
         self.last_packet_id = 0  # the identifier used last
-        self.expiry_s = 0  # session expiry interval; 0: the session ends with the connection
-        self.is_durable = False  # it is journaled
-        self.is_over = False  # it has ended; its subscriptions are being removed
-        self.is_peer = False  # the session of a node of the cluster
         self.is_pumped = False  # its queue is being sent, now or in a later slice
+        self.dropped = 0  # messages dropped for it so far; at QoS 0 by `publish/delivery.py`
+
+        # Written by `publish/acks.py`: on a QoS 2 PUBLISH of the client, and on its PUBREL.
+        self.incoming: set[int] = set()  # QoS 2 identifiers that the client has yet to release
+
+        # Written by `publish/delivery.py` for every message of a space that it gets at QoS 0.
+        self.last_appended = 0  # the number of the last one: a client with two matches gets one
+
+        # Written by `lifecycle.py` when the connection ends and when timers run; the will and its
+        # end by `connect.py` as well.
         self.ends_at_ms = 0  # when it expires; 0 while connected
-        self.will: WillMessage | None = None
+        self.will: WillMessage | None = None  # published unless the client disconnects in time
         self.will_at_ms = 0  # when the will is due; 0 while connected or without a will
-        self.expiry_timer: Timer | None = None
-        self.will_timer: Timer | None = None
-        self.dropped = 0  # messages dropped for this session
-        self.mark = 0  # the last message of a space in its outbox, see `Delivery.append_once`
+        self.expiry_timer: Timer | None = None  # fires at `ends_at_ms`
+        self.will_timer: Timer | None = None  # fires at `will_at_ms`
+        self.is_over = False  # it has ended; its subscriptions are being removed
+
+        # Written by `content/positions.py` and `content/subscriptions.py`: on each new position,
+        # `moving` on SUBSCRIBE and UNSUBSCRIBE.
         self.position: tuple[float, float] | None = None  # longitude, latitude
         self.position_kept_ms = 0  # when `position` was journaled last
-        self.followers: dict[int, SessionSubscription] = {}  # `$near`: they move with `position`
+        self.moving: dict[int, SessionSubscription] = {}  # `$near`: they move with `position`
 
     @property
     def has_more(self) -> bool:
