@@ -237,7 +237,7 @@ def runs_of(make_world: Any, monkeypatch: pytest.MonkeyPatch, log: Recorder | No
     with monkeypatch.context() as patch:
         patch.setattr(ContentFastPath, "_match", counted)
         patch.setattr(type(world.node._intake), "_accept", refuse)
-        writer.send(*[Publish("city/a", b'{"price":5}')] * 20)
+        writer.send(*[Publish("city/a", b'{"lon":1,"lat":1,"price":5}')] * 20)
     assert len(reader.payloads()) == 20
     return lengths
 

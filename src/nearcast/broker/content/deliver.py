@@ -35,12 +35,12 @@ class ContentDelivery:
             elif not (one.no_local and one.session is session):
                 picked.setdefault(one.session, []).append(one)
         if route.holders:
-            self._spread_beside(session, route, message, picked, retain, told)
-        self._spread_picked(message, picked, retain, told)
-        self._spread_groups(route, message, groups, retain)
+            self._to_plain(session, route, message, picked, retain, told)
+        self._to_picked(message, picked, retain, told)
+        self._to_groups(route, message, groups, retain)
         return bool(picked or groups or route.holders or route.shared)
 
-    def _spread_beside(
+    def _to_plain(
         self,
         session: Session | None,
         route: Route,
@@ -59,7 +59,7 @@ class ContentDelivery:
             if wanted:
                 picked.setdefault(holder, []).extend(wanted)
 
-    def _spread_picked(
+    def _to_picked(
         self,
         message: Message,
         picked: dict[Session, list[SessionSubscription]],
@@ -83,7 +83,7 @@ class ContentDelivery:
         if at_qos_0:
             delivery.send_to_each(at_qos_0, message)
 
-    def _spread_groups(
+    def _to_groups(
         self,
         route: Route,
         message: Message,

@@ -27,7 +27,7 @@ from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.properties import PublishProperties, bare_message, reread_properties
 from nearcast.broker.publish.routes import Route, Service
 from nearcast.broker.retained.updates import retain_message
-from nearcast.broker.session.session import Session, SessionSubscription
+from nearcast.broker.session.session import Session
 from nearcast.broker.state import BrokerState
 from nearcast.model import Event, MisuseError, PublishRequest, read_publication
 from nearcast.model.wording import shown
@@ -142,16 +142,15 @@ class ContentPublishHandler:
         *,
         retain: bool,
     ) -> PublishOutcome:
-        """Publish one message of a space: read, limit, preview, retain, deliver."""
+        """Publish one message of a space: decode, log, order, retain, select, deliver."""
         route, message, request, settings = self._instructed(route, message, properties)
         self._limit_lifetime(message, request.lifetime_ms or settings.lifetime_ms)
         event, complaint = self.selection.event(settings, message, properties, request)
-        top, rank = request.top or settings.top, request.rank or settings.rank
+        wish = top, _ = request.top or settings.top, request.rank or settings.rank
         is_delivered = request.reply is None or request.deliver
         is_for_all = top is None and request.area is None and is_delivered
         if request.reply is not None:
-            asked = (top, rank)
-            self._asking.answer(session, route, message, event, asked, complaint, properties)
+            self._asking.answer(session, route, message, event, wish, complaint, properties)
         name = session.client_id if session is not None else ""
         note_event(self._state, message, name, 0 if is_for_all else LIMITED, retain=retain)
         if request.reply is not None and not request.deliver:
@@ -164,15 +163,14 @@ class ContentPublishHandler:
         goes_further = False
         if self._state.network is not None:
             complaint = complaint or order_complaint(settings, request.order)
-            wish = (top, rank)
-            kept, goes_further = self._tell_others(session, route, message, event, wish)
+            kept, goes_further = self._order(session, route, message, event, wish)
             if goes_further and top is not None:
                 if retain:
                     retain_message(self._state, message, event)
                 return PublishOutcome(_QUOTA if message.was_refused else 0, complaint)
             route = kept
         version = retain_message(self._state, message, event) if retain else 0
-        reached = self._spread(session, route, message, event, request, retain, version)
+        reached = self._select_and_deliver(session, route, message, event, wish, retain, version)
         reason = 0 if reached or goes_further else _EMPTY
         return PublishOutcome(_QUOTA if message.was_refused else reason, complaint)
 
@@ -199,7 +197,7 @@ class ContentPublishHandler:
             )
         return route, message, request, route.space
 
-    def _tell_others(
+    def _order(
         self,
         session: Session | None,
         route: Route,
@@ -207,7 +205,7 @@ class ContentPublishHandler:
         event: Event | None,
         wish: tuple[int | None, str],
     ) -> tuple[Route, bool]:
-        """Send a message to the other nodes that it concerns.
+        """Send a message to the other nodes that it concerns, in the order that its space has.
 
         Returns the route for this node's clients, and whether other nodes may reach further
         subscribers: then "no matching subscribers" cannot be answered. With `$top` the nodes
@@ -254,65 +252,47 @@ class ContentPublishHandler:
 
     # --- receivers ------------------------------------------------------------------------
 
-    def _spread(
+    def _select_and_deliver(
         self,
         session: Session | None,
         route: Route,
         message: Message,
         event: Event | None,
-        request: PublishRequest,
+        wish: tuple[int | None, str],
         retain: bool,
         version: int,
     ) -> bool:
         """Deliver a message; return whether it has any receivers."""
-        settings = route.space
-        assert settings is not None
-        top = request.top or settings.top
-        rank = request.rank or settings.rank
+        top, rank = wish
         if top is not None:
-            return self._spread_best(session, route, message, event, (top, rank), retain, version)
+            best = self.selection.best(session, route, event, top, rank)
+            return self._deliver_to_best(message, best, retain, version)
         found = self.selection.matching(route, event)
         if version:
             mark_inside(found, message, version)
         if self._state.selections is not None and self._state.selections.explaining:
             everyone = [*found, *(one for held in route.holders.values() for one in held)]
             if any(one.explain for one in everyone):
-                return self._spread_told(session, route, message, event, (found, rank), retain)
+                told = self._places(session, route, event, rank)
+                return self._deliver.to_all(session, route, message, found, retain, told)
         return self._deliver.to_all(session, route, message, found, retain, {})
 
     # --- ranked ---------------------------------------------------------------------------
 
-    def _spread_told(
-        self,
-        session: Session | None,
-        route: Route,
-        message: Message,
-        event: Event | None,
-        matched: tuple[list[SessionSubscription], str],
-        retain: bool,
-    ) -> bool:
-        """Deliver to all, with their place in the ranking for subscribers that asked for it."""
-        found, rank = matched
-        chosen = self.selection.best(session, route, event, None, rank)
-        told = {
+    def _places(
+        self, session: Session | None, route: Route, event: Event | None, rank: str
+    ) -> dict[Session, bytes]:
+        """Return the place of each client in the ranking, as properties for those that asked."""
+        return {
             one.candidate.subscription.session: told_properties(one)
-            for one in chosen
+            for one in self.selection.best(session, route, event, None, rank)
             if not one.candidate.subscription.group
         }
-        return self._deliver.to_all(session, route, message, found, retain, told)
 
-    def _spread_best(
-        self,
-        session: Session | None,
-        route: Route,
-        message: Message,
-        event: Event | None,
-        wish: tuple[int, str],
-        retain: bool,
-        version: int,
+    def _deliver_to_best(
+        self, message: Message, chosen: list[Chosen], retain: bool, version: int
     ) -> bool:
-        """Deliver to the k best clients, each through its best subscription."""
-        chosen = self.selection.best(session, route, event, *wish)
+        """Deliver to the chosen clients, each through its best subscription."""
         variants: dict[tuple[bool, tuple[int, ...]], list[Message]] = {(False, ()): [message]}
         for one in chosen:
             best = one.candidate.subscription

@@ -150,7 +150,10 @@ class Delivery(SessionQueues):
         the messages themselves carry none.
         """
         self.spread_plain(route, messages, retain=retain)
-        self.spread_special(route, messages, publisher, retain=retain)
+        if route.special:
+            self.spread_options(route, messages, publisher, retain=retain)
+        if route.shared:
+            self.spread_groups(route, messages, retain=retain)
 
     def spread_plain(self, route: Route, messages: list[Message], *, retain: bool) -> None:
         """Deliver to the receivers without options that change the packet."""
@@ -176,13 +179,6 @@ class Delivery(SessionQueues):
                 self._send_qos_0(session, outgoing)
         for plain, variant in zip(messages, flagged, strict=True):
             plain.was_refused |= variant.was_refused
-
-    def spread_special(
-        self, route: Route, messages: list[Message], publisher: Session | None, *, retain: bool
-    ) -> None:
-        """Deliver to the receivers whose options matter, and to share groups."""
-        self.spread_options(route, messages, publisher, retain=retain)
-        self.spread_groups(route, messages, retain=retain)
 
     def spread_groups(self, route: Route, messages: list[Message], *, retain: bool = False) -> None:
         """Deliver each message to one member of each share group without conditions."""
