@@ -69,6 +69,7 @@ OPTIONS = st.sampled_from(
     [{}, {}, {}, {"identifier": 3}, {"no_local": True}, {"retain_as_published": True}]
 )
 CLIENTS = st.integers(0, 3)
+SUBSCRIBE = st.tuples(st.just("subscribe"), CLIENTS, st.sampled_from(FILTERS), OPTIONS)
 STEPS = st.one_of(
     st.tuples(
         st.just("publish"),
@@ -76,7 +77,7 @@ STEPS = st.one_of(
         st.lists(st.tuples(st.sampled_from(TOPICS), PAYLOADS), min_size=1, max_size=6),
         st.integers(1, 5),  # how often all of it: many events are matched in one call
     ),
-    st.tuples(st.just("subscribe"), CLIENTS, st.sampled_from(FILTERS), OPTIONS),
+    SUBSCRIBE,
     st.tuples(st.just("unsubscribe"), CLIENTS, st.sampled_from(FILTERS), st.none()),
     st.tuples(st.just("move"), CLIENTS, NUMBERS, NUMBERS),
     st.tuples(st.just("pause"), CLIENTS, st.booleans(), st.none()),
@@ -173,18 +174,24 @@ class Twin:
         )
 
 
-EVERYTHING = [("publish", 1, [(topic, '{"lon":1,"lat":1,"price":5}') for topic in TOPICS], 5)]
+HERE = [(topic, '{"lon":1,"lat":1,"price":5}') for topic in TOPICS]
+EVERYTHING = [("publish", 1, HERE, 5), ("publish", 0, HERE, 1)]
 MEMBER_AND_READER = [
     ("subscribe", 3, "$share/g/city/#", {"identifier": 3}),
     ("subscribe", 3, "$where/price>4/city/#", {}),
-    *EVERYTHING,
 ]
+IDENTIFIED = [("subscribe", 3, "$where/price>4/city/#", {"identifier": 3})]
 PLAIN_AND_MATCHING = [
     ("subscribe", 0, "city/#", {}),
     ("subscribe", 0, "$where/price>4/city/#", {}),
     ("subscribe", 2, "$where/price>4/city/#", {}),
-    *EVERYTHING,
 ]
+
+
+def histories(size: int) -> st.SearchStrategy[list[Any]]:
+    """Return histories that begin with subscriptions and end with events that match most."""
+    first, then = st.lists(SUBSCRIBE, max_size=5), st.lists(STEPS, max_size=size)
+    return st.tuples(first, then).map(lambda both: [*both[0], *both[1]])
 
 
 @pytest.mark.parametrize("log", ["none", "whole", "sampled"])
@@ -197,12 +204,13 @@ def test_the_fast_path_delivers_and_logs_what_the_plain_path_does(
         "sampled": lambda: Recorder(keeps=sampled(0.5)),
     }
 
-    @given(st.lists(STEPS, max_size=25))
+    @given(histories(20))
     @example(MEMBER_AND_READER)
+    @example(IDENTIFIED)
     @example(PLAIN_AND_MATCHING)
     def check(history: list[Any]) -> None:
         twins = [Twin(make_world, is_fast=is_fast, log=kinds[log]()) for is_fast in (True, False)]
-        for step in history:
+        for step in [*history, *EVERYTHING]:
             for twin in twins:
                 twin.do(*step)
         fast, plain = (twin.outcome() for twin in twins)
@@ -297,19 +305,24 @@ FAR_AWAY = [
     ("subscribe", 1, "$where/price>4/city/#", {}),
     ("subscribe", 2, "#", {}),
     ("subscribe", 0, "$area/circle(1,1,150km)/city/+", {}),
-    ("publish", 3, [(topic, '{"lon":1,"lat":1,"price":5}') for topic in TOPICS], 5),
-    ("publish", 2, [(topic, '{"lon":1,"lat":1,"price":5}') for topic in TOPICS], 5),
+    ("publish", 3, HERE, 5),
+    ("publish", 2, HERE, 5),
+]
+NEIGHBOURS = [  # one gets an event through the link of the node, the other through a holder
+    ("subscribe", 0, "$where/price>4/city/#", {}),
+    ("subscribe", 3, "$area/circle(1,1,150km)/city/+", {}),
 ]
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(STEPS, max_size=15))
+@given(histories(8))
 @example(FAR_AWAY)
+@example(NEIGHBOURS)
 def test_in_a_cluster_the_fast_path_delivers_and_logs_what_the_plain_path_does(
     history: list[Any],
 ) -> None:
     twins = [CityTwin(is_fast=is_fast) for is_fast in (True, False)]
-    for step in history:
+    for step in [*history, *EVERYTHING]:
         for twin in twins:
             twin.do(*step)
     fast, plain = (twin.outcome() for twin in twins)

@@ -15,8 +15,8 @@ SRC = Path(inspect.getfile(BrokerState)).parents[1]
 
 
 def blocks(kind: type) -> list[tuple[str, list[str]]]:
-    """Return the blocks of `__init__`: the leading comment, and the lines behind it."""
-    source = inspect.getsource(kind.__init__)  # type: ignore[misc]
+    """Return the blocks of attributes: the leading comment, and the lines behind it."""
+    source = inspect.getsource(kind).partition("\n    def ")[0]
     found = []
     for block in source.split("\n\n"):
         lines = [line.strip() for line in block.splitlines()]
@@ -32,7 +32,7 @@ def test_every_attribute_stands_in_a_block_that_says_who_writes_it(kind: type) -
     seen = []
     for heading, lines in blocks(kind):
         for before, line in zip(["", *lines], lines, strict=False):
-            if match := re.match(r"self\.(\w+)\b[^=]* = ", line):
+            if match := re.match(r"(\w+): [\w\[]", line):
                 seen.append(match[1])
                 assert "Written by" in heading or "Written once" in heading, match[1]
                 is_first = line == lines[0] and len(heading.split(". ")) > 1

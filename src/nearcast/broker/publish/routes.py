@@ -6,6 +6,7 @@ Read next: `route_cache.py` (invalidation), `delivery.py` (how a route is used).
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nearcast.broker.content.spaces import SpaceSettings, SpaceTable
@@ -35,6 +36,7 @@ class Service(Enum):
     PREFIXED = 3  # the topic begins with instructions
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Route:
     """The receivers of one topic.
 
@@ -42,49 +44,30 @@ class Route:
     several topics.
     """
 
-    __slots__ = (
-        "asked",
-        "bare",
-        "holders",
-        "is_empty",
-        "is_forbidden",
-        "is_own",
-        "is_same_for_all",
-        "key",
-        "needs_inspection",
-        "nodes",
-        "plain",
-        "qos_0_v5",
-        "qos_0_v311",
-        "recoded",
-        "service",
-        "shared",
-        "space",
-        "special",
-    )
-
-    def __init__(self) -> None:
-        self.plain: list[tuple[Session, int]] = []  # no options; with the highest granted QoS
-        self.qos_0_v311: list[Session] = []  # of `plain`: MQTT 3.1.1, for QoS 0
-        self.qos_0_v5: list[Session] = []  # of `plain`: MQTT 5, for QoS 0
-        self.recoded: list[Session] = []  # of `qos_0_v5`: 3.1.1 packets are recoded for them
-        self.nodes: list[Session] = []  # of `qos_0_v5`: peers that take 3.1.1 packets unchanged
-        # Receivers whose options or connection need a look at every message.
-        self.special: list[tuple[Session, list[SessionSubscription]]] = []
-        self.shared: list[ShareGroup] = []
-        self.is_empty = True  # no receivers
-        self.is_forbidden = False  # a topic of the broker (`$SYS`): clients may not publish
-        # Whether packets of a 3.1.1 publisher, of a 5 publisher, go to all receivers unchanged.
-        self.is_same_for_all = (False, False)
-        self.key: RouteKey | None = None  # equal keys: the same plain receivers
-        self.space: SpaceSettings | None = None  # the space that the topic belongs to
-        self.service = Service.NONE
-        # In a space: the subscriptions behind `plain` and `special`, by session.
-        self.holders: dict[Session, list[SessionSubscription]] = {}
-        self.needs_inspection = False  # every message needs inspection: it has a space or a service
-        self.is_own = False  # leads to this node's clients only, not to peers
-        self.asked: tuple[Pair, ...] | MisuseError = ()  # PREFIXED: the parsed instructions
-        self.bare = b""  # PREFIXED: the topic behind them
+    # No options; with the highest granted QoS.
+    plain: list[tuple[Session, int]] = field(default_factory=list)
+    qos_0_v311: list[Session] = field(default_factory=list)  # of `plain`: MQTT 3.1.1, for QoS 0
+    qos_0_v5: list[Session] = field(default_factory=list)  # of `plain`: MQTT 5, for QoS 0
+    # Of `qos_0_v5`: 3.1.1 packets are recoded for them.
+    recoded: list[Session] = field(default_factory=list)
+    # Of `qos_0_v5`: peers that take 3.1.1 packets unchanged.
+    nodes: list[Session] = field(default_factory=list)
+    # Receivers whose options or connection need a look at every message.
+    special: list[tuple[Session, list[SessionSubscription]]] = field(default_factory=list)
+    shared: list[ShareGroup] = field(default_factory=list)
+    is_empty: bool = True  # no receivers
+    is_forbidden: bool = False  # a topic of the broker (`$SYS`): clients may not publish
+    # Whether packets of a 3.1.1 publisher, of a 5 publisher, go to all receivers unchanged.
+    is_same_for_all: tuple[bool, bool] = (False, False)
+    key: RouteKey | None = None  # equal keys: the same plain receivers
+    space: SpaceSettings | None = None  # the space that the topic belongs to
+    service: Service = Service.NONE
+    # In a space: the subscriptions behind `plain` and `special`, by session.
+    holders: dict[Session, list[SessionSubscription]] = field(default_factory=dict)
+    needs_inspection: bool = False  # every message needs inspection: it has a space or a service
+    is_own: bool = False  # leads to this node's clients only, not to peers
+    asked: tuple[Pair, ...] | MisuseError = ()  # PREFIXED: the parsed instructions
+    bare: bytes = b""  # PREFIXED: the topic behind them
 
     def without_peers(self) -> Route:
         """Return this route without peers, which get the message in another way."""
