@@ -109,6 +109,7 @@ class Crowd:
             if any(chunk[0] >> 4 == 3 and chunk[0] & 6 for chunk in dirty.outbox):
                 self._acknowledge(dirty)
             dirty.outbox, dirty.outbox_bytes, dirty.answer_bytes = [], 0, 0
+            dirty.is_dirty = False
         if node.state.log is not None:
             node.state.log.take()
 

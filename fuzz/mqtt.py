@@ -117,7 +117,7 @@ class Neighbours:
         sent: dict[Connection, bytes] = {}
         for link in self.node.take_dirty():
             sent[link] = b"".join(link.outbox)
-            link.outbox, link.outbox_bytes = [], 0
+            link.outbox, link.outbox_bytes, link.is_dirty = [], 0, False
             if link.is_closing:
                 self.node.lost(link, self.now_ms)
         return sent

@@ -41,7 +41,7 @@ class World:
         for link in self.node.take_dirty():
             if hasattr(self, "got"):
                 self.got[self.links.index(link)] += link.outbox
-            link.outbox, link.outbox_bytes = [], 0
+            link.outbox, link.outbox_bytes, link.is_dirty = [], 0, False
 
     def say(self, who: int, raw: bytes, *, is_split: bool) -> None:
         """Send bytes as one read, or in two portions, which never takes the short way."""

@@ -314,8 +314,8 @@ class Broker:
 
     def take_dirty(self) -> list[Connection]:
         """Return and clear the dirty connections (bytes to write, or to be closed), each once."""
-        dirty, self.state.dirty = self.state.dirty, {}
-        return list(dirty)
+        dirty, self.state.dirty = self.state.dirty, []
+        return dirty
 
     def take_questions(self) -> list[Connection]:
         """Return and clear the connections whose CONNECT waits for a verdict on its login."""

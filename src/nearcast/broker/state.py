@@ -146,11 +146,9 @@ class BrokerState:
     connected: int = 0
     """How many sessions of clients have a connection; changed by `session/connect.py` and
     `session/lifecycle.py`."""
-    dirty: dict[Connection, None] = field(default_factory=dict)
-    """Connections that the server has to write to or close, in the order they became dirty.
-
-    What changes an outbox or closes adds to it; `Broker.take_dirty` empties it after each batch.
-    """
+    dirty: list[Connection] = field(default_factory=list)
+    """Connections that the server has to write to or close, each once, in the order they became
+    dirty. `mark_dirty` adds to it, `Broker.take_dirty` empties it after each batch."""
     questions: list[Connection] = field(default_factory=list)
     """Connections whose login the server has to check; `session/connect.py` adds,
     `Broker.take_questions` empties it."""
@@ -260,7 +258,8 @@ class BrokerState:
         connection.outbox_bytes += size
         connection.answer_bytes += size
         self.counters.others_sent += 1
-        self.dirty[connection] = None
+        if not connection.is_dirty:
+            self.mark_dirty(connection)
 
     def close(self, connection: Connection) -> None:
         """Mark a connection to be closed once its outbox is written."""
@@ -269,4 +268,6 @@ class BrokerState:
 
     def mark_dirty(self, connection: Connection) -> None:
         """Mark a connection dirty: the server looks at it at the end of the loop batch."""
-        self.dirty[connection] = None
+        if not connection.is_dirty:
+            connection.is_dirty = True
+            self.dirty.append(connection)

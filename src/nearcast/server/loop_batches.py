@@ -337,6 +337,7 @@ class LoopBatches:
             self._on_failure(problem)
 
     def _write(self, connection: Connection) -> None:
+        connection.is_dirty = False
         wire: Wire = connection.transport  # type: ignore[assignment]
         if connection.is_paused and not connection.is_closing:
             return
@@ -355,7 +356,7 @@ class LoopBatches:
         """Queue more messages for a client with a backlog of deliveries, for the next batch."""
         if not connection.is_paused:
             self.node.drained(connection, self.clock.now_ms())
-            if connection in self.node.state.dirty or self._slices.backlog:
+            if connection.is_dirty or self._slices.backlog:
                 self.schedule()
 
     def resumed(self, connection: Connection) -> None:
@@ -371,6 +372,7 @@ class LoopBatches:
 
     def _hold_output(self) -> None:
         for connection in self.node.take_dirty():
+            connection.is_dirty = False
             if connection.is_paused and not connection.is_closing:
                 continue
             connection.answer_bytes = 0

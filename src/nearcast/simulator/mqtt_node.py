@@ -271,6 +271,7 @@ class SimulatedNode:
         return [Send(name, FromNode(self.name, data)) for name, data in self.mesh.take_frames()]
 
     def _write(self, connection: Connection, now: Instant) -> None:
+        connection.is_dirty = False
         chunks, connection.outbox, connection.outbox_bytes = connection.outbox, [], 0
         if connection.transport is not None:
             connection.transport.write(chunks)  # type: ignore[attr-defined]

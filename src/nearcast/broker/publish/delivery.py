@@ -47,7 +47,9 @@ class Delivery(SessionQueues):
             sent += 1
             if reached is not None:
                 reached.append(session.client_id)
-            dirty[link] = None
+            if not link.is_dirty:  # `mark_dirty`, without a call for each receiver
+                link.is_dirty = True
+                dirty.append(link)
         if reached and state.log is not None:
             state.log.delivered(reached, count, 0, self._offset)
         counters = state.counters
@@ -86,7 +88,9 @@ class Delivery(SessionQueues):
             sent += 1
             if reached is not None:
                 reached.append(session.client_id)
-            dirty[link] = None
+            if not link.is_dirty:  # `mark_dirty`, without a call for each receiver
+                link.is_dirty = True
+                dirty.append(link)
         if reached and state.log is not None:
             state.log.delivered(reached, 1, 0)
         state.counters.publish_sent += sent

@@ -112,7 +112,8 @@ class SessionQueues:
         state = self._state
         link.outbox.append(data)
         link.outbox_bytes += len(data)
-        state.dirty[link] = None
+        if not link.is_dirty:
+            state.mark_dirty(link)
         counters = state.counters
         counters.publish_sent += count
         counters.publish_bytes_sent += len(data)

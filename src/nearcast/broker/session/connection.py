@@ -66,6 +66,7 @@ class Connection:
     outbox: list[bytes] = field(default_factory=list)  # whole packets
     outbox_bytes: int = 0  # the size of `outbox`
     answer_bytes: int = 0  # the part of it that is not PUBLISH, which no quota bounds
+    is_dirty: bool = False  # it is in `BrokerState.dirty`; False again once the server looked
 
     # Written by the server, at any time.
     is_paused: bool = False  # while the client does not read
