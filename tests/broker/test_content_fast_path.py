@@ -176,12 +176,12 @@ class Twin:
 
 HERE = [(topic, '{"lon":1,"lat":1,"price":5}') for topic in TOPICS]
 EVERYTHING = [("publish", 1, HERE, 5), ("publish", 0, HERE, 1)]
-MEMBER_AND_READER = [
+MEMBER_AND_READER: list[Any] = [
     ("subscribe", 3, "$share/g/city/#", {"identifier": 3}),
     ("subscribe", 3, "$where/price>4/city/#", {}),
 ]
-IDENTIFIED = [("subscribe", 3, "$where/price>4/city/#", {"identifier": 3})]
-PLAIN_AND_MATCHING = [
+IDENTIFIED: list[Any] = [("subscribe", 3, "$where/price>4/city/#", {"identifier": 3})]
+PLAIN_AND_MATCHING: list[Any] = [
     ("subscribe", 0, "city/#", {}),
     ("subscribe", 0, "$where/price>4/city/#", {}),
     ("subscribe", 2, "$where/price>4/city/#", {}),
@@ -301,14 +301,16 @@ class CityTwin:
         return received, logs, counters
 
 
-FAR_AWAY = [
+FAR_AWAY: list[Any] = [
     ("subscribe", 1, "$where/price>4/city/#", {}),
     ("subscribe", 2, "#", {}),
     ("subscribe", 0, "$area/circle(1,1,150km)/city/+", {}),
     ("publish", 3, HERE, 5),
     ("publish", 2, HERE, 5),
 ]
-NEIGHBOURS = [  # one gets an event through the link of the node, the other through a holder
+NEIGHBOURS: list[
+    Any
+] = [  # one gets an event through the link of the node, the other through a holder
     ("subscribe", 0, "$where/price>4/city/#", {}),
     ("subscribe", 3, "$area/circle(1,1,150km)/city/+", {}),
 ]

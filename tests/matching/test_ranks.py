@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import get_args, get_type_hints
 
 import pytest
@@ -42,11 +44,27 @@ def test_the_help_of_a_command_names_the_ranks(command: str) -> None:
     assert f"{', '.join(others)} or {last}" in told
 
 
+def imported_again(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the code of a module once more, under another name."""
+    assert module.__file__ is not None
+    spec = importlib.util.spec_from_file_location("imported_again", module.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "imported_again", copy)
+    spec.loader.exec_module(copy)
+
+
+def test_what_is_declared_today_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (ranking, box_arguments):
+        imported_again(module, monkeypatch)
+
+
 def test_a_rank_without_a_score_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     new = ranks.RankDeclaration(name="freshest", kernel=None, plain_score=lambda _: 0.0)
     monkeypatch.setitem(RANKS, "freshest", new)
     with pytest.raises(NotImplementedError, match="freshest"):
-        importlib.reload(ranking)
+        imported_again(ranking, monkeypatch)
 
 
 def test_a_rank_for_which_the_kernels_have_no_component_cannot_be_imported(
@@ -55,7 +73,7 @@ def test_a_rank_for_which_the_kernels_have_no_component_cannot_be_imported(
     new = ranks.RankDeclaration(name="freshest", kernel=3, plain_score=lambda _: 0.0)
     monkeypatch.setitem(RANKS, "freshest", new)
     with pytest.raises(ValueError, match="zip"):
-        importlib.reload(box_arguments)
+        imported_again(box_arguments, monkeypatch)
 
 
 @pytest.mark.parametrize("count", [1, 40])  # scanned one by one, and in an index
