@@ -308,9 +308,8 @@ FAR_AWAY: list[Any] = [
     ("publish", 3, HERE, 5),
     ("publish", 2, HERE, 5),
 ]
-NEIGHBOURS: list[
-    Any
-] = [  # one gets an event through the link of the node, the other through a holder
+# One gets an event through the link of its node, the other through a holder.
+NEIGHBOURS: list[Any] = [
     ("subscribe", 0, "$where/price>4/city/#", {}),
     ("subscribe", 3, "$area/circle(1,1,150km)/city/+", {}),
 ]

@@ -34,11 +34,11 @@ class ContentDelivery:
                 groups.setdefault((one.group, one.topic_filter), []).append(one)
             elif not (one.no_local and one.session is session):
                 picked.setdefault(one.session, []).append(one)
-        if route.holders:
+        if route.by_session:
             self._to_plain(session, route, message, picked, retain, told)
         self._to_picked(message, picked, retain, told)
         self._to_groups(route, message, groups, retain)
-        return bool(picked or groups or route.holders or route.shared)
+        return bool(picked or groups or route.by_session or route.shared)
 
     def _to_plain(
         self,
@@ -50,11 +50,11 @@ class ContentDelivery:
         told: dict[Session, bytes],
     ) -> None:
         """Deliver to plain subscribers; one that also matches joins `picked`, to get it once."""
-        if not told and picked.keys().isdisjoint(route.holders):
+        if not told and picked.keys().isdisjoint(route.by_session):
             self._delivery.spread_plain(route, [message], retain=retain)
             self._delivery.spread_options(route, [message], session, retain=retain)
             return
-        for holder, held in route.holders.items():
+        for holder, held in route.by_session.items():
             wanted = [one for one in held if not (one.no_local and one.session is session)]
             if wanted:
                 picked.setdefault(holder, []).extend(wanted)

@@ -157,7 +157,7 @@ class ContentFastPath:
         assert route.space is not None
         space = route.space.space
         if self._is_arrival:
-            self._state.counters.unwanted += not (sessions or route.holders)
+            self._state.counters.unwanted += not (sessions or route.by_session)
         elif space.coordinates is not None:
             network.published(_message(topic, payload), _event(topic, space, point))
 
@@ -186,11 +186,11 @@ def _receivers_of(
         sessions = [one for key in keys if (one := receivers[key]) is not None]
     except KeyError:
         return None
-    if route.holders.keys().isdisjoint(sessions):
+    if route.by_session.keys().isdisjoint(sessions):
         return sessions
     if route.special:  # options of both subscriptions of one client count together
         return None
-    return [one for one in sessions if one not in route.holders]
+    return [one for one in sessions if one not in route.by_session]
 
 
 def _message(topic: bytes, payload: bytes) -> Message:

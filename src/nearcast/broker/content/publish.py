@@ -124,7 +124,7 @@ class ContentPublishHandler:
         # Without causal order, subscriptions with a place get the event through its holder.
         if route.space.order != "causal":
             found = [one for one in found if not one.has_place]
-        if not (found or route.holders):
+        if not (found or route.by_session):
             self._state.counters.unwanted += 1
         holding = self._state.holding
         if holding is not None:
@@ -219,7 +219,9 @@ class ContentPublishHandler:
         if route.space is not None and route.space.order == "causal":
             meant = {one.session for one in self.selection.matching(None, event) if not one.group}
             if network.ordered(route, message, meant):
-                return route.without_peers(), any(one.is_peer for one in {*meant, *route.holders})
+                return route.without_peers(), any(
+                    one.is_peer for one in {*meant, *route.by_session}
+                )
         if event is None:
             return route, False
         network.published(message, event)
@@ -271,7 +273,7 @@ class ContentPublishHandler:
         if version:
             mark_inside(found, message, version)
         if self._state.selections is not None and self._state.selections.explaining:
-            everyone = [*found, *(one for held in route.holders.values() for one in held)]
+            everyone = [*found, *(one for held in route.by_session.values() for one in held)]
             if any(one.explain for one in everyone):
                 told = self._places(session, route, event, rank)
                 return self._deliver.to_all(session, route, message, found, retain, told)

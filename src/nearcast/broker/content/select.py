@@ -131,7 +131,7 @@ class ContentSelection:
         if found is not None:
             return found
         route = self._state.router.find(message.head.topic)
-        held = [one for some in route.holders.values() for one in some]
+        held = [one for some in route.by_session.values() for one in some]
         held += [one for group in route.shared for one in group.members.values()]
         return next((one for one in held if one.number == number), None)
 

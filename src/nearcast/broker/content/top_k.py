@@ -154,7 +154,7 @@ def _unit(one: SessionSubscription) -> Session | GroupKey:
 
 def _plain_candidates(route: Route, rank: str) -> Iterator[Candidate]:
     score = RANKS[rank].plain_score
-    for subscriptions in route.holders.values():
+    for subscriptions in route.by_session.values():
         for one in subscriptions:
             yield Candidate(score(one.weight), one.number, one)
     for group in route.shared:

@@ -63,7 +63,7 @@ class Route:
     space: SpaceSettings | None = None  # the space that the topic belongs to
     service: Service = Service.NONE
     # In a space: the subscriptions behind `plain` and `special`, by session.
-    holders: dict[Session, list[SessionSubscription]] = field(default_factory=dict)
+    by_session: dict[Session, list[SessionSubscription]] = field(default_factory=dict)
     needs_inspection: bool = False  # every message needs inspection: it has a space or a service
     is_own: bool = False  # leads to this node's clients only, not to peers
     asked: tuple[Pair, ...] | MisuseError = ()  # PREFIXED: the parsed instructions
@@ -77,7 +77,7 @@ class Route:
         route.qos_0_v5 = [one for one in self.qos_0_v5 if not one.is_peer]
         route.recoded = [one for one in self.recoded if not one.is_peer]
         route.nodes = []
-        route.holders = {one: held for one, held in self.holders.items() if not one.is_peer}
+        route.by_session = {one: held for one, held in self.by_session.items() if not one.is_peer}
         route.is_empty = not (route.plain or route.special or route.shared)
         return route
 
@@ -245,7 +245,7 @@ class Router:
         for session, subscriptions in by_session.items():
             _place(route, session, subscriptions)
         if route.space is not None:
-            route.holders = by_session
+            route.by_session = by_session
         return self._interned(route.close())
 
     def _interned(self, route: Route) -> Route:

@@ -99,9 +99,9 @@ class SessionQueues:
         size = messages[0].size
         fresh = 0
         for message in messages:
-            if not message.holders:
+            if not message.holder_count:
                 fresh += size
-            message.holders += 1
+            message.holder_count += 1
         session.held_bytes += size * len(messages)
         state.held_bytes += fresh
         if state.log is not None:
@@ -159,15 +159,15 @@ class SessionQueues:
 
     def _hold(self, session: Session, message: Message, size: int) -> None:
         session.held_bytes += size
-        if not message.holders:
+        if not message.holder_count:
             self._state.held_bytes += size
-        message.holders += 1
+        message.holder_count += 1
 
     def _let_go(self, session: Session, message: Message) -> None:
         size = message.size
         session.held_bytes -= size
-        message.holders -= 1
-        if not message.holders:
+        message.holder_count -= 1
+        if not message.holder_count:
             self._state.held_bytes -= size
 
     def _fitted(
