@@ -115,9 +115,9 @@ class Neighbours:
     def flush(self) -> dict[Connection, bytes]:
         self.node.take_journal()
         sent: dict[Connection, bytes] = {}
-        for link in self.node.take_grown():
+        for link in self.node.take_dirty():
             sent[link] = b"".join(link.outbox)
-            link.outbox, link.outbox_bytes, link.has_grown = [], 0, False
+            link.outbox, link.outbox_bytes, link.is_dirty = [], 0, False
             if link.is_closing:
                 self.node.lost(link, self.now_ms)
         return sent

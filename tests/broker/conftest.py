@@ -154,8 +154,8 @@ class World:
         while busy:
             busy = False
             self.stored.append(self.node.take_journal())
-            for connection in self.node.take_grown():
-                connection.has_grown = False
+            for connection in self.node.take_dirty():
+                connection.is_dirty = False
                 client = next(one for one in self.clients if one.link is connection)
                 busy |= self._carry(client)
 

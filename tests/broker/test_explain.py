@@ -168,7 +168,7 @@ def test_those_who_may_not_ask_get_no_answer(make_world: Any) -> None:
     ):
         world = make_world(access=access)
         asker = world.welcome("asker")
-        asker.link.peer = peer
+        asker.link.address = peer
         asker.subscribe("me/why")
         asker.take()
         question = b'{"client": "asker", "topic": "me/why"}'

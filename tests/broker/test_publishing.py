@@ -168,6 +168,19 @@ def test_a_receiver_that_refuses_an_exactly_once_message_is_done_with_it(world: 
     assert (session.in_flight, session.exact, session.released) == ({}, set(), {})
 
 
+@pytest.mark.parametrize("reason", [0, 0x80, 0x97])
+def test_a_pubrec_does_not_settle_a_message_at_qos_1(world: Any, reason: int) -> None:
+    receiver = world.welcome("r", answers=False)
+    receiver.subscribe("a", 1)
+    world.welcome("s").publish("a", qos=1)
+    receiver.send(PublishAnswer(PUBREC, 1, reason))
+
+    session = world.node.state.sessions["r"]
+    assert list(session.in_flight) == [1]
+    receiver.send(PublishAnswer(PUBACK, 1))
+    assert not session.in_flight
+
+
 @both
 def test_what_was_not_answered_is_sent_again_in_order_and_marked(
     world: Any, version: ProtocolVersion

@@ -10,7 +10,7 @@ import pytest
 
 from nearcast.broker import RetainedSettings, SpaceSettings
 from nearcast.broker.publish.message import Message, MessageHead
-from nearcast.broker.retained.deferred import DeferredRoute
+from nearcast.broker.retained.deferred_routes import DeferredRoute
 from nearcast.eventlog.records import Recorder, RetainedChoice
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import Disconnect, Properties, ProtocolVersion, Subscribe

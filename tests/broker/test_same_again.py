@@ -38,10 +38,10 @@ class World:
         return link
 
     def flush(self) -> None:
-        for link in self.node.take_grown():
+        for link in self.node.take_dirty():
             if hasattr(self, "got"):
                 self.got[self.links.index(link)] += link.outbox
-            link.outbox, link.outbox_bytes, link.has_grown = [], 0, False
+            link.outbox, link.outbox_bytes, link.is_dirty = [], 0, False
 
     def say(self, who: int, raw: bytes, *, is_split: bool) -> None:
         """Send bytes as one read, or in two portions, which never takes the short way."""
@@ -95,7 +95,7 @@ def test_a_sign_of_life_is_seen_on_the_short_way_too() -> None:
     for now_ms in (100, 200, 300):
         world.node.receive(world.links[2], raw, now_ms)
 
-    assert world.links[2].last_way is not None
+    assert world.links[2].last_read is not None
     assert world.links[2].last_seen_ms == 300
 
 

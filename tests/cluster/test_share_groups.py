@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.simulated_city import SimulatedCity
 
 from nearcast.broker import SpaceSettings
-from nearcast.broker.publish.routes import ShareGroup
+from nearcast.broker.publish.share_groups import ShareGroup
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.cluster import subscription_gossip

@@ -103,8 +103,8 @@ class Hall:
 
     def _settle(self) -> None:
         names = {link: name for name, (link, _) in self._links.items()}
-        for link in self.node.take_grown():
-            link.has_grown = False
+        for link in self.node.take_dirty():
+            link.is_dirty = False
             if link in names:
                 self.lines.append(f"{names[link]} < {as_hex(b''.join(link.outbox))}")
             link.outbox, link.outbox_bytes = [], 0

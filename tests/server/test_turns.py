@@ -64,7 +64,7 @@ def _storm(count: int) -> tuple[list[bool], list[bool]]:
         wires = [Wire() for _ in range(count)]
         turns.schedule()
         for number, wire in enumerate(wires):
-            connection = Connection(peer=str(number))
+            connection = Connection(address=str(number))
             connection.transport = wire
             turns.node.open(connection, turns.now_ms)
             turns.read(connection, encode_packet(Connect(f"c{number}")))
@@ -95,7 +95,7 @@ def test_what_is_read_after_a_turn_was_held_up_has_the_instant_of_then() -> None
         turns = LoopBatches(Broker(BrokerSettings()), clock)
         turns.schedule()
         for number in range(2):
-            connection = Connection(peer=str(number))
+            connection = Connection(address=str(number))
             connection.transport = Wire()
             turns.node.open(connection, turns.now_ms)
             turns.read(connection, encode_packet(Connect(f"c{number}")))
@@ -128,7 +128,7 @@ def _acknowledged(ending: Callable[[LoopBatches, FullJournal], None]) -> list[in
         journal = FullJournal(room=100)
         node = Broker(BrokerSettings(), with_journal=True)
         turns = LoopBatches(node, Clock(), journal=journal)  # type: ignore[arg-type]
-        connection = Connection(peer="client")
+        connection = Connection(address="client")
         connection.transport = wire = Wire()
         node.open(connection, turns.now_ms)
         connect = Connect("c", clean_start=False, properties=Properties(session_expiry_interval=60))
@@ -157,7 +157,7 @@ def test_a_client_that_reads_again_is_told_only_what_is_stored() -> None:
     async def run() -> tuple[int, list[bytes], list[bytes]]:
         journal = FullJournal(room=100)
         turns = LoopBatches(Broker(BrokerSettings(), with_journal=True), Clock(), journal=journal)  # type: ignore[arg-type]
-        connection, wire = Connection(peer="client"), Wire()
+        connection, wire = Connection(address="client"), Wire()
         connection.transport = wire
         turns.node.open(connection, turns.now_ms)
         connect = Connect("c", clean_start=False, properties=Properties(session_expiry_interval=60))
@@ -217,7 +217,7 @@ class Growing(JournalFile):
 
 def connected(turns: LoopBatches) -> tuple[Connection, Wire]:
     """Return a client with a session that lasts."""
-    connection, wire = Connection(peer="client"), Wire()
+    connection, wire = Connection(address="client"), Wire()
     connection.transport = wire
     turns.node.open(connection, turns.now_ms)
     lasting = Properties(session_expiry_interval=60)
@@ -348,7 +348,7 @@ def test_a_connection_that_cannot_be_written_to_after_a_sync_holds_nobody_else_b
         journal.may_sync.set()
         turns = LoopBatches(Broker(BrokerSettings(), with_journal=True), Clock(), journal=journal)
         turns.node.state.failures.listener = lambda *_: None
-        broken = Connection(peer="broken")
+        broken = Connection(address="broken")
         broken.transport = BrokenWire()
         turns.node.open(broken, turns.now_ms)
         turns.read(broken, encode_packet(Connect("broken")))

@@ -96,3 +96,26 @@ def test_links_between_pages_lead_to_files_and_headings_that_exist():
 def test_pages_that_the_code_names_exist():
     named = {(name, where(file)) for file in CODE for name in MENTION.findall(read(file))}
     assert sorted(each for each in named if not (ROOT / each[0]).exists()) == []
+
+
+SHORTCUTS = ROOT / "docs" / "shortcuts.md"
+
+
+def test_every_shortcut_names_a_file_and_a_test_that_exist():
+    text = read(SHORTCUTS)
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "`src/" in line]
+    assert len(rows) >= 10
+    for row in rows:
+        assert re.search(r"`src/[\w/]+\.py`", row), row
+        assert re.search(r"`tests/[\w/]+\.py::test_\w+`", row), row
+    for name in re.findall(r"`((?:src|tests)/[\w/]+\.py)`", text):
+        assert (ROOT / name).exists(), name
+    for name, test in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text):
+        assert f"def {test}(" in read(ROOT / name), test
+
+
+def test_every_shortcut_of_the_page_is_measured_and_every_measurement_is_on_the_page():
+    script = read(ROOT / "benchmarks" / "shortcuts.py")
+    measured = re.findall(r'^    Shortcut\(\s*"([^",]+)', script, re.MULTILINE)
+    named = re.findall(r"\*\*([^*,]+?)(?:, [^*]+)?\.\*\*", read(SHORTCUTS))
+    assert {one.lower() for one in measured} == {one.lower() for one in named}

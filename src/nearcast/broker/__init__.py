@@ -5,9 +5,9 @@ expiry and quotas, and writes what must survive a restart to a journal. Time and
 arguments. It opens no sockets, reads no clock, checks no passwords, writes no files
 (`nearcast.server` does) and does not find other nodes (`nearcast.cluster` does).
 
-Read next: `broker.py` (the calls of the server), `publish/` (the hot path: `handler.py`,
-`delivery.py`), `session/` (CONNECT and how sessions end), `subscribe/`, `persistence/` (journal and
-replay), `peers/` (the sessions of other nodes).
+Read next: `broker.py` (the calls of the server), `packets.py` (from bytes to packets), `publish/`
+(the hot path: `handler.py`, `delivery.py`), `session/` (CONNECT and how sessions end),
+`subscribe/`, `persistence/` (journal and replay), `peers/` (the sessions of other nodes).
 
 `content/` has content subscriptions: spaces, events, positions, ranking, explanations. `retained/`
 has the store of retained messages and, where configured, their deferred delivery.

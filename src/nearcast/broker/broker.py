@@ -1,7 +1,6 @@
 """One broker node: connections and bytes in, outboxes out.
 
-Read next: `publish/handler.py` (PUBLISH), `session/connect.py` (CONNECT), `subscribe/handler.py`;
-`state.py` has what they share.
+Read next: `packets.py` (from bytes to the handlers of packets), `state.py` (what all parts share).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from nearcast.broker.access import Access, LoginVerdict, OpenAccess
-from nearcast.broker.backlog import Backlog
 from nearcast.broker.content.positions import Positions
 from nearcast.broker.content.publish import Award
 from nearcast.broker.content.spaces import SpaceSettings, SpaceTable
@@ -20,6 +18,7 @@ from nearcast.broker.content.top_k import Chosen
 from nearcast.broker.counters import Counters
 from nearcast.broker.interface import BrokerInterface
 from nearcast.broker.observer import observe_loss
+from nearcast.broker.packets import PacketDispatch
 from nearcast.broker.peers.publish_handler import PeerPublishHandler
 from nearcast.broker.peers.sessions import PeerSessions
 from nearcast.broker.persistence.journal import Journal
@@ -31,34 +30,23 @@ from nearcast.broker.publish.handler import PublishHandler
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.routes import Router
 from nearcast.broker.retained.updates import event_of, keep_message, place_all_retained
-from nearcast.broker.session.admission import Admission, merge_pieces
 from nearcast.broker.session.connect import ConnectHandler
 from nearcast.broker.session.connection import Connection, Relay
 from nearcast.broker.session.lifecycle import Lifecycle
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.settings import HELD_NOTE, BrokerSettings, RetainedSettings
-from nearcast.broker.slices import never
 from nearcast.broker.state import BrokerState, ClusterHooks
 from nearcast.broker.subscribe.handler import SubscribeHandler
 from nearcast.model import Event
 from nearcast.mqtt import (
     Connect,
-    Disconnect,
     MqttProtocolError,
-    ProtocolVersion,
     ReasonCode,
-    Subscribe,
-    Unsubscribe,
-    decode_packet,
 )
-from nearcast.mqtt.framing import long_length, too_large
-from nearcast.mqtt.reasons import CLIENT_DISCONNECT_REASONS
 from nearcast.mqtt.wire import encode_string
 
 if TYPE_CHECKING:
     from nearcast.retained import Policies
-
-Handler = Callable[[Connection, bytes, int, int, int], int]
 
 
 class Broker(BrokerInterface):
@@ -66,7 +54,7 @@ class Broker(BrokerInterface):
 
     Contract:
         - `now_ms` never decreases from one call to the next;
-        - after every call the server writes the outboxes of `take_grown()`, in that order, but
+        - after every call the server writes the outboxes of `take_dirty()`, in that order, but
           only once the bytes of `take_journal()` are safe;
         - the server calls `wake(now_ms)` at `wake_at()`, and `drained` after writing an outbox;
         - nothing that a client sends raises: the broker answers it or closes the connection;
@@ -91,41 +79,49 @@ class Broker(BrokerInterface):
         held = tuple(retained)
         if all(one.mode == "immediate" for one in held):
             held = ()
+        router = _make_router(settings, table, holds=bool(held))
         super().__init__(
             BrokerState(
                 settings,
                 access or OpenAccess(),
                 rng or Random(0),
                 Journal(keeps_ages=bool(table.all)) if with_journal else None,
-                _make_router(settings, table, holds=bool(held)),
-                selections=ContentSubscriptions(table) if table.all else None,
+                router,
+                selections=ContentSubscriptions(table, router.groups) if table.all else None,
             )
         )
         self._delivery = Delivery(self.state)
         if held:
             self._hold_back(held)
-        self._answers = Acks(self.state, self._delivery)
+        answers = Acks(self.state, self._delivery)
         self._positions = Positions(self.state, self._delivery)
-        self._intake = PublishHandler(self.state, self._delivery, self._answers, self._positions)
+        self._intake = PublishHandler(self.state, self._delivery, answers, self._positions)
         self._lifecycle = Lifecycle(self.state, self._delivery)
         self._lifecycle.publish_will = self._publish_will
         self._handshake = ConnectHandler(
             self.state, self._delivery, self._lifecycle, self._positions, self._intake.selective
         )
         self._subscribing = SubscribeHandler(self.state, self._delivery)
-        self._limit = settings.max_packet_bytes
-        self.admission = Admission()
         self.slices = self.state.slices
-        self._waiting = Backlog(self.state, self._take_in, self._refuse, self._fail)
         self.peering = PeerSessions(self.state, self._delivery, self._lifecycle)
-        self._handlers = self._table(self._intake)
-        self._peer_intake = PeerPublishHandler(
-            self.state, self._delivery, self._answers, self._positions
+        self._peer_intake = PeerPublishHandler(self.state, self._delivery, answers, self._positions)
+        self._packets = PacketDispatch(
+            self.state,
+            (self._intake, self._peer_intake),
+            answers,
+            self._subscribing,
+            self._handshake,
+            self._lifecycle,
         )
-        self._peer_handlers = self._table(self._peer_intake)
+        self.admission = self._packets.admission
+        # Called for every read, so without a step in between: process the bytes of a connection
+        # now, or queue them in the backlog.
+        self.receive = self._packets.receive
+        self.put_off = self._packets.put_off
 
     def _hold_back(self, settings: tuple[RetainedSettings, ...]) -> None:
-        from nearcast.broker.retained.deferred import DeferredRetained, DeferredRouter
+        from nearcast.broker.retained.deferred import DeferredRetained
+        from nearcast.broker.retained.deferred_routes import DeferredRouter
 
         router = self.state.router
         assert isinstance(router, DeferredRouter)
@@ -135,31 +131,6 @@ class Broker(BrokerInterface):
     def counters(self) -> Counters:
         """Totals of packets, drops and other events."""
         return self.state.counters
-
-    def _table(self, intake: PublishHandler) -> dict[int, Handler]:
-        """Return the handler for each first byte of a packet.
-
-        A PUBLISH, an acknowledgement and PINGREQ have an entry; all others go to `_take_other`.
-        """
-        table: dict[int, Handler] = dict.fromkeys(range(0x30, 0x40), intake.publish_one)
-        table |= {0x30: intake.lossy_run, 0x32: intake.sure_run, 0x34: intake.sure_run}
-        if intake is self._intake:
-            self._limit_publications(table)
-        table |= dict.fromkeys((0x40, 0x50, 0x62, 0x70), self._answers.take)
-        table[0xC0] = self._take_ping
-        return table
-
-    def _limit_publications(self, table: dict[int, Handler]) -> None:
-        """Replace the handlers of PUBLISH packets that the settings forbid: QoS, RETAIN, size."""
-        settings = self.state.settings
-        largest, take_one = settings.max_message_bytes, self._intake.publish_one
-        for first in range(0x30, 0x40):
-            if not settings.retain_available and first & 1:
-                table[first] = _refuses_retain
-            elif settings.maximum_qos < first >> 1 & 3 < 3:
-                table[first] = _refuses_qos
-            elif largest and table[first] is not take_one:  # all packets of a run have one size
-                table[first] = _by_size(largest, table[first], take_one)
 
     def join(self, network: ClusterHooks) -> None:
         """Join a cluster; call this before anything is restored and before any client connects."""
@@ -173,7 +144,7 @@ class Broker(BrokerInterface):
 
     def bids(self, message: Message, k: int, rank: str, publisher: str) -> list[Chosen]:
         """Return the `k` best subscriptions of this node for a message: one part of a top-k."""
-        return self._intake.selective.bids(message, k, rank, publisher)
+        return self._intake.selective.selection.bids(message, k, rank, publisher)
 
     def award(self, message: Message, awards: Iterable[Award]) -> None:
         """Deliver a message to the subscriptions that were chosen among those of all nodes."""
@@ -229,96 +200,10 @@ class Broker(BrokerInterface):
         else:
             self._lifecycle.expect_connect(connection, since_ms or now_ms)
 
-    def receive(self, connection: Connection, data: bytes, now_ms: int) -> None:
-        """Process bytes from a connection; packets may be split anywhere."""
-        state = self.state
-        state.now_ms = now_ms
-        state.counters.bytes_received += len(data)
-        if connection.is_closing:
-            return
-        if (
-            connection.last_way is not None
-            and not connection.pending
-            and self._intake.same_again(connection, data)
-        ):
-            connection.last_seen_ms = now_ms
-            return
-        if connection.pending:
-            if connection.relay is not None:
-                connection.relay.write(data)
-                return
-            connection.pending.append(data)
-            connection.pending_bytes += len(data)
-            if connection.is_waiting:
-                return
-            if connection.pending_bytes < connection.wanted_bytes:
-                merge_pieces(connection)
-                if connection.session is None:
-                    self._hold(connection)
-                return
-            data = b"".join(connection.pending)
-            connection.pending = []
-        self._take_in(connection, data)
-
-    def _take_in(self, connection: Connection, data: bytes) -> None:
-        """Process the whole packets among the bytes and keep the rest in `pending`."""
-        try:
-            consumed = self._take(connection, data)
-        except MqttProtocolError as error:
-            self._refuse(connection, error)
-            return
-        except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self._fail(connection, "taking packets of a client", error)
-            return
-        if consumed:  # only whole packets count for the keep-alive
-            connection.last_seen_ms = self.state.now_ms
-        rest = 0 if connection.is_closing else len(data) - consumed
-        if rest or (connection.is_waiting and not connection.is_closing):
-            connection.pending = [data[consumed:]]
-            connection.pending_bytes = rest
-        if connection.session is None or connection.pool_bytes:
-            connection.pending_bytes = rest
-            self._hold(connection)
-
-    def _hold(self, connection: Connection) -> None:
-        """Account for the bytes that a client has sent before its login."""
-        if connection.is_closing or connection.session is not None:
-            self.admission.release(connection)
-            return
-        try:
-            self.admission.hold(connection, self.state.settings)
-        except MqttProtocolError as error:
-            self._refuse(connection, error)
-
-    def _fail(self, connection: Connection, doing: str, error: Exception) -> None:
-        """Report an unexpected exception and end this connection only."""
-        state = self.state
-        state.failures.take(doing, error)
-        connection.pending = []
-        reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        try:
-            if connection.is_peer or connection.is_closing:
-                state.close(connection)
-            elif connection.session is None:
-                self._handshake.refuse(connection, reason)
-            else:
-                self._lifecycle.disconnect(connection, reason, "an internal error; it is logged")
-        except Exception as further:  # noqa: BLE001 - a mistake of ours
-            state.failures.take("answering an internal error", further)
-            state.close(connection)
-
-    def put_off(self, connection: Connection, data: bytes, now_ms: int) -> None:
-        """Queue bytes in the backlog, to be processed in a later slice."""
-        is_idle = connection.relay is None and connection.session is not None
-        if connection.is_waiting or connection.is_closing or not is_idle:
-            self.receive(connection, data, now_ms)
-        else:
-            self._waiting.put_off(connection, data)
-
     def serve_backlog(self, now_ms: int) -> Connection | None:
         """Give a slice to the oldest entry of the backlog; return it if it is a connection."""
         self.state.now_ms = now_ms
-        return self._waiting.serve()
+        return self._packets.backlog.serve()
 
     def lost(self, connection: Connection, now_ms: int) -> None:
         """Clean up after a connection that has closed, for whatever reason."""
@@ -342,26 +227,7 @@ class Broker(BrokerInterface):
         self.state.now_ms = now_ms
         if not connection.is_open or connection.is_closing or connection.connect is None:
             return
-        self._go_on(connection, lambda: self._handshake.decide(connection, verdict), now_ms)
-
-    def _go_on(self, connection: Connection, welcome: Callable[[], None], now_ms: int) -> None:
-        """Answer a CONNECT that had to wait, then process what the client has sent since."""
-        try:
-            welcome()
-        except MqttProtocolError as error:
-            self._refuse(connection, error)
-            return
-        except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self._fail(connection, "welcoming a client", error)
-            return
-        pending, connection.pending = connection.pending, []
-        connection.wanted_bytes = 2
-        self.admission.release(connection)
-        if connection.task is not None:
-            connection.pending = [b"", *pending]
-            self._waiting.add(connection)
-        elif pending:
-            self.receive(connection, b"".join(pending), now_ms)
+        self._packets.go_on(connection, lambda: self._handshake.decide(connection, verdict), now_ms)
 
     # --- session relay --------------------------------------------------------------------
 
@@ -377,7 +243,9 @@ class Broker(BrokerInterface):
                 relay.close()
             return
         if relay is None:
-            self._go_on(connection, lambda: self._handshake.welcome_here(connection), now_ms)
+            self._packets.go_on(
+                connection, lambda: self._handshake.welcome_here(connection), now_ms
+            )
             return
         connection.connect = None
         pending, connection.pending = connection.pending, [b""]
@@ -393,12 +261,12 @@ class Broker(BrokerInterface):
         try:
             self._handshake.admit(connection, connect)
         except MqttProtocolError as error:
-            self._refuse(connection, error)
+            self._packets.refuse(connection, error)
         except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self._fail(connection, "welcoming a client of another node", error)
+            self._packets.fail(connection, "welcoming a client of another node", error)
         if connection.task is not None:
             connection.pending = [b""]
-            self._waiting.add(connection)
+            self._packets.backlog.add(connection)
 
     def give_up(self, client_id: str, now_ms: int) -> None:
         """End a session for good: its client starts a new one at another node."""
@@ -413,7 +281,7 @@ class Broker(BrokerInterface):
             try:
                 self._delivery.pump(session)
             except Exception as error:  # noqa: BLE001 - a mistake of ours
-                self._fail(connection, "sending what was queued", error)
+                self._packets.fail(connection, "sending what was queued", error)
 
     def publish(self, topic: str, payload: bytes, *, now_ms: int, retain: bool = False) -> None:
         """Publish a message of the broker itself at QoS 0."""
@@ -430,7 +298,7 @@ class Broker(BrokerInterface):
         try:
             self._lifecycle.disconnect(connection, reason, text)
         except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self._fail(connection, "disconnecting a client", error)
+            self._packets.fail(connection, "disconnecting a client", error)
 
     def wake_at(self) -> int | None:
         """Return when `wake` has to be called next, or None."""
@@ -447,10 +315,10 @@ class Broker(BrokerInterface):
             except Exception as error:  # noqa: BLE001 - that timer has had its turn; the others are still due
                 self.state.failures.take("running a timer", error)
 
-    def take_grown(self) -> list[Connection]:
+    def take_dirty(self) -> list[Connection]:
         """Return and clear the dirty connections (bytes to write, or to be closed), each once."""
-        grown, self.state.grown = self.state.grown, []
-        return grown
+        dirty, self.state.dirty = self.state.dirty, []
+        return dirty
 
     def take_questions(self) -> list[Connection]:
         """Return and clear the connections whose CONNECT waits for a verdict on its login."""
@@ -520,138 +388,6 @@ class Broker(BrokerInterface):
         assert self.state.journal is not None
         return snapshot(self.state, self.state.journal)
 
-    # --- packets --------------------------------------------------------------------------
-
-    def _take(self, connection: Connection, data: bytes) -> int:
-        """Process all whole packets; return the position behind the last one."""
-        position, end, limit = 0, len(data), self._limit
-        if connection.session is None and connection.connect is None:
-            limit = min(limit, self.state.settings.max_connect_bytes)
-        handlers = self._peer_handlers if connection.is_peer else self._handlers
-        is_spent = never if connection.is_peer else self.slices.is_spent
-        while end - position >= 2:
-            first = data[position]
-            length = data[position + 1]
-            body = position + 2
-            if length > 127:
-                length, body = long_length(data, position + 1, end)
-                if body < 0:
-                    connection.wanted_bytes = end - position + 1
-                    return position
-            stop = body + length
-            if stop - position > limit:
-                raise too_large(stop - position, limit)
-            if stop > end:
-                connection.wanted_bytes = stop - position
-                return position
-            handler = handlers.get(first)
-            if handler is None or connection.session is None:
-                if connection.connect is not None:
-                    connection.wanted_bytes = 1 << 62
-                    return position
-                self._take_other(connection, first, data[body:stop])
-                position, limit = stop, self._limit
-            elif connection.is_peer:
-                position = self._take_of_peer(handler, connection, data, position, body, stop)
-            else:
-                position = handler(connection, data, position, body, stop)
-            if connection.is_closing:
-                return end
-            if connection.task is not None or (position < end and is_spent()):
-                # Other connections are served before the rest.
-                self._waiting.add(connection)
-                return position
-        connection.wanted_bytes = 2
-        return position
-
-    def _take_of_peer(
-        self,
-        handler: Handler,
-        connection: Connection,
-        data: bytes,
-        position: int,
-        body: int,
-        stop: int,
-    ) -> int:
-        """Handle a packet of a peer; acknowledge one that fails, or the peer resends it forever."""
-        try:
-            return handler(connection, data, position, body, stop)
-        except MqttProtocolError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self.state.failures.take("taking a packet of another node", error)
-            qos = data[position] >> 1 & 3 if data[position] >> 4 == 3 else 0
-            if qos:
-                at = body + 2 + (data[body] << 8 | data[body + 1])
-                self._answers.answer_all(connection, 0x30 + 0x10 * qos, [data[at : at + 2]], 0)
-            return stop
-
-    def _take_ping(
-        self, connection: Connection, _data: bytes, _position: int, body: int, stop: int
-    ) -> int:
-        if stop != body:
-            decode_packet(0xC0, b"x")
-        self.state.counters.others_received += 1
-        self.state.send(connection, b"\xd0\x00")  # [MQTT-3.12.4-1]
-        return stop
-
-    def _take_other(self, connection: Connection, first: int, body: bytes) -> None:
-        self.state.counters.others_received += 1
-        if connection.session is None:
-            self._take_first(connection, first, body)
-            return
-        packet = decode_packet(first, body, ProtocolVersion(connection.version))
-        if isinstance(packet, Subscribe):
-            self._waiting.begin(connection, self._subscribing.subscribe(connection, packet))
-        elif isinstance(packet, Unsubscribe):
-            self._waiting.begin(connection, self._subscribing.unsubscribe(connection, packet))
-        elif isinstance(packet, Disconnect):
-            self._take_disconnect(connection, packet)
-        else:
-            raise MqttProtocolError(type(packet).__name__.upper(), where="packet from a client")
-
-    def _take_first(self, connection: Connection, first: int, body: bytes) -> None:
-        """Handle the first packet of a connection, which must be CONNECT [MQTT-3.1.0-1]."""
-        if first != 0x10:  # closed without DISCONNECT, as before any CONNACK [MQTT-3.14.0-1]
-            self.state.counters.protocol_errors += 1
-            self.state.close(connection)
-            return
-        if body[:6] == b"\0\4MQTT" and len(body) > 6:
-            connection.version = 5 if body[6] >= 5 else 4
-        packet = decode_packet(first, body)
-        assert isinstance(packet, Connect)
-        connection.connect_bytes = len(body)
-        self._handshake.begin(connection, packet)
-
-    def _take_disconnect(self, connection: Connection, packet: Disconnect) -> None:
-        session = connection.session
-        assert session is not None
-        if packet.reason not in CLIENT_DISCONNECT_REASONS:  # [MQTT-3.14.2-1]
-            raise MqttProtocolError(f"reason code 0x{packet.reason:02X}", where="DISCONNECT")
-        expiry_s = packet.properties.session_expiry_interval
-        if expiry_s is not None:
-            if expiry_s and not session.expiry_s:
-                raise MqttProtocolError(
-                    f"session expiry {expiry_s}", where="DISCONNECT", expected="0, as in CONNECT"
-                )
-            session.expiry_s = min(expiry_s, self.state.settings.session_expiry_s)
-        with_will = packet.reason != ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
-        self.state.close(connection)
-        if session.link is connection:
-            self.state.observer.disconnected(connection, session, packet.reason, "")
-        self._lifecycle.detach(connection, with_will=with_will)
-
-    def _refuse(self, connection: Connection, error: MqttProtocolError) -> None:
-        """Answer a protocol error with CONNACK or DISCONNECT, and close [MQTT-4.13.1-1]."""
-        self.state.counters.protocol_errors += 1
-        connection.pending = []
-        if connection.is_peer:
-            self.state.close(connection)
-        elif connection.session is None:
-            self._handshake.refuse(connection, error.reason, str(error))
-        else:
-            self._lifecycle.disconnect(connection, error.reason, str(error))
-
     def _publish_will(self, session: Session, message: Message, retain: bool) -> None:
         topic = message.topic_text()
         state = self.state
@@ -662,30 +398,10 @@ class Broker(BrokerInterface):
         self._intake.publish(route, message, session, retain=retain)
 
 
-def _by_size(largest: int, take_run: Handler, take_one: Handler) -> Handler:
-    """Return a handler that processes packets in runs only where no payload can be too large."""
-
-    def take(connection: Connection, data: bytes, position: int, body: int, stop: int) -> int:
-        handler = take_one if stop - position > largest else take_run
-        return handler(connection, data, position, body, stop)
-
-    return take
-
-
-def _refuses_retain(*_packet: object) -> int:
-    raise MqttProtocolError("RETAIN", reason=ReasonCode.RETAIN_NOT_SUPPORTED, where="PUBLISH")
-
-
-def _refuses_qos(_link: Connection, data: bytes, position: int, _body: int, _stop: int) -> int:
-    raise MqttProtocolError(
-        f"QoS {data[position] >> 1 & 3}", reason=ReasonCode.QOS_NOT_SUPPORTED, where="PUBLISH"
-    )
-
-
 def _make_router(settings: BrokerSettings, table: SpaceTable, *, holds: bool) -> Router:
     kind = Router
     if holds:
-        from nearcast.broker.retained.deferred import DeferredRouter
+        from nearcast.broker.retained.deferred_routes import DeferredRouter
 
         kind = DeferredRouter
     return kind(

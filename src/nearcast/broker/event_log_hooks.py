@@ -42,6 +42,29 @@ def note_subscription(
         )
 
 
+def note_run(
+    state: BrokerState,
+    publisher: Session,
+    way: int,
+    count: int,
+    qos: int,
+    topic: bytes,
+    packets: bytes,
+    head_size: int,
+) -> None:
+    """Log a run of packets of one topic and size, and copy a client's run to the feed.
+
+    Only with a log; with a feed there always is one (`SilentLog`). The payloads begin at
+    `head_size`.
+    """
+    assert state.log is not None
+    state.log.events(
+        count, state.now_ms, qos | way, publisher.client_id, topic[2:], packets, head_size
+    )
+    if state.feed is not None and way == FROM_CLIENT:
+        state.feed.take_run(count, topic, packets, head_size, qos)
+
+
 def mark_of(state: BrokerState, place: int) -> int:
     """Return the queue mark of a message of the current run: its event number, 0 without a log."""
     return 0 if state.log is None else state.log.number(place) << NUMBER_SHIFT

@@ -76,7 +76,7 @@ class BrokerInterface:
         self.session_of = state.sessions.get  # by client identifier, connected or not
         self.subscribers = state.router.subscribers  # those without conditions to a topic
         self.retained_messages = state.retained.all
-        self.send, self.close, self.mark_dirty = state.send, state.close, state.mark_grown
+        self.send, self.close, self.mark_dirty = state.send, state.close, state.mark_dirty
 
     # --- what it has ------------------------------------------------------------------------
 

@@ -104,66 +104,83 @@ class PublishFeed(Protocol):
 
 @dataclass(slots=True)
 class BrokerState:
-    """The state of a broker: sessions, routes, retained messages, timers, dirty connections."""
+    """The state of a broker: sessions, routes, retained messages, timers, dirty connections.
+
+    Each attribute says who changes it, unless it is set once, where the broker is made.
+    """
 
     settings: BrokerSettings
     """The limits in force; replaced as a whole by `Broker.change_limits`."""
     access: Access
-    """Who may log in, publish and subscribe."""
+    """Decides who may log in, publish and subscribe."""
     rng: Random
     """The only source of randomness: assigned client identifiers, generations of peers."""
     journal: Journal | None
-    """What must survive a restart is written here; None where nothing has to."""
+    """What must survive a restart is written here; None where nothing has to. `Broker.restore`
+    replaces it."""
     router: Router
-    """All subscriptions without conditions, and the routes compiled from them."""
+    """All subscriptions without conditions, and the routes compiled from them. Changed by
+    `add_subscription` and `remove_subscription`."""
     counters: Counters = field(default_factory=Counters)
-    """Totals for the metrics."""
+    """Totals for the metrics; whatever happens adds to one of them, and nothing resets them."""
     failures: InternalErrors = field(default_factory=InternalErrors)
-    """Unexpected exceptions are reported here."""
+    """Unexpected exceptions are reported here; the server sets its listener."""
     retained: RetainedStore = field(default_factory=RetainedStore)
-    """The retained messages by topic."""
+    """The retained messages by topic; changed by `retained/updates.py`, restored by `replay.py`."""
     timers: Timers = field(default_factory=Timers)
-    """Keep-alives, wills and expiries to come."""
+    """Keep-alives, wills and expiries to come; `Broker.wake` runs those that are due."""
     slices: Slices = field(default_factory=Slices)
-    """The time slice of the current client, and the backlog of work in slices."""
+    """The time slice of the current client, and the backlog of work in slices; the server says when
+    a slice is spent."""
     ending: dict[str, Work] = field(default_factory=dict)
-    """By client identifier: ended sessions whose many subscriptions are removed in slices."""
+    """By client identifier: ended sessions whose many subscriptions are removed in slices, by
+    `session/lifecycle.py`."""
     subscriptions: int = 0
-    """How many subscriptions clients have; those of peers are not counted."""
+    """How many subscriptions clients have, peers not counted; changed as `router` is."""
     sessions: dict[str, Session] = field(default_factory=dict)
-    """Sessions by client identifier, connected or not; those of peers included."""
+    """Sessions by client identifier, connected or not; those of peers included. Added by
+    `session/connect.py` and `peers/sessions.py`, removed by `session/lifecycle.py`."""
     connections: set[Connection] = field(default_factory=set)
-    """All open connections, those before CONNECT included."""
+    """All open connections, those before CONNECT included; `Broker.open` adds, `Broker.lost`
+    removes, for peers `peers/sessions.py`."""
     connected: int = 0
-    """How many sessions of clients have a connection."""
-    grown: list[Connection] = field(default_factory=list)
-    """Dirty connections, each once (`Connection.has_grown`), in the order they became dirty."""
+    """How many sessions of clients have a connection; changed by `session/connect.py` and
+    `session/lifecycle.py`."""
+    dirty: list[Connection] = field(default_factory=list)
+    """Connections that the server has to write to or close, each once, in the order they became
+    dirty. `mark_dirty` adds to it, `Broker.take_dirty` empties it after each batch."""
     questions: list[Connection] = field(default_factory=list)
-    """Connections whose login the server has to check."""
+    """Connections whose login the server has to check; `session/connect.py` adds,
+    `Broker.take_questions` empties it."""
     observer: ClientObserver = field(default_factory=ClientObserver)
-    """Is called when clients come and go; for the server's log."""
+    """Is called when clients come and go; the server sets it, for its log."""
     log: Recorder | None = None
-    """The recorder of the event log; None where no event log is kept."""
+    """The recorder of the event log, set by the server; None where no event log is kept.
+    `event_log_hooks.aside` suspends it for a moment."""
     feed: PublishFeed | None = None
-    """Gets a copy of every publication of a client; None without a feed."""
+    """Gets a copy of every publication of a client; set by the server, None without a feed."""
     now_ms: int = 0
-    """The instant of the call being served."""
+    """The instant of the call being served; set by each call of `Broker`."""
     held_bytes: int = 0
-    """Size of all messages queued or in flight; one held by several sessions counts once."""
+    """Size of all messages queued or in flight, each counted once however many sessions hold it;
+    changed by `publish/session_queues.py`."""
     next_session: int = 1
-    """The number of the next session."""
+    """The number of the next session; it grows as `sessions` does."""
     next_subscription: int = 1
-    """The number of the next subscription: a greater one is younger."""
+    """The birth number of the next subscription: a greater one is younger. Grows in
+    `add_subscription`."""
     selections: ContentSubscriptions | None = None
     """The content subscriptions; None where no space is configured."""
     network: ClusterHooks | None = None
-    """The cluster that this broker has joined; None for a single broker."""
+    """The cluster that this broker has joined (`Broker.join`); None for a single broker."""
     holding: DeferredRetained | None = None
     """Deferred retained delivery; None where all new subscribers get retained messages at once."""
     notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
-    """Journaled values of the cluster and of deferred delivery: key to (until_ms, value)."""
+    """Journaled values of the cluster and of deferred delivery: key to (until_ms, value); changed
+    by `set_note`."""
     refresh_figures: Callable[[], None] = lambda: None
-    """Is called when a client subscribes to `$SYS`, so that the metrics there are current."""
+    """Is called when a client subscribes to `$SYS`, so that the metrics there are current; the
+    server sets it."""
     aside: list[SetAside] = field(default_factory=list)
     """Records that could not be restored; `Broker.restore` returns them."""
 
@@ -252,17 +269,16 @@ class BrokerState:
         connection.outbox_bytes += size
         connection.answer_bytes += size
         self.counters.others_sent += 1
-        if not connection.has_grown:
-            connection.has_grown = True
-            self.grown.append(connection)
+        if not connection.is_dirty:
+            self.mark_dirty(connection)
 
     def close(self, connection: Connection) -> None:
         """Mark a connection to be closed once its outbox is written."""
         connection.is_closing = True
-        self.mark_grown(connection)
+        self.mark_dirty(connection)
 
-    def mark_grown(self, connection: Connection) -> None:
+    def mark_dirty(self, connection: Connection) -> None:
         """Mark a connection dirty: the server looks at it at the end of the loop batch."""
-        if not connection.has_grown:
-            connection.has_grown = True
-            self.grown.append(connection)
+        if not connection.is_dirty:
+            connection.is_dirty = True
+            self.dirty.append(connection)

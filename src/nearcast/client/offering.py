@@ -51,7 +51,7 @@ class Offer:
         if self.top is not None:
             _check_top(self.top)
         for value, where, known in (
-            (self.rank, "$rank", RANKS),
+            (self.rank, "$rank", tuple(RANKS)),
             (self.order, "$order", ORDERS),
             (self.reply, "$reply", REPLIES),
         ):

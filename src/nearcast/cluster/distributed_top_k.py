@@ -211,7 +211,7 @@ def _bid(chosen: Chosen) -> TopKCandidate:
     one = candidate.subscription
     return TopKCandidate(
         standing.score,
-        standing.age,
+        standing.birth_number,
         one.number,
         one.session.client_id,
         f"{one.group}/{one.topic_filter}" if one.group else "",

@@ -206,7 +206,7 @@ class SessionRelay(ClusterPart):
         connection, connect = asking.connection, asking.connect
         user_name = self._node.identity(connect, connection)
         packet = encode_packet(replace(connect, password=None))
-        self._tell(home, TunnelOpened(number, packet, user_name, connection.peer))
+        self._tell(home, TunnelOpened(number, packet, user_name, connection.address))
         self._ways_out[home, number] = connection
         self._node.found_home(connection, _WayOut(self, (home, number)), self.now_ms)
 
@@ -228,7 +228,7 @@ class SessionRelay(ClusterPart):
         """Accept a client that a peer relays; its identity was checked there."""
         connect = _decode_connect(message.connect)
         connection = Connection(f"{message.address} at {peer.name}", "network")
-        connection.voucher = ForwardedIdentity(peer.name, message.user_name)
+        connection.forwarded = ForwardedIdentity(peer.name, message.user_name)
         key = (peer.name, message.number)
         connection.transport = _WayBack(self, key, connection)
         self._ways_in[key] = connection

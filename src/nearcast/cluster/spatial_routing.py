@@ -76,11 +76,7 @@ class SpatialRouting:
     @staticmethod
     def concerns(subscription: SessionSubscription) -> bool:
         """Return whether a subscription has a place, so that holders must know of it."""
-        selection = subscription.selection
-        has_place = selection is not None and not (
-            selection.area is None and selection.near_m is None
-        )
-        return has_place and not subscription.group
+        return subscription.has_place and not subscription.group
 
     def came(self, subscription: SessionSubscription, now: int) -> None:
         """Register a new subscription with the holders."""
@@ -158,9 +154,9 @@ class SpatialRouting:
         places.append((now, session.position))
         while len(places) > 1 and places[1][0] <= now - self._timing.horizon_ms:
             del places[0]
-        if session.is_durable and session.followers:
+        if session.is_durable and session.moving:
             self._note_place(session, now, is_sure=is_sure)
-        for number, subscription in session.followers.items():
+        for number, subscription in session.moving.items():
             if not self.concerns(subscription):
                 continue
             key = str(number)

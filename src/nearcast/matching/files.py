@@ -2,7 +2,7 @@
 
     matcher/
     ├── manifest.json      format, spaces, and for each filter index: its filter and exact shapes
-    ├── 0.rows.npy         key, age, accuracy and place of each box (`rows.py`)
+    ├── 0.rows.npy         key, birth number, accuracy and place of each box (`rows.py`)
     ├── 0.boxes/           the BoxIndex of the filter index
     └── …
 

@@ -21,7 +21,14 @@ from nearcast.index.boxes.boxes import AnyBoxes, boxes_from_arrays, ranked
 from nearcast.matching.exact import inside_circles, keys_inside_circles, pairs_inside_circles
 from nearcast.matching.moving_box import Covered
 from nearcast.matching.query import Query
-from nearcast.matching.ranking import Rank, accuracies, centre_score, distance_of
+from nearcast.matching.ranking import (
+    SCORES,
+    Bounds,
+    Rank,
+    ScoredBoxes,
+    accuracies,
+    is_indexed,
+)
 from nearcast.matching.rows import ROW, Rows
 from nearcast.model import MISSING, Box, Circle, Space
 from nearcast.model.shape_text import Shape
@@ -30,10 +37,8 @@ if TYPE_CHECKING:
     from nearcast.index.boxes.box_index import BoxIndex
 
 MANY: Final = 24
-_STEPS: Final = 2.0**24  # accuracies are compared in steps of 2^-24, as the index does
 
 Ids: TypeAlias = NDArray[np.int64]
-Bounds: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class FilterIndexEntry:
     """A subscription's part of a filter index: boxes, and shapes that boxes cannot express."""
 
     key: int
-    age: int  # birth number: a greater one is younger
+    birth_number: int  # a greater one is younger
     weight: float
     boxes: tuple[Box, ...]
     place: tuple[float, float] | None  # the subscriber, or the middle of the area
@@ -85,7 +90,7 @@ class FilterIndex:
         self._several = 0  # boxes of subscriptions with more than one
         self._has_circles = False
         self._youngest = -1
-        self._in_order = True  # boxes entered the index in order of age
+        self._in_order = True  # boxes entered the index in order of birth
         self._viewed: NDArray[np.void] | None = None
         self._views: tuple[Any, ...] = ()
 
@@ -111,7 +116,7 @@ class FilterIndex:
         highs: npt.ArrayLike,
         weights: npt.ArrayLike | None = None,
     ) -> FilterIndex:
-        """Return a filter index of plain boxes, one for each key; row order is age order."""
+        """Return a filter index of plain boxes, one for each key; row order is birth order."""
         extent = (space.extent.lows, space.extent.highs)
         owners = np.asarray(keys, np.int64)
         ids = np.arange(len(owners))
@@ -160,14 +165,14 @@ class FilterIndex:
     def put(self, placed: FilterIndexEntry) -> list[int]:
         """Add a subscription's boxes; return their ids."""
         ids = []
-        self._in_order = self._in_order and placed.age >= self._youngest
-        self._youngest = max(self._youngest, placed.age)
+        self._in_order = self._in_order and placed.birth_number >= self._youngest
+        self._youngest = max(self._youngest, placed.birth_number)
         self._several += len(placed.boxes) if len(placed.boxes) > 1 else 0
         for box in placed.boxes:
             lon, lat = placed.place or (math.nan, math.nan)
             radius_m = math.nan if placed.radius_m is None else placed.radius_m
             accuracy = box.accuracy(self.space.extent)
-            row = (placed.key, placed.age, accuracy, placed.weight, lon, lat, radius_m)
+            row = (placed.key, placed.birth_number, accuracy, placed.weight, lon, lat, radius_m)
             box_id = self._rows.put(row)
             self._has_circles = self._has_circles or placed.radius_m is not None
             if placed.rough:
@@ -191,7 +196,7 @@ class FilterIndex:
             self._rows.drop(box_id)
 
     def move(self, box_id: int, covered: Covered, place: tuple[float, float]) -> None:
-        """Change the bounds of a box and the centre of its circle; age and weight stay."""
+        """Change the bounds of a box and the centre of its circle; birth number and weight stay."""
         lows, highs, accuracy = covered
         if self._index is None:
             self._bounds[box_id] = (lows, highs)
@@ -222,7 +227,7 @@ class FilterIndex:
             self._bounds = {}
 
     def _built(self, ids: list[int]) -> AnyBoxes:
-        """Build the index; boxes enter in order of age."""
+        """Build the index; boxes enter in order of birth."""
         ids.sort(key=lambda box_id: int(self._rows.table[box_id]["age"]))
         self._in_order = True
         lows = np.array([self._bounds[box_id][0] for box_id in ids])
@@ -254,9 +259,9 @@ class FilterIndex:
         return list(dict.fromkeys(keys)) if self._several else keys
 
     def top(self, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:
-        """Return score, age and box id of the k best subscriptions, best first."""
+        """Return score, birth number and box id of the k best subscriptions, best first."""
         index = None if self._index is None else ranked(self._index)
-        if index is None or query.point is None or rank == "nearest":
+        if index is None or query.point is None or not is_indexed(rank):
             return self._best(self._exact(self._candidates(query), query), query, k, rank)
         want = k
         while True:
@@ -340,8 +345,8 @@ class FilterIndex:
     def _best(self, ids: Ids, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:
         """Score boxes, keep each subscription's best, and return the k best."""
         scores = self._scores(ids, query, rank)
-        ages = self._rows.table["age"][ids].tolist()
-        order = sorted(zip(scores, ages, ids.tolist(), strict=True))
+        births = self._rows.table["age"][ids].tolist()
+        order = sorted(zip(scores, births, ids.tolist(), strict=True))
         if self._several:
             first: dict[int, tuple[float, int, int]] = {}
             for each in order:
@@ -351,27 +356,14 @@ class FilterIndex:
 
     def _scores(self, ids: Ids, query: Query, rank: Rank) -> list[float]:
         """Return the score of each box; less is better."""
-        rows = self._rows.table[ids]
+        boxes = ScoredBoxes(ids.tolist(), self._rows.table[ids], query, self._bounds_of)
         if isinstance(rank, str):
-            return self._named_scores(rank, ids, rows, query)
+            return SCORES[rank](boxes)
         total = np.zeros(len(ids))
         for name, share in rank.items():
             if share:
-                total += share * np.array(self._named_scores(name, ids, rows, query))
+                total += share * np.array(SCORES[name](boxes))
         return total.tolist()
-
-    def _named_scores(
-        self, rank: str, ids: Ids, rows: NDArray[np.void], query: Query
-    ) -> list[float]:
-        if rank == "narrowest":
-            steps: list[float] = (np.floor(rows["accuracy"] * _STEPS + 0.5) / _STEPS).tolist()
-            return steps
-        if rank == "weight":
-            return [-weight for weight in rows["weight"].tolist()]
-        if rank == "nearest":
-            return [distance_of(row, query) for row in rows]
-        middle = query.middle
-        return [centre_score(*self._bounds_of(box_id), middle) for box_id in ids.tolist()]
 
     def _bounds_of(self, box_id: int) -> Bounds:
         if self._index is None:
@@ -404,7 +396,7 @@ class FilterIndex:
         index = None if self._index is None else ranked(self._index)
         if index is None or self._several or self._has_circles or self._rough:
             return None
-        if rank == "nearest" or not self._in_order:
+        if not (is_indexed(rank) and self._in_order):
             return None
         ids = index.top_many(points, k, rank)
         keys: Ids = np.where(ids >= 0, self._rows.table["key"][ids], -1)

@@ -29,7 +29,7 @@ class _Entry:
     """A subscription, and where its boxes are."""
 
     subscription: Subscription
-    age: int
+    birth_number: int  # a greater one is younger
     weight: float
     position: Position | None
     boxes: list[tuple[FilterIndex, list[int]]]
@@ -54,7 +54,7 @@ class Matcher(MatcherView):
 
     Ranks: `narrowest`, `nearest` (metres from the event to the subscriber, or to the middle of the
     area; those without a place come last), `centre`, `weight`, or a blend of all but `nearest`.
-    Ties go to the older subscription; moving does not change age, replacing makes it youngest.
+    Ties go to the older subscription; a birth number outlives moves, not a replacement.
 
     Contract: a call that raises has changed nothing. Complexity: `match` as `BoxIndex.match` per
     filter index; `top` likewise, except `nearest` and events with an extent, which score all
@@ -74,7 +74,7 @@ class Matcher(MatcherView):
     def __init__(self, spaces: Iterable[Space]) -> None:
         super().__init__(spaces)
         self._entries: dict[int, _Entry] = {}
-        self._next_age = 0
+        self._next_birth = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -154,7 +154,7 @@ class Matcher(MatcherView):
     def _put_anew(self, key: int, entry: _Entry, position: Position | None) -> None:
         wish = entry.subscription
         placed = [
-            placed_in(shelf.space, wish, key, entry.age, entry.weight, position)
+            placed_in(shelf.space, wish, key, entry.birth_number, entry.weight, position)
             for shelf, _ in entry.boxes
         ]
         for (shelf, ids), new in zip(entry.boxes, placed, strict=True):
@@ -165,15 +165,15 @@ class Matcher(MatcherView):
         self, key: int, subscription: Subscription, weight: float, position: Position | None
     ) -> None:
         spaces = spaces_for(subscription, self.spaces.values())
-        age = self._next_age
-        placed = [placed_in(s, subscription, key, age, weight, position) for s in spaces]
-        entry = _Entry(subscription, age, weight, position, [], _followers(subscription, spaces))
+        birth = self._next_birth
+        placed = [placed_in(s, subscription, key, birth, weight, position) for s in spaces]
+        entry = _Entry(subscription, birth, weight, position, [], _followers(subscription, spaces))
         for space, each in zip(spaces, placed, strict=True):
             shelf = self._shelf(space, subscription.topic_filter)
             entry.boxes.append((shelf, shelf.put(each)))
             shelf.owners += 1
         self._entries[key] = entry
-        self._next_age += 1
+        self._next_birth += 1
 
     def _clear(self, entry: _Entry) -> None:
         for shelf, ids in entry.boxes:

@@ -1,17 +1,18 @@
-"""How well a subscription matches: accuracy, distance, and the ranks that order them.
+"""How well a subscription matches: accuracy, distance, and the scores of the ranks.
 
-The ranks are described in docs/matching.md.
+The ranks are declared in `nearcast/model/ranks.py` and described in docs/matching.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nearcast.model import ACCURACY_FLOOR, RANKS, Box, distance_m
 from nearcast.model.errors import MisuseError, OutOfRangeError, UnknownNameError
+from nearcast.model.ranks import kernel_ranks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from nearcast.matching.query import Query
 
 Rank: TypeAlias = str | Mapping[str, float]
+Bounds: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+_STEPS: Final = 2.0**24  # accuracies are compared in steps of 2^-24, as the index does
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Match:
 
 
 def checked_rank(rank: Rank) -> Rank:
-    """Return the rank, or raise for an unknown one; a blend cannot contain `nearest`."""
+    """Return the rank, or raise for an unknown one, or one that cannot be blended."""
     if isinstance(rank, str):
         if rank not in RANKS:
             raise UnknownNameError(repr(rank), where="rank", expected=f"one of {', '.join(RANKS)}")
@@ -41,9 +44,10 @@ def checked_rank(rank: Rank) -> Rank:
     if not isinstance(rank, Mapping) or not rank:
         expected = "a rank's name, or weights such as {'narrowest': 1, 'weight': 0.5}"
         raise MisuseError(repr(rank), where="rank", expected=expected)
+    blendable = kernel_ranks()
     for name in rank:
-        if name not in RANKS or name == "nearest":
-            expected = "narrowest, centre or weight"
+        if name not in blendable:
+            expected = f"{', '.join(blendable[:-1])} or {blendable[-1]}"
             raise UnknownNameError(repr(name), where="a blend of ranks", expected=expected)
     return rank
 
@@ -89,3 +93,52 @@ def distance_of(row: np.void, query: Query) -> float:
     if query.place is None or math.isnan(row["lon"]):
         return math.inf
     return distance_m(float(row["lon"]), float(row["lat"]), *query.place)
+
+
+# --- the score of each rank
+
+
+class ScoredBoxes(NamedTuple):
+    """The boxes of a filter index that are to be scored for one event."""
+
+    ids: list[int]
+    rows: npt.NDArray[np.void]
+    query: Query
+    bounds_of: Callable[[int], Bounds]
+
+
+def _narrowest(boxes: ScoredBoxes) -> list[float]:
+    import numpy as np
+
+    steps: list[float] = (np.floor(boxes.rows["accuracy"] * _STEPS + 0.5) / _STEPS).tolist()
+    return steps
+
+
+def _nearest(boxes: ScoredBoxes) -> list[float]:
+    return [distance_of(row, boxes.query) for row in boxes.rows]
+
+
+def _centre(boxes: ScoredBoxes) -> list[float]:
+    middle = boxes.query.middle
+    return [centre_score(*boxes.bounds_of(box_id), middle) for box_id in boxes.ids]
+
+
+def _weight(boxes: ScoredBoxes) -> list[float]:
+    return [-weight for weight in boxes.rows["weight"].tolist()]
+
+
+SCORES: Final[dict[str, Callable[[ScoredBoxes], list[float]]]] = {
+    "narrowest": _narrowest,
+    "nearest": _nearest,
+    "centre": _centre,
+    "weight": _weight,
+}
+"""The score of each declared rank; less is better."""
+
+if SCORES.keys() != RANKS.keys():
+    raise NotImplementedError(f"ranks {set(RANKS)}, but scores of {set(SCORES)}")
+
+
+def is_indexed(rank: Rank) -> bool:
+    """Return whether the index finds the best in a rank; otherwise all matches are scored."""
+    return not isinstance(rank, str) or RANKS[rank].kernel is not None

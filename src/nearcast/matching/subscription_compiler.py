@@ -63,7 +63,12 @@ def _has(space: Space, name: str) -> bool:
 
 
 def placed_in(
-    space: Space, subscription: Subscription, key: int, age: int, weight: float, at: Position | None
+    space: Space,
+    subscription: Subscription,
+    key: int,
+    birth_number: int,
+    weight: float,
+    at: Position | None,
 ) -> FilterIndexEntry:
     """Return the entry of the subscription for a filter index of the space, its owner at `at`."""
     shapes = subscription.shapes(at) or ()
@@ -72,7 +77,7 @@ def placed_in(
     others = [shape for shape in shapes if shape is not circle]
     return FilterIndexEntry(
         key=key,
-        age=age,
+        birth_number=birth_number,
         weight=weight,
         boxes=boxes,
         place=_place_of(shapes),

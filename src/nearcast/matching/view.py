@@ -39,7 +39,7 @@ class MatcherView:
     ) -> MatcherView:
         """Return a view of plain boxes on all of a space's topics, built at once.
 
-        A box has closed bounds, infinite for an unconstrained attribute; row order is age order.
+        A box has closed bounds, infinite for an unconstrained attribute; row order is birth order.
         """
         view = cls([space])
         view.put_shelf(

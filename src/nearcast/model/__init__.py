@@ -35,8 +35,8 @@ from nearcast.model.errors import (
 from nearcast.model.event import Event
 from nearcast.model.polygon import Polygon
 from nearcast.model.quantities import parse_duration, parse_length
+from nearcast.model.ranks import RANKS
 from nearcast.model.requests import (
-    RANKS,
     PublishRequest,
     SubscribeRequest,
     read_publication,

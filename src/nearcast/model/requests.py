@@ -19,13 +19,13 @@ from typing import Final, TypeVar
 
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, UnknownNameError
 from nearcast.model.quantities import as_number, parse_duration, parse_length
+from nearcast.model.ranks import RANKS
 from nearcast.model.shape_text import Shape, parse_shape
 from nearcast.model.subscription import RETAINED_CHOICES, Subscription
 from nearcast.model.where.grammar import parse_where
 from nearcast.model.where.levels import decode_level
 from nearcast.model.wording import did_you_mean, shown
 
-RANKS: Final = ("narrowest", "nearest", "centre", "weight")
 ORDERS: Final = ("causal",)
 REPLIES: Final = ("matches",)
 
@@ -156,7 +156,7 @@ def read_publication(pairs: Iterable[Pair]) -> PublishRequest:
         return NO_REQUEST
     return PublishRequest(
         top=_read(given, "$top", _count),
-        rank=_read(given, "$rank", _one_of(RANKS)),
+        rank=_read(given, "$rank", _one_of(tuple(RANKS))),
         lifetime_ms=_read(given, "$lifetime", _milliseconds),
         order=_read(given, "$order", _one_of(ORDERS)),
         area=_read(given, "$area", parse_shape),

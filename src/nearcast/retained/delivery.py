@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from nearcast.model.errors import OutOfRangeError
@@ -37,28 +36,11 @@ from nearcast.retained.answers import (
 from nearcast.retained.policyfile import Policies, TopicPolicy
 from nearcast.retained.process import DecisionProcess, Rates
 from nearcast.retained.rates import Estimate, RateEstimators
+from nearcast.retained.waiting import TopicHold, WaitingCohort
 
 # Members of an Enum are slow to look up in Python 3.11, and these are used on the hot path.
 _IMMEDIATE, _WAIT = Mode.IMMEDIATE, Mode.WAIT
 _SEND_IF_NEW, _NEVER = Handling.SEND_IF_NEW, Handling.NEVER
-
-
-@dataclass(slots=True)
-class _Cohort:
-    """New subscribers of one step, which wait together: a storm is one cohort, one timer."""
-
-    since: float
-    until: float  # the promised deadline; it may move closer, never away
-    waiters: dict[Subscriber, int] = field(default_factory=dict)  # and the QoS of its copy
-
-
-@dataclass(slots=True)
-class _Hold:
-    """All waiting subscribers of one topic, the oldest cohort first."""
-
-    made_at: float  # when the publisher made the retained message, on our clock
-    cohorts: list[_Cohort] = field(default_factory=list)
-    due: float = math.inf  # when to query the policy again
 
 
 class RetainedDelivery:
@@ -90,7 +72,7 @@ class RetainedDelivery:
         self._learning = learning or LearningBounds()
         self._estimators = RateEstimators(self._evidence.memory_s)
         self._slots: dict[str, int] = {}
-        self._holds: dict[str, _Hold] = {}
+        self._holds: dict[str, TopicHold] = {}
         self._topics_of: dict[Subscriber, set[str]] = {}
         self._alarms: list[tuple[float, int, str]] = []
         self._alarm_count = 0
@@ -367,7 +349,7 @@ class RetainedDelivery:
     ) -> Answer:
         hold = self._holds.get(topic)
         since = instant
-        cohort = None if hold is None else _cohort_of(hold, subscriber)
+        cohort = None if hold is None else hold.cohort_of(subscriber)
         if cohort is not None:
             since = cohort.since
         made_at = instant - copy.age_s if copy.age_s >= 0.0 else instant  # NaN: as if new
@@ -376,21 +358,23 @@ class RetainedDelivery:
             self._stop_waiting(topic, subscriber)
             return SEND_NOW
         if hold is None:
-            hold = self._holds[topic] = _Hold(made_at)
+            hold = self._holds[topic] = TopicHold(made_at)
         if cohort is None:
             cohort = self._youngest(topic, hold, instant, setting)
             self._topics_of.setdefault(subscriber, set()).add(topic)
         cohort.waiters[subscriber] = copy_qos
         return Wait(cohort.until - self._set_back_s)
 
-    def _youngest(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> _Cohort:
+    def _youngest(
+        self, topic: str, hold: TopicHold, instant: float, setting: TopicSetting
+    ) -> WaitingCohort:
         """Return the cohort of this step; its first member has set its deadline and its timer."""
         if not hold.cohorts or instant >= hold.cohorts[-1].since + self._step_s(setting):
-            hold.cohorts.append(_Cohort(instant, instant + setting.hold_max_s))
+            hold.cohorts.append(WaitingCohort(instant, instant + setting.hold_max_s))
             self._schedule(topic, hold, instant, setting)
         return hold.cohorts[-1]
 
-    def _schedule(self, topic: str, hold: _Hold, instant: float, setting: TopicSetting) -> None:
+    def _schedule(self, topic: str, hold: TopicHold, instant: float, setting: TopicSetting) -> None:
         """Set the timer for the next moment at which the decision on a subscriber may change."""
         step_s = self._step_s(setting)
         asked_again = math.inf
@@ -411,7 +395,7 @@ class RetainedDelivery:
             self._alarm_count += 1
             heappush(self._alarms, (due, self._alarm_count, topic))
 
-    def _review(self, topic: str, hold: _Hold, instant: float) -> list[Release]:
+    def _review(self, topic: str, hold: TopicHold, instant: float) -> list[Release]:
         setting = self._setting_of(topic)
         releases = []
         kept = []
@@ -436,14 +420,14 @@ class RetainedDelivery:
     def _wait_on(self, topic: str, subscriber: Subscriber, copy_qos: int) -> None:
         """Keep a waiting subscriber waiting, for a copy at another QoS."""
         hold = self._holds.get(topic)
-        cohort = None if hold is None else _cohort_of(hold, subscriber)
+        cohort = None if hold is None else hold.cohort_of(subscriber)
         if cohort is not None:
             cohort.waiters[subscriber] = copy_qos
 
     def _stop_waiting(self, topic: str, subscriber: Subscriber) -> int | None:
         """End a subscriber's waiting; return its copy's QoS, None if it did not wait."""
         hold = self._holds.get(topic)
-        cohort = None if hold is None else _cohort_of(hold, subscriber)
+        cohort = None if hold is None else hold.cohort_of(subscriber)
         if hold is None or cohort is None:
             return None
         copy_qos = cohort.waiters.pop(subscriber)
@@ -505,10 +489,3 @@ class RetainedDelivery:
                     assert topic not in listed.setdefault(subscriber, set()), "waits twice"
                     listed[subscriber].add(topic)
         assert listed == self._topics_of
-
-
-def _cohort_of(hold: _Hold, subscriber: Subscriber) -> _Cohort | None:
-    for cohort in hold.cohorts:
-        if subscriber in cohort.waiters:
-            return cohort
-    return None

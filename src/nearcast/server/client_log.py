@@ -68,7 +68,7 @@ class ClientLog(ClientObserver):
             fields={
                 "event": "login_refused",
                 "client": client,
-                "address": connection.peer,
+                "address": connection.address,
                 "user": user,
                 "reason": why,
                 "code": int(reason),
@@ -77,7 +77,7 @@ class ClientLog(ClientObserver):
 
     def gave_up(self, connection: Connection, reason: str) -> None:
         """Log a connection that ended before its client logged in."""
-        fields = {"event": "no_login", "address": connection.peer, "reason": reason}
+        fields = {"event": "no_login", "address": connection.address, "reason": reason}
         log.debug(
             "connection from %s ended before a login: %s",
             _origin(connection),
@@ -213,14 +213,14 @@ def _fields(event: str, connection: Connection, session: Session) -> dict[str, o
     return {
         "event": event,
         "client": session.client_id,
-        "address": connection.peer,
+        "address": connection.address,
         "user": session.user_name,
     }
 
 
 def _origin(connection: Connection) -> str:
     """Return the client's address for the log."""
-    return connection.peer or "an unknown address"
+    return connection.address or "an unknown address"
 
 
 def _as_user(session: Session) -> str:

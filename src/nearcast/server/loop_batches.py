@@ -265,7 +265,7 @@ class LoopBatches:
         if self._journal is not None and self._journal.syncs:
             self._hold_output()
         else:
-            for connection in self.node.take_grown():
+            for connection in self.node.take_dirty():
                 try:
                     self._write(connection)
                 except Exception as error:  # noqa: BLE001 - the others are written to all the same
@@ -337,7 +337,7 @@ class LoopBatches:
             self._on_failure(problem)
 
     def _write(self, connection: Connection) -> None:
-        connection.has_grown = False
+        connection.is_dirty = False
         wire: Wire = connection.transport  # type: ignore[assignment]
         if connection.is_paused and not connection.is_closing:
             return
@@ -356,7 +356,7 @@ class LoopBatches:
         """Queue more messages for a client with a backlog of deliveries, for the next batch."""
         if not connection.is_paused:
             self.node.drained(connection, self.clock.now_ms())
-            if connection.has_grown or self._slices.backlog:
+            if connection.is_dirty or self._slices.backlog:
                 self.schedule()
 
     def resumed(self, connection: Connection) -> None:
@@ -371,8 +371,8 @@ class LoopBatches:
     # --- durability `power` ---------------------------------------------------------------
 
     def _hold_output(self) -> None:
-        for connection in self.node.take_grown():
-            connection.has_grown = False
+        for connection in self.node.take_dirty():
+            connection.is_dirty = False
             if connection.is_paused and not connection.is_closing:
                 continue
             connection.answer_bytes = 0

@@ -231,7 +231,7 @@ class SimulatedNode:
     def admit(self, client: SimulatedClient, now: Instant) -> list[Send]:
         """Connect a client."""
         client.connect()
-        connection = Connection(peer=client.name)
+        connection = Connection(address=client.name)
         self._clients[connection] = client
         self.node.open(connection, now)
         return self._turn(now)
@@ -263,15 +263,15 @@ class SimulatedNode:
                     self.node.receive(connection, data, now)
             self.mesh.settle()
             self._disk.append(self.node.take_journal())
-            grown = self.node.take_grown()
-            if not grown:
+            dirty = self.node.take_dirty()
+            if not dirty:
                 break
-            for connection in grown:
+            for connection in dirty:
                 self._write(connection, now)
         return [Send(name, FromNode(self.name, data)) for name, data in self.mesh.take_frames()]
 
     def _write(self, connection: Connection, now: Instant) -> None:
-        connection.has_grown = False
+        connection.is_dirty = False
         chunks, connection.outbox, connection.outbox_bytes = connection.outbox, [], 0
         if connection.transport is not None:
             connection.transport.write(chunks)  # type: ignore[attr-defined]

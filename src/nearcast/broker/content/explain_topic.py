@@ -57,7 +57,7 @@ class ExplainTopic:
         link = session.link
         if link is None:  # a will: the address of its client is no longer known
             return False
-        host = link.peer.rpartition(":")[0].strip("[]")
+        host = link.address.rpartition(":")[0].strip("[]")
         return host in ("", "::1", "localhost") or host.startswith(("127.", "::ffff:127."))
 
 

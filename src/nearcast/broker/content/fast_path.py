@@ -2,20 +2,23 @@
 
 A run of packets of one topic is decoded and matched together, and each packet is delivered as the
 bytes that were received. A packet that needs more (a value missing or out of range, subscriptions
-with options, share groups) goes through `ContentPublishHandler` alone.
+with options, share groups with conditions) goes through `ContentPublishHandler` alone. Both ways
+deliver the same messages and write the same records to the event log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from nearcast.broker.event_log_hooks import FROM_NODE, note_run
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.routes import Route
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session
-from nearcast.broker.state import BrokerState
+from nearcast.broker.state import BrokerState, ClusterHooks
+from nearcast.model import MISSING, Event, Space
 
 if TYPE_CHECKING:
     from nearcast.broker.content.subscriptions import ContentSubscriptions
@@ -29,13 +32,24 @@ SpreadBytes = Callable[[Connection, Route, bytes, int, int, int, bytes], None]
 
 
 class ContentFastPath:
-    """Handles runs of plain packets to topics of a space."""
+    """Handles runs of plain packets to topics of a space, of clients or of peers.
+
+    `way` says of whom: it is FROM_CLIENT or FROM_NODE. `take_one` handles one packet without the
+    fast path, `spread_bytes` delivers packets to the plain subscribers of their topic.
+    """
 
     def __init__(
-        self, state: BrokerState, delivery: Delivery, take_one: TakeOne, spread_bytes: SpreadBytes
+        self,
+        state: BrokerState,
+        delivery: Delivery,
+        way: int,
+        take_one: TakeOne,
+        spread_bytes: SpreadBytes,
     ) -> None:
         self._state = state
         self._delivery = delivery
+        self._way = way
+        self._is_arrival = way == FROM_NODE
         self._take_one = take_one
         self._spread_bytes = spread_bytes
 
@@ -47,8 +61,7 @@ class ContentFastPath:
             and settings.top is None
             and settings.lifetime_ms is None
             and settings.values == "json"
-            and state.log is None
-            and state.network is None
+            and (state.network is None or settings.order != "causal")
             and state.selections is not None
             and not state.selections.explaining
             and not state.settings.max_message_bytes
@@ -72,18 +85,15 @@ class ContentFastPath:
             body, stop = _next(data, position, topic, connection.version)
             if not body or len(packets) >= _MOST_RUN:
                 break
-        self._spread(
-            connection, route, data, topic, packets, self._match(selections, route, packets, topic)
-        )
+        matched = self._match(selections, settings.space.name, packets, topic)
+        self._spread(connection, route, data, topic, packets, matched)
         return position
 
     def _match(
-        self, selections: ContentSubscriptions, route: Route, packets: list[Packet], topic: bytes
+        self, selections: ContentSubscriptions, name: str, packets: list[Packet], topic: bytes
     ) -> list[list[int]]:
         """Return the keys of the matching subscriptions, for each packet that has a point."""
-        settings = route.space
-        assert settings is not None
-        name, text = settings.space.name, topic[2:].decode()
+        text = topic[2:].decode()
         points = [point for _, _, point in packets if point is not None]
         if len(points) < _MANY:
             match = selections.matcher.match_point
@@ -102,31 +112,54 @@ class ContentFastPath:
         matched: list[list[int]],
     ) -> None:
         """Deliver each packet to its matching and plain subscribers, or leave it to `take_one`."""
-        counters, owners = self._state.counters, self._selections_owners()
+        counters, receivers = self._state.counters, self._receivers()
+        is_logged, network = self._state.log is not None, self._state.network
+        publisher = connection.session
+        assert publisher is not None
         found = iter(matched)
         for start, stop, point in packets:
             body = _body(data, start)
             keys = next(found) if point is not None else []
-            try:
-                sessions = [owners[key] for key in keys]
-                is_quick = point is not None and route.holders.keys().isdisjoint(sessions)
-            except KeyError:
-                is_quick = False
-            if not is_quick:
+            sessions = None if point is None else _receivers_of(route, receivers, keys)
+            if point is None or sessions is None:
                 self._take_one(connection, data, start, body, stop)
                 continue
             counters.publish_received += 1
             counters.publish_bytes_received += stop - start
             head_size = body - start + len(topic) + (connection.version >= 5)
+            packet = data[start:stop]
+            if is_logged:
+                note_run(self._state, publisher, self._way, 1, 0, topic, packet, head_size)
+            if network is not None:
+                self._tell_network(network, route, topic, packet[head_size:], point, sessions)
             if not route.is_empty:
-                chunk = data[start:stop]
-                self._spread_bytes(connection, route, chunk, stop - start, 1, head_size, topic)
+                self._spread_bytes(connection, route, packet, stop - start, 1, head_size, topic)
             if sessions:
-                self._send(connection, sessions, data[start:stop], head_size, topic)
+                self._send(connection, sessions, packet, head_size, topic)
+            if route.shared:
+                self._delivery.spread_groups(route, [_message(topic, packet[head_size:])])
 
-    def _selections_owners(self) -> dict[int, Session]:
-        assert self._state.selections is not None
-        return self._state.selections.plain_owners
+    def _receivers(self) -> Mapping[int, Session | None]:
+        selections = self._state.selections
+        assert selections is not None
+        return selections.arrival_receivers if self._is_arrival else selections.receivers
+
+    def _tell_network(
+        self,
+        network: ClusterHooks,
+        route: Route,
+        topic: bytes,
+        payload: bytes,
+        point: tuple[float, ...],
+        sessions: list[Session],
+    ) -> None:
+        """Offer a client's event that has a place to other nodes; count a peer's in vain."""
+        assert route.space is not None
+        space = route.space.space
+        if self._is_arrival:
+            self._state.counters.unwanted += not (sessions or route.by_session)
+        elif space.coordinates is not None:
+            network.published(_message(topic, payload), _event(topic, space, point))
 
     def _send(
         self,
@@ -139,8 +172,34 @@ class ContentFastPath:
         """Deliver a packet, unchanged to receivers of the publisher's version."""
         others = self._delivery.append_once(sessions, packet, connection.version)
         if others:
-            message = Message(MessageHead(topic, len(packet) - head_size, 0), packet[head_size:])
-            self._delivery.send_to_each(others, message)
+            self._delivery.send_to_each(others, _message(topic, packet[head_size:]))
+
+
+def _receivers_of(
+    route: Route, receivers: Mapping[int, Session | None], keys: list[int]
+) -> list[Session] | None:
+    """Return the matching subscribers that get a packet beside the plain ones of the route.
+
+    None if the packet does not go to each of them unchanged.
+    """
+    try:
+        sessions = [one for key in keys if (one := receivers[key]) is not None]
+    except KeyError:
+        return None
+    if route.by_session.keys().isdisjoint(sessions):
+        return sessions
+    if route.special:  # options of both subscriptions of one client count together
+        return None
+    return [one for one in sessions if one not in route.by_session]
+
+
+def _message(topic: bytes, payload: bytes) -> Message:
+    return Message(MessageHead(topic, len(payload), 0), payload)
+
+
+def _event(topic: bytes, space: Space, point: tuple[float, ...]) -> Event:
+    values = tuple(None if value == MISSING else float(value) for value in point)
+    return Event(topic[2:].decode(), space, values)
 
 
 def _next(data: bytes, position: int, topic: bytes, version: int) -> tuple[int, int]:

@@ -71,7 +71,7 @@ class Positions:
             selections.move(session, position)
             if state.network is not None:
                 state.network.moved(session, is_sure=is_sure)
-            if selections.crossing.count and session.followers:
+            if selections.crossing.count and session.moving:
                 self._look_around(session)
         if state.journal is not None and session.is_durable:
             self._keep(session, is_sure=is_sure)
@@ -116,7 +116,7 @@ class Positions:
         selections = self._state.selections
         assert selections is not None
         found: dict[str, tuple[PlacedRetained, list[SessionSubscription]]] = {}
-        for one in session.followers.values():
+        for one in session.moving.values():
             if one.crosses and not one.group:
                 for kept in selections.crossing.entered(one):
                     found.setdefault(kept.topic, (kept, []))[1].append(one)

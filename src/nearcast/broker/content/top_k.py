@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 
-from nearcast.broker.content.subscriptions import ContentSubscriptions, GroupKey
+from nearcast.broker.content.subscriptions import ContentSubscriptions
 from nearcast.broker.publish.routes import Route
+from nearcast.broker.publish.share_groups import GroupKey
 from nearcast.broker.session.session import Session, SessionSubscription
-from nearcast.model import Event
+from nearcast.model import RANKS, Event
 from nearcast.mqtt.wire import encode_string
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A subscription that matches, and how well: a lower score is better, then the older one.
-
-    `age` is the number of the subscription: a smaller one is older.
-    """
+    """A subscription that matches, and how well: a lower score is better, then the older one."""
 
     score: float
-    age: int
+    birth_number: int  # the number of the subscription: a greater one is younger
     subscription: SessionSubscription
     accuracy: float = 0.0
     distance_m: float | None = None
 
     def __lt__(self, other: Candidate) -> bool:
-        return (self.score, self.age) < (other.score, other.age)
+        return (self.score, self.birth_number) < (other.score, other.birth_number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +153,13 @@ def _unit(one: SessionSubscription) -> Session | GroupKey:
 
 
 def _plain_candidates(route: Route, rank: str) -> Iterator[Candidate]:
-    for subscriptions in route.holders.values():
+    score = RANKS[rank].plain_score
+    for subscriptions in route.by_session.values():
         for one in subscriptions:
-            yield Candidate(_plain_score(one, rank), one.number, one)
+            yield Candidate(score(one.weight), one.number, one)
     for group in route.shared:
         for one in group.members.values():
-            yield Candidate(_plain_score(one, rank), one.number, one)
-
-
-def _plain_score(one: SessionSubscription, rank: str) -> float:
-    if rank == "weight":
-        return -one.weight
-    return math.inf if rank == "nearest" else 0.0
+            yield Candidate(score(one.weight), one.number, one)
 
 
 def is_absent_member(chosen: Chosen) -> bool:

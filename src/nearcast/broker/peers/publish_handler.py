@@ -57,7 +57,7 @@ class PeerPublishHandler(PublishHandler):
         elif properties is not None and properties.groups:
             for number in properties.groups:
                 self._to_group(number, message, retain=retain)
-        elif route.is_odd:
+        elif route.needs_inspection:
             self.selective.take_arrival(publisher, route, message, properties, retain=retain)
         elif not route.is_empty:
             holding = self._state.holding
@@ -88,7 +88,7 @@ class PeerPublishHandler(PublishHandler):
         group = None if named is None else self._state.router.group(*named)
         member = None
         if named is not None and self._state.selections is not None:
-            member = self.selective.member_for(named, message)
+            member = self.selective.selection.member_for(named, message)
         elif group is not None:
             qos = message.head.qos
             member = group.pick(qos, is_arrival=True) or group.pick(qos)

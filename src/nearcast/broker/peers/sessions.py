@@ -197,11 +197,11 @@ class PeerSessions:
         event = None if selections is None else event_of(state, selections, message)
         if event is None:
             return []
-        holders = state.router.arrivals.find(message.head.topic).holders
+        plain = state.router.arrivals.find(message.head.topic).by_session
         return [
             one
             for one in subscriptions
-            if one.session not in holders
+            if one.session not in plain
             and not _has_anyway(one.session, event)
             and one.selection is not None
             and topic_matches(one.topic_filter, event.topic)

@@ -123,8 +123,8 @@ class Replay:
             held += session.in_flight.values()
             for message in held:
                 session.held_bytes += message.size
-                state.held_bytes += 0 if message.holders else message.size
-                message.holders += 1
+                state.held_bytes += 0 if message.holder_count else message.size
+                message.holder_count += 1
         self._messages.clear()
         self._add_subscriptions()
         return [one for one in self._sessions.values() if one.number in self._was_connected]

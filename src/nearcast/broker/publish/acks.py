@@ -22,6 +22,7 @@ from nearcast.mqtt.errors import MalformedPacketError
 from nearcast.mqtt.packets import ProtocolVersion
 from nearcast.mqtt.wire import TWO_BYTES
 
+_QUOTA = int(ReasonCode.QUOTA_EXCEEDED)
 _MOST_RUN = 4_000  # acknowledgements per run: between runs other clients are served
 
 
@@ -42,6 +43,7 @@ class Acks:
     def __init__(self, state: BrokerState, delivery: Delivery) -> None:
         self._state = state
         self._delivery = delivery
+        self._receive_maximum = state.settings.receive_maximum
 
     # --- acknowledgements to clients ----------------------------------------------------
 
@@ -75,6 +77,30 @@ class Acks:
                 self._state.send(connection, packet)
                 return
         self.answer_all(connection, first, [identifier], outcome.reason)
+
+    def answer_each(
+        self, connection: Connection, first: int, identifiers: list[bytes], refused: list[bool]
+    ) -> None:
+        """Send one acknowledgement per identifier; one that is refused exceeds a quota."""
+        for one, is_refused in zip(identifiers, refused, strict=True):
+            self.answer_all(connection, first, [one], _QUOTA if is_refused else 0)
+
+    def remember_incoming(
+        self, connection: Connection, session: Session, numbers: list[int]
+    ) -> None:
+        """Record QoS 2 identifiers until their PUBREL; refuse more than Receive Maximum."""
+        total = len(session.incoming) + len(numbers)
+        if connection.version >= 5 and total > self._receive_maximum:
+            raise MqttProtocolError(
+                f"{total} QoS 2 messages at once",
+                reason=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+                expected=f"at most {self._receive_maximum}",
+            )
+        journal = self._state.journal
+        if journal is not None and session.is_durable:  # first: it may raise
+            for number in numbers:
+                journal.incoming(session.number, number)
+        session.incoming.update(numbers)
 
     def forget_incoming(self, session: Session, number: int) -> None:
         """Free a QoS 2 identifier of a client: the next PUBLISH with it is a new message."""
@@ -121,12 +147,16 @@ class Acks:
     def _take_pubrecs(
         self, connection: Connection, session: Session, numbers: list[int], reason: int
     ) -> None:
-        """Release QoS 2 messages and send PUBRELs [MQTT-4.3.3-4]; a failure ends the delivery."""
+        """Release QoS 2 messages and send PUBRELs [MQTT-4.3.3-4]; a failure ends the delivery.
+
+        A PUBREC says nothing about a QoS 1 message, whatever its reason.
+        """
         self._state.counters.others_received += len(numbers)
         delivery = self._delivery
         if reason >= 0x80:
             for number in numbers:
-                delivery.settle(session, number)
+                if number in session.exact:
+                    delivery.settle(session, number)
             delivery.pump(session)
             return
         known = [TWO_BYTES[number] for number in numbers if delivery.record(session, number)]

@@ -10,12 +10,13 @@ Read next: `routes.py`, then `delivery.py`; `../content/publish.py` for topics o
 
 from __future__ import annotations
 
-from nearcast.broker.access import refusal_text
 from nearcast.broker.content.fast_path import ContentFastPath
 from nearcast.broker.content.positions import Positions
 from nearcast.broker.content.publish import ContentPublishHandler
-from nearcast.broker.event_log_hooks import FROM_CLIENT, note_event
+from nearcast.broker.event_log_hooks import FROM_CLIENT, note_event, note_run
 from nearcast.broker.publish.acks import Acks, PublishOutcome, read_packet_id, zero_identifier
+from nearcast.broker.publish.authorise import authorise, refusal
+from nearcast.broker.publish.decode import end_of_topic, messages_of_run, topic_of_alias
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message, MessageHead, recode_run
 from nearcast.broker.publish.properties import PropertyReader, PublishProperties
@@ -25,9 +26,8 @@ from nearcast.broker.session.connection import AS_IT_IS, Connection
 from nearcast.broker.session.session import Session
 from nearcast.broker.state import BrokerState
 from nearcast.model.wording import shown
-from nearcast.mqtt import MqttProtocolError, ReasonCode
+from nearcast.mqtt import ReasonCode
 from nearcast.mqtt.errors import MalformedPacketError
-from nearcast.mqtt.properties import check_topic_alias
 from nearcast.mqtt.wire import TWO_BYTES
 
 _NOTHING = PublishProperties()
@@ -55,23 +55,24 @@ class PublishHandler:
         self._positions = positions if state.settings.position_on_publish else None
         self._steps = positions
         self.selective = ContentPublishHandler(state, delivery, positions)
-        self._quick = ContentFastPath(state, delivery, self.publish_one, self._spread_bytes)
+        self._fast_path = ContentFastPath(
+            state, delivery, self._way, self.publish_one, self._spread_bytes
+        )
         self._delivery = delivery
         self._answers = answers
         self._routes = state.router.routes
         self._properties = PropertyReader()
-        self._receive_maximum = state.settings.receive_maximum
         self._alias_maximum = state.settings.topic_alias_maximum
         self._most_bytes = state.settings.max_message_bytes or 1 << 62
         self._expected = f"expected a payload of at most {self._most_bytes}"
 
     # --- QoS 0, no flags ------------------------------------------------------------------
 
-    def lossy_run(
+    def qos_0_run(
         self, connection: Connection, data: bytes, position: int, body: int, stop: int
     ) -> int:
         """Handle a run of QoS 0 packets of one size and topic."""
-        topic_end = _topic_end(data, body, stop)
+        topic_end = end_of_topic(data, body, stop)
         head_end = topic_end
         if connection.version >= 5:
             if topic_end >= stop or data[topic_end]:
@@ -81,8 +82,8 @@ class PublishHandler:
         route = self._routes.get(topic)
         if route is None:
             route = self._look_up(topic)
-        if route.is_odd:
-            return self._odd_run(connection, data, position, body, stop, route)
+        if route.needs_inspection:
+            return self._inspected_run(connection, data, position, body, stop, route)
         size = stop - position
         head = data[position:head_end]
         most = _MOST_RUN // (1 + len(route.special) + len(route.shared))
@@ -91,7 +92,7 @@ class PublishHandler:
             stop += size
         count = (stop - position) // size
         if stop < len(data) and route.is_same_for_all[connection.version >= 5]:
-            stop, more = self._same_way(connection, data, stop, route)
+            stop, more = self._same_route(connection, data, stop, route)
             count += more
         counters = self._state.counters
         counters.publish_received += count
@@ -104,20 +105,29 @@ class PublishHandler:
             return stop
         chunk = data[position:stop]
         if self._state.log is not None:
-            self._note(connection, count, 0, topic, chunk, head_end - position)
+            self._log_run(
+                connection,
+                count,
+                0,
+                topic,
+                chunk,
+                head_end - position,
+            )
         if not route.is_empty:
             is_5 = connection.version >= 5
             if size == len(data) and route.is_same_for_all[is_5]:
-                receivers = route.lossy_5 if is_5 else route.lossy_311
-                connection.last_way = (size, head, topic, route, receivers)
-            self._spread_bytes(connection, route, chunk, size, count, head_end - position, topic)
+                receivers = route.qos_0_v5 if is_5 else route.qos_0_v311
+                connection.last_read = (size, head, topic, route, receivers)
+            head_size = head_end - position
+            self._spread_bytes(connection, route, chunk, size, count, head_size, topic)
+            self._spread_groups(route, chunk, size, head_size, topic)
         return stop
 
-    def _odd_run(
+    def _inspected_run(
         self, connection: Connection, data: bytes, position: int, body: int, stop: int, route: Route
     ) -> int:
         """Handle a packet whose route needs inspection: a position, or a topic of a space."""
-        topic = data[body : _topic_end(data, body, stop)]
+        topic = data[body : end_of_topic(data, body, stop)]
         if connection.permits is None or self._is_permitted(connection, route, topic):
             if route.service is Service.POSITION:
                 start = body + len(topic) + (connection.version >= 5)
@@ -126,8 +136,8 @@ class PublishHandler:
                 counters.publish_bytes_received += stop - position
                 self._steps.take(connection.session, data[start:stop], ())
                 return stop
-            if self._quick.suits(route):
-                return self._quick.run(connection, data, position, body, stop, route)
+            if self._fast_path.suits(route):
+                return self._fast_path.run(connection, data, position, body, stop, route)
         return self.publish_one(connection, data, position, body, stop)
 
     def same_again(self, connection: Connection, data: bytes) -> bool:
@@ -135,14 +145,14 @@ class PublishHandler:
 
         With many slow publishers nearly every read is such: this saves most of its work.
         """
-        way = connection.last_way
+        way = connection.last_read
         if way is None or connection.permits is not None or self._state.log is not None:
             return False
         size, head, topic, route, receivers = way
         if len(data) != size or not data.startswith(head):
             return False
         if self._routes.get(topic) is not route:  # subscriptions have changed since
-            connection.last_way = None
+            connection.last_read = None
             return False
         counters = self._state.counters
         counters.publish_received += 1
@@ -150,7 +160,7 @@ class PublishHandler:
         self._delivery.append_to_all(receivers, data, 1)
         return True
 
-    def _same_way(
+    def _same_route(
         self, connection: Connection, data: bytes, position: int, route: Route
     ) -> tuple[int, int]:
         """Return the position behind packets of other topics with the same route, and their count.
@@ -185,11 +195,11 @@ class PublishHandler:
         head_size: int,
         topic: bytes,
     ) -> None:
-        """Append a run of QoS 0 packets to the outboxes of all receivers of a route."""
+        """Append a run of QoS 0 packets to the outboxes of a route's receivers, groups excepted."""
         delivery = self._delivery
-        same, other = route.lossy_311, route.recoded
+        same, other = route.qos_0_v311, route.recoded
         if connection.version >= 5:
-            same, other = route.lossy_5, same
+            same, other = route.qos_0_v5, same
         elif route.nodes:
             delivery.append_to_all(route.nodes, AS_IT_IS + chunk, count)
         if same:
@@ -198,21 +208,24 @@ class PublishHandler:
             version = 4 if connection.version >= 5 else 5
             recoded = recode_run(chunk, size, head_size, topic, version)
             delivery.append_to_all(other, recoded, count)
-        if route.special or route.shared:
-            head = MessageHead(topic, size - head_size, 0)
-            messages = [
-                Message(head, chunk[at + head_size : at + size])
-                for at in range(0, len(chunk), size)
-            ]
-            delivery.spread_special(route, messages, connection.session, retain=False)
+        if route.special:
+            messages = messages_of_run(chunk, size, head_size, topic)
+            delivery.spread_options(route, messages, connection.session, retain=False)
+
+    def _spread_groups(
+        self, route: Route, chunk: bytes, size: int, head_size: int, topic: bytes
+    ) -> None:
+        """Deliver each packet of a run of QoS 0 to one member of each share group."""
+        if route.shared:
+            self._delivery.spread_groups(route, messages_of_run(chunk, size, head_size, topic))
 
     # --- QoS 1 and 2, no flags ------------------------------------------------------------
 
-    def sure_run(
+    def qos_1_2_run(
         self, connection: Connection, data: bytes, position: int, body: int, stop: int
     ) -> int:
         """Handle a run of QoS 1 or QoS 2 packets of one size and topic."""
-        topic_end = _topic_end(data, body, stop)
+        topic_end = end_of_topic(data, body, stop)
         payload_at = topic_end + 2
         has_properties = connection.version >= 5
         if payload_at + has_properties > stop or (has_properties and data[payload_at]):
@@ -221,8 +234,10 @@ class PublishHandler:
         route = self._routes.get(topic)
         if route is None:
             route = self._look_up(topic)
-        is_guarded = route.is_forbidden or route.is_odd or connection.permits is not None
-        if is_guarded and (route.is_odd or not self._is_permitted(connection, route, topic)):
+        is_guarded = route.is_forbidden or connection.permits is not None
+        if route.needs_inspection or (
+            is_guarded and not self._is_permitted(connection, route, topic)
+        ):
             return self.publish_one(connection, data, position, body, stop)
         size, start = stop - position, position
         head = data[position:topic_end]
@@ -242,13 +257,20 @@ class PublishHandler:
         counters.publish_received += len(payloads)
         if data[start] == 0x32:
             if self._state.log is not None:
-                self._note(connection, len(payloads), 1, topic, data[start:stop], at)
-            self._take_once(connection, route, topic, payloads, identifiers)
+                self._log_run(
+                    connection,
+                    len(payloads),
+                    1,
+                    topic,
+                    data[start:stop],
+                    at,
+                )
+            self._take_qos_1(connection, route, topic, payloads, identifiers)
         else:
-            self._take_exactly(connection, route, topic, payloads, identifiers)
+            self._take_qos_2(connection, route, topic, payloads, identifiers)
         return stop
 
-    def _take_once(
+    def _take_qos_1(
         self,
         connection: Connection,
         route: Route,
@@ -265,11 +287,12 @@ class PublishHandler:
             messages = [Message(head, payload) for payload in payloads]
             self._delivery.spread(route, messages, connection.session, retain=False)
             if connection.version >= 5 and any(one.was_refused for one in messages):
-                self._answer_each(connection, 0x40, messages, identifiers)
+                refused = [one.was_refused for one in messages]
+                self._answers.answer_each(connection, 0x40, identifiers, refused)
                 return
         self._answers.answer_all(connection, 0x40, identifiers, reason)
 
-    def _take_exactly(
+    def _take_qos_2(
         self,
         connection: Connection,
         route: Route,
@@ -288,63 +311,33 @@ class PublishHandler:
         for payload, raw in zip(payloads, identifiers, strict=True):
             if raw not in fresh and (raw[0] << 8 | raw[1]) not in incoming:
                 fresh[raw] = payload
-        self._remember_incoming(connection, session, [raw[0] << 8 | raw[1] for raw in fresh])
+        self._answers.remember_incoming(
+            connection, session, [raw[0] << 8 | raw[1] for raw in fresh]
+        )
         if fresh and self._state.log is not None:
-            self._note(connection, len(fresh), 2, topic, b"".join(fresh.values()), 0)
+            self._log_run(
+                connection,
+                len(fresh),
+                2,
+                topic,
+                b"".join(fresh.values()),
+                0,
+            )
         messages: list[Message] = []
         if fresh and not route.is_empty:
             head = MessageHead(topic, len(payloads[0]), 2)
             messages = [Message(head, payload) for payload in fresh.values()]
             self._delivery.spread(route, messages, session, retain=False)
         if connection.version >= 5 and any(one.was_refused for one in messages):
-            self._refuse_some(connection, session, messages, list(fresh), identifiers)
+            pairs = zip(messages, fresh, strict=True)
+            over = {raw for message, raw in pairs if message.was_refused}  # [MQTT-4.3.3-9]
+            for raw in over:
+                self._answers.forget_incoming(session, raw[0] << 8 | raw[1])
+            refused = [one in over for one in identifiers]
+            self._answers.answer_each(connection, 0x50, identifiers, refused)
             return
         reason = _EMPTY if route.is_empty and len(fresh) == len(payloads) else 0
         self._answers.answer_all(connection, 0x50, identifiers, reason)
-
-    def _remember_incoming(
-        self, connection: Connection, session: Session, numbers: list[int]
-    ) -> None:
-        """Record QoS 2 identifiers until their PUBREL; refuse more than Receive Maximum."""
-        total = len(session.incoming) + len(numbers)
-        if connection.version >= 5 and total > self._receive_maximum:
-            raise MqttProtocolError(
-                f"{total} QoS 2 messages at once",
-                reason=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
-                expected=f"at most {self._receive_maximum}",
-            )
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            for number in numbers:
-                journal.incoming(session.number, number)
-        session.incoming.update(numbers)
-
-    # --- acknowledgements -----------------------------------------------------------------
-
-    def _answer_each(
-        self,
-        connection: Connection,
-        first: int,
-        messages: list[Message],
-        identifiers: list[bytes],
-    ) -> None:
-        for message, one in zip(messages, identifiers, strict=True):
-            self._answers.answer_all(connection, first, [one], _QUOTA if message.was_refused else 0)
-
-    def _refuse_some(
-        self,
-        connection: Connection,
-        session: Session,
-        messages: list[Message],
-        new: list[bytes],
-        identifiers: list[bytes],
-    ) -> None:
-        """Acknowledge a QoS 2 run with refused messages: these are over [MQTT-4.3.3-9]."""
-        refused = {raw for message, raw in zip(messages, new, strict=True) if message.was_refused}
-        for one in identifiers:
-            if one in refused:
-                self._answers.forget_incoming(session, one[0] << 8 | one[1])
-            self._answers.answer_all(connection, 0x50, [one], _QUOTA if one in refused else 0)
 
     # --- everything unusual ---------------------------------------------------------------
 
@@ -356,7 +349,7 @@ class PublishHandler:
         qos = first >> 1 & 3
         if qos == 3 or (first & 8 and not qos):  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
             raise MalformedPacketError(f"flags {first & 0x0F:04b}", where="PUBLISH")
-        at = _topic_end(data, body, stop)
+        at = end_of_topic(data, body, stop)
         topic = data[body:at]
         packet_id = 0
         if qos:
@@ -366,7 +359,7 @@ class PublishHandler:
         if connection.version >= 5:
             properties, at = self._properties.read(data, at, stop)
         if properties.alias is not None:
-            topic = _resolve(connection, topic, properties.alias, self._alias_maximum)
+            topic = topic_of_alias(connection, topic, properties.alias, self._alias_maximum)
         route = self._router.find(topic)
         counters = self._state.counters
         counters.publish_received += 1
@@ -403,14 +396,15 @@ class PublishHandler:
                 _QUOTA, f"found {message.head.payload_size} bytes; {self._expected}"
             )
         elif not is_repeated:
-            if not (route.is_odd or self._is_permitted(connection, route, message.head.topic)):
+            topic = message.head.topic
+            if not (route.needs_inspection or self._is_permitted(connection, route, topic)):
                 self._state.counters.dropped_forbidden += 1
                 outcome = PublishOutcome(
                     _FORBIDDEN, self._refusal(session, route, message) if qos else ""
                 )
             else:
                 if qos == 2:
-                    self._remember_incoming(connection, session, [packet_id])
+                    self._answers.remember_incoming(connection, session, [packet_id])
                 if self._positions is not None and properties.user:
                     self._positions.take_pairs(session, properties.user)
                 outcome = self.publish(route, message, session, properties, retain=retain)
@@ -421,24 +415,18 @@ class PublishHandler:
         answer = 0x40 if qos == 1 else 0x50
         self._answers.tell(connection, answer, TWO_BYTES[packet_id], outcome)
 
-    def _note(
+    def _log_run(
         self,
         connection: Connection,
         count: int,
-        flags: int,
+        qos: int,
         topic: bytes,
         packets: bytes,
         head_size: int,
     ) -> None:
-        """Write a run to the event log and to the feed."""
-        state, session = self._state, connection.session
-        assert state.log is not None
+        session = connection.session
         assert session is not None
-        state.log.events(
-            count, state.now_ms, flags | self._way, session.client_id, topic[2:], packets, head_size
-        )
-        if state.feed is not None and self._way == FROM_CLIENT:
-            state.feed.take_run(count, topic, packets, head_size, flags)
+        note_run(self._state, session, self._way, count, qos, topic, packets, head_size)
 
     def publish(
         self,
@@ -450,7 +438,7 @@ class PublishHandler:
         retain: bool,
     ) -> PublishOutcome:
         """Retain and deliver one message; return the outcome for its publisher."""
-        if route.is_odd:
+        if route.needs_inspection:
             return self.selective.take(publisher, route, message, properties, retain=retain)
         if not route.is_forbidden:
             note_event(
@@ -485,59 +473,15 @@ class PublishHandler:
 
     def _refusal(self, session: Session, route: Route, message: Message) -> str:
         """Return the reason why a publication was refused."""
-        topic = message.topic_text()
         if route.is_forbidden:
-            return f"{shown(topic)} is refused: such topics are the broker's own"
-        return refusal_text(self._state.access, session, topic, subscribes=False)
+            return f"{shown(message.topic_text())} is refused: such topics are the broker's own"
+        return refusal(self._state, session, message.head.topic)
 
     def _is_permitted(self, connection: Connection, route: Route, topic: bytes) -> bool:
-        """Return whether the client may publish to the topic; caches verdicts per connection."""
-        if route.is_forbidden:
-            self._deny(connection, topic)
-            return False
-        permits = connection.permits
-        if permits is None:
-            return True
-        known = permits.get(topic)
-        if known is None:
-            session = connection.session
-            assert session is not None
-            known = self._state.access.may_publish(
-                session.user_name, session.client_id, topic[2:].decode()
-            )
-            if len(permits) >= 1_000:
-                permits.clear()
-            permits[topic] = known
-            if not known:
-                self._deny(connection, topic)
-        return known
-
-    def _deny(self, connection: Connection, topic: bytes) -> None:
-        if connection.session is not None:
-            self._state.observer.publish_denied(connection.session, topic[2:].decode())
-
-
-def _topic_end(data: bytes, body: int, stop: int) -> int:
-    """Return the position behind the topic, which must be within the packet."""
-    end = stop + 1
-    if body + 2 <= stop:
-        end = body + 2 + (data[body] << 8 | data[body + 1])
-    if end > stop:
-        raise MalformedPacketError("the end of the packet", where="PUBLISH", expected="a topic")
-    return end
-
-
-def _resolve(connection: Connection, topic: bytes, alias: int, maximum: int) -> bytes:
-    """Return the topic of an alias; with a topic, the alias is defined or replaced."""
-    check_topic_alias(alias, maximum)
-    if connection.aliases_in is None:
-        connection.aliases_in = {}
-    if topic != b"\0\0":
-        connection.aliases_in[alias] = topic
-        return topic
-    known = connection.aliases_in.get(alias)
-    if known is None:
-        raise MqttProtocolError(
-            f"topic alias {alias}", expected="one that was introduced with a topic"
-        )
-    return known
+        """Return whether the client may publish to a topic of this route."""
+        session = connection.session
+        if not route.is_forbidden:
+            return authorise(self._state, session, connection, topic)
+        if session is not None:
+            self._state.observer.publish_denied(session, topic[2:].decode())
+        return False

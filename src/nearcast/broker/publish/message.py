@@ -59,17 +59,17 @@ class MessageHead:
 class Message:
     """A payload and its head; `expires_at_ms` is 0 for no expiry.
 
-    `holders` counts the sessions that have it queued or in flight; `number` is its number in the
+    `holder_count` is how many sessions have it queued or in flight; `number` is its number in the
     journal, 0 while it has none; `was_refused` says that some session had no room for it.
     """
 
-    __slots__ = ("expires_at_ms", "head", "holders", "number", "payload", "was_refused")
+    __slots__ = ("expires_at_ms", "head", "holder_count", "number", "payload", "was_refused")
 
     def __init__(self, head: MessageHead, payload: bytes, expires_at_ms: int = 0) -> None:
         self.head = head
         self.payload = payload
         self.expires_at_ms = expires_at_ms
-        self.holders = 0
+        self.holder_count = 0
         self.number = 0
         self.was_refused = False
 

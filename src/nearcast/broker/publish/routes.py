@@ -6,10 +6,12 @@ Read next: `route_cache.py` (invalidation), `delivery.py` (how a route is used).
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nearcast.broker.content.spaces import SpaceSettings, SpaceTable
 from nearcast.broker.publish.route_cache import RouteCache
+from nearcast.broker.publish.share_groups import ShareGroup, ShareGroups
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.index.topic_tree import TopicTree
 from nearcast.model import MisuseError
@@ -34,44 +36,7 @@ class Service(Enum):
     PREFIXED = 3  # the topic begins with instructions
 
 
-class ShareGroup:
-    """The members of one share group on one filter; messages go round-robin (section 4.8.2).
-
-    Members with conditions are in the matcher instead; `key` (group, filter) identifies both. A
-    peer is one member here, and gets as many messages in a row as it has connected members.
-    """
-
-    __slots__ = ("_on_end", "_turn", "key", "members")
-
-    def __init__(self, key: tuple[str, str] = ("", "")) -> None:
-        self.key = key
-        self.members: dict[str, SessionSubscription] = {}
-        self._turn = self._on_end = 0
-
-    def pick(self, qos: int, *, is_arrival: bool = False) -> SessionSubscription | None:
-        """Return the next member: one that is connected and reads, else one that can queue.
-
-        O(members) at worst, O(1) while all are connected. `is_arrival` leaves out peers.
-        """
-        members = list(self.members.values())
-        if is_arrival:
-            members = [one for one in members if not one.session.is_peer]
-        waiting: SessionSubscription | None = None
-        for step in range(len(members)):
-            place = (self._turn + step) % len(members)
-            one = members[place]
-            if one.is_ready:
-                self._on_end = 1 if step else self._on_end + 1
-                self._turn = place
-                if self._on_end >= one.members:
-                    self._turn, self._on_end = place + 1, 0
-                return one
-            if waiting is None and min(qos, one.qos) and not one.session.is_over:
-                waiting = one
-        self._turn += 1
-        return waiting
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class Route:
     """The receivers of one topic.
 
@@ -79,72 +44,53 @@ class Route:
     several topics.
     """
 
-    __slots__ = (
-        "asked",
-        "bare",
-        "holders",
-        "is_empty",
-        "is_forbidden",
-        "is_odd",
-        "is_own",
-        "is_same_for_all",
-        "key",
-        "lossy_5",
-        "lossy_311",
-        "nodes",
-        "plain",
-        "recoded",
-        "service",
-        "shared",
-        "space",
-        "special",
-    )
-
-    def __init__(self) -> None:
-        self.plain: list[tuple[Session, int]] = []  # no options; with the highest granted QoS
-        self.lossy_311: list[Session] = []  # of `plain`: MQTT 3.1.1, for QoS 0
-        self.lossy_5: list[Session] = []  # of `plain`: MQTT 5, for QoS 0
-        self.recoded: list[Session] = []  # of `lossy_5`: 3.1.1 packets are recoded for them
-        self.nodes: list[Session] = []  # of `lossy_5`: peers that take 3.1.1 packets unchanged
-        # Receivers whose options or connection need a look at every message.
-        self.special: list[tuple[Session, list[SessionSubscription]]] = []
-        self.shared: list[ShareGroup] = []
-        self.is_empty = True  # no receivers
-        self.is_forbidden = False  # a topic of the broker (`$SYS`): clients may not publish
-        # Whether packets of a 3.1.1 publisher, of a 5 publisher, go to all receivers unchanged.
-        self.is_same_for_all = (False, False)
-        self.key: RouteKey | None = None  # equal keys: the same plain receivers
-        self.space: SpaceSettings | None = None  # the space that the topic belongs to
-        self.service = Service.NONE
-        # In a space: the subscriptions behind `plain` and `special`, by session.
-        self.holders: dict[Session, list[SessionSubscription]] = {}
-        self.is_odd = False  # every message needs inspection: it has a space or a service
-        self.is_own = False  # leads to this node's clients only, not to peers
-        self.asked: tuple[Pair, ...] | MisuseError = ()  # PREFIXED: the parsed instructions
-        self.bare = b""  # PREFIXED: the topic behind them
+    # No options; with the highest granted QoS.
+    plain: list[tuple[Session, int]] = field(default_factory=list)
+    qos_0_v311: list[Session] = field(default_factory=list)  # of `plain`: MQTT 3.1.1, for QoS 0
+    qos_0_v5: list[Session] = field(default_factory=list)  # of `plain`: MQTT 5, for QoS 0
+    # Of `qos_0_v5`: 3.1.1 packets are recoded for them.
+    recoded: list[Session] = field(default_factory=list)
+    # Of `qos_0_v5`: peers that take 3.1.1 packets unchanged.
+    nodes: list[Session] = field(default_factory=list)
+    # Receivers whose options or connection need a look at every message.
+    special: list[tuple[Session, list[SessionSubscription]]] = field(default_factory=list)
+    shared: list[ShareGroup] = field(default_factory=list)
+    is_empty: bool = True  # no receivers
+    is_forbidden: bool = False  # a topic of the broker (`$SYS`): clients may not publish
+    # Whether packets of a 3.1.1 publisher, of a 5 publisher, go to all receivers unchanged.
+    is_same_for_all: tuple[bool, bool] = (False, False)
+    key: RouteKey | None = None  # equal keys: the same plain receivers
+    space: SpaceSettings | None = None  # the space that the topic belongs to
+    service: Service = Service.NONE
+    # In a space: the subscriptions behind `plain` and `special`, by session.
+    by_session: dict[Session, list[SessionSubscription]] = field(default_factory=dict)
+    needs_inspection: bool = False  # every message needs inspection: it has a space or a service
+    is_own: bool = False  # leads to this node's clients only, not to peers
+    asked: tuple[Pair, ...] | MisuseError = ()  # PREFIXED: the parsed instructions
+    bare: bytes = b""  # PREFIXED: the topic behind them
 
     def without_peers(self) -> Route:
         """Return this route without peers, which get the message in another way."""
         route = copy(self)
         route.is_own = True
         route.plain = [one for one in self.plain if not one[0].is_peer]
-        route.lossy_5 = [one for one in self.lossy_5 if not one.is_peer]
+        route.qos_0_v5 = [one for one in self.qos_0_v5 if not one.is_peer]
         route.recoded = [one for one in self.recoded if not one.is_peer]
         route.nodes = []
-        route.holders = {one: held for one, held in self.holders.items() if not one.is_peer}
+        route.by_session = {one: held for one, held in self.by_session.items() if not one.is_peer}
         route.is_empty = not (route.plain or route.special or route.shared)
         return route
 
     def close(self) -> Route:
         """Compute the fields that follow from the receivers; return the route."""
-        self.is_odd = self.space is not None or self.service is not Service.NONE
-        is_plain = not (self.special or self.shared or self.is_forbidden or self.is_odd)
+        self.needs_inspection = self.space is not None or self.service is not Service.NONE
+        is_plain = not (self.special or self.shared or self.is_forbidden or self.needs_inspection)
         self.is_empty = not (self.plain or self.special or self.shared)
-        self.nodes = [one for one in self.lossy_5 if one.link is not None and one.link.takes_older]
-        self.recoded = self.lossy_5
+        self.nodes = [one for one in self.qos_0_v5 if one.link is not None and one.link.takes_older]
+        self.recoded = self.qos_0_v5
         if self.nodes:
-            self.recoded = [one for one in self.lossy_5 if one not in self.nodes]
-        self.is_same_for_all = (is_plain and not self.lossy_5, is_plain and not self.lossy_311)
+            self.recoded = [one for one in self.qos_0_v5 if one not in self.nodes]
+        self.is_same_for_all = (is_plain and not self.qos_0_v5, is_plain and not self.qos_0_v311)
         if is_plain:
             self.key = tuple((one.number, qos, one.version) for one, qos in self.plain)
         return self
@@ -190,6 +136,7 @@ class Router:
         self._cache = RouteCache(cache_topics)
         self.routes = self._cache.routes
         self.arrivals = Arrivals(self)
+        self.groups = ShareGroups()  # of members with and without conditions
         self._known: dict[RouteKey, Route] = {}
         self.subscription_count = 0
         self.shared_count = 0
@@ -220,7 +167,7 @@ class Router:
         return [one for one in found if not one.session.is_peer]
 
     def group(self, name: str, topic_filter: str) -> ShareGroup | None:
-        """Return a share group, if it has members."""
+        """Return a share group, if it has members without conditions."""
         group = self._tree.get(topic_filter, ("share", name))
         return group if isinstance(group, ShareGroup) else None
 
@@ -232,13 +179,11 @@ class Router:
         """Put a subscription into effect, in place of the session's same filter [MQTT-3.8.4-3]."""
         client_id = subscription.session.client_id
         if subscription.group:
-            key = ("share", subscription.group)
-            group = self._tree.get(subscription.topic_filter, key)
-            if not isinstance(group, ShareGroup):
-                group = ShareGroup((subscription.group, subscription.topic_filter))
-                self._tree.put(subscription.topic_filter, key, group)
-            self.shared_count += client_id not in group.members
-            group.members[client_id] = subscription
+            group = self.group(subscription.group, subscription.topic_filter)
+            self.shared_count += group is None or client_id not in group.members
+            joined = self.groups.join(subscription)
+            if group is None:
+                self._tree.put(subscription.topic_filter, ("share", subscription.group), joined)
         else:
             key = ("client", client_id)
             self.subscription_count += self._tree.get(subscription.topic_filter, key) is None
@@ -251,7 +196,7 @@ class Router:
         key = ("share", subscription.group) if subscription.group else ("client", client_id)
         entry = self._tree.get(subscription.topic_filter, key)
         if isinstance(entry, ShareGroup):
-            del entry.members[client_id]
+            self.groups.leave(subscription)
             self.shared_count -= 1
             if not entry.members:
                 self._tree.discard(subscription.topic_filter, key)
@@ -300,7 +245,7 @@ class Router:
         for session, subscriptions in by_session.items():
             _place(route, session, subscriptions)
         if route.space is not None:
-            route.holders = by_session
+            route.by_session = by_session
         return self._interned(route.close())
 
     def _interned(self, route: Route) -> Route:
@@ -338,4 +283,4 @@ def _place(route: Route, session: Session, subscriptions: list[SessionSubscripti
         route.special.append((session, subscriptions))
         return
     route.plain.append((session, max(one.qos for one in subscriptions)))
-    (route.lossy_5 if session.version >= 5 else route.lossy_311).append(session)
+    (route.qos_0_v5 if session.version >= 5 else route.qos_0_v311).append(session)

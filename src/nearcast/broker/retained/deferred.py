@@ -5,7 +5,8 @@ even import this module. `RetainedDelivery` decides; this module adds what that 
 sessions, queues, the event log, and which live message reaches which subscriber.
 
 Most publications pass in runs that only look at their route. A topic on which a new subscriber
-waits has a `DeferredRoute` in the route cache: its messages pass one by one, through `before_live`.
+waits has a `DeferredRoute` in the route cache (`deferred_routes.py`): its messages pass one by one,
+through `before_live`.
 
 Content subscriptions (`$where`, `$near`, `$retained`) get retained messages at once: whether the
 next message will match them is not known beforehand.
@@ -15,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from nearcast.broker.event_log_hooks import aside
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
-from nearcast.broker.publish.routes import Arrivals, Route, Router
+from nearcast.broker.retained.deferred_routes import DeferredRouter
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.settings import HELD_NOTE, RetainedSettings
 from nearcast.broker.state import BrokerState
@@ -54,69 +55,6 @@ _MOST_KNOWN_TOPICS = 100_000
 _HANDLINGS = tuple(Handling)
 _FOREVER_MS = (1 << 63) - 1
 _SAME_INSTANT_S = 1e-5  # tolerance: milliseconds are not exact as seconds in floating point
-
-
-class DeferredRoute(Route):
-    """Replaces the route `behind` it while a subscriber waits on its topic: disables runs."""
-
-    __slots__ = ("behind",)
-
-    def __init__(self, behind: Route) -> None:
-        super().__init__()
-        self.behind = behind
-        self.is_odd = True
-        self.is_forbidden = behind.is_forbidden
-
-
-class DeferredArrivals(Arrivals):
-    """Routes for messages from other nodes, with `DeferredRoute` for held topics."""
-
-    def look_up(self, topic: bytes) -> Route:
-        """Return the entry of the cache for a topic, possibly a `DeferredRoute`."""
-        return super().find(topic)
-
-    def find(self, topic: bytes) -> Route:
-        """Return the real route of a topic."""
-        route = self.look_up(topic)
-        return route.behind if isinstance(route, DeferredRoute) else route
-
-
-class DeferredRouter(Router):
-    """Routes, with `DeferredRoute` for held topics."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.held: set[str] = set()
-        self.arrivals: DeferredArrivals = DeferredArrivals(self)
-
-    def look_up(self, topic: bytes) -> Route:
-        """Return the entry of the cache for a topic, possibly a `DeferredRoute`."""
-        return super().find(topic)
-
-    def find(self, topic: bytes) -> Route:
-        """Return the real route of a topic."""
-        route = self.look_up(topic)
-        return route.behind if isinstance(route, DeferredRoute) else route
-
-    def hold(self, topic: str) -> None:
-        """Make the messages of a topic pass one by one from now on."""
-        if topic not in self.held:
-            self.held.add(topic)
-            self._forget(topic)
-
-    def let_go(self, topic: str) -> None:
-        """Allow runs on a topic again; O(1), nothing is compiled."""
-        self.held.discard(topic)
-        raw = topic.encode()
-        key = len(raw).to_bytes(2, "big") + raw
-        for table in (self.routes, self.arrivals.routes):
-            route = table.get(key)
-            if isinstance(route, DeferredRoute):
-                table[key] = route.behind
-
-    def _compile(self, topic: str, *, is_arrival: bool = False) -> Route:
-        route = super()._compile(topic, is_arrival=is_arrival)
-        return DeferredRoute(route) if topic in self.held else route
 
 
 class DeferredRetained:
@@ -388,7 +326,7 @@ class DeferredRetained:
             return
         state.counters.retained_released += 1
         self._tell(session, topic, "RELEASED", reason)
-        message, qos = _dressed(message, one), min(message.head.qos, one.qos)
+        message, qos = _with_identifier(message, one), min(message.head.qos, one.qos)
         if session.link is None:
             # Queued as a live message: it stays, whatever is retained when the client is back.
             with aside(state):
@@ -499,10 +437,10 @@ def queue_held(state: BrokerState, delivery: Delivery) -> None:
             continue
         qos = min(message.head.qos, one.qos)
         if qos:
-            delivery.hand_over(one.session, [_dressed(message, one)], qos)
+            delivery.hand_over(one.session, [_with_identifier(message, one)], qos)
 
 
-def _dressed(message: Message, one: SessionSubscription) -> Message:
+def _with_identifier(message: Message, one: SessionSubscription) -> Message:
     """Return a retained message with the subscription identifier of a subscription."""
     if not one.identifier:
         return message

@@ -278,8 +278,8 @@ class ConnectHandler:
             self._state.router.forget_session(session)
 
     def _identity(self, connection: Connection, connect: Connect) -> str | None:
-        if connection.voucher is not None:
-            return connection.voucher.user_name
+        if connection.forwarded is not None:
+            return connection.forwarded.user_name
         return self._state.access.identity(connect, connection)
 
     def _terms(self, connect: Connect) -> SessionTerms:
@@ -321,7 +321,7 @@ class ConnectHandler:
             raise _bad_will(shown(will.topic), ReasonCode.TOPIC_NAME_INVALID)
         head = MessageHead(raw, len(will.payload), will.qos, properties.forward, will.retain)
         message = Message(head, will.payload)
-        if route.is_odd:
+        if route.needs_inspection:
             try:
                 self._selective.check(route, message, properties)
             except MisuseError as problem:

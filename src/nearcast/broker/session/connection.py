@@ -5,7 +5,7 @@ Read next: `session.py` (the state that outlives a connection).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from nearcast.broker.publish.message import aliased
@@ -40,101 +40,81 @@ AS_IT_IS = b"\xf0"
 """Precedes MQTT 3.1.1 packets in the outbox of a peer; no other packet to a peer begins so."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Connection:
     """The state that ends with the network connection.
 
     The server gives it to `Broker.open`, passes bytes to `Broker.receive`, writes the `outbox` of
-    every connection of `Broker.take_grown`, and closes it once `is_closing` is set and the outbox
+    every connection of `Broker.take_dirty`, and closes it once `is_closing` is set and the outbox
     is written.
     """
 
-    __slots__ = (
-        "alias_limit",
-        "aliases_in",
-        "aliases_out",
-        "answer_bytes",
-        "certificate_name",
-        "connect",
-        "connect_bytes",
-        "has_grown",
-        "is_closing",
-        "is_late",
-        "is_open",
-        "is_paused",
-        "is_peer",
-        "is_plain",
-        "is_unread",
-        "is_waiting",
-        "keep_alive_ms",
-        "last_seen_ms",
-        "last_way",
-        "listener",
-        "loss",
-        "max_packet_bytes",
-        "outbox",
-        "outbox_bytes",
-        "peer",
-        "pending",
-        "pending_bytes",
-        "permits",
-        "pool_bytes",
-        "relay",
-        "session",
-        "takes_older",
-        "task",
-        "tells_problems",
-        "timer",
-        "transport",
-        "version",
-        "voucher",
-        "wanted_bytes",
-        "was_refused",
-    )
+    # Each block says who writes its attributes, and when.
 
-    def __init__(self, peer: str = "", listener: str = "") -> None:
-        self.peer = peer  # the remote address (of a peer: its name), for logs and access rules
-        self.listener = listener  # the name of its listener, for logs and access rules
-        self.loss = ""  # why the server lost the connection, for the log
-        self.certificate_name: str | None = None  # the name in a verified client certificate
-        self.transport: object = None  # the server's own
-        self.outbox: list[bytes] = []  # whole packets; the server writes and clears it
-        self.outbox_bytes = 0  # the size of `outbox`
-        self.answer_bytes = 0  # the part of it that is not PUBLISH, which no quota bounds
-        self.has_grown = False  # dirty: it is in `BrokerState.grown`
-        self.is_paused = False  # set by the server while the client does not read
-        self.is_peer = False  # it is a `PeerConnection`
-        self.takes_older = False  # a peer that accepts MQTT 3.1.1 packets behind AS_IT_IS
-        self.is_open = True  # False once it is detached from its session
-        self.is_closing = False  # nothing more is read; closed once the outbox is written
-        self.was_refused = False  # its CONNECT was refused
-        self.is_late = False  # no login in time: the server closes without waiting for the client
-        self.session: Session | None = None  # set by a successful CONNECT
-        self.relay: Relay | None = None  # set: the session and the protocol are at another node
-        self.voucher: ForwardedIdentity | None = None  # set: another node relays this client
-        self.connect: Connect | None = None  # the CONNECT that waits for a verdict or for peers
-        self.connect_bytes = 0  # the size of the CONNECT
-        self.pool_bytes = 0  # its share of the pool in `Admission`
-        self.version = 4  # the protocol level: 4 for MQTT 3.1.1, 5 for MQTT 5
-        # Received and not yet processed. Never empty with a relay, so that the fast paths of
-        # `Broker.receive`, which ask for an empty one, are not taken.
-        self.pending: list[bytes | bytearray] = []
-        self.pending_bytes = 0  # the size of `pending`
-        self.wanted_bytes = 2  # `pending` is not parsed before it has this size
-        self.is_waiting = False  # in the backlog; then `pending` is never empty
-        self.is_unread = False  # the server has stopped reading from it for now
-        self.task: Work | None = None  # a packet that is being processed in slices
-        self.last_seen_ms = 0  # when the last whole packet came, for the keep-alive
-        # The last read that was one QoS 0 packet: size, head, topic, route, receivers.
-        self.last_way: tuple[int, bytes, bytes, Route, list[Session]] | None = None
-        self.keep_alive_ms = 0  # 1.5 keep-alives; 0: none
-        self.max_packet_bytes = 0  # 0: the client set no limit
-        self.alias_limit = 0  # Topic Alias Maximum of the client
-        self.aliases_in: dict[int, bytes] | None = None  # the client's topic aliases
-        self.aliases_out: dict[bytes, int] | None = None  # ours; None: the client wants none
-        self.is_plain = True  # neither a packet limit nor aliases: all packets go out unchanged
-        self.tells_problems = True  # Request Problem Information: reason strings are welcome
-        self.timer: Timer | None = None  # the connect timeout, then the keep-alive
-        self.permits: dict[bytes, bool] | None = None  # topic to verdict; None without ACL rules
+    # Written once, by the listener (`server/listeners/tcp.py`) or by `peers/sessions.py`.
+    address: str = ""  # where the client is (of a peer: its name), for logs and rules
+    listener: str = ""  # the name of its listener, for logs and access rules
+    certificate_name: str | None = None  # the name in a verified client certificate
+    transport: object = None  # the server's own
+    is_peer: bool = False  # it is a `PeerConnection`
+    takes_older: bool = False  # a peer that accepts MQTT 3.1.1 packets behind AS_IT_IS
+    # Set by `cluster/session_relay.py`: another node relays this client.
+    forwarded: ForwardedIdentity | None = None
+
+    # Written by whatever sends: `state.py`, `publish/delivery.py`, `publish/session_queues.py`;
+    # emptied by the server (`server/loop_batches.py`) at the end of each batch.
+    outbox: list[bytes] = field(default_factory=list)  # whole packets
+    outbox_bytes: int = 0  # the size of `outbox`
+    answer_bytes: int = 0  # the part of it that is not PUBLISH, which no quota bounds
+    is_dirty: bool = False  # it is in `BrokerState.dirty`; False again once the server looked
+
+    # Written by the server, at any time.
+    is_paused: bool = False  # while the client does not read
+    is_unread: bool = False  # the server has stopped reading from it for now
+    loss: str = ""  # why the connection was lost, for the log; also by `lifecycle.py`
+
+    # Written by `packets.py` and `backlog.py` for every read that leaves something undone.
+    # Received and not yet processed. Never empty with a relay, so that the fast paths of
+    # `PacketDispatch.receive`, which ask for an empty one, are not taken.
+    pending: list[bytes | bytearray] = field(default_factory=list)
+    pending_bytes: int = 0  # the size of `pending`
+    wanted_bytes: int = 2  # `pending` is not parsed before it has this size
+    is_waiting: bool = False  # in the backlog; then `pending` is never empty
+    task: Work | None = None  # a packet that is being processed in slices
+    last_seen_ms: int = 0  # when the last whole packet came, for the keep-alive
+
+    # Written by `session/connect.py` at CONNECT, and constant from the CONNACK on.
+    session: Session | None = None  # set by a successful CONNECT
+    version: int = 4  # the protocol level: 4 for MQTT 3.1.1, 5 for MQTT 5
+    keep_alive_ms: int = 0  # 1.5 keep-alives; 0: none
+    max_packet_bytes: int = 0  # 0: the client set no limit
+    alias_limit: int = 0  # Topic Alias Maximum of the client
+    is_plain: bool = True  # neither a packet limit nor aliases: all packets go out unchanged
+    tells_problems: bool = True  # Request Problem Information: reason strings are welcome
+    was_refused: bool = False  # its CONNECT was refused
+    connect: Connect | None = None  # the CONNECT that waits for a verdict or for peers
+
+    # Written by `session/admission.py` until the client is logged in; then 0.
+    connect_bytes: int = 0  # the size of the CONNECT
+    pool_bytes: int = 0  # its share of the pool in `Admission`
+
+    # Caches of one connection. Written by `publish/handler.py`, `publish/decode.py` and
+    # `publish/authorise.py` as the client publishes; `session/connect.py` and, when rules are
+    # reloaded, `server/server.py` begin with empty ones.
+    # The last read that was one QoS 0 packet: size, head, topic, route, receivers.
+    last_read: tuple[int, bytes, bytes, Route, list[Session]] | None = None
+    aliases_in: dict[int, bytes] | None = None  # the client's topic aliases
+    aliases_out: dict[bytes, int] | None = None  # ours; None: the client wants none
+    permits: dict[bytes, bool] | None = None  # topic to verdict; None without ACL rules
+
+    # Written by `broker.py` while the session lives at another node.
+    relay: Relay | None = None  # set: all bytes are forwarded there
+
+    # Written by `session/lifecycle.py`, `state.py` and `peers/sessions.py` as it ends.
+    timer: Timer | None = None  # the connect timeout, then the keep-alive
+    is_open: bool = True  # False once it is detached from its session
+    is_closing: bool = False  # nothing more is read; closed once the outbox is written
+    is_late: bool = False  # no login in time: the server closes without waiting for the client
 
     def fits(self, packet: bytes) -> bool:
         """Return whether the packet is within the client's Maximum Packet Size [MQTT-3.1.2-24]."""

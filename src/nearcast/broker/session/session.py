@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from nearcast.broker.publish.message import Message
@@ -23,59 +24,31 @@ FEED = "#feed"
 RETAINED = 0x10  # flag of a queue entry: a retained message for a new subscription
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SessionSubscription:
     """One topic filter of one session, with its options and, in a space, its conditions."""
 
-    __slots__ = (
-        "crosses",
-        "explain",
-        "group",
-        "identifier",
-        "inside",
-        "is_plain",
-        "label",
-        "members",
-        "no_local",
-        "number",
-        "qos",
-        "retain_as_published",
-        "selection",
-        "session",
-        "text",
-        "topic_filter",
-        "weight",
-    )
+    session: Session
+    text: str  # its identity: as written by the client; canonical with a selection
+    group: str  # the share name; "" if not shared
+    topic_filter: str  # without share and condition prefixes
+    qos: int  # the granted QoS
+    _: KW_ONLY
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0  # Subscription Identifier; 0: none
+    members: int = 1  # of a peer's share group: how many members are connected there
+    number: int = 0  # its birth number, unique over all sessions, and its key in the matcher
+    selection: Selection | None = None  # the conditions of a content subscription
+    explain: bool = False  # the subscriber wants to know why each message matched
+    label: str | None = None  # the subscriber's name for it, in explanations
+    weight: float = 1.0  # for the rank `weight`
+    crosses: bool = True  # whether range entry delivers a retained message
+    inside: dict[str, int] | None = None  # `$near`: topic to version of those in range
+    is_plain: bool = True  # every message goes out unchanged
 
-    def __init__(
-        self,
-        session: Session,
-        text: str,
-        group: str,
-        topic_filter: str,
-        qos: int,
-        *,
-        no_local: bool = False,
-        retain_as_published: bool = False,
-        identifier: int = 0,
-    ) -> None:
-        self.session = session
-        self.text = text  # its identity: as written by the client; canonical with a selection
-        self.group = group  # the share name; "" if not shared
-        self.topic_filter = topic_filter  # without share and condition prefixes
-        self.qos = qos  # the granted QoS
-        self.no_local = no_local
-        self.retain_as_published = retain_as_published
-        self.identifier = identifier  # Subscription Identifier; 0: none
-        self.members = 1  # of a peer's share group: how many members are connected there
-        self.number = 0  # unique over all sessions, key in the matcher; a greater one is younger
-        self.selection: Selection | None = None  # the conditions of a content subscription
-        self.explain = False  # the subscriber wants to know why each message matched
-        self.label: str | None = None  # the subscriber's name for it, in explanations
-        self.weight = 1.0  # for the rank `weight`
-        self.crosses = True  # whether range entry delivers a retained message
-        self.inside: dict[str, int] | None = None  # `$near`: topic to version of those in range
-        # Whether every message goes out unchanged.
-        self.is_plain = not (no_local or retain_as_published or identifier)
+    def __post_init__(self) -> None:
+        self.is_plain = not (self.no_local or self.retain_as_published or self.identifier)
 
     @property
     def is_ready(self) -> bool:
@@ -107,91 +80,80 @@ class SessionSubscription:
             self.inside = {}
 
 
+@dataclass(slots=True)
 class WillMessage:
     """A will: the message, its delay after the disconnect, its expiry in seconds (-1: none)."""
 
-    __slots__ = ("delay_s", "expiry_s", "message")
-
-    def __init__(self, message: Message, delay_s: int, expiry_s: int) -> None:
-        self.message = message
-        self.delay_s = delay_s
-        self.expiry_s = expiry_s
+    message: Message
+    delay_s: int
+    expiry_s: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
     """Subscriptions, messages in flight in both directions, and queued messages."""
 
-    __slots__ = (
-        "came_ms",
-        "client_id",
-        "copies",
-        "dropped",
-        "ends_at_ms",
-        "exact",
-        "expiry_s",
-        "expiry_timer",
-        "followers",
-        "held_bytes",
-        "in_flight",
-        "incoming",
-        "is_durable",
-        "is_over",
-        "is_peer",
-        "is_pumped",
-        "last_packet_id",
-        "link",
-        "mark",
-        "number",
-        "position",
-        "position_kept_ms",
-        "queue",
-        "released",
-        "resends",
-        "subscriptions",
-        "user_name",
-        "version",
-        "was_plain",
-        "will",
-        "will_at_ms",
-        "will_timer",
-        "window",
-    )
+    # Each block says who writes its attributes, and when; `persistence/replay.py` restores all
+    # that is journaled, and nothing else writes them.
 
-    def __init__(self, client_id: str, number: int) -> None:
-        self.client_id = client_id
-        self.number = number  # its name in the journal
-        self.user_name: str | None = None  # the proven name of its client
-        self.came_ms = 0  # when its client connected last; 0: unknown
-        self.link: Connection | None = None  # None while the client is not connected
-        self.version = 4  # the protocol level of the last connection
-        self.was_plain = True  # `is_plain` of the last connection; True if there was none
-        self.subscriptions: dict[str, SessionSubscription] = {}  # by `text`
-        self.in_flight: dict[int, Message] = {}  # sent and not acknowledged, in the order sent
-        self.exact: set[int] = set()  # the identifiers in `in_flight` that are QoS 2
-        self.released: dict[int, None] = {}  # PUBREC received, PUBCOMP not yet
-        self.resends: deque[int] = deque()  # of both, still to be resent to a client that is back
-        self.incoming: set[int] = set()  # QoS 2 identifiers that the client has yet to release
-        self.queue: deque[tuple[Message, int]] = deque()  # message, QoS with flags
-        # By subscription: retained messages still to be sent (None: a step that found nothing).
-        self.copies: dict[str, Iterator[Message | None]] = {}
-        self.held_bytes = 0  # the size of `queue` and `in_flight`
-        self.window = 65_535  # Receive Maximum of the client, within our own limit
-        self.last_packet_id = 0  # the identifier used last
-        self.expiry_s = 0  # session expiry interval; 0: the session ends with the connection
-        self.is_durable = False  # it is journaled
-        self.is_over = False  # it has ended; its subscriptions are being removed
-        self.is_peer = False  # it is a `PeerSession`
-        self.is_pumped = False  # its queue is being sent, now or in a later slice
-        self.ends_at_ms = 0  # when it expires; 0 while connected
-        self.will: WillMessage | None = None
-        self.will_at_ms = 0  # when the will is due; 0 while connected or without a will
-        self.expiry_timer: Timer | None = None
-        self.will_timer: Timer | None = None
-        self.dropped = 0  # messages dropped for this session
-        self.mark = 0  # the last message of a space in its outbox, see `Delivery.append_once`
-        self.position: tuple[float, float] | None = None  # longitude, latitude
-        self.position_kept_ms = 0  # when `position` was journaled last
-        self.followers: dict[int, SessionSubscription] = {}  # `$near`: they move with `position`
+    # Written once, where a session begins: `connect.py`, `peers/sessions.py`, `replay.py`.
+    client_id: str  # unique among the sessions of a node
+    number: int  # its name in the journal
+    is_peer: bool = False  # it is a `PeerSession`
+
+    # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached.
+    user_name: str | None = None  # the proven name of its client
+    came_ms: int = 0  # when its client connected last; 0: unknown
+    version: int = 4  # the protocol level of the last connection
+    was_plain: bool = True  # `is_plain` of the last connection; True if there was none
+    window: int = 65_535  # Receive Maximum of the client, within our own limit
+    expiry_s: int = 0  # session expiry interval, also from DISCONNECT; 0: ends with its link
+    is_durable: bool = False  # it is journaled; False again once it ends (`lifecycle.py`)
+
+    # Written by `connect.py` and `peers/sessions.py`; back to None by `lifecycle.py`, `detach`.
+    link: Connection | None = None  # its connection; None while it has none
+
+    # Written by `subscribe/handler.py`, of a peer by `peers/sessions.py`; emptied at the end.
+    subscriptions: dict[str, SessionSubscription] = field(default_factory=dict)  # by `text`
+    # By subscription: retained messages still to be sent (None: a step that found nothing);
+    # `publish/session_queues.py` takes them.
+    copies: dict[str, Iterator[Message | None]] = field(default_factory=dict)
+
+    # Written by `publish/session_queues.py` for every message at QoS 1 or 2, and every ack.
+    # Sent and not acknowledged, in the order sent.
+    in_flight: dict[int, Message] = field(default_factory=dict)
+    exact: set[int] = field(default_factory=set)  # the identifiers in `in_flight` that are QoS 2
+    released: dict[int, None] = field(default_factory=dict)  # PUBREC received, PUBCOMP not yet
+    # Of both, still to be resent to a client that is back.
+    resends: deque[int] = field(default_factory=deque)
+    queue: deque[tuple[Message, int]] = field(default_factory=deque)  # message, QoS with flags
+    held_bytes: int = 0  # the size of `queue` and `in_flight`
+    last_packet_id: int = 0  # the identifier used last
+    is_pumped: bool = False  # its queue is being sent, now or in a later slice
+    dropped: int = 0  # messages dropped for it so far; at QoS 0 by `publish/delivery.py`
+
+    # Written by `publish/acks.py`: on a QoS 2 PUBLISH of the client, and on its PUBREL.
+    # QoS 2 identifiers that the client has yet to release.
+    incoming: set[int] = field(default_factory=set)
+
+    # Written by `publish/delivery.py` for every message of a space that it gets at QoS 0.
+    last_appended: int = 0  # the number of the last one: a client with two matches gets one
+
+    # Written by `lifecycle.py` when the connection ends and when timers run; the will and its
+    # end by `connect.py` as well.
+    ends_at_ms: int = 0  # when it expires; 0 while connected
+    will: WillMessage | None = None  # published unless the client disconnects in time
+    will_at_ms: int = 0  # when the will is due; 0 while connected or without a will
+    expiry_timer: Timer | None = None  # fires at `ends_at_ms`
+    will_timer: Timer | None = None  # fires at `will_at_ms`
+    is_over: bool = False  # it has ended; its subscriptions are being removed
+
+    # Written by `content/positions.py` and `content/subscriptions.py`: on each new position,
+    # `moving` on SUBSCRIBE and UNSUBSCRIBE.
+    position: tuple[float, float] | None = None  # longitude, latitude
+    position_kept_ms: int = 0  # when `position` was journaled last
+    # `$near`: they move with `position`.
+    moving: dict[int, SessionSubscription] = field(default_factory=dict)
 
     @property
     def owner(self) -> str | None:

@@ -245,7 +245,7 @@ class SubscribeHandler:
         if state.subscriptions >= settings.max_subscriptions:
             most = settings.max_subscriptions
             raise self._over_limit("subscriptions", "one more of all clients", most)
-        if new.inside is not None and len(session.followers) >= settings.max_client_near:
+        if new.inside is not None and len(session.moving) >= settings.max_client_near:
             most = settings.max_client_near
             raise self._over_limit("client_near", "one more $near of this client", most)
 

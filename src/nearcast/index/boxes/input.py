@@ -19,10 +19,11 @@ from nearcast.model.errors import (
     OutOfRangeError,
     UnknownNameError,
 )
+from nearcast.model.ranks import kernel_ranks
 
 MOST_DIMENSIONS: Final = 64  # a leaf's attributes are the bits of one word
 MOST_BOXES: Final = 2**30  # positions are int32, and leaves are not full
-RANKS: Final = ("narrowest", "centre", "weight")
+RANKS: Final = kernel_ranks()
 # Numba compiles a kernel again for a read-only array: such an array is copied.
 _AS_COMPILED: Final = ("C", "W")
 _SINGLE_RANKS: Final = dict(zip(RANKS, np.identity(3), strict=True))

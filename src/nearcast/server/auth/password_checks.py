@@ -61,7 +61,7 @@ class PasswordChecks:
 
     def ask(self, connection: Connection) -> None:
         """Queue the check of a connection's CONNECT."""
-        source = source_of(connection.peer)
+        source = source_of(connection.address)
         waiting = self._waiting.get(source)
         if waiting is not None and len(waiting) >= MOST_WAITING:
             self._drop_closed(source)

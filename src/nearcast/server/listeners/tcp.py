@@ -49,7 +49,7 @@ class MqttProtocol(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)  # type: ignore[attr-defined]
         connection = self._connection
-        connection.peer = _peer(transport)
+        connection.address = _peer(transport)
         connection.certificate_name = _certificate_name(transport)
         connection.transport = self
         if transport.get_extra_info("sslcontext") is None:
