@@ -31,7 +31,7 @@ from sortedcontainers import SortedKeyList
 from superintervals import IntervalMap
 
 from nearcast.index import IntervalSkipList
-from nearcast.index.intervals.interval_skip_list import warm_up
+from nearcast.kernels import load
 
 SPAN = 1_000_000_000  # whole numbers below 2**31: superintervals knows no others
 ROUNDS = 5
@@ -343,7 +343,7 @@ def papers_walk(sigma: float, seeds: int) -> dict[str, float]:
 
 def run(quick: bool) -> dict[str, Any]:
     """Measure everything; `quick` is for every day, with a tenth of the intervals."""
-    warm_up()
+    load(["intervals"])
     count = 100_000 if quick else 1_000_000
     rows: list[Row] = []
     for matches in (10, 100, 10_000):

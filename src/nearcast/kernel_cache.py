@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from numba.core import caching as its_caching
-from numba.core import types as its_types
 
 from nearcast.kernel_files import Lock, chosen, key
 
 caching: Any = its_caching  # it has no types
-types: Any = its_types
 
 
 class _Locator(caching._CacheLocator):  # type: ignore[misc, unused-ignore]
@@ -82,14 +80,7 @@ class SharedCache(caching.FunctionCache):  # type: ignore[misc, unused-ignore]
 
 
 def share(dispatcher: Any) -> None:
-    """Make a dispatcher use the cache of its kernel, and compile it once for a number.
-
-    Numba would compile a kernel again for each constant that another one passes to it.
-    """
-    its_template = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda given, more: its_template(
-        [types.unliteral(one) for one in given], more
-    )
+    """Make a dispatcher use the cache of its kernel."""
     cache = dispatcher._cache = SharedCache(dispatcher.py_func)
     its_compile = dispatcher._compiler.compile
 

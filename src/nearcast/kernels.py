@@ -30,10 +30,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ordering": ("nearcast.ordering.kernels",),
     "retained": ("nearcast.retained.general",),
     "learning": ("nearcast.retained.exact", "nearcast.retained.qlearning"),
+    "intervals": ("nearcast.index.intervals.store", "nearcast.index.intervals.scores"),
 }
-"""The parts that a broker may need, and the modules with their kernels."""
+"""Parts that are compiled together, and the modules with their kernels."""
 _ONLY_COMPILED = ("nearcast.index.boxes.", "nearcast.index.intervals.")  # they read raw memory
-_ALSO_OF = {"nearcast.index.boxes.box_index": "nearcast.index.boxes."}
+_ALSO_OF = {
+    "nearcast.index.boxes.box_index": "nearcast.index.boxes.",
+    "nearcast.index.intervals.store": "nearcast.index.intervals.",
+}
 
 
 class KernelEntry(NamedTuple):
@@ -76,9 +80,9 @@ def kernel(function: Any = None, **options: Any) -> Any:
 def inner(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function that only kernels call; a call from Python would be fatal.
 
-    The wrapper that unpacks Python arguments is not generated, which saves compile time.
+    It is translated, and optimised as a part of the kernels that call it (`kernel_linking.py`).
     """
-    return kernel(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return kernel(function, is_part=True)
 
 
 def entry_point(types: str, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -115,13 +119,11 @@ def copy_of(function: Callable[P, R]) -> Callable[P, R]:
 def _dispatcher(function: Any, options: dict[str, Any]) -> Any:
     if "home" in options:
         return getattr(import_module(options["home"]), function.__name__)
-    from numba import njit
+    from nearcast.kernel_linking import part, whole
 
-    from nearcast.kernel_cache import share
-
-    made = njit(**options)(function)
-    share(made)
-    return made
+    if "is_part" in options:
+        return part(function)
+    return whole(function, options)
 
 
 # -- compiling ---------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Compile kernels before they are needed: `python -m nearcast.warming`, in parallel, with progress.
 
-Worker processes share a directory of `kernel_files.py`. Each compiles one kernel after the other
-that no other process, of this program or of another one, is compiling; in the end all requested
-kernels are there. A worker has low priority, and ends with the process that started it.
+Worker processes share a directory of `kernel_files.py`. Each takes a module whose kernels no other
+process, of this program or of another one, is compiling: they have parts in common, which a process
+translates once. A worker that finds no such module helps with single kernels. In the end all
+requested kernels are there. A worker has low priority, and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,11 @@ from typing import NamedTuple
 
 from nearcast import kernel_files, kernels
 
-_WHOLE = {
-    "intervals": "nearcast.index.intervals.interval_skip_list",
-    "plans": "nearcast.locality.layout.kernels",
-}
-"""Parts that brokers do not need: one function each, which calls everything once."""
+_WHOLE = {"plans": "nearcast.locality.layout.kernels"}
+"""Parts without entry points: one function each, which calls everything once."""
 PARTS = (*kernels.PARTS, *_WHOLE)
-_FIRST = ("boxes.change.add", "boxes.top.top_points", "boxes.change.move", ".receive", ".send")
-"""The slowest tasks come first, so that no processor is idle at the end."""
+_SLOWEST = ("ordering.kernels", "index.boxes.change", "intervals.kernels", "index.boxes.top")
+"""The modules that take longest come first, so that no processor is idle at the end."""
 _PROGRESS_S = 3.0
 
 
@@ -38,9 +36,14 @@ class Task(NamedTuple):
     name: str
     run: Callable[[], object]
 
+    @property
+    def module(self) -> str:
+        """Return the module of its kernel."""
+        return self.name.rpartition(".")[0] or self.name
+
 
 def tasks(parts: Sequence[str]) -> list[Task]:
-    """Return the compile tasks of some parts, the slowest first."""
+    """Return the compile tasks of some parts, the slowest modules first."""
     found: list[Task] = []
     for part in parts:
         if part in _WHOLE:
@@ -50,19 +53,26 @@ def tasks(parts: Sequence[str]) -> list[Task]:
                 Task(one.name, partial(kernels.compile_entry, one.function))
                 for one in kernels.entries(part)
             ]
-    return sorted(found, key=lambda task: _weight(task.name))
+    return sorted(found, key=lambda task: _place(task.module))
 
 
-def _weight(name: str) -> int:
-    return next((i for i, end in enumerate(_FIRST) if name.endswith(end)), len(_FIRST))
+def _place(module: str) -> int:
+    return next((i for i, end in enumerate(_SLOWEST) if module.endswith(end)), len(_SLOWEST))
 
 
 def work(directory: Path, parts: Sequence[str]) -> None:
     """Compile the missing kernels of these parts, sharing the work with other processes."""
     kernel_files.use(directory)
     todo = tasks(parts)
-    for waits in (False, True):  # second pass: tasks that others had, as they may have been killed
-        for task in todo:
+    for module in dict.fromkeys(task.module for task in todo):
+        lock = kernel_files.Lock(f"{module}.module")
+        if lock.acquire(wait=False):
+            for task in todo:
+                if task.module == module:
+                    _do(task, directory, waits=False)
+            lock.release()
+    for waits in (False, True):  # at last those that others had, as they may have been killed
+        for task in reversed(todo):
             _do(task, directory, waits=waits)
     for part in parts:
         (directory / f"{part}.done").touch()

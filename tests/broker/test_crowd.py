@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support.invariants import check_matcher
 
 from nearcast.broker import BrokerSettings, SpaceSettings
 from nearcast.matching.ranking import centre_score
@@ -607,7 +608,7 @@ class Crowd:
         return packet.topic, packet.payload, packet.qos, packet.retain, tuple(sorted(ids)), note
 
     def check(self) -> None:
-        self.world.node.state.selections.matcher.check_invariants()
+        check_matcher(self.world.node.state.selections.matcher)
 
     def end(self) -> None:
         """Bring everyone back: what waits for them must come."""

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.invariants import check_retained_delivery
 
 from nearcast.broker import RetainedSettings
 from nearcast.index.topic_filters import topic_matches
@@ -302,7 +303,7 @@ class NothingIsLost(RuleBasedStateMachine):
     @invariant()
     def the_node_is_in_order(self) -> None:
         holding = self.world.node.state.holding
-        holding._core.check_invariants()
+        check_retained_delivery(holding._core)
         held = {topic for topic in TOPICS if holding._core.holds(topic)}
         assert holding._router.held == held
         owed = sum(not d.is_queued for p in self.people.values() for d in p.debts.values())

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.invariants import check_boxes
 
 from nearcast.index import BoxIndex
 from nearcast.model.errors import (
@@ -95,7 +96,7 @@ def test_bad_input_is_refused_and_changes_nothing(
     assert "expected" in str(caught.value)
     assert len(index) == 2
     assert contents(index) == before
-    index.check_invariants()
+    check_boxes(index)
     assert sorted(index.match((1, 1)).tolist()) == [1]
 
 
@@ -164,11 +165,11 @@ def test_a_saved_index_is_opened_as_it_was_and_can_be_changed(tmp_path: Path) ->
     points = rng.random((50, 2))
     for rank in ("narrowest", "centre", "weight"):
         assert (opened.top_many(points, 5, rank) == index.top_many(points, 5, rank)).all()
-    opened.check_invariants()
+    check_boxes(opened)
     opened.add(17, (0, 0), (0.5, 0.5))
     opened.move(3, (0, 0), (1, 1))
     opened.remove(4)
-    opened.check_invariants()
+    check_boxes(opened)
     assert len(opened) == 499
     again = BoxIndex.open(tmp_path / "index")
     assert 17 not in again
@@ -196,7 +197,7 @@ def test_every_cut_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(FileFormatError):
             BoxIndex.open(path)
         file.write_bytes(whole)
-    BoxIndex.open(path).check_invariants()
+    check_boxes(BoxIndex.open(path))
 
 
 def test_every_damaged_file_is_refused(tmp_path: Path) -> None:

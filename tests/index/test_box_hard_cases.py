@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.support.invariants import check_boxes
 
 from nearcast.index import BoxIndex
 from nearcast.index.boxes.pools import M_LEAVES, M_LEVELS, M_NEXT_AGE, MOST_AGES
@@ -62,7 +63,7 @@ def test_many_boxes_are_matched_and_ranked_as_by_a_scan(dims: int, make: Any) ->
     best = index.top_many(points, 10)
     for row, point in zip(best.tolist(), points, strict=True):
         assert [key for key in row if key >= 0] == best_by_scan(lows, highs, point, 10)
-    index.check_invariants()
+    check_boxes(index)
 
 
 def test_subscriptions_to_different_attributes_do_not_disturb_each_other() -> None:
@@ -74,7 +75,7 @@ def test_subscriptions_to_different_attributes_do_not_disturb_each_other() -> No
     index = BoxIndex.from_arrays(np.arange(9000), lows, highs)
 
     assert_matches(index, lows, highs, rng.random((50, 10)))
-    index.check_invariants()
+    check_boxes(index)
 
 
 def test_every_box_may_constrain_another_set_of_attributes() -> None:
@@ -86,7 +87,7 @@ def test_every_box_may_constrain_another_set_of_attributes() -> None:
 
     assert_matches(index, lows, highs, rng.integers(0, 4, (40, 12)).astype(float))
     assert index.nbytes < 3000 * 12 * 16 * 4
-    index.check_invariants()
+    check_boxes(index)
 
 
 def test_equal_boxes_are_ranked_by_age_and_all_found() -> None:
@@ -103,7 +104,7 @@ def test_equal_boxes_are_ranked_by_age_and_all_found() -> None:
     assert sorted(keys[-1500:].tolist()) == list(range(-1499, 1))
     assert index.match((5, 5)).size == 0
     assert index._pools.meta[M_LEVELS] < 20
-    index.check_invariants()
+    check_boxes(index)
 
 
 def test_giants_among_tiny_boxes_are_found() -> None:
@@ -133,7 +134,7 @@ def test_extreme_numbers_are_numbers(scale: float) -> None:
             best = index.top(point, 500, rank).tolist()
             assert set(best) == found_by_scan(lows, highs, point)
     index.rebuild()
-    index.check_invariants()
+    check_boxes(index)
     assert_matches(index, lows, highs, points)
 
 
@@ -145,7 +146,7 @@ def test_sorted_input_does_not_make_a_list_of_the_tree(step: int) -> None:
 
     assert index._pools.meta[M_LEVELS] < 40
     assert index.match((step * 4321,)).tolist() == [4321]
-    index.check_invariants()
+    check_boxes(index)
 
 
 def test_a_long_life_of_moves_takes_no_more_memory() -> None:
@@ -156,7 +157,7 @@ def test_a_long_life_of_moves_takes_no_more_memory() -> None:
         lows = rng.random((2000, 2))
         for key in rng.permutation(2000).tolist():
             index.move(key, lows[key], lows[key] + 0.02)
-    index.check_invariants()
+    check_boxes(index)
 
     assert_matches(index, lows, lows + 0.02, rng.random((50, 2)))
     assert index._pools.meta[M_LEAVES] * 64 < 2000 * 2.2
@@ -169,7 +170,7 @@ def test_an_index_that_was_emptied_serves_again() -> None:
             index.add(key, (key, key), (key + 1, key + 1))
         for key in range(700):
             index.remove(key)
-        index.check_invariants()
+        check_boxes(index)
         assert index.match((5, 5)).size == 0
         assert index.top((5, 5), 3).size == 0
         assert len(index) == 0
@@ -187,7 +188,7 @@ def test_ages_that_run_out_are_renumbered() -> None:
 
     assert index.top((0.5,), 9).tolist() == [30, 10, 20, 5]
     assert index._pools.meta[M_NEXT_AGE] == 4
-    index.check_invariants()
+    check_boxes(index)
 
 
 def test_weights_can_come_late() -> None:
@@ -201,7 +202,7 @@ def test_weights_can_come_late() -> None:
     assert index.top((0.5,), 202, "weight").tolist()[-1] == 201
     index.remove(200)
     assert index.top((0.5,), 1, "weight").tolist() == [0]
-    index.check_invariants()
+    check_boxes(index)
 
 
 def test_nothing_in_nothing_out() -> None:
@@ -247,7 +248,7 @@ def test_leaves_of_different_attributes_that_become_one_keep_both(emptied: int) 
     for key in [*range(emptied, 100, 2), *range(1 - emptied, 100, 2)]:
         index.remove(key)
         left.remove(key)
-        index.check_invariants()
+        check_boxes(index)
 
     for key in left:
         point = [-1.0, -1.0]

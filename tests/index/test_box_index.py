@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.invariants import check_boxes
 
 from nearcast.index import BoxIndex
 from nearcast.model import MISSING
@@ -212,7 +213,7 @@ def machine_for(dims: int) -> type[RuleBasedStateMachine]:
         def structure_holds(self) -> None:
             if not hasattr(self, "index"):
                 return
-            self.index.check_invariants()
+            check_boxes(self.index)
             assert len(self.index) == len(self.scan.boxes)
             assert all(key in self.index for key in self.scan.boxes)
 
@@ -252,7 +253,7 @@ def test_an_index_built_at_once_answers_as_a_scan_would(
         scan.boxes[key] = tuple(lows[row].tolist()), tuple(highs[row].tolist())
         scan.weights[key] = float(weights[row]) if weights is not None else 1.0
 
-    index.check_invariants()
+    check_boxes(index)
     points = rng.integers(0, 10, (20, dims)).astype(float)
     offsets, found = index.match_many(points)
     for e, point in enumerate(map(tuple, points.tolist())):

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.support.interval_anatomy import edges_of
 
 from nearcast.index import IntervalSkipList
 from nearcast.model.errors import (
@@ -35,7 +36,7 @@ def test_a_bad_interval_is_refused_and_changes_nothing(
 ) -> None:
     index = IntervalSkipList(seed=0)
     index.add(1, 0, 1)
-    before = index.edges()
+    before = edges_of(index)
     with pytest.raises(OutOfRangeError):
         index.add(2, low, high, *opens)
     low_open, high_open = opens or (False, False)
@@ -43,7 +44,7 @@ def test_a_bad_interval_is_refused_and_changes_nothing(
         IntervalSkipList.from_arrays(
             [1, 2], [0, low], [1, high], low_open=[False, low_open], high_open=[False, high_open]
         )
-    assert index.edges() == before
+    assert edges_of(index) == before
     assert 2 not in index
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.interval_anatomy import check_intervals, edges_of
 
 from nearcast.index import BoxIndex, IntervalSkipList
 from nearcast.index.intervals import store as store_module
@@ -77,7 +78,7 @@ def test_a_long_life_of_changes_leaves_every_answer_exact(
                 index.remove(gone)
                 crowd.present[gone] = False
 
-    index.check_invariants()
+    check_intervals(index)
     assert len(index) == crowd.present.sum()
     for x in (5.0, 20.0, *rng.integers(0, 130, 6).tolist(), 50.5):
         assert sorted(index.stab(x).tolist()) == crowd.matches(x).tolist()
@@ -95,7 +96,7 @@ def test_there_are_few_runs_however_many_came_one_by_one() -> None:
     for key in range(4990):
         index.remove(key)
     assert sum(len(run) for run in index._store.runs) < 2000  # words: the removed are gone
-    index.check_invariants()
+    check_intervals(index)
 
 
 def test_a_rebuilt_list_has_one_run_and_answers_alike() -> None:
@@ -106,7 +107,7 @@ def test_a_rebuilt_list_has_one_run_and_answers_alike() -> None:
     index.rebuild()
     assert len(index._store.runs) == 1
     assert index.top(7, 100).tolist() == before
-    index.check_invariants()
+    check_intervals(index)
 
 
 def test_the_papers_walk_sees_intervals_in_runs_too_and_follows_changes() -> None:
@@ -114,7 +115,7 @@ def test_the_papers_walk_sees_intervals_in_runs_too_and_follows_changes() -> Non
     for key in range(40):
         index.add(key, 0, 10 + key)
     assert set(index.top(5, 40, method="paper").tolist()) == set(range(40))
-    assert {key for edge in index.edges() for key in edge.markers} == set(range(40))
+    assert {key for edge in edges_of(index) for key in edge.markers} == set(range(40))
     index.remove(3)
     index.add(77, 5, 6)
     found = index.top(5, 50, method="paper").tolist()
@@ -160,10 +161,10 @@ def test_when_memory_runs_out_the_list_is_what_it_was(
         except MemoryError:
             failures += 1
             monkeypatch.setattr(store_module, "_aligned", really)
-            index.check_invariants()
+            check_intervals(index)
             assert len(index) == key
             assert key not in index
             assert sorted(index.stab(key - 0.5).tolist()) == list(range(max(0, key - 40), key))
             index.add(key, key, key + 40)
-    index.check_invariants()
+    check_intervals(index)
     assert failures or spared > 2

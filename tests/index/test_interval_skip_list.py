@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.support.interval_anatomy import check_intervals, edges_of
 
 from nearcast.index import IntervalSkipList
 from nearcast.model.errors import (
@@ -105,7 +106,6 @@ ranks = st.sampled_from(
         {"centre": 0.5, "weight": 1.0, "narrowest": 0.0},
     ]
 )
-chunk_bits = st.sampled_from([2, 3, 7])  # small ones: short lists split and join too
 limits = st.sampled_from([1, 3, 20, 1024])  # small ones: the list becomes runs, and runs merge
 
 
@@ -148,7 +148,6 @@ class ListAgreesWithScan(RuleBasedStateMachine):
 
     @initialize(
         seed=st.integers(0, 10),
-        bits=chunk_bits,
         limit=limits,
         extent=st.sampled_from([None, EXTENT]),
         first=st.lists(intervals(), max_size=30),
@@ -156,7 +155,6 @@ class ListAgreesWithScan(RuleBasedStateMachine):
     def begin(
         self,
         seed: int,
-        bits: int,
         limit: int,
         extent: tuple[float, float] | None,
         first: list[Interval],
@@ -164,9 +162,7 @@ class ListAgreesWithScan(RuleBasedStateMachine):
         self.next_key = 0
         self.scan = Scan(extent)
         self.scan.intervals = {3 * n - 40: interval for n, interval in enumerate(first)}
-        self.index = built(
-            self.scan.intervals, seed=seed, extent=extent, _chunk_bits=bits, _limit=limit
-        )
+        self.index = built(self.scan.intervals, seed=seed, extent=extent, _limit=limit)
 
     @rule(some=st.lists(intervals(), min_size=1, max_size=8))
     def add(self, some: list[Interval]) -> None:
@@ -226,7 +222,7 @@ class ListAgreesWithScan(RuleBasedStateMachine):
 
     @invariant()
     def the_structure_is_sound(self) -> None:
-        self.index.check_invariants()
+        check_intervals(self.index)
         assert len(self.index) == len(self.scan.intervals)
         assert all(key in self.index for key in self.scan.intervals)
         assert 999_999 not in self.index
@@ -235,16 +231,16 @@ class ListAgreesWithScan(RuleBasedStateMachine):
 TestListAgreesWithScan = ListAgreesWithScan.TestCase
 
 
-@given(st.lists(intervals(), min_size=15, max_size=40), st.integers(0, 10), chunk_bits)
+@given(st.lists(intervals(), min_size=15, max_size=40), st.integers(0, 10))
 def test_markers_are_where_the_paper_puts_them_and_in_order_of_accuracy(
-    some: list[Interval], seed: int, bits: int
+    some: list[Interval], seed: int
 ) -> None:
     """From the definition: on the covered edges that no covered edge of a higher level contains."""
     scan = Scan(intervals=dict(enumerate(some)))
-    index = IntervalSkipList(seed, _chunk_bits=bits)
+    index = IntervalSkipList(seed)
     for key, interval in scan.intervals.items():
         add(index, key, interval)
-    edges = index.edges()
+    edges = edges_of(index)
 
     def covers(interval: Interval, edge: Any) -> bool:
         last = math.nextafter(edge.right, -INF)  # an edge stands for [left, right)
@@ -266,14 +262,12 @@ def test_markers_are_where_the_paper_puts_them_and_in_order_of_accuracy(
         assert list(edge.markers) == expected
 
 
-@given(st.lists(intervals(), max_size=40), st.integers(0, 10), chunk_bits)
-def test_a_list_from_arrays_answers_as_one_made_by_adding(
-    some: list[Interval], seed: int, bits: int
-) -> None:
+@given(st.lists(intervals(), max_size=40), st.integers(0, 10))
+def test_a_list_from_arrays_answers_as_one_made_by_adding(some: list[Interval], seed: int) -> None:
     scan = Scan(EXTENT, dict(enumerate(some)))
-    index = built(scan.intervals, seed=seed, extent=EXTENT, _chunk_bits=bits)
+    index = built(scan.intervals, seed=seed, extent=EXTENT)
 
-    index.check_invariants()
+    check_intervals(index)
     for x in (-1.0, 0.0, 3.0, 3.5, 8.0, 9.0):
         assert sorted(keys_of(index.stab(x))) == sorted(scan.stab(x))
         assert keys_of(index.top(x, 4)) == scan.top(x, 4)
@@ -281,19 +275,19 @@ def test_a_list_from_arrays_answers_as_one_made_by_adding(
 
 @given(st.lists(intervals(), max_size=40), st.randoms(use_true_random=False))
 def test_after_everything_is_removed_nothing_is_left(some: list[Interval], rnd: Any) -> None:
-    index = built(dict(enumerate(some)), _chunk_bits=2)
+    index = built(dict(enumerate(some)))
     order = list(range(len(some)))
     rnd.shuffle(order)
     for key in order:
         index.remove(key)
 
-    index.check_invariants()
+    check_intervals(index)
     assert len(index) == 0
-    assert [edge.markers for edge in index.edges()] == [(), ()]  # the header's, and the top
+    assert [edge.markers for edge in edges_of(index)] == [(), ()]  # the header's, and the top
 
 
 def test_long_lists_of_equal_widths_go_by_age() -> None:
-    """Thousands on one edge, so that chunks of full size split; then most of them go."""
+    """Thousands on one edge; then most of them go."""
     index = IntervalSkipList()
     for key in range(3000):
         index.add(key, 0, 10, weight=key % 7)
@@ -301,7 +295,7 @@ def test_long_lists_of_equal_widths_go_by_age() -> None:
         index.remove(2 * key % 2999)
     left = sorted(set(range(3000)) - {2 * key % 2999 for key in range(2900)})
 
-    index.check_invariants()
+    check_intervals(index)
     assert keys_of(index.top(5, 200)) == left
     heaviest = sorted(left, key=lambda key: -(key % 7))
     assert keys_of(index.top(5, 20, rank="weight")) == heaviest[:20]
@@ -312,7 +306,7 @@ def test_widths_that_differ_only_in_double_precision_are_told_apart() -> None:
     for key in range(200):
         index.add(key, 0, 1 + (200 - key) * 2.0**-50)
 
-    index.check_invariants()
+    check_intervals(index)
     assert keys_of(index.top(0.5, 200)) == list(range(199, -1, -1))
 
 
@@ -336,7 +330,7 @@ def test_an_interval_without_bounds_contains_every_value() -> None:
     index.add(1, -INF, INF)
     index.add(2, -INF, 5, high_open=True)
     index.add(3, 5, INF)
-    index.check_invariants()
+    check_intervals(index)
     assert sorted(keys_of(index.stab(-sys.float_info.max))) == [1, 2]
     assert sorted(keys_of(index.stab(5))) == [1, 3]
     assert sorted(keys_of(index.stab(sys.float_info.max))) == [1, 3]
@@ -358,7 +352,7 @@ def test_the_extent_says_how_wide_an_interval_without_a_bound_is() -> None:
 def test_values_at_the_ends_of_floats_are_inside_their_point(edge: float) -> None:
     index = IntervalSkipList(seed=0)
     index.add(1, edge, edge)
-    index.check_invariants()
+    check_intervals(index)
     assert keys_of(index.stab(edge)) == [1]
     assert index.interval(1) == (edge, edge)
 
@@ -366,11 +360,11 @@ def test_values_at_the_ends_of_floats_are_inside_their_point(edge: float) -> Non
 def test_an_open_interval_between_neighbouring_floats_is_there_and_matches_nothing() -> None:
     index = IntervalSkipList(seed=0)
     index.add(1, 1.0, math.nextafter(1.0, 2.0), low_open=True, high_open=True)
-    index.check_invariants()
+    check_intervals(index)
     assert len(index) == 1
     assert keys_of(index.stab(1.0)) == []
     index.remove(1)
-    index.check_invariants()
+    check_intervals(index)
 
 
 def test_equal_histories_give_equal_lists_and_another_seed_another() -> None:
@@ -379,7 +373,7 @@ def test_equal_histories_give_equal_lists_and_another_seed_another() -> None:
         for key in range(20):
             index.add(key, key, 2 * key)
         index.remove(7)
-        return index.edges()
+        return edges_of(index)
 
     assert edges(3) == edges(3)
     assert edges(3) != edges(4)
@@ -408,7 +402,7 @@ def test_a_copy_and_a_pickle_answer_alike_and_live_on_their_own() -> None:
         add(index, key, interval)
     index.remove(0)
     for twin in (copy.copy(index), copy.deepcopy(index), pickle.loads(pickle.dumps(index))):
-        twin.check_invariants()
+        check_intervals(twin)
         for x in (1.0, 3.0, 4.0):
             assert keys_of(twin.top(x, 9)) == keys_of(index.top(x, 9))
             assert keys_of(twin.top(x, 9, "weight")) == keys_of(index.top(x, 9, "weight"))

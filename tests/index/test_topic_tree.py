@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.support.invariants import check_topic_tree
 
 from nearcast.index.topic_tree import TopicTree
 from nearcast.model.errors import KeyInUseError, KeyMissingError
@@ -77,7 +78,7 @@ class TreeAgreesWithScan(RuleBasedStateMachine):
 
     @invariant()
     def holds_together(self) -> None:
-        self.tree.check_invariants()
+        check_topic_tree(self.tree)
         assert len(self.tree) == len(self.scan)
 
 
@@ -119,4 +120,4 @@ def test_sixty_thousand_levels_are_no_danger() -> None:
 
     assert tree.match(deep) == ("v",)
     assert tree.discard(deep, "k") == "v"
-    tree.check_invariants()
+    check_topic_tree(tree)

@@ -150,6 +150,46 @@ def test_two_processes_compile_each_kernel_once(tmp_path: Path) -> None:
     assert third.stdout == ""
 
 
+LINKED = """
+import sys
+import numpy as np
+from nearcast.kernels import compile_entry, entry_point, inner
+
+@inner
+def lowest(x):
+    return x + 1 if x < 100 else x * 3
+
+@inner
+def middle(x):
+    total = 0
+    for i in range(x):
+        total += lowest(np.int32(i)) + lowest(7)
+    return total
+
+@entry_point("int64")
+def highest(x):
+    return middle(x) + lowest(x)
+
+compile_entry(highest)
+assert highest(200) == sum(i + 1 if i < 100 else 3 * i for i in range(200)) + 200 * 8 + 600
+whole, = (one.library for one in highest.overloads.values())
+for part in (lowest, middle):
+    print(part.py_func.__name__, len(part.signatures))
+    for one in part.overloads.values():
+        assert not whole.codegen._engine.is_symbol_defined(one.fndesc.llvm_func_name)
+"""
+
+
+def test_a_kernel_that_only_kernels_call_is_optimised_with_its_caller_alone(
+    tmp_path: Path,
+) -> None:
+    first, second = (python(LINKED, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert first.returncode == 0, first.stderr[-2000:]
+    assert first.stdout.split() == ["lowest", "1", "middle", "1"]  # for all sizes of numbers
+    assert second.returncode == 0, second.stderr[-2000:]
+    assert second.stdout.split() == ["lowest", "0", "middle", "0"]  # the whole is on disk
+
+
 def test_a_change_in_a_module_that_kernels_import_makes_another_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.invariants import check_matcher
 
 from nearcast.index.topic_filters import topic_matches
 from nearcast.matching import Matcher, MatcherView, filter_index, open_matcher, save_matcher
@@ -228,7 +229,7 @@ class MatcherAgreesWithTheDefinition(RuleBasedStateMachine):
 
     @invariant()
     def structure_holds(self):
-        self.matcher.check_invariants()
+        check_matcher(self.matcher)
         assert len(self.matcher) == len(self.known)
 
 
@@ -297,7 +298,7 @@ def test_a_mistake_is_answered_and_changes_nothing(change, kind, told):
         change(matcher)
     assert sorted(matcher.match(EVENT)) == [1, 9]
     assert len(matcher) == 2
-    matcher.check_invariants()
+    check_matcher(matcher)
 
 
 def test_a_filter_over_two_spaces_is_resolved_in_each():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.invariants import check_retained_delivery
 
 from nearcast.model.errors import OutOfRangeError
 from nearcast.retained import (
@@ -372,7 +373,7 @@ def test_an_instant_that_is_none_is_refused_and_changes_nothing(now: float) -> N
     with pytest.raises(OutOfRangeError):
         core.on_topic_deleted("t", now)
     assert core.waiting("t") == 1
-    core.check_invariants()
+    check_retained_delivery(core)
 
 
 def test_it_learns_on_its_own_only_within_its_bounds() -> None:
@@ -650,7 +651,7 @@ class EveryNewcomerIsServedInOrderAndInTime(RuleBasedStateMachine):
 
     @invariant()
     def the_core_is_sound(self) -> None:
-        self.core.check_invariants()
+        check_retained_delivery(self.core)
         for topic in "ab":
             owed = [t for (t, _), inbox in self.world.inboxes.items() if t == topic and inbox.owed]
             assert self.core.waiting(topic) == len(owed)

@@ -39,10 +39,8 @@ def __getattr__(name: str) -> object:
 def warm_up() -> None:
     """Compile every kernel of both indexes, or load it from disk.
 
-    More than a minute of one processor the first time, a second later; see `nearcast.warming`.
+    For many at once, in parallel, see `nearcast.warming`.
     """
-    from nearcast.index.intervals import interval_skip_list
     from nearcast.kernels import load
 
-    load(["matching"])
-    interval_skip_list.warm_up()
+    load(["matching", "intervals"])

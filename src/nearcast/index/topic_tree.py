@@ -124,18 +124,6 @@ class TopicTree(Generic[K, V]):
             yield from level.below.items()
             stack.extend(level.children.values())
 
-    def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests."""
-        count, stack = 0, [self._root]
-        while stack:
-            level = stack.pop()
-            count += len(level.here) + len(level.below)
-            assert "#" not in level.children
-            assert all(not child.is_empty() for child in level.children.values())
-            stack.extend(level.children.values())
-        assert count == self._size
-        assert len(self._cache) <= self._cache_size
-
     def _path(self, names: list[str]) -> list[_Level[K, V]] | None:
         path = [self._root]
         for name in names:

@@ -426,14 +426,6 @@ class FilterIndex:
                 keep[at] &= shape.contains_many(lons[events[at]], lats[events[at]])
         return keep
 
-    def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests."""
-        ids = list(self._bounds) if self._index is None else self._rows.used()
-        assert len(ids) == len(self)
-        if self._index is not None:
-            self._index.check_invariants()
-            assert all(box_id in self._index for box_id in ids)
-
 
 def _first_of_each(events: Ids, keys: Ids, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which kept pairs are the first with their event and key."""

@@ -197,23 +197,6 @@ class Matcher(MatcherView):
             raise KeyMissingError(f"the key {key}", expected="the key of a subscription")
         return entry
 
-    def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests."""
-        for name, tree in self._trees.items():
-            tree.check_invariants()
-            count = sum(
-                len(ids)
-                for entry in self._entries.values()
-                for shelf, ids in entry.boxes
-                if shelf.space.name == name
-            )
-            shelves = {id(s): s for e in self._entries.values() for s, _ in e.boxes}
-            ours = [shelf for shelf in shelves.values() if shelf.space.name == name]
-            assert len(tree) == len(ours)
-            assert sum(len(shelf) for shelf in ours) == count
-            for shelf in ours:
-                shelf.check_invariants()
-
 
 def _followers(wish: Subscription, spaces: list[Space]) -> list[list[MovingBox]]:
     if wish.near_m is None or wish.area is not None:

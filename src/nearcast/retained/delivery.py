@@ -474,18 +474,3 @@ class RetainedDelivery:
         instant = self._instant(now)
         slot = self._slots.get(topic)
         return None if slot is None else self._estimators.estimate(slot, instant)
-
-    def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests. O(everything)."""
-        listed: dict[Subscriber, set[str]] = {}
-        for topic, hold in self._holds.items():
-            assert hold.cohorts, f"{topic} is held for nobody"
-            assert any(a[0] == hold.due and a[2] == topic for a in self._alarms), "no alarm"
-            sinces = [cohort.since for cohort in hold.cohorts]
-            assert sinces == sorted(sinces)
-            for cohort in hold.cohorts:
-                assert cohort.waiters
-                for subscriber in cohort.waiters:
-                    assert topic not in listed.setdefault(subscriber, set()), "waits twice"
-                    listed[subscriber].add(topic)
-        assert listed == self._topics_of

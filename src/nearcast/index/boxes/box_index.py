@@ -2,8 +2,7 @@
 
 `BoxIndex` is a binary tree over flat arrays, compiled with Numba. Reading path: this file (the
 public class), `pools.py` (memory), `build.py` (the shape of the tree), `tree.py` and `change.py`
-(changes), `match.py`, `top.py` (queries), `file.py` (files), `check.py` (invariants).
-`docs/box-index.md` has a drawing.
+(changes), `match.py`, `top.py` (queries), `file.py` (files). `docs/box-index.md` has a drawing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from nearcast.index.boxes import change
-from nearcast.index.boxes import check as box_check
 from nearcast.index.boxes import file as box_file
 from nearcast.index.boxes import input as given
 from nearcast.index.boxes import match as matching
@@ -25,6 +23,7 @@ from nearcast.index.boxes import top as ranking
 from nearcast.index.boxes.input import Bounds, Rank, rows_of
 from nearcast.index.boxes.pools import (
     FILL,
+    L_CHILD,
     LEAF,
     M_BUILT,
     M_COUNT,
@@ -33,11 +32,15 @@ from nearcast.index.boxes.pools import (
     M_NEXT_AGE,
     M_NODES,
     MOST_AGES,
+    T_FOUND,
+    T_IS_POINT,
     Floats,
     Int32s,
     Ints,
     Pools,
     address_table,
+    boxes_at,
+    count_below,
     empty_pools,
     grown,
     slots_for,
@@ -166,8 +169,7 @@ class BoxIndex:
         if self._room < 1:
             self._make_room()
         self._room -= 1
-        status = change.add(self._address, key, weight)
-        if status != change.OK:
+        while (status := change.add(self._address, key, weight)) != change.OK:
             self._settle(status, key)
 
     def move(self, key: int, lows: Bounds, highs: Bounds) -> None:
@@ -177,8 +179,7 @@ class BoxIndex:
         if self._room < 1:
             self._make_room()
         self._room -= 1
-        status = change.move(self._address, key)
-        if status != change.OK:
+        while (status := change.move(self._address, key)) != change.OK:
             self._settle(status, key)
 
     def remove(self, key: int) -> None:
@@ -196,11 +197,12 @@ class BoxIndex:
         The index does this itself when it has grown fourfold. It also helps at a quiet moment after
         most boxes have changed their nature (other attributes, other sizes).
         """
-        boxes, keys, ages, _, weights = change.everything(self._address)
-        order = np.argsort(ages)
-        boxes = boxes.reshape(-1, 2 * self._dims)[order].ravel()
-        weights = weights[order] if weights.size else weights
-        self._fill(boxes, keys[order], np.arange(keys.size, dtype=np.uint32), weights)
+        pools = self._pools
+        positions = pools.slots[pools.slots >= 0]
+        positions = positions[np.argsort(pools.ages[positions])]
+        weights = pools.weights[positions] if pools.weights.size else pools.weights
+        ages = np.arange(positions.size, dtype=np.uint32)
+        self._fill(boxes_at(pools, positions).ravel(), pools.keys[positions], ages, weights)
 
     # --- queries
 
@@ -210,22 +212,26 @@ class BoxIndex:
             self._pack(self._buffer, 0, *point)
         except (TypeError, OverflowError, StructError):
             raise given.wrong_length(point, self._dims) from None
-        count = matching.match_point(self._address)
+        count = matching.match_one(self._address)
         if 0 <= count <= SOON_FOUND:
             return self._found[:count].copy()
-        return self._match_one(True, True)
+        return self._match_one()
 
     def match_box(self, lows: Bounds, highs: Bounds) -> Ints:
         """Return the keys of the boxes that meet a box; infinite bounds are open."""
         self._take_box(lows, highs)
-        if not change.is_box_given(self._address):
+        if not given.is_box(lows, highs):
             raise given.bad_box(self._lows, self._highs)
-        return self._match_one(False, False)
+        self._table[T_IS_POINT] = False
+        try:
+            return self._match_one()
+        finally:
+            self._table[T_IS_POINT] = True
 
     def match_many(self, points: npt.ArrayLike) -> tuple[Ints, Ints]:
         """Match n points: the keys for point e are keys[offsets[e]:offsets[e + 1]]."""
         rows = rows_of(points, self._dims, "points")
-        if not matching.is_finite(rows.ravel()):
+        if not np.isfinite(rows).all():
             raise given.not_finite("match_many")
         return self._match_rows(rows, rows)
 
@@ -250,11 +256,10 @@ class BoxIndex:
         position = change.find(self._address, given.key_of(key))
         if position < 0:
             raise given.key_missing(key)
-        box = np.empty(2 * self._dims)
-        change.box_at(self._address, position, box)
+        box = boxes_at(self._pools, np.array([position]))[0]
         return box[0::2].copy(), box[1::2].copy()
 
-    # --- files and checks
+    # --- files
 
     def save(self, path: str | Path) -> None:
         """Write the index to a new or empty directory, for `open`. See `file.py`."""
@@ -268,10 +273,6 @@ class BoxIndex:
         index._mapped = True
         index._install(pools)
         return index
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an invariant is broken; O(n), slow."""
-        box_check.check(self._pools)
 
     # --- arguments
 
@@ -292,12 +293,12 @@ class BoxIndex:
 
     # --- computing results
 
-    def _match_one(self, is_point: bool, finite: bool) -> Ints:
-        count = matching.match_one(self._address, is_point, finite)
+    def _match_one(self) -> Ints:
+        count = matching.match_one(self._address)
         if count > self._found.size:
             self._found = np.empty(2 * count, dtype=np.int64)
-            self._install(self._pools)
-            matching.match_one(self._address, is_point, finite)
+            self._table[T_FOUND : T_FOUND + 2] = self._found.ctypes.data, self._found.size
+            matching.match_one(self._address)
         elif count == matching.NOT_FINITE:
             raise given.not_finite("match")
         return self._found[:count].copy()
@@ -437,9 +438,15 @@ class BoxIndex:
             raise given.bad_box(self._lows, self._highs)
 
     def _rebuild_subtree(self, node: int) -> None:
-        count = change.size(self._address, node)
-        leaves = int(self._pools.meta[M_LEAVES]) + count // LEAST + 2 * ROOM
-        nodes = int(self._pools.meta[M_NODES]) + 2 * (count // LEAST) + 4 * ROOM
-        self._install(grown(self._pools, leaves, nodes))
-        change.rebuild(self._address, node, count)
-        self._count_room()
+        """Rebuild a full leaf, or a subtree that has become too high, then others that have."""
+        while node >= 0:
+            pools = self._pools
+            is_leaf = pools.links[16 * node + L_CHILD] < 0
+            count = LEAF if is_leaf else count_below(pools, node)
+            leaves = int(pools.meta[M_LEAVES]) + count // LEAST + 2 * ROOM
+            nodes = int(pools.meta[M_NODES]) + 2 * (count // LEAST) + 4 * ROOM
+            if leaves > pools.leaf_node.size or nodes > pools.nodes.size // 8:
+                self._install(grown(pools, leaves, nodes))
+            node = change.rebuild(self._address, node, count)
+            if not is_leaf:  # `_room` reckons with a leaf
+                self._count_room()

@@ -149,11 +149,6 @@ class BoxTable:
         weighed = None if (weights == 1.0).all() else weights
         return BoxIndex.from_arrays(self._keys[order], lows, highs, weights=weighed, extent=extent)
 
-    def check_invariants(self) -> None:
-        """Assert the invariants that hold between calls; for tests."""
-        assert len(self._rows) == self._count
-        assert all(self._keys[row] == key for key, row in self._rows.items())
-
     def _meeting(self, low: Floats, high: Floats) -> Ints:
         count = self._count
         lows, highs = self._bounds
@@ -201,7 +196,6 @@ class Boxes:
         "_used",
         "add",
         "box",
-        "check_invariants",
         "match",
         "match_box",
         "match_many",
@@ -216,7 +210,6 @@ class Boxes:
     match_box: Callable[[Bounds, Bounds], Ints]
     match_many: Callable[[npt.ArrayLike], tuple[Ints, Ints]]
     box: Callable[[int], tuple[Floats, Floats]]
-    check_invariants: Callable[[], None]
 
     def __init__(self, table: BoxTable, extent: Extent | None) -> None:
         self._extent = extent
@@ -243,7 +236,7 @@ class Boxes:
         self._used = used
         self.add, self.move, self.remove = used.add, used.move, used.remove
         self.match, self.match_box, self.match_many = used.match, used.match_box, used.match_many
-        self.box, self.check_invariants = used.box, used.check_invariants
+        self.box = used.box
 
 
 AnyBoxes: TypeAlias = "BoxIndex | Boxes"

@@ -200,7 +200,7 @@ def _fill_leaf(
             value = box[at + np.uint64(c)]
             coords[base + np.uint64(c * LEAF)] = value
             dims_seen |= np.uint64(abs(value) <= HIGHEST) << np.uint64(c // 2)
-        widen(bounds, node, dims, box, at, narrow[row], ages[row], weight)
+        widen(bounds, node, dims, box, row * 2 * dims, narrow[row], ages[row], weight)
     s.bits[node * 8] = dims_seen
 
 
@@ -226,7 +226,7 @@ def build(
         m = end - start
         if s.meta[M_LEAVES] + 1 >= s.leaf_node.size or s.meta[M_NODES] + 2 > s.nodes.size // 8:
             return False
-        if m <= FILL or (m <= LEAF and n <= LEAF):
+        if m <= FILL or n < LEAF:  # a full leaf becomes two
             _fill_leaf(s, node, box, keys, ages, narrow, weights, order, start, end, placed)
             continue
         leaves = (m + FILL - 1) // FILL

@@ -1,7 +1,8 @@
 """The changes of a `BoxIndex`: one compiled function for each of its methods.
 
-Each returns OK, or why it did nothing, or which subtree (0 and up) has grown too high and has to be
-rebuilt. The caller ensures room in the pools.
+Each returns OK, or why it did nothing, or which subtree (0 and up) to rebuild: for `add` and `move`
+a full leaf, which becomes several, before they are called again; for `rebuild` one that has grown
+too high. The caller ensures room in the pools.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from nearcast.index.boxes.build import build
 from nearcast.index.boxes.pools import (
     HIGHEST,
     L_HEIGHT,
-    LEAF,
     M_BUILT,
     M_COUNT,
     M_DIMS,
@@ -31,16 +31,18 @@ from nearcast.index.boxes.tree import (
     TAKEN,
     _clear,
     _forget,
-    _insert,
     _relocate,
     _slots_of_all,
     _take_out,
     collected,
     enter_all,
+    insert,
+    is_full,
+    leaf_for,
     narrowness,
     reenter_all,
-    size_of,
     slot_of,
+    too_high,
 )
 from nearcast.kernels import entry_point, inner
 
@@ -55,21 +57,6 @@ def is_box(box: Any) -> Truth:
         if not low <= high or low > HIGHEST or high < -HIGHEST:
             return False
     return True
-
-
-@entry_point("int64")
-def is_box_given(address: Whole) -> Truth:
-    """Return whether the numbers that Python has written are a box."""
-    return is_box(_box_given(address, pools_at(address).meta[M_DIMS]))
-
-
-@entry_point("float64[::1], int64")
-def first_bad_box(box: Any, dims: Whole) -> Whole:
-    """Return the first row that is not a box, or -1."""
-    for row in range(box.size // (2 * dims)):
-        if not is_box(box[row * 2 * dims : (row + 1) * 2 * dims]):
-            return row
-    return -1
 
 
 @inner
@@ -92,13 +79,14 @@ def add(address: Whole, key: Whole, weight: Real) -> Whole:
     slot = slot_of(s, key)
     if slot >= 0:
         return KEY_IN_USE
-    slot = -1 - slot
-    s.slots[slot] = TAKEN
-    narrow = narrowness(box, 0, s.meta[M_DIMS], s.extent)
-    status = _insert(s, box, key, s.meta[M_NEXT_AGE], narrow, weight, slot)
+    narrow, age = narrowness(box, 0, s.meta[M_DIMS], s.extent), s.meta[M_NEXT_AGE]
+    leaf = leaf_for(s, box, narrow, age)
+    if is_full(s, leaf):
+        return leaf
+    insert(s, box, key, age, narrow, weight, -1 - slot)
     s.meta[M_NEXT_AGE] += 1
     s.meta[M_COUNT] += 1
-    return status
+    return OK
 
 
 @entry_point("int64, int64")
@@ -114,10 +102,14 @@ def move(address: Whole, key: Whole) -> Whole:
     position = s.slots[slot]
     age = np.int64(s.ages[position])
     weight = s.weights[position] if s.weights.size else 1.0
+    narrow = narrowness(box, 0, s.meta[M_DIMS], s.extent)
+    leaf = leaf_for(s, box, narrow, age)
+    if is_full(s, leaf):
+        return leaf
     s.slots[slot] = TAKEN
     _take_out(s, position)
-    narrow = narrowness(box, 0, s.meta[M_DIMS], s.extent)
-    return _insert(s, box, key, age, narrow, weight, slot)
+    insert(s, box, key, age, narrow, weight, slot)
+    return OK
 
 
 @entry_point("int64, int64")
@@ -143,27 +135,18 @@ def find(address: Whole, key: Whole) -> Whole:
     return np.int64(s.slots[slot]) if slot >= 0 else np.int64(-1)
 
 
-@entry_point("int64, int64")
-def size(address: Whole, node: Whole) -> Whole:
-    """Return how many boxes a subtree holds."""
-    return size_of(pools_at(address), node)
-
-
 @entry_point("int64, int64, int64")
-def rebuild(address: Whole, node: Whole, count: Whole) -> None:
-    """Rebuild a subtree of `count` boxes in place; its bounds do not change."""
+def rebuild(address: Whole, node: Whole, count: Whole) -> Whole:
+    """Rebuild a subtree of `count` boxes in place; its bounds do not change.
+
+    A full leaf becomes several. Returns the next subtree to rebuild, or OK.
+    """
     s = pools_at(address)
-    boxes, keys, ages, narrows, weights = collected(s, node, count, 0)
+    boxes, keys, ages, narrows, weights = collected(s, node, count)
     slots = _slots_of_all(s, keys)
     _clear(s, node)
     _relocate(s, node, boxes, keys, ages, narrows, weights, slots)
-
-
-@entry_point("int64")
-def everything(address: Whole) -> Any:
-    """Return copies of all boxes, keys, ages, narrownesses and weights, in leaf order."""
-    s = pools_at(address)
-    return collected(s, 0, s.meta[M_COUNT], 0)
+    return too_high(s, node)
 
 
 @entry_point("int64, float64[::1], int64[::1], uint32[::1], float64[::1], float64[::1]")
@@ -184,12 +167,3 @@ def build_all(address: Whole, boxes: Any, keys: Any, ages: Any, narrow: Any, wei
 def move_slots(address: Whole, old: Any) -> None:
     """Fill a larger hash table from the previous one."""
     reenter_all(pools_at(address), old)
-
-
-@entry_point("int64, int64, float64[::1]")
-def box_at(address: Whole, position: Whole, out: Any) -> None:
-    """Write the box at a position to `out`."""
-    s = pools_at(address)
-    base = position // LEAF * LEAF * 2 * s.meta[M_DIMS] + position % LEAF
-    for c in range(out.size):
-        out[c] = s.coords[base + c * LEAF]

@@ -25,7 +25,7 @@ MOST_DIMENSIONS: Final = 64  # a leaf's attributes are the bits of one word
 MOST_BOXES: Final = 2**30  # positions are int32, and leaves are not full
 RANKS: Final = kernel_ranks()
 # Numba compiles a kernel again for a read-only array: such an array is copied.
-_AS_COMPILED: Final = ("C", "W")
+AS_COMPILED: Final = ("C", "W")
 _SINGLE_RANKS: Final = dict(zip(RANKS, np.identity(3), strict=True))
 FLOOR_LOG2: Final = math.log2(ACCURACY_FLOOR)  # of a width, as a share of a known range
 FLOOR_LOG2_UNKNOWN: Final = -1074.0  # of a width where the range is unknown
@@ -77,7 +77,7 @@ def keys_of(values: npt.ArrayLike, count: int) -> Ints:
         )
     if keys.dtype == np.uint64 and count and keys.max() > np.uint64(2**63 - 1):
         raise OutOfRangeError(str(keys.max()), where="keys", expected="whole numbers of 64 bits")
-    return np.require(keys, np.int64, _AS_COMPILED)
+    return np.require(keys, np.int64, AS_COMPILED)
 
 
 def weight_of(value: object) -> float:
@@ -111,7 +111,7 @@ def numbers(values: npt.ArrayLike, where: str) -> Floats:
         array = np.asarray(values)
         if array.dtype.kind not in "iufb" and array.size:
             raise ValueError
-        return np.require(array, np.float64, _AS_COMPILED)
+        return np.require(array, np.float64, AS_COMPILED)
     except (TypeError, ValueError):
         raise MisuseError(
             "something that is not numbers", where=where, expected="numbers"
@@ -140,12 +140,24 @@ def boxes_of(lows: Floats, highs: Floats) -> Floats:
         )
     boxes = np.empty((len(lows), 2 * lows.shape[1]))
     boxes[:, 0::2], boxes[:, 1::2] = lows, highs
-    from nearcast.index.boxes.change import first_bad_box
-
-    bad = int(first_bad_box(boxes.ravel(), lows.shape[1]))
-    if bad >= 0:
-        raise bad_box(lows[bad], highs[bad], f"row {bad}")
+    bad = np.flatnonzero(~are_boxes(lows, highs))
+    if bad.size:
+        raise bad_box(lows[bad[0]], highs[bad[0]], f"row {bad[0]}")
     return boxes.ravel()
+
+
+def is_box(lows: Bounds, highs: Bounds) -> bool:
+    """Return whether low <= high in every attribute, with no NaN, nor +inf low, nor -inf high."""
+    for low, high in zip(lows, highs, strict=True):
+        if not low <= high or low == math.inf or high == -math.inf:
+            return False
+    return True
+
+
+def are_boxes(lows: Floats, highs: Floats) -> npt.NDArray[np.bool_]:
+    """Return for each row whether low <= high, with no NaN, nor +inf low, nor -inf high."""
+    are = (lows <= highs) & (lows < np.inf) & (highs > -np.inf)
+    return np.asarray(are.all(axis=-1))
 
 
 def extent_of(extent: tuple[Bounds, Bounds] | None, dims: int) -> Floats:
@@ -172,7 +184,7 @@ def blend_of(rank: Rank) -> Floats:
     """Return the share of narrowness, distance from the centre, and weight in a rank."""
     if isinstance(rank, str):
         return _single_rank(rank)
-    if not isinstance(rank, Mapping) or not rank:
+    if not isinstance(rank, Mapping):
         raise MisuseError(repr(rank), where="rank", expected="a name or a mapping of names")
     blend = np.zeros(3)
     for name, share in rank.items():

@@ -29,6 +29,7 @@ from nearcast.index.boxes.pools import (
     Whole,
     event_at,
     found_at,
+    is_point_at,
     pools_at,
     prefetch,
 )
@@ -44,7 +45,7 @@ I_CHILD, I_DIM, I_LEAF, I_COUNT = U(L_CHILD), U(L_DIM), U(L_LEAF), U(L_COUNT)
 NEARBY = 16  # events that need not be sorted among each other
 
 
-@entry_point("float64[::1]")
+@inner
 def is_finite(values: Any) -> Truth:
     """Return whether there is neither NaN nor infinity."""
     finite = True
@@ -108,21 +109,22 @@ def ask_for_leaf(links: Any, coords: Any, node: Any, block: Any) -> None:
             prefetch(coords, base + U(8 * line))
 
 
-@entry_point("int64, boolean, boolean")
-def match_one(address: Whole, is_point: Truth, finite: Truth) -> Whole:
+@entry_point("int64")
+def match_one(address: Whole) -> Whole:
     """Write the keys of the boxes that meet the event; return how many there are.
 
-    The address table has the places of event and keys; for a point only the lows are read. If there
-    are more keys than room, the rest is only counted. Returns NOT_FINITE if finite numbers are
-    required and not given.
+    The address table has the places of event and keys, and whether the event is a point: then only
+    the lows are read. If there are more keys than room, the rest is only counted. Returns
+    NOT_FINITE
+    for a point with NaN or infinity.
     """
     s = pools_at(address)
     low, high = event_at(address, s.meta[M_DIMS])
-    if is_point:
+    if is_point_at(address):
         high = low
+        if not is_finite(low):
+            return NOT_FINITE
     out = found_at(address)
-    if finite and not is_finite(low):
-        return NOT_FINITE
     nodes, links, bits, coords, keys = s.nodes, s.links, s.bits, s.coords, s.keys
     block = U(LEAF * 2 * low.size)
     # First the walk, which prefetches the leaves it finds; then the leaves. So the memory loads all
@@ -185,12 +187,6 @@ def _scan(
             count += 1
             found &= found - ONE
     return count
-
-
-@entry_point("int64")
-def match_point(address: Whole) -> Whole:
-    """Do what `match_one` does for a point of finite numbers, at the price of one argument."""
-    return match_one(address, True, True)
 
 
 @entry_point("int64, float64[::1], int32[::1]")

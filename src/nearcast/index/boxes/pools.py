@@ -48,8 +48,9 @@ M_SIZE = 16
 # They are the second half of its 16 int32 words.
 L_CHILD, L_DIM, L_LEAF, L_COUNT, L_ROUTE, L_PARENT, L_HEIGHT, L_SPARE = range(8, 16)
 
-# The table: address and length of each pool, then the event's address, then the keys'.
-T_EVENT, T_FOUND, T_SIZE = 28, 29, 31
+# The table: address and length of each pool, then the event's address, then the keys' and their
+# length, then whether the event is a point.
+T_EVENT, T_FOUND, T_IS_POINT, T_SIZE = 28, 29, 31, 32
 
 # Arguments of kernels: numbers of Python or of NumPy. Numba infers their types.
 Whole: TypeAlias = Any
@@ -152,6 +153,12 @@ def found_at(address: int) -> Any:
     return carray(_pointer(table[T_FOUND]), (table[T_FOUND + 1],), np.int64)
 
 
+@inner
+def is_point_at(address: int) -> Any:
+    """Return whether the event that Python has written is a point."""
+    return table_at(address)[T_IS_POINT] != 0
+
+
 def _typed_prefetch(_context: Any, array: Any, index: Any) -> Any:
     """Prefetch the cache line of an array's element."""
 
@@ -179,7 +186,28 @@ prefetch: Any = intrinsic(_typed_prefetch)
 def address_table(pools: Pools, event: Floats, found: Ints) -> Ints:
     """Return the address table of these arrays; valid while they exist."""
     addresses = [n for a in pools for n in (a.ctypes.data, a.size)]
-    return np.array([*addresses, event.ctypes.data, found.ctypes.data, found.size], np.int64)
+    places = (event.ctypes.data, found.ctypes.data, found.size)
+    return np.array([*addresses, *places, True], np.int64)
+
+
+def count_below(pools: Pools, root: int) -> int:
+    """Return how many boxes a subtree has; O(its nodes)."""
+    links = pools.links.reshape(-1, 16)
+    total, stack = 0, [root]
+    while stack:
+        node = links[stack.pop()]
+        if node[L_CHILD] >= 0:
+            stack += [int(node[L_CHILD]), int(node[L_CHILD]) + 1]
+        else:
+            total += int(node[L_COUNT])
+    return total
+
+
+def boxes_at(pools: Pools, positions: Int32s | Ints) -> Floats:
+    """Return the boxes at some positions as rows, low and high alternating."""
+    leaves = pools.coords.reshape(-1, 2 * int(pools.meta[M_DIMS]), LEAF)
+    found: Floats = leaves[positions // LEAF, :, positions % LEAF]
+    return found
 
 
 def pools_of(arrays: dict[str, npt.NDArray[Any]]) -> Pools:

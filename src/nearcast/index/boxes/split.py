@@ -224,8 +224,9 @@ def _divide_roughly(
     sample = np.empty(2 * SAMPLE, dtype=np.float64)
     for k in range(2 * SAMPLE):
         sample[k] = box[np.int64(order[start + k * step]) * 2 * dims + route]
-    sample.sort()
-    bar = sample[(nth - start) * 2 * SAMPLE // (end - start)]
+    middle = (nth - start) * 2 * SAMPLE // (end - start)
+    _select(sample, np.empty(2 * SAMPLE, dtype=np.int32), 0, 2 * SAMPLE, middle)
+    bar = sample[middle]
     stride, first = np.uint64(2 * dims), np.uint64(route)
     border = np.uint64(start)
     for k in range(np.uint64(start), np.uint64(end)):

@@ -4,8 +4,9 @@ Bounds are exact at all times: removing a box shrinks its leaf's bounds, and tho
 ancestors as far as they change. So even many moves do not loosen the tree. Three rules keep its
 shape:
 
-- a leaf that overflows becomes two; two sibling leaves that easily fit one become one;
-- a subtree that has become much higher than it was when built is built again (`_too_high`),
+- a full leaf becomes two before a box is added to it; two sibling leaves that easily fit one
+  become one;
+- a subtree that has become much higher than it was when built is built again (`too_high`),
   so sorted input does not degrade it to a list; this is the scapegoat tree's rule, with the
   height a build really gave in place of a logarithm, because sets taken apart need not halve;
 - the whole tree is built again when it has grown fourfold (`BoxIndex` does that), because
@@ -142,19 +143,39 @@ def reenter_all(s: Any, old: Any) -> None:
 
 
 @inner
+def _next_child(s: Any, node: Whole, box: Any, narrow: Real, age: Whole) -> Whole:
+    """Return the child of an inner node to which its route leads a box."""
+    dims = s.meta[M_DIMS]
+    route = s.links[node * 16 + L_ROUTE]
+    value = route_value(box, 0, route, dims, narrow)
+    bar = s.routes[2 * node]
+    right = value > bar or (value == bar and (route != 2 * dims or age >= s.routes[2 * node + 1]))
+    return s.links[node * 16 + L_CHILD] + right
+
+
+@inner
+def leaf_for(s: Any, box: Any, narrow: Real, age: Whole) -> Whole:
+    """Return the leaf's node for a box."""
+    node = np.int64(0)
+    while s.links[node * 16 + L_CHILD] >= 0:
+        node = np.int64(_next_child(s, node, box, narrow, age))
+    return node
+
+
+@inner
+def is_full(s: Any, node: Whole) -> Truth:
+    """Return whether a leaf has no room for one more box."""
+    return s.links[node * 16 + L_COUNT] == LEAF
+
+
+@inner
 def _descend(s: Any, box: Any, narrow: Real, age: Whole, weight: Real) -> Whole:
     """Return the leaf's node for a box, extending all bounds on the way."""
     dims = s.meta[M_DIMS]
-    node = 0
+    node = np.int64(0)
     widen(s.bounds, 0, dims, box, 0, narrow, age, weight)
     while s.links[node * 16 + L_CHILD] >= 0:
-        route = s.links[node * 16 + L_ROUTE]
-        value = route_value(box, 0, route, dims, narrow)
-        bar = s.routes[2 * node]
-        right = value > bar or (
-            value == bar and (route != 2 * dims or age >= s.routes[2 * node + 1])
-        )
-        child = s.links[node * 16 + L_CHILD] + right
+        child = np.int64(_next_child(s, node, box, narrow, age))
         widen(s.bounds, child, dims, box, 0, narrow, age, weight)
         set_planes(s.bounds, s.nodes, s.links, node, dims)
         node = child
@@ -184,37 +205,16 @@ def _put(
 
 
 @inner
-def _insert(
+def insert(
     s: Any, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real, slot: Whole
-) -> Whole:
-    """Insert a box, its hash slot given; return a node to rebuild, or -1."""
+) -> None:
+    """Insert a box, its hash slot given; the leaf for it has room."""
     node = _descend(s, box, narrow, age, weight)
     count = s.links[node * 16 + L_COUNT]
-    if count < LEAF:
-        position = s.links[node * 16 + L_LEAF] * LEAF + count
-        _put(s, position, box, key, age, narrow, weight)
-        s.links[node * 16 + L_COUNT] = count + 1
-        s.slots[slot] = position
-        return -1
-    _overflow(s, node, box, key, age, narrow, weight, slot)
-    return _too_high(s, node)
-
-
-@inner
-def _overflow(
-    s: Any, node: Whole, box: Any, key: Whole, age: Whole, narrow: Real, weight: Real, slot: Whole
-) -> None:
-    """Split a full leaf and one more box into two leaves."""
-    dims = s.meta[M_DIMS]
-    boxes, keys, ages, narrows, weights = collected(s, node, LEAF, 1)
-    boxes[LEAF * 2 * dims :] = box
-    keys[LEAF], ages[LEAF], narrows[LEAF] = key, age, narrow
-    if weights.size:
-        weights[LEAF] = weight
-    slots = _slots_of_all(s, keys)
-    slots[LEAF] = slot
-    free_leaf(s, s.links[node * 16 + L_LEAF])
-    _relocate(s, node, boxes, keys, ages, narrows, weights, slots)
+    position = s.links[node * 16 + L_LEAF] * LEAF + count
+    _put(s, position, box, key, age, narrow, weight)
+    s.links[node * 16 + L_COUNT] = count + 1
+    s.slots[slot] = position
 
 
 @inner
@@ -237,7 +237,7 @@ def _relocate(
 
 
 @inner
-def _too_high(s: Any, node: Whole) -> Whole:
+def too_high(s: Any, node: Whole) -> Whole:
     """Return the lowest ancestor much higher than when it was built, or -1; record the depth."""
     height = s.links[node * 16 + L_HEIGHT]
     found = -1
@@ -249,22 +249,6 @@ def _too_high(s: Any, node: Whole) -> Whole:
         node = s.links[node * 16 + L_PARENT]
     s.meta[M_LEVELS] = max(s.meta[M_LEVELS], height + 1)
     return found
-
-
-@inner
-def size_of(s: Any, root: Whole) -> Whole:
-    """Return how many boxes a subtree has; O(its nodes)."""
-    total = 0
-    stack = [root]
-    while len(stack) > 0:
-        node = stack.pop()
-        child = np.int64(s.links[node * 16 + L_CHILD])
-        if child >= 0:
-            stack.append(child)
-            stack.append(child + 1)
-        else:
-            total += s.links[node * 16 + L_COUNT]
-    return total
 
 
 @inner
@@ -283,10 +267,9 @@ def _clear(s: Any, root: Whole) -> None:
 
 
 @inner
-def collected(s: Any, root: Whole, count: Whole, room: Whole) -> Any:
-    """Return copies of a subtree's boxes (count of them), with room for more."""
+def collected(s: Any, root: Whole, n: Whole) -> Any:
+    """Return copies of a subtree's n boxes."""
     dims = s.meta[M_DIMS]
-    n = count + room
     boxes = np.empty(n * 2 * dims, dtype=np.float64)
     keys = np.empty(n, dtype=np.int64)
     ages = np.empty(n, dtype=np.uint32)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NoReturn, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, NoReturn, SupportsFloat, SupportsIndex
 
 import numpy as np
 
+from nearcast.index.boxes.input import AS_COMPILED, Rank, keys_of
 from nearcast.model.errors import (
     KeyInUseError,
     KeyMissingError,
@@ -20,14 +20,7 @@ from nearcast.model.errors import (
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-Rank = str | Mapping[str, float]
-
-RANKS = ("narrowest", "centre", "weight")
 METHODS = ("exact", "paper")
-# Numba compiles a kernel again for a read-only array: such an array is copied.
-_AS_COMPILED: Final = ("C", "W")
-_LEAST_KEY = -(1 << 63)
-_GREATEST_KEY = (1 << 63) - 1
 
 # The kernels' results other than OK; the numbers are defined in `kernels.py`.
 _KEY_IN_USE = 1
@@ -62,17 +55,6 @@ def bad_value(value: float, where: str) -> OutOfRangeError:
     return OutOfRangeError(repr(value), where=where, expected="a finite number")
 
 
-def whole(key: SupportsIndex) -> int:
-    """Return a key as a 64-bit integer."""
-    try:
-        number = operator.index(key)
-    except TypeError as error:
-        raise MisuseError(repr(key), where="key", expected="a whole number") from error
-    if not _LEAST_KEY <= number <= _GREATEST_KEY:
-        raise OutOfRangeError(str(number), where="key", expected="a number of 64 bits")
-    return number
-
-
 def number(value: SupportsFloat, where: str) -> float:
     """Return a bound or a weight as a float."""
     try:
@@ -104,21 +86,6 @@ def checked_extent(extent: tuple[float, float] | None) -> tuple[float, float]:
     return low, high
 
 
-def checked_rank(rank: Rank) -> dict[str, float]:
-    """Return the share of each rank in a blend; a single name has all of it."""
-    shares = {rank: 1.0} if isinstance(rank, str) else dict(rank)
-    for name, share in shares.items():
-        if name not in RANKS:
-            raise UnknownNameError(
-                f"rank {name!r}", where="rank", expected=f"one of {', '.join(RANKS)}, or a blend"
-            )
-        if not (math.isfinite(share) and share >= 0):
-            raise OutOfRangeError(f"share {share!r} of {name}", where="rank", expected="0 or more")
-    if not any(shares.values()):
-        raise OutOfRangeError(repr(rank), where="rank", expected="a share above 0")
-    return shares
-
-
 def checked_method(method: str, rank: Rank) -> str:
     """Return the method if it exists and supports the rank."""
     if method not in METHODS:
@@ -135,11 +102,7 @@ def checked_method(method: str, rank: Rank) -> str:
 def key_array(keys: ArrayLike) -> NDArray[np.int64]:
     """Return keys as a flat array of integers."""
     given = np.atleast_1d(np.asarray(keys))
-    if given.ndim != 1:
-        raise MisuseError(f"an array of shape {given.shape}", where="keys", expected="one axis")
-    if len(given) and (given.dtype.kind not in "iu" or given.max() > _GREATEST_KEY):
-        raise OutOfRangeError(f"keys of type {given.dtype}", where="keys", expected="64-bit keys")
-    return np.require(given, np.int64, _AS_COMPILED)
+    return keys_of(given, len(given))
 
 
 def column(values: ArrayLike, length: int, name: str) -> NDArray[np.float64]:
@@ -149,12 +112,12 @@ def column(values: ArrayLike, length: int, name: str) -> NDArray[np.float64]:
         raise MisuseError(
             f"an array of shape {given.shape}", where=name, expected=f"{length} numbers, or one"
         )
-    return np.require(np.broadcast_to(given, (length,)), np.float64, _AS_COMPILED)
+    return np.require(np.broadcast_to(given, (length,)), np.float64, AS_COMPILED)
 
 
 def value_array(xs: ArrayLike, where: str) -> NDArray[np.float64]:
     """Return values to query, all finite."""
-    given = np.require(np.atleast_1d(xs), np.float64, _AS_COMPILED)
+    given = np.require(np.atleast_1d(xs), np.float64, AS_COMPILED)
     if given.ndim != 1:
         raise MisuseError(f"an array of shape {given.shape}", where=where, expected="one axis")
     if not np.isfinite(given).all():

@@ -12,40 +12,19 @@ from __future__ import annotations
 
 import math
 
-from nearcast.index.intervals.lists import R_AGE, R_HIGH, R_LOW
 from nearcast.index.intervals.memory import (
-    S_EXTENT_HIGH,
-    S_EXTENT_LOW,
     S_KEYS,
     bits_of,
     float_of,
-    inlined,
     load,
     store,
     value_of,
 )
 from nearcast.index.intervals.nodes import ABOVE_ALL, BELOW_ALL
+from nearcast.kernels import inner
 
 
-@inlined
-def shown_low(s, record):  # type: ignore[no-untyped-def]
-    """Return the lower bound as it was given; the extent's, if there is none."""
-    first = load(record, R_LOW)
-    if first == BELOW_ALL:
-        return float_of(load(s, S_EXTENT_LOW))
-    return value_of(first - (load(record, R_AGE) & 1))
-
-
-@inlined
-def shown_high(s, record):  # type: ignore[no-untyped-def]
-    """Return the upper bound as it was given; the extent's, if there is none."""
-    above = load(record, R_HIGH)
-    if above == ABOVE_ALL and load(record, R_AGE) & 2:
-        return float_of(load(s, S_EXTENT_HIGH))
-    return value_of(above - 1 + ((load(record, R_AGE) >> 1) & 1))
-
-
-@inlined
+@inner
 def offset_of(first, above, opens, x):  # type: ignore[no-untyped-def]
     """Return the distance of x from the centre: 0 there, 1 at the ends."""
     if first == BELOW_ALL or (above == ABOVE_ALL and opens & 2):
@@ -59,7 +38,7 @@ def offset_of(first, above, opens, x):  # type: ignore[no-untyped-def]
     return abs(below - beyond) / (below + beyond)
 
 
-@inlined
+@inner
 def blend(width, offset, weight, a, b, c):  # type: ignore[no-untyped-def]
     """Return a score, lower is better. Monotone in each argument, rounding included."""
     score = 0.0
@@ -72,7 +51,7 @@ def blend(width, offset, weight, a, b, c):  # type: ignore[no-untyped-def]
     return score
 
 
-@inlined
+@inner
 def copy_triple(target, source):  # type: ignore[no-untyped-def]
     """Copy three words."""
     store(target, 0, load(source, 0))
@@ -80,14 +59,14 @@ def copy_triple(target, source):  # type: ignore[no-untyped-def]
     store(target, 2, load(source, 2))
 
 
-@inlined
+@inner
 def worse(score, age, best):  # type: ignore[no-untyped-def]
     """Return whether (score, age) comes after the candidate at `best`."""
     other = float_of(load(best, 0))
     return score > other or (score == other and age > load(best, 1))
 
 
-@inlined
+@inner
 def sink_best(bests, place, size, spare):  # type: ignore[no-untyped-def]
     """Sift a candidate down the heap of the best; the worst of them is on top."""
     spot = place
@@ -107,7 +86,7 @@ def sink_best(bests, place, size, spare):  # type: ignore[no-untyped-def]
     copy_triple(bests + 24 * spot, spare)
 
 
-@inlined
+@inner
 def rise_best(bests, place, spare):  # type: ignore[no-untyped-def]
     """Sift the candidate at the end of the heap up."""
     spot = place
@@ -123,7 +102,7 @@ def rise_best(bests, place, spare):  # type: ignore[no-untyped-def]
     copy_triple(bests + 24 * spot, spare)
 
 
-@inlined
+@inner
 def offer(bests, size, k, spare, score, age, slot):  # type: ignore[no-untyped-def]
     """Add a candidate to the best k if it belongs there; return their new number."""
     if size == k and worse(score, age, bests):
@@ -139,7 +118,7 @@ def offer(bests, size, k, spare, score, age, slot):  # type: ignore[no-untyped-d
     return size
 
 
-@inlined
+@inner
 def write_best(s, bests, size, spare, out):  # type: ignore[no-untyped-def]
     """Empty the heap, the worst first, into `out` from its end."""
     keys = load(s, S_KEYS)

@@ -1,4 +1,4 @@
-"""The interval skip list in bulk: built from arrays, and dumped for checks.
+"""The interval skip list in bulk, built from arrays.
 
 `store.py` calls these in turn, and enlarges the arena in between.
 
@@ -11,7 +11,6 @@ Previous: `scores.py`; this is the last file.
 
 from __future__ import annotations
 
-from nearcast.index.intervals.best import shown_high, shown_low
 from nearcast.index.intervals.kernels import (
     KEY_IN_USE,
     OK,
@@ -24,24 +23,18 @@ from nearcast.index.intervals.lists import (
     E_INFO,
     E_NEXT,
     E_NEXT_KEY,
-    R_AGE,
     R_HIGH,
     R_HIGH_NODE,
     R_LOW,
     R_LOW_NODE,
-    R_WEIGHT,
     R_WIDTH,
     entry_of,
-    list_length,
-    read_list,
     write_list,
 )
 from nearcast.index.intervals.memory import (
-    S_CHUNK_BITS,
     S_COUNT,
     S_HEADER,
     S_HEIGHT,
-    S_KEYS,
     S_LISTED,
     S_RANDOM,
     S_RECORDS,
@@ -49,7 +42,6 @@ from nearcast.index.intervals.memory import (
     S_TAIL,
     find_slot,
     float_of,
-    inlined,
     load,
     remember_key,
     store,
@@ -65,10 +57,10 @@ from nearcast.index.intervals.nodes import (
     take_node,
 )
 from nearcast.index.intervals.runs import IN_LIST, R_HOME
-from nearcast.kernels import kernel
+from nearcast.kernels import entry_point, inner
 
 
-@kernel
+@entry_point("int64, int64[::1], float64[::1], float64[::1], int64[::1], float64[::1], int64[::1]")
 def fill_records(s, keys, lows, highs, openness, weights, ends):  # type: ignore[no-untyped-def]
     """Write all records of an empty list; return the first error, and its row.
 
@@ -91,14 +83,14 @@ def fill_records(s, keys, lows, highs, openness, weights, ends):  # type: ignore
     return OK, 0
 
 
-@kernel
+@entry_point("int64, float64[::1]")
 def read_widths(s, widths):  # type: ignore[no-untyped-def]
     """Copy the widths of slots 0, 1, …."""
     for slot in range(len(widths)):
         widths[slot] = float_of(load(load(s, S_RECORDS) + (slot << 6), R_WIDTH))
 
 
-@kernel
+@entry_point("int64, int64")
 def node_words(s, nodes):  # type: ignore[no-untyped-def]
     """Return how many words the next nodes will take; their levels are drawn, and drawn again."""
     state = load(s, S_RANDOM)
@@ -109,7 +101,7 @@ def node_words(s, nodes):  # type: ignore[no-untyped-def]
     return words
 
 
-@inlined
+@inner
 def _append_node(s, key, lasts):  # type: ignore[no-untyped-def]
     levels = random_levels(s)
     node = take_node(s, key, levels)
@@ -127,7 +119,7 @@ def _append_node(s, key, lasts):  # type: ignore[no-untyped-def]
     return node
 
 
-@kernel
+@entry_point("int64, int64[::1], int64[::1], int64[::1]")
 def link_nodes(s, ends, order, lasts):  # type: ignore[no-untyped-def]
     """Make a node of each different end point, in ascending order; record it in the records."""
     count = len(ends) // 2
@@ -151,13 +143,13 @@ def link_nodes(s, ends, order, lasts):  # type: ignore[no-untyped-def]
         store(record, R_LOW_NODE if end < count else R_HIGH_NODE, node)
 
 
-@inlined
+@inner
 def _is_boundless(s, record):  # type: ignore[no-untyped-def]
     low_is_open = load(record, R_LOW_NODE) == load(s, S_HEADER)
     return low_is_open and load(record, R_HIGH_NODE) == load(s, S_TAIL)
 
 
-@kernel
+@entry_point("int64, int64[::1]")
 def count_markers(s, order):  # type: ignore[no-untyped-def]
     """Count, in the edges themselves, how many markers each will carry; return the sum."""
     total = 0
@@ -181,49 +173,39 @@ def count_markers(s, order):  # type: ignore[no-untyped-def]
     return total
 
 
-@inlined
-def _list_words(s, length):  # type: ignore[no-untyped-def]
-    """Return an upper bound of the words that `write_list` takes."""
-    chunk = 1 << load(s, S_CHUNK_BITS)
-    if length <= chunk >> 1:
-        return 2 * length + 2
-    chunks = length // (3 * chunk // 4) + 2
-    return chunks * chunk + 8 * (chunks + 2)
-
-
-@kernel
+@entry_point("int64")
 def marker_words(s):  # type: ignore[no-untyped-def]
     """Return an upper bound of the words that the counted markers take."""
     header = load(s, S_HEADER)
-    words = _list_words(s, load(edge_at(header, TOP), E_INFO))
+    words = 2 * load(edge_at(header, TOP), E_INFO) + 2
     node = header
     while node != load(s, S_TAIL):
         for level in range(level_count(node)):
-            words += _list_words(s, load(edge_at(node, level), E_INFO))
+            words += 2 * load(edge_at(node, level), E_INFO) + 2
         node = load(edge_at(node, 0), E_NEXT)
     return words
 
 
-@inlined
+@inner
 def _allot(edge, place):  # type: ignore[no-untyped-def]
     store(edge, E_BLOCK, place)
     return place + (load(edge, E_INFO) << 3)
 
 
-@inlined
+@inner
 def _put(edge, entry):  # type: ignore[no-untyped-def]
     place = load(edge, E_BLOCK)
     store(place, 0, entry)
     store(edge, E_BLOCK, place + 8)
 
 
-@inlined
+@inner
 def _keep(s, edge):  # type: ignore[no-untyped-def]
     length = load(edge, E_INFO)
     write_list(s, edge, load(edge, E_BLOCK) - (length << 3), length)
 
 
-@kernel
+@entry_point("int64, int64[::1], int64")
 def place_markers(s, by_width, entries):  # type: ignore[no-untyped-def]
     """Write each edge's markers; added in order of accuracy, they are in order on each edge."""
     header = load(s, S_HEADER)
@@ -252,66 +234,3 @@ def place_markers(s, by_width, entries):  # type: ignore[no-untyped-def]
         for level in range(level_count(node)):
             _keep(s, edge_at(node, level))
         node = load(edge_at(node, 0), E_NEXT)
-
-
-@kernel
-def dump_nodes(s, nodes):  # type: ignore[no-untyped-def]
-    """Write key, levels and owners of each node, header first; return how many there are."""
-    node = load(s, S_HEADER)
-    count = 0
-    while node != load(s, S_TAIL):
-        if count < len(nodes):
-            nodes[count, 0] = load(node, 0)
-            nodes[count, 1] = level_count(node)
-            nodes[count, 2] = load(node, 1) >> 8
-        count += 1
-        node = load(edge_at(node, 0), E_NEXT)
-    return count
-
-
-@kernel
-def dump_edges(s, level, edges, entries, capacity):  # type: ignore[no-untyped-def]
-    """Write left key, right key, cached right key and end of markers of a level's edges."""
-    node = load(s, S_HEADER)
-    count = 0
-    markers = 0
-    while node != load(s, S_TAIL):
-        edge = edge_at(node, level)
-        if markers + list_length(edge) <= capacity:
-            read_list(edge, entries + (markers << 3))
-        markers += list_length(edge)
-        if count < len(edges):
-            edges[count, 0] = load(node, 0)
-            edges[count, 1] = load(load(edge, E_NEXT), 0)
-            edges[count, 2] = load(edge, E_NEXT_KEY)
-            edges[count, 3] = markers
-        count += 1
-        node = load(edge, E_NEXT)
-    return count, markers
-
-
-@kernel
-def dump_records(s, words, values):  # type: ignore[no-untyped-def]
-    """Write key, first, above, age, slot found, openness, home; low, high, width, weight."""
-    for slot in range(load(s, S_RECORDS_USED)):
-        record = load(s, S_RECORDS) + (slot << 6)
-        words[slot, 0] = load(load(s, S_KEYS), slot)
-        words[slot, 1] = load(record, R_LOW)
-        words[slot, 2] = load(record, R_HIGH)
-        words[slot, 3] = load(record, R_AGE) >> 2
-        words[slot, 5] = load(record, R_AGE) & 3
-        words[slot, 6] = load(record, R_HOME)
-        if load(record, R_AGE) < 0:
-            continue
-        words[slot, 4] = find_slot(s, words[slot, 0])
-        values[slot, 0] = shown_low(s, record)
-        values[slot, 1] = shown_high(s, record)
-        values[slot, 2] = float_of(load(record, R_WIDTH))
-        values[slot, 3] = float_of(load(record, R_WEIGHT))
-
-
-@kernel
-def bounds(s, slot):  # type: ignore[no-untyped-def]
-    """Return low and high of a slot."""
-    record = load(s, S_RECORDS) + (slot << 6)
-    return shown_low(s, record), shown_high(s, record)

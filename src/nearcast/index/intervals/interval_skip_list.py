@@ -2,36 +2,33 @@
 
 Read this file first; then `store.py`, `memory.py`, `lists.py`,
 `nodes.py`, `runs.py`, `kernels.py`, `queries.py`,
-`best.py`, `scores.py` and `build.py`, which do the work. Numba is
-imported when the first list is made, so that importing this module costs next to nothing.
+`best.py`, `scores.py` and `build.py`, which do the work.
 """
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex
 
 import numpy as np
 
+from nearcast.index.boxes.input import Rank, blend_of, key_of
+from nearcast.index.intervals import kernels, memory, queries, scores
 from nearcast.index.intervals.arguments import (
-    Rank,
     bad_value,
     checked_extent,
     checked_k,
     checked_method,
-    checked_rank,
     column,
     complain,
     key_array,
     missing,
     number,
     value_array,
-    whole,
 )
+from nearcast.index.intervals.store import Store
 from nearcast.model.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
 
     Keys = NDArray[np.int64]
 
-_CHUNK_BITS = 7
 _LIST_LIMIT = 256  # most intervals in the list before they become a run
 _NO_LIMIT = 1 << 40
 _SOON_FOUND = 256  # keys for which there is always room
@@ -52,61 +48,6 @@ _NARROWEST = (1.0, 0.0, 0.0)  # the width itself, so that no rounding makes a ti
 _pack_interval = Struct("=qddqd").pack_into
 _pack_key = Struct("=q").pack_into
 _pack_question = Struct("=qqqqqddd").pack_into
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """An edge of the list as `edges()` returns it: it covers the values in [left, right)."""
-
-    level: int  # from 1
-    left: float
-    right: float
-    markers: tuple[int, ...]  # keys, the most accurate first
-
-
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    """The compiled modules, loaded once."""
-
-    base: ModuleType
-    build: ModuleType
-    memory: ModuleType
-    queries: ModuleType
-    scores: ModuleType
-    store: ModuleType
-
-
-_kernels: _Kernels | None = None
-
-
-def _load_kernels() -> _Kernels:
-    global _kernels  # noqa: PLW0603 - a module is loaded once per process
-    if _kernels is None:
-        from nearcast.index.intervals import build, memory, queries, scores, store
-        from nearcast.index.intervals import kernels as base
-
-        _kernels = _Kernels(base, build, memory, queries, scores, store)
-    return _kernels
-
-
-def warm_up() -> None:
-    """Compile, or load from the disk cache, all kernels of a list.
-
-    Call it at the start of a server: the first run on a machine compiles for about a minute, later
-    ones load in well under a second.
-    """
-    index = IntervalSkipList.from_arrays([1], [0.0], [1.0], _limit=2)
-    for key in range(2, 9):
-        index.add(key, 0.5, 2.0)
-    index.stab(0.5)
-    index.stab_many([0.5])
-    index.top(0.5, 1, rank="weight")
-    index.top(0.5, 1, method="paper")
-    index.check_invariants()
-    for key in range(2, 9):
-        index.remove(key)
-    assert 1 in index
-    assert index.interval(1) == (0.0, 1.0)
 
 
 class IntervalSkipList:
@@ -150,24 +91,22 @@ class IntervalSkipList:
         seed: int = 0,
         extent: tuple[float, float] | None = None,
         *,
-        _chunk_bits: int = _CHUNK_BITS,
         _limit: int = _LIST_LIMIT,
     ) -> None:
-        kernels = _load_kernels()
         self._extent = checked_extent(extent)
         self._unit = 1.0 if extent is None else self._extent[1] - self._extent[0]
         self._seed = operator.index(seed)
         signed_seed = (self._seed + (1 << 63)) % (1 << 64) - (1 << 63)
-        self._store = kernels.store.Store(self._extent, signed_seed, _chunk_bits, _limit)
+        self._store = Store(self._extent, signed_seed, _limit)
         self._state: Keys = self._store.state
         self._address: int = self._store.address
-        self._ask = self._state.data.cast("B")[8 * kernels.memory.S_ASK :]
+        self._ask = self._state.data.cast("B")[8 * memory.S_ASK :]
         self._value = np.empty(1)
         self._value_address = self._value.ctypes.data
-        self._add = kernels.base.add
-        self._remove = kernels.base.remove
-        self._stab = kernels.queries.stab
-        self._top = kernels.scores.top
+        self._add = kernels.add
+        self._remove = kernels.remove
+        self._stab = queries.stab
+        self._top = scores.top
         self._whole: IntervalSkipList | None = None
         self._whole_at = (0, 0)
         self._make_answer(_SOON_FOUND)
@@ -189,11 +128,10 @@ class IntervalSkipList:
         weights: ArrayLike = 1.0,
         seed: int = 0,
         extent: tuple[float, float] | None = None,
-        _chunk_bits: int = _CHUNK_BITS,
         _limit: int = _LIST_LIMIT,
     ) -> IntervalSkipList:
         """Build a list at once; earlier intervals are older. O(n log n)."""
-        index = cls(seed, extent, _chunk_bits=_chunk_bits, _limit=_limit)
+        index = cls(seed, extent, _limit=_limit)
         index._build(key_array(keys), lows, highs, low_open, high_open, weights)
         return index
 
@@ -229,15 +167,15 @@ class IntervalSkipList:
         self, status: int, key: SupportsIndex, low: SupportsFloat, high: SupportsFloat
     ) -> None:
         """Make room and add again, or raise for an invalid interval."""
-        if status == _load_kernels().base.NO_ROOM:
+        if status == kernels.NO_ROOM:
             self._store.make_room()
             status = self._add(self._address)
         if status:
-            complain(status, whole(key), float(low), float(high), "add")
+            complain(status, key_of(key), float(low), float(high), "add")
 
     @staticmethod
     def _refuse(key: SupportsIndex, *numbers: SupportsFloat) -> NoReturn:
-        whole(key)
+        key_of(key)
         for each, name in zip(numbers, ("low", "high", "weight"), strict=True):
             number(each, name)
         raise AssertionError("`struct` refused what is fine")
@@ -247,20 +185,19 @@ class IntervalSkipList:
         try:
             _pack_key(self._ask, 0, key)
         except (StructError, TypeError, OverflowError):
-            whole(key)
+            key_of(key)
             raise
         status = self._remove(self._address)
         if status:
             self._settle_remove(status, key)
 
     def _settle_remove(self, status: int, key: SupportsIndex) -> None:
-        base = _load_kernels().base
-        if status == base.NO_ROOM:
+        if status == kernels.NO_ROOM:
             self._store.make_run()
             status = self._remove(self._address)
-        if status == base.KEY_MISSING:
+        if status == kernels.KEY_MISSING:
             raise missing(key, "remove")
-        if status == base.WORN:
+        if status == kernels.WORN:
             self._store.mend_worn_run()
 
     def rebuild(self) -> None:
@@ -269,10 +206,10 @@ class IntervalSkipList:
 
     def __contains__(self, key: object) -> bool:
         try:
-            number = whole(key)  # type: ignore[arg-type]
+            number = key_of(key)
         except MisuseError:
             return False
-        slot: int = _load_kernels().base.slot_of(self._address, number)
+        slot: int = kernels.slot_of(self._address, number)
         return slot >= 0
 
     def __len__(self) -> int:
@@ -297,9 +234,7 @@ class IntervalSkipList:
         first, room = 0, _AT_ONCE
         while first < len(values):
             out = np.empty(room + 16, dtype=np.int64)
-            last = _load_kernels().queries.stab_some(
-                self._address, values, first, offsets, out.ctypes.data, room
-            )
+            last = queries.stab_some(self._address, values, first, offsets, out.ctypes.data, room)
             if last == first:  # one result is longer than that
                 room *= 2
                 continue
@@ -347,10 +282,7 @@ class IntervalSkipList:
 
     def _top_paper(self, value: float, wanted: int) -> int:
         whole_list = self._whole_list()
-        found: int = _load_kernels().queries.top_paper(
-            whole_list._address, value, wanted, self._answer_address
-        )
-        memory = _load_kernels().memory
+        found: int = queries.top_paper(whole_list._address, value, wanted, self._answer_address)
         for word in (memory.S_TOUCHED, memory.S_EDGES):
             self._state[word] = whole_list._state[word]
         return found
@@ -365,12 +297,8 @@ class IntervalSkipList:
         return self._whole
 
     def _coefficients(self, rank: Rank) -> tuple[float, float, float]:
-        shares = checked_rank(rank)
-        return (
-            shares.get("narrowest", 0.0) / self._unit,
-            float(shares.get("centre", 0.0)),
-            float(shares.get("weight", 0.0)),
-        )
+        narrowest, centre, weight = blend_of(rank).tolist()
+        return narrowest / self._unit, centre, weight
 
     def top_many(self, xs: ArrayLike, k: SupportsIndex, rank: Rank = "narrowest") -> Keys:
         """Return an array of shape (len(xs), k), best first, -1 where fewer match."""
@@ -383,11 +311,12 @@ class IntervalSkipList:
 
     def interval(self, key: SupportsIndex) -> tuple[float, float]:
         """Return the bounds of an interval; the extent's where it has none."""
-        slot = _load_kernels().base.slot_of(self._address, whole(key))
+        slot = kernels.slot_of(self._address, key_of(key))
         if slot < 0:
             raise missing(key, "interval")
-        low, high = _load_kernels().build.bounds(self._address, slot)
-        return float(low), float(high)
+        (low,), (high,) = self._store.bounds(np.array([slot]))
+        least, most = self._extent
+        return float(low) if low > -np.inf else least, float(high) if high < np.inf else most
 
     @property
     def touched(self) -> tuple[int, int]:
@@ -395,7 +324,6 @@ class IntervalSkipList:
 
         Intervals visited in runs count as markers.
         """
-        memory = _load_kernels().memory
         return int(self._state[memory.S_TOUCHED]), int(self._state[memory.S_EDGES])
 
     @property
@@ -403,26 +331,9 @@ class IntervalSkipList:
         """Return the memory of the list in bytes, spare room included."""
         return int(self._store.nbytes)
 
-    def edges(self) -> list[Edge]:
-        """Return all edges, lowest level first, from left to right. For checks and teaching.
-
-        If there are runs, these are the edges of one list with all intervals, built for this.
-        """
-        from nearcast.index.intervals.check import Anatomy
-
-        return [Edge(*each) for each in Anatomy(self._whole_list()._store).edges()]
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an invariant of paper 1 is broken. O(markers · log)."""
-        from nearcast.index.intervals.check import Anatomy
-
-        Anatomy(self._store).check()
-
     def _content(self) -> tuple[Any, ...]:
-        from nearcast.index.intervals.check import Anatomy
-
         extent = None if self._unit == 1.0 and self._extent[1] == np.inf else self._extent
-        return *Anatomy(self._store).columns(), self._seed, extent
+        return *self._store.columns(), self._seed, extent
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return what pickle needs: the same intervals in the same order of age."""

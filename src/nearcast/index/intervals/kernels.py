@@ -58,7 +58,6 @@ from nearcast.index.intervals.memory import (
     float_of,
     forget_key,
     free_words,
-    inlined,
     load,
     ordinal,
     prefetch,
@@ -80,13 +79,14 @@ from nearcast.index.intervals.nodes import (
     set_height,
 )
 from nearcast.index.intervals.runs import IN_LIST, IN_RUN, NOWHERE, R_HOME, R_RUN, take_out
-from nearcast.kernels import kernel
+from nearcast.kernels import entry_point, inner
 
-# Upper bound of what one change of the list takes of the arena: each marker may be copied once for
-# each new node, into a block of up to twice its size, and again if it is then promoted; besides, a
-# staircase may split a chunk on every edge.
-WORDS_A_MARKER = 8
-WORDS_A_CHANGE = 40_000
+# Upper bound of what one change of the list takes of the arena. Each of two new nodes may copy
+# every marker to either side of a split edge, into blocks of up to twice their size; promoted
+# markers and a staircase may double every list once more. Besides, a list may begin on every edge
+# of a staircase.
+WORDS_A_MARKER = 16
+WORDS_A_CHANGE = 16_384
 
 OK = 0
 KEY_IN_USE = 1
@@ -99,7 +99,7 @@ NO_ROOM = 8
 WORN = 9  # done, and a run should be merged
 
 
-@kernel
+@entry_point("int64")
 def found(s):  # type: ignore[no-untyped-def]
     """Create an empty list at the beginning of an unused arena."""
     for word in range(S_FREE_BLOCK, S_PATH):
@@ -119,7 +119,7 @@ def found(s):  # type: ignore[no-untyped-def]
     set_height(s, 1)
 
 
-@inlined
+@inner
 def step(node, level, high):  # type: ignore[no-untyped-def]
     """Return the level of the highest edge from `node` that ends by `high`, near `level`."""
     best = level
@@ -131,7 +131,7 @@ def step(node, level, high):  # type: ignore[no-untyped-def]
     return best
 
 
-@inlined
+@inner
 def _mark_stairs(s, stairs, entry, on):  # type: ignore[no-untyped-def]
     for index in range(stairs):
         edge = load(s, S_STAIRS + index)
@@ -141,7 +141,7 @@ def _mark_stairs(s, stairs, entry, on):  # type: ignore[no-untyped-def]
             remove_marker(s, edge, entry)
 
 
-@inlined
+@inner
 def _mark(s, slot, on):  # type: ignore[no-untyped-def]
     """Add an interval's markers to its staircase, or remove them. Expected O(log n) edges.
 
@@ -171,7 +171,7 @@ def _mark(s, slot, on):  # type: ignore[no-untyped-def]
     _mark_stairs(s, stairs, entry, on)
 
 
-@inlined
+@inner
 def mistake_in(low, high, openness, weight):  # type: ignore[no-untyped-def]
     """Return the error of an interval, or OK."""
     if math.isnan(low) or math.isnan(high):
@@ -185,7 +185,7 @@ def mistake_in(low, high, openness, weight):  # type: ignore[no-untyped-def]
     return OK
 
 
-@inlined
+@inner
 def write_record(s, slot, key, low, high, openness, weight):  # type: ignore[no-untyped-def]
     """Write a record, except its nodes."""
     record = load(s, S_RECORDS) + (slot << 6)
@@ -206,7 +206,7 @@ def write_record(s, slot, key, low, high, openness, weight):  # type: ignore[no-
     store(s, S_NEXT_AGE, load(s, S_NEXT_AGE) + 1)
 
 
-@inlined
+@inner
 def _take_slot(s):  # type: ignore[no-untyped-def]
     slot = load(s, S_FREE_SLOT)
     if slot >= 0:
@@ -217,19 +217,19 @@ def _take_slot(s):  # type: ignore[no-untyped-def]
     return slot
 
 
-@inlined
+@inner
 def _arena_will_do(s):  # type: ignore[no-untyped-def]
     return free_words(s) >= WORDS_A_MARKER * load(s, S_MARKERS) + WORDS_A_CHANGE
 
 
-@inlined
+@inner
 def _list_has_room(s):  # type: ignore[no-untyped-def]
     fits = load(s, S_LISTED) < load(s, S_LIST_LIMIT)
     fits &= load(s, S_MARKERS) < load(s, S_MARKER_LIMIT)
     return fits & _arena_will_do(s)
 
 
-@inlined
+@inner
 def _has_room(s):  # type: ignore[no-untyped-def]
     """Return whether one more interval fits everywhere."""
     fits = 2 * (load(s, S_COUNT) + 1) <= (1 << load(s, S_TABLE_BITS))
@@ -237,13 +237,13 @@ def _has_room(s):  # type: ignore[no-untyped-def]
     return fits & _list_has_room(s)
 
 
-@kernel
+@entry_point("int64")
 def list_has_room(s):  # type: ignore[no-untyped-def]
     """Return whether the list has room for one more interval, and any change."""
     return _list_has_room(s)
 
 
-@kernel
+@entry_point("int64")
 def add(s):  # type: ignore[no-untyped-def]
     """Add the interval in the query, or return why not and change nothing. Expected O(log² n).
 
@@ -273,7 +273,7 @@ def add(s):  # type: ignore[no-untyped-def]
     return OK
 
 
-@kernel
+@entry_point("int64")
 def remove(s):  # type: ignore[no-untyped-def]
     """Remove the interval whose key is in the query, or return why not and change nothing.
 
@@ -302,13 +302,13 @@ def remove(s):  # type: ignore[no-untyped-def]
     return OK if load(s, S_WORN_RUN) == 0 else WORN
 
 
-@kernel
+@entry_point("int64, int64")
 def slot_of(s, key):  # type: ignore[no-untyped-def]
     """Return the slot of a key, or -1."""
     return find_slot(s, key)
 
 
-@inlined
+@inner
 def _copy_starting(s, edge, key, slots, found):  # type: ignore[no-untyped-def]
     """Append the slots of an edge's markers whose interval begins where the edge does."""
     records = load(s, S_RECORDS)
@@ -321,7 +321,7 @@ def _copy_starting(s, edge, key, slots, found):  # type: ignore[no-untyped-def]
     return found
 
 
-@kernel
+@entry_point("int64, int64[::1]")
 def listed_slots(s, slots):  # type: ignore[no-untyped-def]
     """Write the slots of the list's intervals, by low end: each marks one edge from there."""
     found = 0

@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from nearcast.kernels import kernel
+from nearcast.kernels import entry_point, inner
 
 # The table of words.
 S_HEIGHT = 0
@@ -46,7 +46,6 @@ S_NODES = 19
 S_MARKERS = 20
 S_EXTENT_LOW = 21
 S_EXTENT_HIGH = 22
-S_CHUNK_BITS = 23
 S_LISTED = 24  # intervals in the list; the others are in runs
 S_LIST_LIMIT = 25
 S_MARKER_LIMIT = 26
@@ -69,10 +68,6 @@ STATE_WORDS = 1536
 MOST_RUNS = 16
 _WORD = ir.IntType(64)
 _intrinsic: Any = intrinsic  # its annotations describe the implementation, not the call
-
-# Every function that a kernel calls is inlined into it. Not only for speed: functions of one name
-# in several kernels from Numba's disk cache would be taken for one and the same.
-inlined = njit(forceinline=True)
 
 
 def _word_pointer(builder: Any, address: Any, offset: Any) -> Any:
@@ -153,28 +148,17 @@ def single_bits_of(_context: Any, value: Any) -> Any:  # noqa: ARG001
     return types.int64(types.float64), generate
 
 
-@_intrinsic
-def float_of_single(_context: Any, bits: Any) -> Any:  # noqa: ARG001
-    """Return the float whose single precision form has these 32 bits."""
-
-    def generate(_: Any, builder: Any, __: Any, args: Any) -> Any:
-        single = builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
-        return builder.fpext(single, ir.DoubleType())
-
-    return types.float64(types.int64), generate
-
-
 _memmove = types.ExternalFunction("memmove", types.int64(types.int64, types.int64, types.uint64))
 
 
-@inlined
+@inner
 def move_words(target, source, words):  # type: ignore[no-untyped-def]
     """Copy words; the two places may overlap."""
     if words > 0:
         _memmove(target, source, words << 3)
 
 
-@inlined
+@inner
 def log2_up(number):  # type: ignore[no-untyped-def]
     """Return the least b with 2**b >= number."""
     bits = 0
@@ -183,7 +167,7 @@ def log2_up(number):  # type: ignore[no-untyped-def]
     return bits
 
 
-@inlined
+@inner
 def take_words(s, words):  # type: ignore[no-untyped-def]
     """Return the address of fresh words with undefined content. O(1).
 
@@ -194,13 +178,13 @@ def take_words(s, words):  # type: ignore[no-untyped-def]
     return bump
 
 
-@inlined
+@inner
 def free_words(s):  # type: ignore[no-untyped-def]
     """Return how many words of the arena were never used."""
     return (load(s, S_BUMP_END) - load(s, S_BUMP)) >> 3
 
 
-@inlined
+@inner
 def take_block(s, bits):  # type: ignore[no-untyped-def]
     """Return a block of 2**bits words, a freed one if there is any. O(1)."""
     block = load(s, S_FREE_BLOCK + bits)
@@ -210,20 +194,20 @@ def take_block(s, bits):  # type: ignore[no-untyped-def]
     return take_words(s, 1 << bits)
 
 
-@inlined
+@inner
 def give_block(s, block, bits):  # type: ignore[no-untyped-def]
     """Free a block. O(1)."""
     store(block, 0, load(s, S_FREE_BLOCK + bits))
     store(s, S_FREE_BLOCK + bits, block)
 
 
-@inlined
+@inner
 def scratch(s):  # type: ignore[no-untyped-def]
     """Return a scratch area that is valid until the next call of this."""
     return load(s, S_SCRATCH)
 
 
-@inlined
+@inner
 def ordinal(value):  # type: ignore[no-untyped-def]
     """Return an integer for a float, in the same order; the next float has the next integer."""
     bits = bits_of(value + 0.0)  # -0.0 becomes 0.0
@@ -232,7 +216,7 @@ def ordinal(value):  # type: ignore[no-untyped-def]
     return bits
 
 
-@inlined
+@inner
 def value_of(number):  # type: ignore[no-untyped-def]
     """Return the float that has this ordinal."""
     if number < 0:
@@ -240,7 +224,7 @@ def value_of(number):  # type: ignore[no-untyped-def]
     return float_of(number)
 
 
-@inlined
+@inner
 def _hash(s, key):  # type: ignore[no-untyped-def]
     mixed = key * -7046029254386353131
     mixed ^= (mixed >> 29) & 0x7FFFFFFFF
@@ -249,7 +233,7 @@ def _hash(s, key):  # type: ignore[no-untyped-def]
     return (mixed >> (64 - bits)) & ((1 << bits) - 1)
 
 
-@inlined
+@inner
 def find_slot(s, key):  # type: ignore[no-untyped-def]
     """Return the slot of a key, or -1. Expected O(1)."""
     table = load(s, S_TABLE)
@@ -262,7 +246,7 @@ def find_slot(s, key):  # type: ignore[no-untyped-def]
         place = (place + 1) & mask
 
 
-@inlined
+@inner
 def remember_key(s, key, slot):  # type: ignore[no-untyped-def]
     """Add a key that is not there yet with its slot. Expected O(1)."""
     table = load(s, S_TABLE)
@@ -274,7 +258,7 @@ def remember_key(s, key, slot):  # type: ignore[no-untyped-def]
     store(table, 2 * place + 1, slot)
 
 
-@inlined
+@inner
 def forget_key(s, key):  # type: ignore[no-untyped-def]
     """Remove a key, closing the gap so that no tombstone remains."""
     table = load(s, S_TABLE)
@@ -293,7 +277,7 @@ def forget_key(s, key):  # type: ignore[no-untyped-def]
     store(table, 2 * hole + 1, -1)
 
 
-@kernel
+@entry_point("int64, int64[::1]")
 def move_keys(s, old):  # type: ignore[no-untyped-def]
     """Copy all keys of a former table into the current one, which is empty."""
     for word in range(0, len(old), 2):

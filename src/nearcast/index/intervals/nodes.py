@@ -47,13 +47,13 @@ from nearcast.index.intervals.memory import (
     S_RANDOM,
     S_RECORDS,
     S_TAIL,
-    inlined,
     load,
     prefetch,
     scratch,
     store,
     take_words,
 )
+from nearcast.kernels import inner
 
 LEVELS = 32
 TOP = LEVELS - 1
@@ -61,19 +61,19 @@ BELOW_ALL = -0x7FF0000000000001  # the ordinal of minus infinity
 ABOVE_ALL = 0x7FF0000000000000  # the ordinal of infinity
 
 
-@inlined
+@inner
 def edge_at(node, level):  # type: ignore[no-untyped-def]
     """Return the address of a node's edge."""
     return node + 32 + (level << 5)
 
 
-@inlined
+@inner
 def level_count(node):  # type: ignore[no-untyped-def]
     """Return how many levels a node has; the header has as many as the list."""
     return load(node, 1) & 0xFF
 
 
-@inlined
+@inner
 def _next_random(s):  # type: ignore[no-untyped-def]
     """Return 64 random bits (splitmix64); the state is part of the list."""
     state = load(s, S_RANDOM) - 7046029254386353131
@@ -83,7 +83,7 @@ def _next_random(s):  # type: ignore[no-untyped-def]
     return mixed ^ ((mixed >> 31) & 0x1FFFFFFFF)
 
 
-@inlined
+@inner
 def random_levels(s):  # type: ignore[no-untyped-def]
     """Return k with probability 2**-k, at most TOP."""
     bits = _next_random(s)
@@ -94,13 +94,13 @@ def random_levels(s):  # type: ignore[no-untyped-def]
     return levels
 
 
-@inlined
+@inner
 def _link(edge, node, key):  # type: ignore[no-untyped-def]
     store(edge, E_NEXT, node)
     store(edge, E_NEXT_KEY, key)
 
 
-@inlined
+@inner
 def bare_edge(edge, node, key):  # type: ignore[no-untyped-def]
     """Make an edge to `node` without markers."""
     _link(edge, node, key)
@@ -108,14 +108,14 @@ def bare_edge(edge, node, key):  # type: ignore[no-untyped-def]
     store(edge, E_INFO, 0)
 
 
-@inlined
+@inner
 def set_height(s, height):  # type: ignore[no-untyped-def]
     """Record how many levels are in use."""
     store(s, S_HEIGHT, height)
     store(load(s, S_HEADER), 1, height)
 
 
-@inlined
+@inner
 def take_node(s, key, levels):  # type: ignore[no-untyped-def]
     """Return a node of `levels` levels, a free one if there is one."""
     node = load(s, S_FREE_NODE + levels)
@@ -129,29 +129,29 @@ def take_node(s, key, levels):  # type: ignore[no-untyped-def]
     return node
 
 
-@inlined
+@inner
 def _path_node(path, level):  # type: ignore[no-untyped-def]
     return load(path, level)
 
 
-@inlined
+@inner
 def _path_next(path, level):  # type: ignore[no-untyped-def]
     return load(path, LEVELS + level)
 
 
-@inlined
+@inner
 def _path_next_key(path, level):  # type: ignore[no-untyped-def]
     return load(path, 2 * LEVELS + level)
 
 
-@inlined
+@inner
 def _note(path, level, node, next_node, next_key):  # type: ignore[no-untyped-def]
     store(path, level, node)
     store(path, LEVELS + level, next_node)
     store(path, 2 * LEVELS + level, next_key)
 
 
-@inlined
+@inner
 def _find_paths(s, low, high):  # type: ignore[no-untyped-def]
     """Record on each level the last node before an end point and the one after; for both ends.
 
@@ -183,7 +183,7 @@ def _find_paths(s, low, high):  # type: ignore[no-untyped-def]
                 high_level -= 1
 
 
-@inlined
+@inner
 def _mark_left(s, path, entry, low, high, on):  # type: ignore[no-untyped-def]
     """Add an entry to, or remove it from, the left chains of levels low … high - 1.
 
@@ -200,7 +200,7 @@ def _mark_left(s, path, entry, low, high, on):  # type: ignore[no-untyped-def]
             node = load(edge, E_NEXT)
 
 
-@inlined
+@inner
 def _mark_right(s, path, entry, low, high, on):  # type: ignore[no-untyped-def]
     """Do the same on the right, from the path's far end of a level to that of the level above."""
     for level in range(low, high):
@@ -214,7 +214,7 @@ def _mark_right(s, path, entry, low, high, on):  # type: ignore[no-untyped-def]
             node = load(edge, E_NEXT)
 
 
-@inlined
+@inner
 def _reach_left(path, low, level, levels):  # type: ignore[no-untyped-def]
     """Return the highest level, from `level` up, whose path node is not before `low`."""
     reach = level
@@ -223,7 +223,7 @@ def _reach_left(path, low, level, levels):  # type: ignore[no-untyped-def]
     return reach
 
 
-@inlined
+@inner
 def _reach_right(path, high, level, levels):  # type: ignore[no-untyped-def]
     """Return the highest level, from `level` up, whose far end is not above `high`."""
     reach = level
@@ -232,13 +232,13 @@ def _reach_right(path, high, level, levels):  # type: ignore[no-untyped-def]
     return reach
 
 
-@inlined
+@inner
 def _prefetch_records(records, place, length):  # type: ignore[no-untyped-def]
     for index in range(length):
         prefetch(record_of(records, load(place, index)))
 
 
-@inlined
+@inner
 def _split_markers(s, path, node, level, levels):  # type: ignore[no-untyped-def]
     """Distribute the markers of the edge that a new node splits; promote those that reach higher.
 
@@ -283,7 +283,7 @@ def _split_markers(s, path, node, level, levels):  # type: ignore[no-untyped-def
     write_list(s, right, keep_right, rights)
 
 
-@inlined
+@inner
 def _insert_node(s, path, key):  # type: ignore[no-untyped-def]
     """Insert a node where the path leads, and update the markers of the split edges."""
     levels = random_levels(s)
@@ -302,7 +302,7 @@ def _insert_node(s, path, key):  # type: ignore[no-untyped-def]
     return node
 
 
-@inlined
+@inner
 def _own_node(s, path, key):  # type: ignore[no-untyped-def]
     """Return the node of an end point, created if needed, with one more owner."""
     if key == BELOW_ALL:
@@ -316,7 +316,7 @@ def _own_node(s, path, key):  # type: ignore[no-untyped-def]
     return node
 
 
-@inlined
+@inner
 def _put_before(s, path, height, node, key):  # type: ignore[no-untyped-def]
     """Correct the path to a high end for a low node that may have been inserted meanwhile."""
     for level in range(level_count(node)):
@@ -326,7 +326,7 @@ def _put_before(s, path, height, node, key):  # type: ignore[no-untyped-def]
             store(path, level, node)
 
 
-@inlined
+@inner
 def own_nodes(s, record):  # type: ignore[no-untyped-def]
     """Add or find the two nodes of an interval, and count it as their owner."""
     low = load(record, R_LOW)
@@ -343,7 +343,7 @@ def own_nodes(s, record):  # type: ignore[no-untyped-def]
             _put_before(s, high_path, height, node, low)
 
 
-@inlined
+@inner
 def _join_markers(s, path, node, level, levels):  # type: ignore[no-untyped-def]
     """Keep on the joined edge what belongs there, and demote markers that were higher on one side.
 
@@ -390,7 +390,7 @@ def _join_markers(s, path, node, level, levels):  # type: ignore[no-untyped-def]
         write_list(s, left, joined, kept + from_right)
 
 
-@inlined
+@inner
 def _merge(records, one, ones, other, others, target):  # type: ignore[no-untyped-def]
     """Merge two sorted runs of entries."""
     left = 0
@@ -407,7 +407,7 @@ def _merge(records, one, ones, other, others, target):  # type: ignore[no-untype
             right += 1
 
 
-@inlined
+@inner
 def _remove_node(s, path, node):  # type: ignore[no-untyped-def]
     levels = level_count(node)
     for level in range(levels):
@@ -428,7 +428,7 @@ def _remove_node(s, path, node):  # type: ignore[no-untyped-def]
     set_height(s, height)
 
 
-@inlined
+@inner
 def _disown_node(s, path, node):  # type: ignore[no-untyped-def]
     """Remove one owner from a node, and the node with its last one; return whether it went."""
     if node == load(s, S_HEADER) or node == load(s, S_TAIL):
@@ -440,7 +440,7 @@ def _disown_node(s, path, node):  # type: ignore[no-untyped-def]
     return True
 
 
-@inlined
+@inner
 def disown_nodes(s, record):  # type: ignore[no-untyped-def]
     """Remove an interval as owner of its two nodes."""
     low_path = s + (S_LOW_PATH << 3)

@@ -16,15 +16,10 @@ from __future__ import annotations
 import math
 
 from nearcast.index.intervals.lists import (
-    C_CHUNK,
-    C_FIRST,
-    C_LENGTH,
     E_BLOCK,
     E_NEXT,
     E_NEXT_KEY,
     before,
-    chunk_record,
-    is_chunked,
     list_length,
 )
 from nearcast.index.intervals.memory import (
@@ -39,7 +34,6 @@ from nearcast.index.intervals.memory import (
     S_RUN,
     S_RUN_COUNT,
     S_TOUCHED,
-    inlined,
     load,
     ordinal,
     prefetch,
@@ -47,7 +41,7 @@ from nearcast.index.intervals.memory import (
 )
 from nearcast.index.intervals.nodes import TOP, edge_at
 from nearcast.index.intervals.runs import stab_run
-from nearcast.kernels import kernel
+from nearcast.kernels import entry_point, inner
 
 NOT_FINITE = -1
 SLOT_MASK = 0xFFFFFFFF
@@ -56,11 +50,9 @@ SLOT_MASK = 0xFFFFFFFF
 _ENTRY = 0
 _POINTER = 1
 _END = 2
-_CHUNK = 3
-_LAST_CHUNK = 4
 
 
-@inlined
+@inner
 def walk(s, number):  # type: ignore[no-untyped-def]
     """Record the marked edges over a value, top down; return how many. Expected O(log n)."""
     node = load(s, S_HEADER)
@@ -80,26 +72,13 @@ def walk(s, number):  # type: ignore[no-untyped-def]
     return marked
 
 
-@inlined
+@inner
 def _copy_keys(keys, block, length, out):  # type: ignore[no-untyped-def]
     for index in range(length):
         store(out, index, load(keys, load(block, index) & SLOT_MASK))
 
 
-@inlined
-def _copy_list(keys, edge, out):  # type: ignore[no-untyped-def]
-    block = load(edge, E_BLOCK)
-    if not is_chunked(edge):
-        _copy_keys(keys, block, list_length(edge), out)
-        return
-    target = out
-    for number in range(load(block, 0)):
-        chunk = chunk_record(block, number)
-        _copy_keys(keys, load(chunk, C_CHUNK), load(chunk, C_LENGTH), target)
-        target += load(chunk, C_LENGTH) << 3
-
-
-@inlined
+@inner
 def _stab(s, number, out, capacity):  # type: ignore[no-untyped-def]
     """Write the keys of all that contain a value, while they fit; return their number."""
     edges = walk(s, number)
@@ -111,14 +90,14 @@ def _stab(s, number, out, capacity):  # type: ignore[no-untyped-def]
         target = out
         for index in range(edges):
             edge = load(s, S_PATH + index)
-            _copy_list(keys, edge, target)
+            _copy_keys(keys, load(edge, E_BLOCK), list_length(edge), target)
             target += list_length(edge) << 3
     for index in range(load(s, S_RUN_COUNT)):
         total = stab_run(s, load(s, S_RUN + index), number, out, total, capacity)
     return total
 
 
-@kernel
+@entry_point("int64, float64, int64, int64")
 def stab(s, x, out, capacity):  # type: ignore[no-untyped-def]
     """Write the keys of all intervals that contain x, while they fit; return their number."""
     if not math.isfinite(x):
@@ -126,7 +105,7 @@ def stab(s, x, out, capacity):  # type: ignore[no-untyped-def]
     return _stab(s, ordinal(x), out, capacity)
 
 
-@kernel
+@entry_point("int64, float64[::1], int64, int64[::1], int64, int64")
 def stab_some(s, xs, first, offsets, out, capacity):  # type: ignore[no-untyped-def]
     """Answer xs[first:] one after the other while the keys fit; return where it stopped.
 
@@ -142,47 +121,31 @@ def stab_some(s, xs, first, offsets, out, capacity):  # type: ignore[no-untyped-
     return len(xs)
 
 
-@inlined
+@inner
 def _cursor(s, index):  # type: ignore[no-untyped-def]
     return s + ((S_CURSORS + 8 * index) << 3)
 
 
-@inlined
+@inner
 def _open_cursor(cursor, edge):  # type: ignore[no-untyped-def]
     block = load(edge, E_BLOCK)
-    if is_chunked(edge):
-        chunk = chunk_record(block, 0)
-        store(cursor, _CHUNK, chunk)
-        store(cursor, _LAST_CHUNK, chunk_record(block, load(block, 0) - 1))
-        store(cursor, _ENTRY, load(chunk, C_FIRST))
-        store(cursor, _POINTER, load(chunk, C_CHUNK))
-        store(cursor, _END, load(chunk, C_CHUNK) + (load(chunk, C_LENGTH) << 3))
-    else:
-        store(cursor, _CHUNK, 0)
-        store(cursor, _LAST_CHUNK, 0)
-        store(cursor, _ENTRY, load(block, 0))
-        store(cursor, _POINTER, block)
-        store(cursor, _END, block + (list_length(edge) << 3))
+    store(cursor, _ENTRY, load(block, 0))
+    store(cursor, _POINTER, block)
+    store(cursor, _END, block + (list_length(edge) << 3))
 
 
-@inlined
+@inner
 def _advance(cursor):  # type: ignore[no-untyped-def]
     """Move to the next entry; return whether there is one."""
     pointer = load(cursor, _POINTER) + 8
     if pointer == load(cursor, _END):
-        chunk = load(cursor, _CHUNK)
-        if chunk == load(cursor, _LAST_CHUNK):
-            return False
-        chunk += 32
-        store(cursor, _CHUNK, chunk)
-        pointer = load(chunk, C_CHUNK)
-        store(cursor, _END, pointer + (load(chunk, C_LENGTH) << 3))
+        return False
     store(cursor, _POINTER, pointer)
     store(cursor, _ENTRY, load(pointer, 0))
     return True
 
 
-@inlined
+@inner
 def _sink(s, records, place, size):  # type: ignore[no-untyped-def]
     """Sift the cursor at `place` of the heap down."""
     spot = place
@@ -205,7 +168,7 @@ def _sink(s, records, place, size):  # type: ignore[no-untyped-def]
     store(s, S_HEAP + spot, cursor)
 
 
-@inlined
+@inner
 def _merge_lists(s, path, size, k, out):  # type: ignore[no-untyped-def]
     """Write the slots of the k narrowest markers on the `size` edges listed at `path`."""
     records = load(s, S_RECORDS)
@@ -230,7 +193,7 @@ def _merge_lists(s, path, size, k, out):  # type: ignore[no-untyped-def]
     return found
 
 
-@inlined
+@inner
 def narrowest_in_list(s, number, k, out):  # type: ignore[no-untyped-def]
     """Write the slots of the k narrowest in the list that contain a value; return how many."""
     edges = walk(s, number)
@@ -240,7 +203,7 @@ def narrowest_in_list(s, number, k, out):  # type: ignore[no-untyped-def]
     return found
 
 
-@kernel
+@entry_point("int64, float64, int64, int64")
 def top_paper(s, x, k, out):  # type: ignore[no-untyped-def]
     """Write k keys in the paper's order: lowest edge first, each list in order of accuracy.
 
@@ -263,7 +226,7 @@ def top_paper(s, x, k, out):  # type: ignore[no-untyped-def]
     return found
 
 
-@inlined
+@inner
 def _edges_from_equal_node(s, number, edges):  # type: ignore[no-untyped-def]
     """Return how many of the path's last marked edges leave a node equal to the value."""
     node = load(s, S_HEADER)

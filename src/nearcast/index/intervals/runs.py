@@ -37,13 +37,12 @@ from nearcast.index.intervals.memory import (
     S_STACK,
     bits_of,
     float_of,
-    inlined,
     load,
     prefetch,
     store,
 )
 from nearcast.index.intervals.nodes import ABOVE_ALL, BELOW_ALL
-from nearcast.kernels import kernel
+from nearcast.kernels import entry_point, inner
 
 R_RUN = R_LOW_NODE  # for an interval in a run, these words are its position
 R_PLACE = R_HIGH_NODE
@@ -101,24 +100,24 @@ def run_words(count: int) -> int:
     return HEADER + COLUMNS * padded(count) + NODE_COLUMNS * nodes
 
 
-@inlined
+@inner
 def column(run, number):  # type: ignore[no-untyped-def]
     """Return the address of a column of entries."""
     return run + ((HEADER + number * load(run, H_PADDED)) << 3)
 
 
-@inlined
+@inner
 def node_column(run, level, number):  # type: ignore[no-untyped-def]
     """Return the address of a column of a level's nodes."""
     return load(run, H_LEVEL + level) + ((number * load(run, H_NODES + level)) << 3)
 
 
-@inlined
+@inner
 def _padded(count):  # type: ignore[no-untyped-def]
     return ((count >> 4) + 1) << 4
 
 
-@inlined
+@inner
 def _lay_out(run, count):  # type: ignore[no-untyped-def]
     """Write the header."""
     store(run, H_ENTRIES, count)
@@ -136,7 +135,7 @@ def _lay_out(run, count):  # type: ignore[no-untyped-def]
     store(run, H_LEVELS, level)
 
 
-@inlined
+@inner
 def _fill_entries(s, run, slots):  # type: ignore[no-untyped-def]
     records = load(s, S_RECORDS)
     keys = load(s, S_KEYS)
@@ -165,7 +164,7 @@ def _fill_entries(s, run, slots):  # type: ignore[no-untyped-def]
         store(run_keys, place, 0)
 
 
-@inlined
+@inner
 def _closed_width(first, above, width, age):  # type: ignore[no-untyped-def]
     """Return the width of an interval with two ends, else 0."""
     low_is_open = first == BELOW_ALL
@@ -173,7 +172,7 @@ def _closed_width(first, above, width, age):  # type: ignore[no-untyped-def]
     return 0.0 if low_is_open or high_is_open else width
 
 
-@inlined
+@inner
 def _write_node(run, level, node, first, above, width, age, weight, closed):  # type: ignore[no-untyped-def]
     store(node_column(run, level, N_FIRST), node, first)
     store(node_column(run, level, N_ABOVE), node, above)
@@ -183,7 +182,7 @@ def _write_node(run, level, node, first, above, width, age, weight, closed):  # 
     store(node_column(run, level, N_CLOSED), node, bits_of(closed))
 
 
-@inlined
+@inner
 def _sum_up(run, level, node, begin, end):  # type: ignore[no-untyped-def]
     """Make a node of level 1 from entries, or of a higher level from nodes below."""
     above = BELOW_ALL
@@ -212,7 +211,7 @@ def _sum_up(run, level, node, begin, end):  # type: ignore[no-untyped-def]
     _write_node(run, level, node, load(firsts, begin), above, width, age, weight, closed)
 
 
-@kernel
+@entry_point("int64, int64, int64[::1]")
 def fill_run(s, run, slots):  # type: ignore[no-untyped-def]
     """Make a run of the intervals in `slots`, which ascend by low end. O(n)."""
     _lay_out(run, len(slots))
@@ -227,7 +226,7 @@ def fill_run(s, run, slots):  # type: ignore[no-untyped-def]
         size = nodes
 
 
-@kernel
+@entry_point("int64, int64[::1]")
 def live_slots(run, slots):  # type: ignore[no-untyped-def]
     """Write the slots of a run's intervals that were not removed, by low end."""
     found = 0
@@ -239,7 +238,7 @@ def live_slots(run, slots):  # type: ignore[no-untyped-def]
     return found
 
 
-@kernel
+@entry_point("int64, int64[::1], int64[::1], int64[::1]")
 def merge_slots(s, one, other, target):  # type: ignore[no-untyped-def]
     """Merge two sequences of slots that ascend by low end."""
     records = load(s, S_RECORDS)
@@ -258,7 +257,7 @@ def merge_slots(s, one, other, target):  # type: ignore[no-untyped-def]
             right += 1
 
 
-@inlined
+@inner
 def take_out(record):  # type: ignore[no-untyped-def]
     """Empty an interval of a run; return whether the run is worn out.
 
@@ -283,7 +282,7 @@ def take_out(record):  # type: ignore[no-untyped-def]
     return 2 * removed > load(run, H_ENTRIES)
 
 
-@inlined
+@inner
 def _copy_ended_later(aboves, keys, number, out, found):  # type: ignore[no-untyped-def]
     """Append the keys of a group's intervals that end after a value; all begin before it."""
     for index in range(GROUP):
@@ -292,7 +291,7 @@ def _copy_ended_later(aboves, keys, number, out, found):  # type: ignore[no-unty
     return found
 
 
-@inlined
+@inner
 def _copy_containing(firsts, aboves, keys, number, out, found):  # type: ignore[no-untyped-def]
     for index in range(GROUP):
         store(out, found, load(keys, index))
@@ -300,7 +299,7 @@ def _copy_containing(firsts, aboves, keys, number, out, found):  # type: ignore[
     return found
 
 
-@inlined
+@inner
 def _count_begun(firsts, number):  # type: ignore[no-untyped-def]
     count = 0
     for index in range(GROUP):
@@ -308,7 +307,7 @@ def _count_begun(firsts, number):  # type: ignore[no-untyped-def]
     return count
 
 
-@inlined
+@inner
 def _ask_for_group(aboves, keys, group):  # type: ignore[no-untyped-def]
     place = group << 7
     prefetch(aboves + place)
@@ -317,7 +316,7 @@ def _ask_for_group(aboves, keys, group):  # type: ignore[no-untyped-def]
     prefetch(keys + place + 64)
 
 
-@inlined
+@inner
 def stab_run(s, run, number, out, found, capacity):  # type: ignore[no-untyped-def]
     """Append the keys of the intervals that contain a value, while they fit; return the count.
 

@@ -1,9 +1,8 @@
 """The best k by any rank: in the list, then in the runs, into one heap.
 
-In the list, the narrowest come from a merge of sorted marker lists; for the other ranks lists and
-chunks are visited best first, each with a lower bound of its scores. In a run, the most promising
-nodes are visited first, each with a lower bound, and skipped when they cannot beat the k-th. So
-results are exact, and matches are not collected.
+In the list, the narrowest come from a merge of sorted marker lists; for the other ranks the marker
+lists are scanned. In a run, the most promising nodes are visited first, each with a lower bound,
+and skipped when they cannot beat the k-th. So results are exact, and matches are not collected.
 
 Previous: `best.py`; next: `build.py`.
 """
@@ -21,18 +20,12 @@ from nearcast.index.intervals.best import (
     write_best,
 )
 from nearcast.index.intervals.lists import (
-    C_CHUNK,
-    C_FIRST,
-    C_LENGTH,
-    C_WEIGHT,
     E_BLOCK,
     R_AGE,
     R_HIGH,
     R_LOW,
     R_WEIGHT,
     R_WIDTH,
-    chunk_record,
-    is_chunked,
     list_length,
     record_of,
 )
@@ -49,8 +42,6 @@ from nearcast.index.intervals.memory import (
     S_TOUCHED,
     bits_of,
     float_of,
-    float_of_single,
-    inlined,
     load,
     ordinal,
     prefetch,
@@ -66,24 +57,12 @@ from nearcast.index.intervals.queries import (
     walk,
 )
 from nearcast.index.intervals.runs import (
-    C_ABOVE as RUN_ABOVE,
-)
-from nearcast.index.intervals.runs import (
-    C_AGE as RUN_AGE,
-)
-from nearcast.index.intervals.runs import (
-    C_FIRST as RUN_FIRST,
-)
-from nearcast.index.intervals.runs import (
-    C_SLOT as RUN_SLOT,
-)
-from nearcast.index.intervals.runs import (
-    C_WEIGHT as RUN_WEIGHT,
-)
-from nearcast.index.intervals.runs import (
-    C_WIDTH as RUN_WIDTH,
-)
-from nearcast.index.intervals.runs import (
+    C_ABOVE,
+    C_AGE,
+    C_FIRST,
+    C_SLOT,
+    C_WEIGHT,
+    C_WIDTH,
     GROUP,
     H_LEVELS,
     N_ABOVE,
@@ -95,124 +74,44 @@ from nearcast.index.intervals.runs import (
     column,
     node_column,
 )
-from nearcast.kernels import kernel
+from nearcast.kernels import entry_point, inner
 
 SLACK = 1e-9  # more than any rounding error, for offsets between 0 and 1
 TINY = 1e-290  # below this, floats are too sparse for a bound
 
 
-@inlined
-def _least_width(entry):  # type: ignore[no-untyped-def]
-    """Return a lower bound of an entry's width: one step below its single precision form."""
-    return float_of_single(max((entry >> 32) - 1, 0))
+@inner
+def _best_in_list(s, x, k, bests, spare, a, b, c):  # type: ignore[no-untyped-def]
+    """Leave the best k of the list in a heap; return how many there are.
 
-
-@inlined
-def _bound(entry, weight, a, c):  # type: ignore[no-untyped-def]
-    """Return a lower bound of the scores in a row of entries that begins with `entry`."""
-    return blend(_least_width(entry), 0.0, weight, a, 0.0, c)
-
-
-@inlined
-def _count_rows(s, edges):  # type: ignore[no-untyped-def]
-    rows = 0
-    for index in range(edges):
-        edge = load(s, S_PATH + index)
-        rows += load(load(edge, E_BLOCK), 0) if is_chunked(edge) else 1
-    return rows
-
-
-@inlined
-def _write_row(row, bound, block, length):  # type: ignore[no-untyped-def]
-    store(row, 0, bits_of(bound))
-    store(row, 1, block)
-    store(row, 2, length)
-
-
-@inlined
-def _write_rows(s, edges, rows, a, c):  # type: ignore[no-untyped-def]
-    """Write bound, address and length of every flat list and every chunk on the path."""
-    row = rows
-    for index in range(edges):
-        edge = load(s, S_PATH + index)
-        block = load(edge, E_BLOCK)
-        if not is_chunked(edge):
-            bound = _bound(load(block, 0), math.inf, a, c)
-            _write_row(row, bound, block, list_length(edge))
-            row += 24
-            continue
-        for number in range(load(block, 0)):
-            chunk = chunk_record(block, number)
-            weight = float_of(load(chunk, C_WEIGHT))
-            bound = _bound(load(chunk, C_FIRST), weight, a, c)
-            _write_row(row, bound, load(chunk, C_CHUNK), load(chunk, C_LENGTH))
-            row += 24
-
-
-@inlined
-def _sink_row(rows, place, size, spare):  # type: ignore[no-untyped-def]
-    """Sift a row down the heap of rows; the least bound is on top."""
-    spot = place
-    copy_triple(spare, rows + 24 * spot)
-    bound = float_of(load(spare, 0))
-    while True:
-        child = 2 * spot + 1
-        if child >= size:
-            break
-        if child + 1 < size and float_of(load(rows + 24 * (child + 1), 0)) < float_of(
-            load(rows + 24 * child, 0)
-        ):
-            child += 1
-        if float_of(load(rows + 24 * child, 0)) >= bound:
-            break
-        copy_triple(rows + 24 * spot, rows + 24 * child)
-        spot = child
-    copy_triple(rows + 24 * spot, spare)
-
-
-@inlined
-def _scan_row(s, row, x, k, bests, size, spare, a, b, c):  # type: ignore[no-untyped-def]
-    """Offer every entry of a list or chunk to the heap of the best k; return the heap's size."""
-    records = load(s, S_RECORDS)
-    filled = size
-    block = load(row, 1)
-    for index in range(load(row, 2)):
-        entry = load(block, index)
-        record = record_of(records, entry)
-        age = load(record, R_AGE)
-        offset = 0.0
-        if b != 0.0:
-            offset = offset_of(load(record, R_LOW), load(record, R_HIGH), age & 3, x)
-        width = float_of(load(record, R_WIDTH))
-        score = blend(width, offset, float_of(load(record, R_WEIGHT)), a, b, c)
-        filled = offer(bests, filled, k, spare, score, age, entry & SLOT_MASK)
-    return filled
-
-
-@inlined
-def _best_in_list(s, x, k, bests, spare, heap, a, b, c):  # type: ignore[no-untyped-def]
-    """Leave the best k of the list in a heap; return how many there are."""
+    Widths ascend along an edge: where they alone make a score too great, the rest is skipped.
+    """
     edges = walk(s, ordinal(x))
-    rows = _count_rows(s, edges)
-    _write_rows(s, edges, heap, a, c)
-    for place in range(rows // 2 - 1, -1, -1):
-        _sink_row(heap, place, rows, spare)
+    records = load(s, S_RECORDS)
     size = 0
     touched = 0
-    while rows > 0:
-        if size == k and float_of(load(heap, 0)) > float_of(load(bests, 0)):
-            break
-        touched += load(heap, 2)
-        size = _scan_row(s, heap, x, k, bests, size, spare, a, b, c)
-        rows -= 1
-        copy_triple(heap, heap + 24 * rows)
-        _sink_row(heap, 0, rows, spare)
+    for number in range(edges):
+        edge = load(s, S_PATH + number)
+        block = load(edge, E_BLOCK)
+        for index in range(list_length(edge)):
+            entry = load(block, index)
+            record = record_of(records, entry)
+            width = float_of(load(record, R_WIDTH))
+            touched += 1
+            if c == 0.0 and size == k and a * width > float_of(load(bests, 0)):
+                break
+            age = load(record, R_AGE)
+            offset = 0.0
+            if b != 0.0:
+                offset = offset_of(load(record, R_LOW), load(record, R_HIGH), age & 3, x)
+            score = blend(width, offset, float_of(load(record, R_WEIGHT)), a, b, c)
+            size = offer(bests, size, k, spare, score, age, entry & SLOT_MASK)
     store(s, S_EDGES, edges)
     store(s, S_TOUCHED, touched)
     return size
 
 
-@inlined
+@inner
 def _narrowest_as_heap(s, number, k, bests, slots):  # type: ignore[no-untyped-def]
     """Leave the k narrowest of the list in a heap: descending order is one."""
     found = narrowest_in_list(s, number, k, slots)
@@ -226,7 +125,7 @@ def _narrowest_as_heap(s, number, k, bests, slots):  # type: ignore[no-untyped-d
     return found
 
 
-@inlined
+@inner
 def _least_offset(x, first, beyond, above, closed):  # type: ignore[no-untyped-def]
     """Return a lower bound of the offsets of a node's intervals.
 
@@ -244,7 +143,7 @@ def _least_offset(x, first, beyond, above, closed):  # type: ignore[no-untyped-d
     return max(0.0, bound - SLACK)
 
 
-@inlined
+@inner
 def _least_score(s, run, level, node, x, a, b, c):  # type: ignore[no-untyped-def]
     """Return a lower bound of the scores in a node's intervals that contain x.
 
@@ -268,21 +167,21 @@ def _least_score(s, run, level, node, x, a, b, c):  # type: ignore[no-untyped-de
     return blend(width, offset, weight, a, b, c)
 
 
-@inlined
+@inner
 def _hopeless(bound, age, bests, size, k):  # type: ignore[no-untyped-def]
     return size == k and worse(bound, age, bests)
 
 
-@inlined
+@inner
 def _ask_for_group(run, group):  # type: ignore[no-untyped-def]
     """Prefetch the first columns of a group, while others are scanned."""
-    for number in (RUN_FIRST, RUN_ABOVE, RUN_WIDTH):
+    for number in (C_FIRST, C_ABOVE, C_WIDTH):
         place = column(run, number) + (group << 7)
         prefetch(place)
         prefetch(place + 64)
 
 
-@inlined
+@inner
 def _push_children(s, run, level, node, x, number, stack, top, bests, size, k, a, b, c):  # type: ignore[no-untyped-def]
     """Push the promising nodes of `level` below a node, the most promising on top."""
     floor = top
@@ -315,12 +214,12 @@ def _push_children(s, run, level, node, x, number, stack, top, bests, size, k, a
     return top
 
 
-@inlined
+@inner
 def _scan_group(run, group, x, number, bests, size, k, spare, a, b, c):  # type: ignore[no-untyped-def]
     """Offer the intervals of a group of entries that contain x."""
-    firsts, aboves = column(run, RUN_FIRST), column(run, RUN_ABOVE)
-    widths, weights = column(run, RUN_WIDTH), column(run, RUN_WEIGHT)
-    ages, slots = column(run, RUN_AGE), column(run, RUN_SLOT)
+    firsts, aboves = column(run, C_FIRST), column(run, C_ABOVE)
+    widths, weights = column(run, C_WIDTH), column(run, C_WEIGHT)
+    ages, slots = column(run, C_AGE), column(run, C_SLOT)
     for place in range(group << 4, (group + 1) << 4):
         first, above = load(firsts, place), load(aboves, place)
         if first > number or above <= number:
@@ -334,7 +233,7 @@ def _scan_group(run, group, x, number, bests, size, k, spare, a, b, c):  # type:
     return size
 
 
-@inlined
+@inner
 def _best_in_run(s, run, x, k, bests, size, spare, a, b, c):  # type: ignore[no-untyped-def]
     """Improve the heap of the best k by the intervals of a run; return the heap's size."""
     number = ordinal(x)
@@ -364,7 +263,7 @@ def _best_in_run(s, run, x, k, bests, size, spare, a, b, c):  # type: ignore[no-
     return size
 
 
-@inlined
+@inner
 def _top(s, x, k, out, a, b, c):  # type: ignore[no-untyped-def]
     """Write the k keys of least score; return how many there are."""
     spare = scratch(s)
@@ -373,14 +272,14 @@ def _top(s, x, k, out, a, b, c):  # type: ignore[no-untyped-def]
     if b == 0.0 and c == 0.0:
         size = _narrowest_as_heap(s, ordinal(x), k, bests, heap)
     else:
-        size = _best_in_list(s, x, k, bests, spare, heap, a, b, c)
+        size = _best_in_list(s, x, k, bests, spare, a, b, c)
     for index in range(load(s, S_RUN_COUNT)):
         size = _best_in_run(s, load(s, S_RUN + index), x, k, bests, size, spare, a, b, c)
     write_best(s, bests, size, spare, out)
     return size
 
 
-@kernel
+@entry_point("int64")
 def top(s):  # type: ignore[no-untyped-def]
     """Write a row of the k best keys for each value queried; return how many the last has.
 

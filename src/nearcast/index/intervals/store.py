@@ -13,11 +13,13 @@ Previous: `interval_skip_list.py` (the public class); next: `memory.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from nearcast.index.intervals import build, kernels, memory, runs
+from nearcast.index.intervals.lists import R_AGE, R_HIGH, R_LOW, R_WEIGHT
+from nearcast.index.intervals.nodes import ABOVE_ALL, BELOW_ALL
 from nearcast.model.errors import LimitError
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ MOST_INTERVALS: Final = 1 << 32  # a marker has 32 bits for the slot
 LIKE_SIZE: Final = 3  # a run is merged with new intervals unless it is this many times larger
 
 
+def _values(ordinals: Words) -> Floats:
+    """Return the floats with these ordinals."""
+    bits = np.where(ordinals >= 0, ordinals, ordinals ^ 0x7FFFFFFFFFFFFFFF)
+    return bits.view(np.float64)
+
+
 def _aligned(words: int) -> Words:
     """Return an array aligned to a cache line."""
     raw: Words = np.empty(words + 8, dtype=np.int64)
@@ -45,13 +53,12 @@ class Store:
 
     __slots__ = ("address", "arenas", "keys", "records", "runs", "scratch", "state", "table")
 
-    def __init__(self, extent: tuple[float, float], seed: int, chunk_bits: int, limit: int) -> None:
+    def __init__(self, extent: tuple[float, float], seed: int, limit: int) -> None:
         self.state: Words = np.zeros(memory.STATE_WORDS, dtype=np.int64)
         self.address = int(self.state.ctypes.data)
         self.state.view(np.float64)[[memory.S_EXTENT_LOW, memory.S_EXTENT_HIGH]] = extent
         self.state[memory.S_RANDOM] = seed
         self.state[memory.S_FREE_SLOT] = -1
-        self.state[memory.S_CHUNK_BITS] = chunk_bits
         self.state[memory.S_LIST_LIMIT] = limit
         markers = min(max(LEAST_MARKERS, MARKERS_AN_INTERVAL * limit), MOST_MARKERS)
         self.state[memory.S_MARKER_LIMIT] = markers
@@ -214,6 +221,24 @@ class Store:
             self._merge_from(addresses.index(worn), np.empty(0, dtype=np.int64))
         except MemoryError:
             return
+
+    # --- content
+
+    def bounds(self, slots: Words) -> tuple[Floats, Floats]:
+        """Return the bounds of some slots, infinite where an interval has none."""
+        first, above, age = self.records.reshape(-1, 8)[slots][:, [R_LOW, R_HIGH, R_AGE]].T
+        lows = np.where(first == BELOW_ALL, -np.inf, _values(first - (age & 1)))
+        is_open = (above == ABOVE_ALL) & (age & 2 > 0)
+        return lows, np.where(is_open, np.inf, _values(above - 1 + (age >> 1 & 1)))
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """Return keys, lows, highs, openness of both and weights, the oldest interval first."""
+        records = self.records.reshape(-1, 8)[: int(self.state[memory.S_RECORDS_USED])]
+        ages = records[:, R_AGE]
+        slots = np.argsort(ages)[np.count_nonzero(ages < 0) :]
+        opens = ages[slots] & 3
+        weights = records[slots, R_WEIGHT].view(np.float64)
+        return self.keys[slots], *self.bounds(slots), opens & 1 > 0, opens & 2 > 0, weights
 
     # --- bulk building
 

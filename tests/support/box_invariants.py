@@ -41,7 +41,7 @@ class _Seen:
     deepest: int = 0
 
 
-def check(pools: Pools) -> None:
+def check_pools(pools: Pools) -> None:
     """Raise AssertionError if an invariant is broken; O(n) in plain Python."""
     seen = _Seen()
     stack = [(0, -1, 1)]

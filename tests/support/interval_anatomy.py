@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.index.intervals import build, memory, runs
+from nearcast.index import IntervalSkipList
+from nearcast.index.intervals import kernels, lists, memory, runs
 from nearcast.index.intervals.nodes import ABOVE_ALL, BELOW_ALL, TOP
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from nearcast.index.intervals.store import Store
 
     Words = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 SLOT_MASK = 0xFFFFFFFF
 
@@ -43,48 +46,82 @@ class Level:
         return np.repeat(np.arange(len(self.left)), np.diff(self.ends, prepend=0))
 
 
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An edge of a list: it covers the values in [left, right)."""
+
+    level: int  # from 1
+    left: float
+    right: float
+    markers: tuple[int, ...]  # keys, the most accurate first
+
+
+def edges_of(index: IntervalSkipList) -> list[Edge]:
+    """Return all edges, lowest level first, from left to right.
+
+    If there are runs, these are the edges of one list with all intervals, built for this.
+    """
+    return [Edge(*each) for each in Anatomy(index._whole_list()._store).edges()]
+
+
+def check_intervals(index: IntervalSkipList) -> None:
+    """Raise AssertionError if an invariant of paper 1 is broken. O(markers · log)."""
+    Anatomy(index._store).check()
+
+
+def _words_at(address: int, count: int) -> Words:
+    if count == 0:
+        return np.empty(0, dtype=np.int64)
+    words: Words = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address)).copy()
+    return words
+
+
 class Anatomy:
     """A snapshot of everything inside a list."""
 
     def __init__(self, store: Store) -> None:
         self.state = state = store.state
         self.runs = [RunView(run) for run in store.runs]
-        address = store.address
         used = int(state[memory.S_RECORDS_USED])
-        self.words = np.full((used, 7), -1, dtype=np.int64)
-        self.values = np.full((used, 4), np.nan)
-        build.dump_records(address, self.words, self.values)
-        self.live = np.flatnonzero(self.words[:, 3] >= 0)
-        count = build.dump_nodes(address, np.empty((0, 3), dtype=np.int64))
-        self.nodes = np.empty((count, 3), dtype=np.int64)
-        build.dump_nodes(address, self.nodes)
+        records = store.records.reshape(-1, 8)[:used]
+        ages = records[:, lists.R_AGE]
+        self.live = np.flatnonzero(ages >= 0)
+        found = [kernels.slot_of(store.address, int(key)) for key in store.keys[self.live]]
+        slots = np.full(used, -1, dtype=np.int64)
+        slots[self.live] = found
+        words = (store.keys[:used], records[:, lists.R_LOW], records[:, lists.R_HIGH], ages >> 2)
+        self.words = np.column_stack([*words, slots, ages & 3, records[:, runs.R_HOME]])
+        self.widths = records[:, lists.R_WIDTH].copy().view(np.float64)
+        self.weights = records[:, lists.R_WEIGHT].copy().view(np.float64)
+        self.nodes = np.array(list(self._nodes()), dtype=np.int64)
         height = int(state[memory.S_HEIGHT])
-        self.levels = [self._level(address, n) for n in (*range(height), TOP)]
+        self.levels = [self._level(number) for number in (*range(height), TOP)]
+
+    def _nodes(self) -> Iterator[tuple[int, int, int]]:
+        """Yield key, levels and owners of each node, header first."""
+        node = int(self.state[memory.S_HEADER])
+        while node != self.state[memory.S_TAIL]:
+            key, info = _words_at(node, 2).tolist()
+            yield key, info & 0xFF, info >> 8
+            node = int(self._edge(node, 0)[lists.E_NEXT])
 
     @staticmethod
-    def _level(address: int, number: int) -> Level:
-        nothing = np.empty((0, 4), dtype=np.int64)
-        count, markers = build.dump_edges(address, number, nothing, 0, 0)
-        edges = np.empty((count, 4), dtype=np.int64)
-        entries = np.empty(markers, dtype=np.int64)
-        build.dump_edges(address, number, edges, entries.ctypes.data, markers)
-        left, right, cached_right, ends = np.ascontiguousarray(edges.T)
-        return Level(number, left, right, cached_right, ends, entries & SLOT_MASK)
+    def _edge(node: int, level: int) -> Words:
+        return _words_at(node + 32 + 32 * level, 4)
 
-    def ages_first(self) -> Words:
-        """Return the slots in use, the oldest interval first."""
-        ordered: Words = self.live[np.argsort(self.words[self.live, 3])]
-        return ordered
-
-    def columns(self) -> tuple[NDArray[np.generic], ...]:
-        """Return keys, lows, highs, openness of both and weights, the oldest interval first."""
-        slots = self.ages_first()
-        words, values = self.words[slots], self.values[slots]
-        lows = np.where(words[:, 1] == BELOW_ALL, -np.inf, values[:, 0])
-        no_high = (words[:, 2] == ABOVE_ALL) & (words[:, 5] >= 2)
-        highs = np.where(no_high, np.inf, values[:, 1])
-        low_open, high_open = (words[:, 5] & 1) != 0, words[:, 5] >= 2
-        return words[:, 0], lows, highs, low_open, high_open, values[:, 3]
+    def _level(self, number: int) -> Level:
+        rows, entries = [], [np.empty(0, dtype=np.int64)]
+        node, markers = int(self.state[memory.S_HEADER]), 0
+        while node != self.state[memory.S_TAIL]:
+            edge = self._edge(node, number)
+            length, following = int(edge[lists.E_INFO]) & 0xFFFFFFFF, int(edge[lists.E_NEXT])
+            entries.append(_words_at(int(edge[lists.E_BLOCK]), length))
+            markers += length
+            left, right = int(_words_at(node, 1)[0]), int(_words_at(following, 1)[0])
+            rows.append((left, right, int(edge[lists.E_NEXT_KEY]), markers))
+            node = following
+        left, right, cached_right, ends = np.array(rows, dtype=np.int64).T
+        return Level(number, left, right, cached_right, ends, np.concatenate(entries) & SLOT_MASK)
 
     def edges(self) -> Iterator[tuple[int, float, float, tuple[int, ...]]]:
         """Yield level (from 1), left, right and the markers' keys of each edge."""
@@ -133,7 +170,7 @@ class Anatomy:
         assert np.array_equal(np.sort(slots), in_runs), "the runs hold others than they should"
         assert len(self._placed()) == self.state[memory.S_LISTED], "the list's count is off"
         for run in self.runs:
-            run.check_content(words, self.values)
+            run.check_content(words, self.widths, self.weights)
 
     def _check_nodes(self) -> None:
         """Check that each node is the end of as many intervals as it records, at least one."""
@@ -157,7 +194,7 @@ class Anatomy:
 
     def _check_order(self, level: Level) -> None:
         """Check that markers of an edge ascend by (width, age); so none is there twice."""
-        widths = self.values[level.slots, 2]
+        widths = self.widths[level.slots]
         ages = self.words[level.slots, 3]
         same_edge = np.diff(level.edge_of_marker()) == 0
         wider = widths[1:] > widths[:-1]
@@ -228,22 +265,22 @@ class RunView:
                 padding = ABOVE_ALL if number == runs.N_FIRST else BELOW_ALL
                 assert (column[size:] == padding).all(), "a run's padding is not empty"
 
-    def check_content(self, words: Words, values: NDArray[np.float64]) -> None:
+    def check_content(self, words: Words, widths: Floats, weights: Floats) -> None:
         """Check entries against the records, and that the nodes' bounds are valid."""
         slots = self.column(runs.C_SLOT)[self.live]
         for number, word in ((runs.C_KEY, 0), (runs.C_FIRST, 1), (runs.C_ABOVE, 2)):
             assert np.array_equal(self.column(number)[self.live], words[slots, word]), "a stray"
         open_low = words[slots, 1] == BELOW_ALL
         open_high = (words[slots, 2] == ABOVE_ALL) & (words[slots, 5] >= 2)
-        closed = np.where(open_low | open_high, 0.0, values[slots, 2])
+        closed = np.where(open_low | open_high, 0.0, widths[slots])
         node = self.live
         for level in range(1, int(self.words[runs.H_LEVELS]) + 1):
             node = node // runs.GROUP
-            widths = self.nodes(level, runs.N_WIDTH).view(np.float64)[node]
-            weights = self.nodes(level, runs.N_WEIGHT).view(np.float64)[node]
+            narrowest = self.nodes(level, runs.N_WIDTH).view(np.float64)[node]
+            heaviest = self.nodes(level, runs.N_WEIGHT).view(np.float64)[node]
             ages = self.nodes(level, runs.N_AGE)[node]
-            assert (widths <= values[slots, 2]).all(), "a bound above a width"
-            assert (weights >= values[slots, 3]).all(), "a bound below a weight"
+            assert (narrowest <= widths[slots]).all(), "a bound above a width"
+            assert (heaviest >= weights[slots]).all(), "a bound below a weight"
             assert (ages >> 2 <= words[slots, 3]).all(), "a bound above an age"
             least = self.nodes(level, runs.N_CLOSED).view(np.float64)[node]
             assert (least <= closed).all(), "a bound above a closed width"
