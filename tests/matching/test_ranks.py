@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from nearcast.cli import app
 from nearcast.config.schema import SpaceSection
 from nearcast.index.boxes import input as box_arguments
-from nearcast.index.intervals import arguments as interval_arguments
 from nearcast.matching import Matcher, ranking
 from nearcast.matching.query import Query
 from nearcast.model import RANKS, Attribute, Event, Space, Subscription, UnknownNameError, ranks
@@ -31,7 +30,7 @@ def test_every_place_that_names_ranks_names_those_that_are_declared() -> None:
     assert list(get_args(get_type_hints(SpaceSection)["rank"])) == names
     assert [read([("$rank", name)]).rank for name in names] == names
     blended = ranks.kernel_ranks()
-    assert box_arguments.RANKS == interval_arguments.RANKS == blended
+    assert box_arguments.RANKS == blended
     page = (ROOT / "docs" / "matching.md").read_text(encoding="utf-8")
     table = page[page.index("## Ranks") : page.index("## Many events")]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == names
