@@ -30,7 +30,7 @@ def test_every_place_that_names_ranks_names_those_that_are_declared() -> None:
     assert list(get_args(get_type_hints(SpaceSection)["rank"])) == names
     assert [read([("$rank", name)]).rank for name in names] == names
     blended = ranks.kernel_ranks()
-    assert box_arguments.RANKS == blended
+    assert blended == box_arguments.RANKS
     page = (ROOT / "docs" / "matching.md").read_text(encoding="utf-8")
     table = page[page.index("## Ranks") : page.index("## Many events")]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == names

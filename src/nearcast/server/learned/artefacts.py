@@ -58,7 +58,7 @@ class LearnedArtefacts:
 
     def densities(self, directory: Path | None) -> dict[str, Density]:
         """Return the density of each space that has a histogram in a directory."""
-        return load_densities(directory, [one.space for one in self._node.state.router.spaces.all])
+        return load_densities(directory, [one.space for one in self._node.spaces])
 
     # --- files ------------------------------------------------------------------------------
 
