@@ -6,34 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.support import small_plans
+from tests.support.small_plans import SPACE, rects
 
 from nearcast.locality import CellCounts, Plan, Rect, Registry, adapted, decide, plan_diff
 from nearcast.locality.registration.registry import register
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
 
-SPACE = Rect(0.0, 0.0, 8.0, 8.0)
-MARKS = st.integers(0, 16).map(lambda half: half / 2)
 WIDE_MARKS = st.integers(-4, 20).map(lambda half: half / 2)
 
 
-@st.composite
-def rects(draw: st.DrawFn, marks: st.SearchStrategy[float] = MARKS) -> Rect:
-    x, y = sorted(draw(st.tuples(marks, marks))), sorted(draw(st.tuples(marks, marks)))
-    return Rect(x[0], y[0], x[1], y[1])
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> Plan:
-    regions = draw(st.lists(rects(), max_size=5))
-    points = draw(st.lists(st.tuples(MARKS, MARKS), max_size=20))
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
-    return Plan.build(
-        SPACE,
-        regions,
-        CellCounts.from_positions(SPACE, regions, xs, ys, depth=3),
-        layout=draw(st.sampled_from(["qr", "q", "r"])),
-        capacity=draw(st.integers(1, 4)),
-    )
+def plans() -> st.SearchStrategy[Plan]:
+    layouts = st.sampled_from(["qr", "q", "r"])
+    return small_plans.plans(5, layout=layouts, capacity=st.integers(1, 4))
 
 
 @given(plans(), rects(WIDE_MARKS), rects(WIDE_MARKS))
