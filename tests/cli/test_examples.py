@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from tests.support.commands import ENVIRON, nearcast, start_nearcast
+from tests.support.waiting import END_S
 
 from nearcast.cli import app
 from nearcast.eventlog.records import Recorder
@@ -163,7 +164,7 @@ def test_the_examples_of_a_broker_work(place: Place):
         assert "at QoS 0 nothing waits for a client that is away" in now.stdout
     finally:
         broker.terminate()
-        broker.communicate(timeout=60)
+        broker.communicate(timeout=END_S)
     past = place.run(logged)
     assert re.search(r"^event \d+, .* shops/bakery", past.stdout), past.stderr
     assert "bob gets it" in past.stdout
@@ -183,7 +184,7 @@ def test_the_example_of_a_broker_without_a_configuration_works(place: Place):
         assert f"Listening on tcp 127.0.0.1:{place.port}" in told
     finally:
         broker.terminate()
-        broker.communicate(timeout=60)
+        broker.communicate(timeout=END_S)
 
 
 @runs("up", "nodes")

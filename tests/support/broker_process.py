@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.forked import Forked
-from tests.support.waiting import wait_for
+from tests.support.waiting import END_S, wait_for
 
 from nearcast.server.local_cluster import free_port
 
@@ -96,6 +96,6 @@ class BrokerProcess:
             return ""
         if process.poll() is None:
             os.kill(process.pid, how)
-        process.communicate(timeout=60)
+        process.communicate(timeout=END_S)
         self.process = None
         return self.said()

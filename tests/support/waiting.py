@@ -12,6 +12,8 @@ WAIT_S = 60
 """How long to wait for what must come; on a good day nobody waits so long."""
 START_S = 120
 """How long a node may take to start on a busy machine."""
+END_S = 150
+"""How long a broker may take to end: on SIGTERM it waits up to a minute for its event log."""
 
 
 def wait_for(
