@@ -3,18 +3,26 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SETUP  := PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+# A test worker more than cores: tests wait for other processes now and then.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: help setup run-setup demo test test-plain test-spark test-java test-quick lint format soak mutants bench clean
+# Tests start hundreds of Python processes: bytecode that is kept, beside the source tree, saves each of
+# them a second, even where the environment does not want it in general.
+KEEP   := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX="$(CURDIR)/$(VENV)/pycache"
+PYTEST := $(KEEP) $(BIN)/pytest
+
+.PHONY: help setup run-setup demo test test-all test-quick lint format soak mutants bench gate clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
-	@echo "make test        all checks and tests (ten to fifteen minutes on two cores)"
+	@echo "make test        all checks and tests (under ten minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make setup       install everything that the others need, and run nothing"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
 	@echo "make bench       all benchmarks beside their peers"
+	@echo "make gate REVISION=v0.1.0   the broker's speed now, relative to that of a revision"
 	@echo "make clean       remove .venv and everything generated"
 
 # Three parts, so that each target waits only for what it needs: scripts/setup.sh says what is in which.
@@ -48,36 +56,30 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Side by side, because each part waits much of its time: for other processes, or for Spark, which
-# plans on one core. Each part's output comes whole when the part has ended; one that fails does
-# not stop the others.
-test: setup lint
-	@echo "Tests run in three parts side by side; each part tells all when it has ended ..."
-	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target test-plain test-spark test-java
+# All tests are one run: its workers share what is left, file by file, with Spark first; tests that
+# share a Spark session are one group. The checks run beside it, and a failure of either is one of all.
+test: setup
+	@$(MAKE) --no-print-directory -j2 --keep-going lint test-all
 
-test-plain:
-	$(BIN)/pytest -n 2 -m "not spark"
-
-test-spark:  # in one process: they share a session
-	$(BIN)/pytest tests -m "spark and not java"
-
-test-java:
-	$(BIN)/pytest tests -m java
+test-all:
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test-quick: setup
-	NEARCAST_HYPOTHESIS=brief $(BIN)/pytest -n 2 -m "not spark and not server" -q
+	NEARCAST_HYPOTHESIS=brief $(PYTEST) -n 2 -m "not spark and not server" -q
 
 mutants: setup
 	$(BIN)/python scripts/mutants.py --each 30 --seed 1
 
 soak: setup
-	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -n 2 -m "not spark" --timeout=0
-	NEARCAST_HYPOTHESIS=soak $(BIN)/pytest -m spark --timeout=0
+	NEARCAST_HYPOTHESIS=soak $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --timeout=0
 	$(BIN)/python fuzz/where.py 1800
 	$(BIN)/python fuzz/mqtt.py --seconds 3600 --live
 	$(BIN)/python fuzz/valid.py --seconds 3600
 	$(BIN)/python fuzz/journal.py --damages 1000
 	$(BIN)/python fuzz/connections.py --connections 100000
+
+gate: setup
+	$(BIN)/python scripts/hot_path_gate.py $(REVISION)
 
 bench: setup
 	$(BIN)/nearcast bench match

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -70,14 +70,44 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give those that start other processes more time: the limit is for what hangs, not slow."""
-    if not config.getoption("timeout", None):  # a soak takes as long as it takes
-        return
+    """Put what takes long first, and all that shares a Spark session into one group.
+
+    Tests that start other processes have more time: the limit is for what hangs, not for what is
+    slow; a soak has none.
+    """
+    items.sort(key=_rank)
     for item in items:
-        is_heavy = item.get_closest_marker("spark") or item.get_closest_marker("server")
-        if is_heavy and item.get_closest_marker("timeout") is None:
+        if "spark" in getattr(item, "fixturenames", ()):
+            group = "java" if item.get_closest_marker("java") else "spark"
+            item.add_marker(pytest.mark.xdist_group(group))
+        has_own = item.get_closest_marker("timeout") is not None
+        if config.getoption("timeout", None) and _rank(item) < _PURE and not has_own:
             item.add_marker(pytest.mark.timeout(1_200))
+
+
+_PURE = 2
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return 0 for tests with Spark, 1 for those with other processes, and `_PURE` for the rest."""
+    marks = ("spark", "server")
+    return next((n for n, name in enumerate(marks) if item.get_closest_marker(name)), _PURE)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup`, keep a file's tests together: they share brokers and clusters."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
+
+    class GroupsAndFiles(LoadGroupScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return str(super()._split_scope(nodeid)).partition("::")[0]
+
+    return GroupsAndFiles(config, log)
 
 
 def not_tested(reasons: Counter[str]) -> str:

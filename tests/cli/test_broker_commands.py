@@ -1,48 +1,28 @@
 """The broker's commands against a real broker process."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import nearcast, served, start_nearcast
 
 from nearcast.mqtt import FilterRequest
 from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 
-NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
-ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 
-
-@pytest.fixture
-def port(tmp_path: Path) -> Iterator[str]:
-    command = [*NEARCAST, "serve", "--port", "0", "--data", str(tmp_path / "data")]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON, cwd=tmp_path)
-    assert broker.stdout is not None
-    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-    found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
-    assert found, said
-    yield found[1]
-    broker.terminate()
-    broker.stdout.close()
-    assert broker.wait(timeout=60) == 0
-
-
-def nearcast(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*NEARCAST, *arguments],
-        env=ENVIRON, input=text, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("broker")
+    with served("--port", "0", "--data", str(directory / "data"), cwd=directory) as ports:
+        yield str(ports["tcp"])
 
 
 def test_what_is_published_is_printed_by_sub(port: str):
-    command = [*NEARCAST, "sub", "-p", port, "-t", "shops/#", "-C", "3", "-W", "200", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON) as subscriber:
+    wish = ("-p", port, "-t", "shops/#", "-C", "3", "-W", "200", "--json")
+    with start_nearcast("sub", *wish, stderr=None) as subscriber:
         assert subscriber.stdout is not None
         retained = nearcast("pub", "-p", port, "-t", "shops/1", "-m", "one", "-q", "1", "-r")
         assert retained.returncode == 0, retained.stderr

@@ -7,19 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.commands import nearcast
 
 from nearcast import __version__
 from nearcast.cli.serve import found_config
 from nearcast.model.errors import MisuseError
-
-
-def nearcast(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from nearcast.cli import main; main()", *arguments]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("NEARCAST_")} | environ
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-
 
 COMMANDS = (
     "serve",

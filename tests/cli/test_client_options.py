@@ -1,23 +1,19 @@
 """`sub` and `pub` against a real broker: certificates, lasting sessions, tracks."""
 
-import os
-import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.support.commands import nearcast, served, start_nearcast
 
 from nearcast.mqtt import Publish
 from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 
-NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
-ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 CONFIG = """
 [[listener]]
 kind = "tcp"
@@ -58,32 +54,13 @@ class Ports(NamedTuple):
 def ports(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Ports]:
     folder = tmp_path_factory.mktemp("broker")
     (folder / "nearcast.toml").write_text(CONFIG.format(folder=certificates))
-    broker = subprocess.Popen(
-        [*NEARCAST, "serve"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRON, cwd=folder,
-    )  # fmt: skip
-    assert broker.stdout is not None
-    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-    found = dict(re.findall(r"Listening on (\w+) 127\.0\.0\.1:(\d+)", said))
-    yield Ports(found["tcp"], found["tls"])
-    broker.terminate()
-    broker.stdout.close()
-    assert broker.wait(timeout=60) == 0
-
-
-def nearcast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*NEARCAST, *arguments],
-        env=ENVIRON, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    with served(cwd=folder) as found:
+        yield Ports(str(found["tcp"]), str(found["tls"]))
 
 
 def subscriber(*arguments: str) -> subprocess.Popen[str]:
     """Start `sub` for one message; it is subscribed on return."""
-    started = subprocess.Popen(
-        [*NEARCAST, "sub", *arguments, "-C", "1", "-W", "200"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON,
-    )  # fmt: skip
+    started = start_nearcast("sub", *arguments, "-C", "1", "-W", "200")
     assert started.stderr is not None
     told = started.stderr.readline()
     assert told.startswith("Subscribed to"), told + started.stderr.read()

@@ -4,7 +4,6 @@ They are run as they stand, but for ports and addresses: those of a broker and a
 """
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -20,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from tests.support.commands import ENVIRON, nearcast, start_nearcast
+from tests.support.waiting import END_S
 
 from nearcast.cli import app
 from nearcast.eventlog.records import Recorder
@@ -30,8 +31,6 @@ from nearcast.retained import Policies, Rates, Weights, solve, write_policies
 from nearcast.retained.policyfile import TopicPolicy
 from nearcast.server.local_cluster import find_nats_server, free_port
 
-NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
-ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 LOGGED = {"NEARCAST_LOG__EVENTS": "full", "NEARCAST_LOG__SEGMENT": "1s"}
 LONG = "its --quick takes longer than 20 s"
 ONLY_PARSED = {
@@ -101,21 +100,14 @@ class Place:
         words = [one.replace("/var/lib/nearcast", "nearcast-data") for one in words]
         if words[0] in {"pub", "sub", "explain"} and "--log" not in words:
             words += ["-p", self.port]
-        return [*NEARCAST, *words]
+        return words
 
     def run(self, example: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.words(example),
-            cwd=self.folder, env=ENVIRON, input=text, capture_output=True, text=True,
-            timeout=240, check=False,
-        )  # fmt: skip
+        return nearcast(*self.words(example), text=text, cwd=self.folder)
 
     def start(self, example: str, *more: str, **environ: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self.words(example), *more],
-            cwd=self.folder, env=ENVIRON | environ, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        words = [*self.words(example), *more]
+        return start_nearcast(*words, cwd=self.folder, env=ENVIRON | environ)
 
 
 def first(stream: Any, start: str) -> str:
@@ -172,7 +164,7 @@ def test_the_examples_of_a_broker_work(place: Place):
         assert "at QoS 0 nothing waits for a client that is away" in now.stdout
     finally:
         broker.terminate()
-        broker.communicate(timeout=60)
+        broker.communicate(timeout=END_S)
     past = place.run(logged)
     assert re.search(r"^event \d+, .* shops/bakery", past.stdout), past.stderr
     assert "bob gets it" in past.stdout
@@ -192,7 +184,7 @@ def test_the_example_of_a_broker_without_a_configuration_works(place: Place):
         assert f"Listening on tcp 127.0.0.1:{place.port}" in told
     finally:
         broker.terminate()
-        broker.communicate(timeout=60)
+        broker.communicate(timeout=END_S)
 
 
 @runs("up", "nodes")

@@ -1,16 +1,13 @@
 """`nearcast explain` beside a running broker: over MQTT, and from the log that it is writing."""
 
 import json
-import os
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import nearcast, served
+from tests.support.waiting import wait_for
 from typer.testing import CliRunner
 
 from nearcast.cli import app
@@ -20,8 +17,6 @@ from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 
-NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
-ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 TOML = """
 [durability]
 mode = "off"
@@ -64,27 +59,19 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     directory = tmp_path_factory.mktemp("explain")
     config = directory / "nearcast.toml"
     config.write_text(TOML)
-    command = [*NEARCAST, "serve", "--config", str(config), "--port", "0"]
-    command += ["--data", str(directory / "data")]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON)
-    assert broker.stdout is not None
-    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-    found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
-    assert found, said
-    port = int(found[1])
-    with (
-        BlockingClient(BrokerAddress(port=port, client_id="bob")) as bob,
-        BlockingClient(BrokerAddress(port=port, client_id="eve")) as eve,
-    ):
-        bob.publish([Publish("$position", b'{"lon":2.351,"lat":48.851}', qos=1)])
-        bob.subscribe(FilterRequest("$where/price<10/$near/500m/shops/#", 1))
-        eve.subscribe(FilterRequest("shops/#", 1))
-        with BlockingClient(BrokerAddress(port=port, client_id="ann")) as ann:
-            ann.publish([Publish("shops/bakery", json.dumps(BREAD).encode(), qos=1)])
-        yield Shop(directory, port)
-    broker.terminate()
-    broker.stdout.close()
-    assert broker.wait(timeout=60) == 0
+    options = ("--config", str(config), "--port", "0", "--data", str(directory / "data"))
+    with served(*options, cwd=directory) as ports:
+        port = ports["tcp"]
+        with (
+            BlockingClient(BrokerAddress(port=port, client_id="bob")) as bob,
+            BlockingClient(BrokerAddress(port=port, client_id="eve")) as eve,
+        ):
+            bob.publish([Publish("$position", b'{"lon":2.351,"lat":48.851}', qos=1)])
+            bob.subscribe(FilterRequest("$where/price<10/$near/500m/shops/#", 1))
+            eve.subscribe(FilterRequest("shops/#", 1))
+            with BlockingClient(BrokerAddress(port=port, client_id="ann")) as ann:
+                ann.publish([Publish("shops/bakery", json.dumps(BREAD).encode(), qos=1)])
+            yield Shop(directory, port)
 
 
 def test_a_broker_says_that_a_message_would_arrive(shop: Shop):
@@ -126,10 +113,7 @@ def test_asking_sends_nothing(shop: Shop):
 
 
 def test_people_get_lines(shop: Shop):
-    command = [*NEARCAST, "explain", "bob", "-p", str(shop.port), "-t", "shops/bakery", "-m", "x"]
-    run = subprocess.run(
-        command, env=ENVIRON, capture_output=True, text=True, timeout=240, check=False
-    )
+    run = nearcast("explain", "bob", "-p", str(shop.port), "-t", "shops/bakery", "-m", "x")
     assert run.returncode == 1
     assert "yes  topic" in run.stdout
     assert "NO   values" in run.stdout
@@ -139,11 +123,7 @@ def test_people_get_lines(shop: Shop):
 def test_the_log_of_the_running_broker_tells_what_became_of_a_message(shop: Shop):
     common = ["--log", str(shop.directory / "data" / "eventlog"), "-t", "shops/bakery"]
     common += ["--config", str(shop.directory / "nearcast.toml")]
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:  # it is written within 0.2 s, or later on a busy machine
-        if CliRunner().invoke(app, ["explain", "bob", *common]).exit_code == 0:
-            break
-        time.sleep(0.2)
+    wait_for(lambda: CliRunner().invoke(app, ["explain", "bob", *common]).exit_code == 0)
     code, found = shop.explain("bob", *common)
     assert (code, found["delivered"]) == (0, True)
     assert found["event"]["publisher"] == "ann"

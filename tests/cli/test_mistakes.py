@@ -1,24 +1,17 @@
 """The page of typical mistakes: every answer on it is the one that is given."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import served, start_nearcast
 
 pytestmark = pytest.mark.server
 
 PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
-NEARCAST = [
-    sys.executable,
-    "-c",
-    "import sys; sys.argv[0] = 'nearcast'; from nearcast.cli import main; main()",
-]
-ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 ON_BROKER = {"pub", "sub", "explain"}
 
 
@@ -46,33 +39,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
     (good, bad) = blocks("toml")
     (folder / "nearcast.toml").write_text(good)
     (folder / "fleet.toml").write_text(bad)
-    command = [*NEARCAST, "serve", "--port", "0"]
-    served = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON, cwd=folder)
-    assert served.stdout is not None
-    said = "".join(iter(served.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-    port = re.findall(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)[0]
-    (bob,) = blocks("sh")
-    words = words_of(bob.strip().removeprefix("nearcast ").removesuffix(" &"), port)
-    subscribed = subprocess.Popen(
-        [*NEARCAST, *words], stderr=subprocess.PIPE, text=True, env=ENVIRON, cwd=folder
-    )
-    assert subscribed.stderr is not None
-    assert subscribed.stderr.readline().startswith("Subscribed to")
-    yield folder, port
-    for process in (subscribed, served):
-        process.terminate()
-        process.wait(timeout=60)
-    subscribed.stderr.close()
-    served.stdout.close()
+    with served("--port", "0", cwd=folder) as ports:
+        port = str(ports["tcp"])
+        (bob,) = blocks("sh")
+        words = words_of(bob.strip().removeprefix("nearcast ").removesuffix(" &"), port)
+        with start_nearcast(*words, cwd=folder, stdout=None) as subscribed:
+            assert subscribed.stderr is not None
+            assert subscribed.stderr.readline().startswith("Subscribed to")
+            yield folder, port
+            subscribed.terminate()
 
 
 def answer_to(text: str, folder: Path, port: str) -> str:
-    run = subprocess.run(
-        [*NEARCAST, *words_of(text, port)],
-        env=ENVIRON, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    return run.stdout
+    options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+    with start_nearcast(*words_of(text, port), cwd=folder, **options) as run:
+        return run.communicate(timeout=240)[0]
 
 
 def test_there_are_ten_mistakes_at_least():

@@ -1,6 +1,5 @@
 """The page on selective subscriptions: its program and its shell commands do what it says."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -9,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import served
 
 pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "selective.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
-ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 
 
 def blocks(kind: str, page: str = PAGE) -> list[str]:
@@ -31,18 +29,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a broker with the configuration of the page."""
     directory = tmp_path_factory.mktemp("page")
     (directory / "nearcast.toml").write_text(blocks("toml")[0])
-    command = [*NEARCAST, "serve", "--config", "nearcast.toml", "--port", "0"]
-    broker = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=ENVIRON, cwd=directory
-    )
-    assert broker.stdout is not None
-    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-    found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
-    assert found, said
-    yield found[1]
-    broker.terminate()
-    broker.stdout.close()
-    assert broker.wait(timeout=60) == 0
+    with served("--config", "nearcast.toml", "--port", "0", cwd=directory) as ports:
+        yield str(ports["tcp"])
 
 
 def test_the_program_prints_what_the_page_says(port: str):

@@ -1,8 +1,6 @@
 """Every example runs against a real broker with its own configuration, and what it shows is so."""
 
 import importlib
-import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,31 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import served
 
 pytestmark = pytest.mark.server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
-ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
 
 
 @contextmanager
-def served(name: str, directory: Path) -> Iterator[int]:
-    """Start `nearcast serve` with the example's configuration; yield its port."""
-    config = EXAMPLES / f"{name}.toml"
-    command = [*NEARCAST, "serve", "--config", str(config), "--port", "0"]
-    command += ["--data", str(directory / "data")]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRON)
-    assert broker.stdout is not None
-    try:
-        said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-        found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
-        assert found, said
-        yield int(found[1])
-    finally:
-        broker.terminate()
-        broker.stdout.close()
-        assert broker.wait(timeout=60) == 0
+def broker_of(name: str, directory: Path) -> Iterator[int]:
+    """Run `nearcast serve` with the example's configuration; give its port."""
+    options = ("--config", str(EXAMPLES / f"{name}.toml"), "--data", str(directory / "data"))
+    with served(*options, "--port", "0", cwd=directory) as ports:
+        yield ports["tcp"]
 
 
 @pytest.fixture
@@ -43,7 +29,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
     def run(name: str) -> Any:
-        with served(name, tmp_path) as port:
+        with broker_of(name, tmp_path) as port:
             return importlib.import_module(name).run("127.0.0.1", port)
 
     return run
@@ -107,7 +93,7 @@ def test_players_see_exactly_whom_they_are_near_and_find_what_they_come_upon(pla
 
 
 def test_an_example_is_a_command_that_ends_by_itself(tmp_path: Path):
-    with served("city_alerts", tmp_path) as port:
+    with broker_of("city_alerts", tmp_path) as port:
         command = [sys.executable, str(EXAMPLES / "city_alerts.py"), "--port", str(port)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
@@ -122,7 +108,7 @@ def test_without_a_broker_an_example_says_what_to_start():
 
 
 def test_a_broker_without_the_space_is_told_in_its_own_words(tmp_path: Path):
-    with served("city_alerts", tmp_path) as port:
+    with broker_of("city_alerts", tmp_path) as port:
         command = [sys.executable, str(EXAMPLES / "job_site.py"), "--port", str(port)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 1

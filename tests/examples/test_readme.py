@@ -2,20 +2,20 @@
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.examples.test_docs import ENVIRON, NEARCAST, README, shell_lines
+from tests.examples.test_docs import README, shell_lines
+from tests.support.commands import nearcast, served, start_nearcast
 
 pytestmark = pytest.mark.server
 WAIT_S = 120
 
 
 def words(line: str, port: str = "") -> list[str]:
-    """Return a line of the page as a command that runs our source, at the test's own broker."""
-    return [*NEARCAST, *shlex.split(line)[1:], *(["-p", port] if port else [])]
+    """Return the arguments of a line of the page, for the test's own broker."""
+    return [*shlex.split(line)[1:], *(["-p", port] if port else [])]
 
 
 @pytest.fixture
@@ -23,30 +23,18 @@ def port(tmp_path: Path) -> Iterator[str]:
     """Start the broker as the page says, in an empty directory, on any port."""
     (line,) = shell_lines(README, "nearcast init")
     init, serve = line.split(" && ")
-    subprocess.run(words(init), cwd=tmp_path, env=ENVIRON, check=True, timeout=WAIT_S)
-    broker = subprocess.Popen(
-        [*words(serve), "--port", "0"], stdout=subprocess.PIPE, text=True, env=ENVIRON, cwd=tmp_path
-    )
-    assert broker.stdout is not None
-    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-    found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
-    assert found, said
-    yield found[1]
-    broker.terminate()
-    broker.stdout.close()
-    assert broker.wait(timeout=WAIT_S) == 0
+    assert nearcast(*words(init), cwd=tmp_path).returncode == 0
+    assert words(serve)[0] == "serve"
+    with served(*words(serve)[1:], "--port", "0", cwd=tmp_path) as ports:
+        yield str(ports["tcp"])
 
 
 def test_three_commands_show_a_message_that_reaches_only_who_is_near(port: str):
     near, far = shell_lines(README, "nearcast sub")
     (publish,) = shell_lines(README, "nearcast pub")
     listeners = [
-        subprocess.Popen(
-            [*words(line, port), "-C", "1", "-W", str(WAIT_S)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON,
-        )
-        for line in (near, far)
-    ]  # fmt: skip
+        start_nearcast(*words(line, port), "-C", "1", "-W", str(WAIT_S)) for line in (near, far)
+    ]
     for one in listeners:
         assert one.stderr is not None
         assert one.stderr.readline().startswith("Subscribed to shops/#")
@@ -54,7 +42,7 @@ def test_three_commands_show_a_message_that_reaches_only_who_is_near(port: str):
     assert place
     mark = re.sub(r'"lon".*}', f'"lon": {place[1]}, "lat": {place[2]}}}', publish)
     for line in (publish, mark):  # what reaches Ben first is the mark, at his own place
-        subprocess.run(words(line, port), env=ENVIRON, check=True, timeout=WAIT_S)
+        assert nearcast(*words(line, port)).returncode == 0
     ana, ben = (one.communicate(timeout=WAIT_S)[0] for one in listeners)
     assert "-122.4060" in ana
     assert place[1] in ben

@@ -11,7 +11,7 @@ from unittest import mock
 import msgspec
 from tests.golden.golden import Codec, Maker, as_hex, from_hex, hex_lines
 from tests.golden.wire import SHOPS, offer
-from tests.ordering.accounts import account_of, numbers_in
+from tests.support.causal_accounts import account_of, numbers_in
 from tests.support.simulated_city import SimulatedCity
 from tests.support.town import town_plan
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.support.small_plans import SPACE
 
-from nearcast.locality import CellCounts, Plan, Rect
-
-SPACE = Rect(0.0, 0.0, 8.0, 8.0)
+from nearcast.locality import CellCounts, Plan
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import small_plans
+from tests.support.small_plans import MARKS, SPACE, rects
 
 from nearcast.locality import CellCounts, Plan, Rect
 from nearcast.locality.layout.grid import Grid, region_cells
@@ -21,29 +23,15 @@ from nearcast.model.errors import (
     UnknownNameError,
 )
 
-SPACE = Rect(0.0, 0.0, 8.0, 8.0)
-MARKS = st.integers(0, 16).map(lambda half: half / 2)
+LAYOUTS = st.sampled_from(["qr", "q", "r"])
 
 
-@st.composite
-def rects(draw: st.DrawFn) -> Rect:
-    x, y = sorted(draw(st.tuples(MARKS, MARKS))), sorted(draw(st.tuples(MARKS, MARKS)))
-    return Rect(x[0], y[0], x[1], y[1])
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> Plan:
-    regions = draw(st.lists(rects(), max_size=6))
-    points = draw(st.lists(st.tuples(MARKS, MARKS), max_size=20))
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
-    return Plan.build(
-        SPACE,
-        regions,
-        CellCounts.from_positions(SPACE, regions, xs, ys, depth=3),
-        layout=draw(st.sampled_from(["qr", "q", "r"])),
-        capacity=draw(st.integers(1, 4)),
-        fanout=draw(st.integers(2, 4)),
-        region_capacity=draw(st.sampled_from([None, 2])),
+def plans() -> st.SearchStrategy[Plan]:
+    return small_plans.plans(
+        layout=LAYOUTS,
+        capacity=st.integers(1, 4),
+        fanout=st.integers(2, 4),
+        region_capacity=st.sampled_from([None, 2]),
     )
 
 

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.ordering.accounts import account_of, retold
+from tests.support.causal_accounts import account_of, retold
 
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, PeerProtocolError
 from nearcast.ordering import CausalMessage, Deliver, DeltaCausal, Discard, DiscardReason, Output

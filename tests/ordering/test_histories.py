@@ -1,11 +1,11 @@
-"""Random histories under the eyes of the happened-before oracle (see world.py)."""
+"""Random histories under the happened-before oracle of `support/causal_histories.py`."""
 
 import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from tests.ordering.world import number_of, run_chains, run_history
+from tests.support.causal_histories import number_of, run_chains, run_history
 
 from nearcast.ordering import CausalMessage, CausalProcess, DeltaCausal, Output, ProcessId
 from nearcast.ordering.layout import COUNT, M_SENDER, M_SENT, ME, STRIDE, TABLE, WORDS, table_of

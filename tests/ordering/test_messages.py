@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ordering.accounts import Account, account_of, written
+from tests.support.causal_accounts import Account, account_of, written
 
 from nearcast.model.errors import PeerProtocolError
 from nearcast.ordering import CausalMessage, DeltaCausal

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.ordering.accounts import account_of, retold
-from tests.ordering.world import Broken, run_history
+from tests.support.causal_accounts import account_of, retold
+from tests.support.causal_histories import Broken, run_history
 
 from nearcast.ordering import CausalMessage, DeltaCausal, Discard, DiscardReason, Output
 from nearcast.ordering.layout import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ordering.test_histories import HISTORIES, SOAK
-from tests.ordering.world import run_history
+from tests.support.causal_histories import run_history
 
 from nearcast.model.errors import MisuseError, PeerProtocolError
 from nearcast.ordering import CausalMessage, DeltaCausal

@@ -6,28 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import small_plans
+from tests.support.small_plans import MARKS, SPACE, rects
 
 from nearcast.locality import CellCounts, Plan, Rect
 from nearcast.model.errors import OutOfRangeError
 from nearcast.papers.qr_network.routing import LeafRouter
 
-SPACE = Rect(0.0, 0.0, 8.0, 8.0)
-MARKS = st.integers(0, 16).map(lambda half: half / 2)
 
-
-@st.composite
-def rects(draw: st.DrawFn) -> Rect:
-    x, y = sorted(draw(st.tuples(MARKS, MARKS))), sorted(draw(st.tuples(MARKS, MARKS)))
-    return Rect(x[0], y[0], x[1], y[1])
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> Plan:
-    regions = draw(st.lists(rects(), max_size=7))
-    points = draw(st.lists(st.tuples(MARKS, MARKS), max_size=20))
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
-    counts = CellCounts.from_positions(SPACE, regions, xs, ys, depth=3)
-    return Plan.build(SPACE, regions, counts, capacity=draw(st.integers(1, 3)), fanout=2)
+def plans() -> st.SearchStrategy[Plan]:
+    return small_plans.plans(7, capacity=st.integers(1, 3), fanout=st.just(2))
 
 
 @given(plans(), rects())

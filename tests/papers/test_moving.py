@@ -1,7 +1,7 @@
 """A client that moves takes its causal past along (trap T2.8)."""
 
 import pytest
-from tests.ordering.world import Broken, run_history
+from tests.support.causal_histories import Broken, run_history
 
 from nearcast.model.errors import MisuseError, PeerProtocolError
 from nearcast.ordering import Deliver, Output

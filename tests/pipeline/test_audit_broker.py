@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_for
 
 from nearcast.eventlog.log_files import find_segments
 from nearcast.eventlog.segments import open_segments, read_segment
@@ -23,69 +21,34 @@ from nearcast.pipeline.audit.hops import Allowance
 from nearcast.pipeline.audit.logs import survey
 from nearcast.pipeline.audit.segments import Case, audit_segment
 from nearcast.server import BlockingClient, BrokerAddress
-from nearcast.server.local_cluster import free_port
 
 pytestmark = pytest.mark.server
 
-_SERVE = """
-import json, sys
-from nearcast.config import Configuration
-from nearcast.server import serve
-serve(Configuration.model_validate_json(sys.argv[1]),
-      on_ready=lambda server: print("ready", flush=True), reread=lambda: None)
-"""
-
-
-class Broker:
-    """A broker with a full event log, in a process of its own."""
-
-    def __init__(self, directory: Path, **sections: Any) -> None:
-        self.directory = directory
-        self.port = free_port()
-        self._sections = {
-            "node": {"data": str(directory)},
-            "listener": [{"kind": "tcp", "port": self.port}],
-            "log": {"events": "full"},
-            "limits": {"connections": 100},
-            **sections,
-        }
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, json.dumps(self._sections)], stdout=subprocess.PIPE
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == b"ready\n"
-
-    def end(self, how: int) -> None:
-        if self.process.poll() is None:
-            os.kill(self.process.pid, how)
-        self.process.communicate(timeout=60)
-
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    made: list[Broker] = []
+def start(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Return what starts a broker with a full event log."""
+    made: list[BrokerProcess] = []
+    (tmp_path / "data").mkdir()
 
-    def make(**sections: Any) -> Broker:
-        made.append(Broker(tmp_path / "data", **sections))
-        return made[-1]
+    def begin(**sections: Any) -> BrokerProcess:
+        defaults = {"durability": {}, "log": {"events": "full"}, "limits": {"connections": 100}}
+        made.append(BrokerProcess(tmp_path / "data", **defaults | sections))
+        return made[-1].start()
 
-    yield make
+    yield begin
     for one in made:
         one.end(signal.SIGKILL)
 
 
 def wait_until_written(root: Path, payload: bytes) -> None:
-    deadline = time.monotonic() + 60
-    while not any(
-        payload in body
-        for path in open_segments(root / "eventlog")
-        for _, body in read_segment(path)
-    ):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
+    wait_for(
+        lambda: any(
+            payload in body
+            for path in open_segments(root / "eventlog")
+            for _, body in read_segment(path)
+        )
+    )
 
 
 def look(root: Path) -> tuple[Counter[str], Counter[str], dict[str, int]]:
@@ -100,9 +63,9 @@ def look(root: Path) -> tuple[Counter[str], Counter[str], dict[str, int]]:
 
 
 def test_a_broker_that_is_killed_and_comes_back_has_no_fault_in_its_log(
-    broker: Callable[..., Broker],
+    start: Callable[..., BrokerProcess],
 ) -> None:
-    one = broker(durability={"mode": "process"})
+    one = start(durability={"mode": "process"})
     lasting = BrokerAddress(
         port=one.port, client_id="bob", session_expiry_s=1_000, clean_start=False
     )
@@ -134,9 +97,9 @@ def test_a_broker_that_is_killed_and_comes_back_has_no_fault_in_its_log(
 
 
 def test_what_a_client_does_not_read_is_dropped_and_not_lost(
-    broker: Callable[..., Broker],
+    start: Callable[..., BrokerProcess],
 ) -> None:
-    one = broker(limits={"connections": 100, "queue": 50_000})
+    one = start(limits={"connections": 100, "queue": 50_000})
     with socket.create_connection(("127.0.0.1", one.port)) as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         lazy.sendall(encode_packet(Connect("lazy", ProtocolVersion.V311)))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.support.simulated_city import SimulatedCity
 
 from nearcast.broker import SpaceSettings
 from nearcast.broker.event_log_hooks import note_start
@@ -19,11 +20,8 @@ from nearcast.broker.peers.sessions import PeerSessions
 from nearcast.config.schema import SpaceSection
 from nearcast.eventlog.records import LIMITED, WAY, Arrival, Dropped, Recorder
 from nearcast.eventlog.segments import MAGIC, batch_header, finish
-from nearcast.mqtt import Publish
 from nearcast.pipeline.audit.cross_node_join import audit_here
 from nearcast.pipeline.audit.job import audit
-from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
-from nearcast.simulator.world import World
 
 CITY = SpaceSection.model_validate(
     {
@@ -53,8 +51,8 @@ def write(root: Path, **logs: Recorder) -> list[str]:
     return [str(root)]
 
 
-def kinds(root: Path, a: Recorder, b: Recorder, **options: Any) -> Counter[str]:
-    _, found = audit_here(write(root, a=a, b=b), spaces=(CITY,), **options)
+def kinds(root: Path, **logs: Recorder) -> Counter[str]:
+    _, found = audit_here(write(root, **logs), spaces=(CITY,))
     return Counter(one["kind"] for one in found)
 
 
@@ -146,7 +144,7 @@ def test_clients_of_another_node_are_due_what_was_in_range_as_far_as_clocks_tell
         ms, spot, qos, _ = story.events[number]
         pair.publish(number, spot, ms, qos)
 
-    assert kinds(tmp_path_factory.mktemp("log"), pair.a, pair.b) == expected_of(story)
+    assert kinds(tmp_path_factory.mktemp("log"), a=pair.a, b=pair.b) == expected_of(story)
 
 
 # --- what is not certain, and what counts -----------------------------------------------------
@@ -186,7 +184,7 @@ def test_a_copy_that_came_another_way_or_was_dropped_will_do(tmp_path: Path) -> 
         else:
             pair.b.dropped(["cyd"], 1, Dropped.QUOTA, ms, pair.b.number(0))
 
-    assert kinds(tmp_path, pair.a, pair.b) == {}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {}
 
 
 def test_a_copy_that_comes_to_the_node_again_is_not_one_for_the_place(tmp_path: Path) -> None:
@@ -199,7 +197,7 @@ def test_a_copy_that_comes_to_the_node_again_is_not_one_for_the_place(tmp_path: 
         pair.b.events(1, ms, 1 | Arrival.NODE << WAY, "$node/a", b"city/x", body(1, 0), 0)
         pair.b.delivered(["cyd"], 1, 1)
 
-    assert kinds(tmp_path, pair.a, pair.b) == {"allowed": 1}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {"allowed": 1}
 
 
 def test_what_is_said_alike_is_due_as_often(tmp_path: Path) -> None:
@@ -212,7 +210,7 @@ def test_what_is_said_alike_is_due_as_often(tmp_path: Path) -> None:
     pair.b.events(1, 60_000, 1, "bob", b"city/x", body(1, 0), 0)  # by a client of the same node
     pair.b.delivered(["cyd"], 1, 1)
 
-    assert kinds(tmp_path, pair.a, pair.b) == {"lost": 1}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {"lost": 1}
 
 
 @pytest.mark.parametrize("origin", ["a", "b"])
@@ -226,14 +224,14 @@ def test_what_a_contest_has_chosen_may_come_back_to_its_own_node(
     for number in range(copies):
         pair.hand(1, 1, 30_050 + number)
 
-    assert kinds(tmp_path, pair.a, pair.b) == ({found: 1} if found else {})
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == ({found: 1} if found else {})
 
 
 def test_members_of_share_groups_are_not_due_anything_by_themselves(tmp_path: Path) -> None:
     pair = stands_there("$share/g/" + NEAR)
     pair.publish(1, 0, 30_000)
 
-    assert kinds(tmp_path, pair.a, pair.b) == {}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {}
 
 
 def came_back(pair: Pair) -> None:
@@ -256,7 +254,7 @@ def test_after_a_return_or_a_new_link_nobody_can_tell(tmp_path: Path, doubt: Any
     doubt(pair)
     pair.publish(1, 0, 30_000)
 
-    assert kinds(tmp_path, pair.a, pair.b) == {"unknown": 1}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {"unknown": 1}
 
 
 def test_what_is_published_as_a_subscription_begins_or_with_a_short_life_is_not_certain(
@@ -266,7 +264,7 @@ def test_what_is_published_as_a_subscription_begins_or_with_a_short_life_is_not_
     pair.publish(1, 0, 30_000)
     pair.a.events(1, 50_000, 1, "ann", b"city/x", body(2, 0), 0, 30_000)
 
-    assert kinds(tmp_path, pair.a, pair.b) == {"unknown": 2}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {"unknown": 2}
 
 
 def test_near_the_end_of_a_log_nobody_can_tell(tmp_path: Path) -> None:
@@ -274,7 +272,7 @@ def test_near_the_end_of_a_log_nobody_can_tell(tmp_path: Path) -> None:
     pair.publish(1, 0, END_MS - 3_000)
     pair.hand(2, 0, END_MS - 3_000)  # what the log of its node may not have any more
 
-    assert kinds(tmp_path, pair.a, pair.b) == {"unknown": 2}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {"unknown": 2}
 
 
 def test_contents_are_told_apart_in_a_segment_that_has_a_fault_of_its_own(tmp_path: Path) -> None:
@@ -286,54 +284,46 @@ def test_contents_are_told_apart_in_a_segment_that_has_a_fault_of_its_own(tmp_pa
         pair.publish(number, 0, 30_000 + number)
         pair.hand(number, 0, 30_050 + number)
 
-    assert kinds(tmp_path, pair.a, pair.b) == {"lost": 1}
+    assert kinds(tmp_path, a=pair.a, b=pair.b) == {"lost": 1}
 
 
 # --- real nodes ---------------------------------------------------------------------------------
 
 
-class City:
-    """Two real nodes in the simulator: ann publishes at one, cyd moves at the other."""
+class LoggedCity(SimulatedCity):
+    """Two nodes with event logs: ann publishes at one, cyd moves at the other."""
 
     def __init__(self) -> None:
-        self.world = World(5, keep_digest=False)
-        spaces = [SpaceSettings(space=CITY.to_space())]
-        self.nodes = {name: SimulatedNode(name, 5, spaces=spaces) for name in ("a", "b")}
-        self.logs = {name: Recorder() for name in self.nodes}
-        for name, node in self.nodes.items():
-            self.world.add(name, node)
-            node.node.state.log = self.logs[name]
-            note_start(node.node.state)
-        for name, node in self.nodes.items():
-            self.world.perform(name, node.meet(list(self.nodes), 0))
-        self.world.run(8_000)
-        self.ann, self.cyd = SimulatedClient("ann"), SimulatedClient("cyd")
-        for name, client in (("a", self.ann), ("b", self.cyd)):
-            self.world.perform(name, self.nodes[name].admit(client, self.world.now))
+        self.logs: dict[str, Recorder] = {}
+        super().__init__(2, 5, spaces=[SpaceSettings(space=CITY.to_space())])
+        self.run(8_000)
+        self.ann, self.cyd = self.client("ann", "n0"), self.client("cyd", "n1")
         self.move(0)
         self.cyd.subscribe(NEAR, 2)
-        self.turn("b", 8_000)
+        self.turn(self.cyd)
+        self.run(8_000)
 
-    def turn(self, name: str, then_ms: int) -> None:
-        self.world.perform(name, self.nodes[name].turn(self.world.now))
-        self.world.run(self.world.now + then_ms)
+    def prepare(self) -> None:
+        for name, node in self.nodes.items():
+            self.logs[name] = node.node.state.log = Recorder()
+            note_start(node.node.state)
 
     def move(self, spot: int) -> None:
-        self.cyd.publish(Publish("$position", b'{"lon": %f, "lat": 0}' % (spot * 0.1), 1))
-        self.turn("b", 3_000)
+        self.publish(self.cyd, "$position", b'{"lon": %f, "lat": 0}' % (spot * 0.1), 1)
+        self.run(3_000)
 
     def live(self, tmp_path: Path) -> Counter[str]:
         for number in range(12):
             self.move(number // 2 % 2)
-            self.ann.publish(Publish("city/x", body(number, 0), number % 2 + 1))
-            self.turn("a", 3_000)
-        self.world.run(self.world.now + 10_000)
+            self.publish(self.ann, "city/x", body(number, 0), number % 2 + 1)
+            self.run(3_000)
+        self.run(10_000)
         assert self.world.now < END_MS - 70_000
-        return kinds(tmp_path, self.logs["a"], self.logs["b"])
+        return kinds(tmp_path, **self.logs)
 
 
 def test_real_nodes_with_a_client_that_comes_and_goes_have_no_fault(tmp_path: Path) -> None:
-    city = City()
+    city = LoggedCity()
 
     assert city.live(tmp_path) == {}
     assert [json.loads(one.payload)["id"] for one in city.cyd.received] == [0, 1, 4, 5, 8, 9]
@@ -353,7 +343,7 @@ def test_a_node_that_forgets_what_was_found_for_its_client_is_found_out(
 
     monkeypatch.setattr(PeerSessions, "deliver", forgetful)
 
-    assert City().live(tmp_path) == {"lost": 1}
+    assert LoggedCity().live(tmp_path) == {"lost": 1}
 
 
 @pytest.mark.spark

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from tests.support.waiting import wait_for
 
 from nearcast.eventlog import VersionedTable
 from nearcast.matching import Matcher
@@ -57,11 +57,10 @@ def launched(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes
         )  # fmt: skip
 
 
-def wait_for(log: Path, words: str, count: int = 1) -> None:
-    deadline = time.monotonic() + 240
-    while log.read_text().count(words) < count:
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.2)
+def wait_until_said(log: Path, words: str, count: int = 1) -> None:
+    wait_for(
+        lambda: log.read_text().count(words) >= count, 240, said=lambda: log.read_text()[-3000:]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )
     ]  # fmt: skip
     try:
-        wait_for(folder / "master.log", "I have been elected leader")
+        wait_until_said(folder / "master.log", "I have been elected leader")
         daemons += [
             launched(
                 folder, f"worker{i}", "org.apache.spark.deploy.worker.Worker", address,
@@ -94,7 +93,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             )
             for i in range(2)
         ]  # fmt: skip
-        wait_for(folder / "master.log", "Registering worker", count=2)
+        wait_until_said(folder / "master.log", "Registering worker", count=2)
         yield Cluster(address, folder)
     finally:
         for daemon in reversed(daemons):

@@ -10,7 +10,7 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.waiting import wait_for
 
 from nearcast.cli import main
 from nearcast.client.blocking import BlockingClient, BrokerAddress
@@ -174,13 +175,6 @@ def is_subscribed(path: Path) -> bool:
     return path.exists() and json.loads(path.read_text())["was_seen"] is True
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.1)
-
-
 @pytest.mark.timeout(1200)
 def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come_back(
     spark: SparkSession, tmp_path: Path, config: Path, broker: Broker
@@ -209,7 +203,11 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
         broker.start()
         publish(broker.port, after)
         goal = expected(during + after, config)
-        wait_until(lambda: running.has_ended() or matched(spark, tmp_path) >= goal.total())
+        wait_for(
+            lambda: running.has_ended() or matched(spark, tmp_path) >= goal.total(),
+            240,
+            pause_s=0.1,
+        )
         assert running.query.isActive
     assert delivered(spark, tmp_path / "out", own_numbers(spool)) == goal
 
@@ -231,7 +229,7 @@ def test_a_broker_s_events_are_matched_as_they_are_published_and_deliveries_come
     live = live_of(broker.nats, section, load(config, {}).network)
     watch = FeedWatch(FeedAddress(NetworkSection(join=[broker.nats])))
     count = len(before + during + after + away) + len(bad)
-    wait_until(lambda: watch.marks()[1] > count)  # it is a moment behind
+    wait_for(lambda: watch.marks()[1] > count, 240)  # it is a moment behind
     watch.close()
     with start_live(spark, feed, live, once=True) as running:
         running.wait()
@@ -286,7 +284,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_doubled(
                 stderr=file,
                 cwd=tmp_path,
             )
-        wait_until(partial(is_subscribed, tmp_path / "state" / "spool" / "source.json"))
+        wait_for(partial(is_subscribed, tmp_path / "state" / "spool" / "source.json"), 240)
         more = batches(tmp_path) + 1
         while batches(tmp_path) < more and published < len(bodies) - 100:
             assert run.poll() is None, said.read_text()

@@ -3,13 +3,14 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.support.waiting import WAIT_S, wait_for
 
 from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.model import FileFormatError, MisuseError
@@ -147,9 +148,6 @@ def test_a_repeat_is_told_by_the_flag_the_identifier_and_every_byte():
     assert not repeats.is_repeat(one, may_be=True)
 
 
-WAIT_S = 60.0  # for what must come; on a good day nobody waits
-
-
 # --- with a real broker ------------------------------------------------------------------------
 
 
@@ -193,13 +191,6 @@ def publish(port: int, *payloads: bytes, qos: int = 1, topic: str = "city/a") ->
         client.publish(Publish(topic, one, qos) for one in payloads)
 
 
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-
-
 def spooled(folder: Path) -> list[bytes]:
     return [
         payload
@@ -208,8 +199,8 @@ def spooled(folder: Path) -> list[bytes]:
     ]
 
 
-def wait_for(folder: Path, count: int) -> list[bytes]:
-    until(lambda: spool_end(folder) >= count)
+def wait_until_spooled(folder: Path, count: int) -> list[bytes]:
+    wait_for(lambda: spool_end(folder) >= count)
     return spooled(folder)
 
 
@@ -217,7 +208,7 @@ def all_up_to_a_mark(broker: Broker, folder: Path) -> list[bytes]:
     """Return what was collected before a mark that is published now; a second copy would show."""
     mark = f"mark {time.monotonic_ns()}".encode()
     publish(broker.port, mark)
-    until(lambda: mark in spooled(folder))
+    wait_for(lambda: mark in spooled(folder))
     return [one for one in spooled(folder) if not one.startswith(b"mark")]
 
 
@@ -264,7 +255,7 @@ def test_killed_between_disk_and_acknowledgement_nothing_is_doubled(
         patch.setattr("nearcast.client.blocking.BlockingClient.acknowledge", _nothing)
         patch.setattr("nearcast.pipeline.streaming.mqtt_connection.MqttConnection.ping", _nothing)
         publish(broker.port, *numbered(0, 50))
-        assert wait_for(folder, 50) == numbered(0, 50)
+        assert wait_until_spooled(folder, 50) == numbered(0, 50)
         assert one._connection is not None
         one._connection.drop()  # as if it were killed: no goodbye
         one._ends.set()
@@ -290,7 +281,7 @@ def test_a_full_spool_holds_the_broker_back_and_goes_on_later(
     one._most_bytes = 1
     one.start()
     publish(broker.port, b"0")
-    wait_for(folder, 1)  # the first is written: nothing was there
+    wait_until_spooled(folder, 1)  # the first is written: nothing was there
     publish(broker.port, b"1", b"2")
     held_back: list[int] = []
     hold_back = one._hold_back
@@ -300,14 +291,14 @@ def test_a_full_spool_holds_the_broker_back_and_goes_on_later(
         hold_back()
 
     monkeypatch.setattr(one, "_hold_back", count_and_hold_back)
-    until(lambda: len(one._buffer) == 2)
+    wait_for(lambda: len(one._buffer) == 2)
     seen = len(held_back)
-    until(lambda: len(held_back) > seen + 3)  # it has looked for room again and again
+    wait_for(lambda: len(held_back) > seen + 3)  # it has looked for room again and again
     assert spool_end(folder) <= 1
     first = one._connection
     broker.kill()  # what waited is sent again, and must not wait twice
     broker.start()
-    until(lambda: one._connection not in (None, first) and len(one._buffer) == 2)
+    wait_for(lambda: one._connection not in (None, first) and len(one._buffer) == 2)
     one._most_bytes = 1 << 30
     assert all_up_to_a_mark(broker, folder) == numbered(0, 3)
     one.stop()

@@ -4,12 +4,12 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from nats.aio.client import Client as Nats
+from tests.support.waiting import wait_for
 
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.model import FileFormatError, MisuseError
@@ -39,10 +39,7 @@ class Server:
     def start(self) -> None:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
-        while b"Server is ready" not in self._log.read_bytes():
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.05)
+        wait_for(lambda: b"Server is ready" in self._log.read_bytes(), said=self._log.read_text)
 
     def kill(self) -> None:
         os.kill(self._process.pid, signal.SIGKILL)

@@ -5,10 +5,9 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -18,6 +17,9 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
+from tests.support.commands import NEARCAST
+from tests.support.forked import Forked
+from tests.support.waiting import WAIT_S, wait_for
 from typer.testing import CliRunner
 
 from nearcast.cli import app
@@ -53,7 +55,6 @@ mode = "learned"
 hold = "3s"
 omega = 0.3
 """
-WAIT_S = 60.0
 PROBES = count()
 
 
@@ -85,24 +86,14 @@ class Client:
         self.paho.loop_stop()
 
 
-def wait_for(condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
-    until_s = time.monotonic() + wait_s
-    while not condition():
-        assert time.monotonic() < until_s, "waited too long"
-        time.sleep(0.05)
-
-
 @contextmanager
 def broker(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes], Path]]:
     """Run a broker of its own; give its port, its process and what it says."""
     config, said, port = folder / "nearcast.toml", folder / "broker.log", free_port()
     config.write_text(CONFIG)
     options = ["--config", str(config), "--port", str(port), "--data", str(folder / "data")]
-    code = "from nearcast.cli import main; main()"
     with said.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, "serve", *options], stdout=file, stderr=file
-        )
+        process = Forked([*NEARCAST, "serve", *options], stdout=file, stderr=file)
     try:
         wait_for(lambda: b"Ready." in said.read_bytes() or process.poll() is not None, 2 * WAIT_S)
         yield port, process, said

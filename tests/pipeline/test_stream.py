@@ -219,7 +219,7 @@ def test_no_files_are_said(spark: SparkSession, tmp_path: Path):
 def test_killed_at_random_moments_the_output_is_that_of_an_undisturbed_run(
     spark: SparkSession, tmp_path: Path
 ):
-    kills = 10 if settings.get_current_profile_name() == "soak" else 2
+    kills = 10 if settings.get_current_profile_name() == "soak" else 1
     write_events(tmp_path / "events", files=24, rows=40)
     write_changes(tmp_path / "changes", "000.parquet", WISHES)
     (tmp_path / "nearcast.toml").write_text(CONFIG)

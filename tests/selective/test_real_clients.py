@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import queue
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from tests.support.commands import served
 
 CONFIGURATION = """
 [[listener]]
@@ -43,17 +41,8 @@ WAIT_S = 60.0
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder: Path = tmp_path_factory.mktemp("broker")
     (folder / "nearcast.toml").write_text(CONFIGURATION)
-    code = "from nearcast.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--config", "nearcast.toml"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    found = next(
-        filter(None, map(re.compile(r"^Listening on tcp .*:(\d+)").search, process.stdout))
-    )
-    yield int(found[1])
-    process.terminate()
-    process.wait(WAIT_S)
-    process.stdout.close()
+    with served("--config", "nearcast.toml", cwd=folder) as ports:
+        yield ports["tcp"]
 
 
 class Client:

@@ -2,119 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.real_cluster import forked_nodes, nats_with
+from tests.support.waiting import WAIT_S
 
+from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.local_cluster import find_nats_server, free_port
-
-_SERVE = """
-import json, sys
-from nearcast.config import Configuration
-from nearcast.server import serve
-configuration = Configuration.model_validate_json(sys.argv[1])
-def ready(server):
-    print(json.dumps(server.ports), flush=True)
-serve(configuration, on_ready=ready,
-      reread=lambda: Configuration.model_validate_json(open(sys.argv[2]).read()))
-"""
+from nearcast.nats.connection import NatsConnection, close, connect
+from nearcast.server.cluster import nats_members
+from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_port
 
 
-class Broker:
-    """A broker in a process of its own."""
-
-    def __init__(self, directory: Path, **sections: Any) -> None:
-        self.directory = directory
-        self.sections = {
-            "node": {"data": str(directory)},
-            "listener": [{"kind": "tcp", "port": free_port()}],
-            "durability": {"mode": "off"},
-            **sections,
-            "limits": {"connections": 500, **sections.get("limits", {})},
-        }
-        self.ports: dict[str, int] = {}
-        self.process: subprocess.Popen[str] | None = None
-        self._errors = Path()
-
-    def start(self) -> Broker:
-        """Start it, on the same ports as before if it ran already."""
-        if self.ports:
-            for section in self.sections["listener"]:
-                section["port"] = self.ports[section["kind"]]
-        errors, path = tempfile.mkstemp(".err", "broker-", self.directory)
-        self._errors = Path(path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, json.dumps(self.sections), self.reload_path],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        os.close(errors)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(self.end())
-        self.ports = {kind: port for kind, _, port in json.loads(line)}
-        return self
-
-    @property
-    def reload_path(self) -> str:
-        return str(self.directory / "reload.json")
-
-    @property
-    def port(self) -> int:
-        return self.ports["tcp"]
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    def rss_kb(self) -> int:
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        return int(text.partition("VmRSS:")[2].split()[0])
-
-    def said(self) -> str:
-        """Return what it said on its error output since it was started."""
-        return self._errors.read_text()
-
-    def wait_until_said(self, words: str) -> None:
-        deadline = time.monotonic() + 60
-        while words not in self.said():
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.02)
-
-    def end(self, how: int = signal.SIGTERM) -> str:
-        """End the process; return what it said on its error output."""
-        process = self.process
-        if process is None:
-            return ""
-        if process.poll() is None:
-            os.kill(process.pid, how)
-        process.communicate(timeout=60)
-        self.process = None
-        return self.said()
+@pytest.fixture(scope="session", autouse=True)
+def _nodes_are_forked() -> Iterator[None]:
+    with forked_nodes():
+        yield
 
 
 @pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    brokers: list[Broker] = []
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    brokers: list[BrokerProcess] = []
 
-    def start(**sections: Any) -> Broker:
+    def start(**sections: Any) -> BrokerProcess:
         directory = tmp_path / f"broker{len(brokers)}"
         directory.mkdir()
-        broker = Broker(directory, **sections)
+        broker = BrokerProcess(directory, **sections)
         brokers.append(broker)
         return broker.start()
 
@@ -123,31 +42,17 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
         broker.end(signal.SIGKILL)
 
 
-@pytest.fixture(scope="session")
-def wait_for() -> Callable[[Callable[[], object]], None]:
-    """Return what waits until something is so, asking a network that may be busy."""
-
-    def wait(is_so: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
-                if is_so():
-                    return
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.05)
-
-    return wait
-
-
 @pytest.fixture(scope="module")
-def all_doors(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Broker]:
+def all_listeners(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Path
+) -> Iterator[BrokerProcess]:
     """Return a broker that listens in all four ways, one for all tests of a file."""
     files = {
         "certificate": str(certificates / "server.pem"),
         "key": str(certificates / "server.key"),
     }
-    broker = Broker(
-        tmp_path_factory.mktemp("doors"),
+    broker = BrokerProcess(
+        tmp_path_factory.mktemp("listeners"),
         listener=[
             {"kind": "tcp", "port": 0},
             {"kind": "tls", "port": 0, **files},
@@ -157,6 +62,45 @@ def all_doors(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> I
     )
     yield broker.start()
     broker.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def _lasting_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no entry expire because this machine stood still."""
+    monkeypatch.setattr(nats_members, "EXPIRY_S", 2 * WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def nats_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LocalCluster(tmp_path_factory.mktemp("nats")) as fleet:
+        yield fleet.start_nats(free_port())
+
+
+@pytest.fixture
+def special_nats(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Return what starts a NATS with a configuration of its own, and gives its address."""
+    with ExitStack() as stack:
+
+        def start(text: str = "", *options: str) -> str:
+            child = stack.enter_context(nats_with(tmp_path, text, *options))
+            return f"nats://127.0.0.1:{child.port}"
+
+        yield start
+
+
+_networks = iter(range(1_000))
+
+
+@pytest.fixture
+def section(nats_address: str) -> NetworkSection:
+    return NetworkSection(join=[nats_address], name=f"test{next(_networks)}")
+
+
+@pytest.fixture
+async def client(section: NetworkSection) -> AsyncIterator[NatsConnection]:
+    connection = await connect(section, "test", timeout_s=WAIT_S)
+    yield connection
+    await close(connection)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

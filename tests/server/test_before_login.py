@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import until
 
 from nearcast.broker import Broker, BrokerSettings, Connection, LoginVerdict
 from nearcast.broker.session.admission import Admission
@@ -129,12 +130,6 @@ async def tls_door(certificates: Path, entrance: AcceptPolicy) -> AsyncIterator[
     await door.open(asyncio.Protocol, entrance)
     yield door.port, context
     door.close()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(0.005)
 
 
 def client_hello() -> tuple[ssl.SSLObject, ssl.MemoryBIO, bytes]:

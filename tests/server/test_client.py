@@ -30,8 +30,10 @@ versions = pytest.mark.parametrize("version", list(ProtocolVersion))
 
 
 @versions
-def test_messages_come_through_at_every_quality(all_doors: Any, version: ProtocolVersion) -> None:
-    target = BrokerAddress(port=all_doors.port, version=version)
+def test_messages_come_through_at_every_quality(
+    all_listeners: Any, version: ProtocolVersion
+) -> None:
+    target = BrokerAddress(port=all_listeners.port, version=version)
     with BlockingClient(target) as receiver, BlockingClient(target) as sender:
         receiver.subscribe(FilterRequest("t/#", 2))
         wanted = [Publish("t/x", b"%d" % number, number % 3) for number in range(1500)]
@@ -45,8 +47,8 @@ def test_messages_come_through_at_every_quality(all_doors: Any, version: Protoco
     assert sorted(received) == sorted((one.payload, one.qos) for one in wanted)
 
 
-def test_over_tls(all_doors: Any, certificates: Path) -> None:
-    target = BrokerAddress(port=all_doors.ports["tls"], ca_file=certificates / "ca.pem")
+def test_over_tls(all_listeners: Any, certificates: Path) -> None:
+    target = BrokerAddress(port=all_listeners.ports["tls"], ca_file=certificates / "ca.pem")
     with BlockingClient(target) as client:
         client.subscribe(FilterRequest("s"))
         assert list(client.messages(0.1)) == []
@@ -83,8 +85,8 @@ def test_in_a_pause_it_says_in_time_that_it_is_there() -> None:
 
 
 @versions
-def test_refusals_are_errors_in_words(all_doors: Any, version: ProtocolVersion) -> None:
-    target = BrokerAddress(port=all_doors.port, version=version)
+def test_refusals_are_errors_in_words(all_listeners: Any, version: ProtocolVersion) -> None:
+    target = BrokerAddress(port=all_listeners.port, version=version)
     with BlockingClient(target) as client:
         with pytest.raises(PeerProtocolError, match="a#b"):
             client.subscribe(FilterRequest("a#b"))
@@ -98,8 +100,8 @@ def test_nobody_there_is_named() -> None:
         BlockingClient(BrokerAddress(port=1))
 
 
-def test_figures_of_a_broker(all_doors: Any) -> None:
-    figures = broker_figures(BrokerAddress(port=all_doors.port))
+def test_figures_of_a_broker(all_listeners: Any) -> None:
+    figures = broker_figures(BrokerAddress(port=all_listeners.port))
 
     assert figures["version"].startswith("nearcast")
     assert "clients/connected" in figures

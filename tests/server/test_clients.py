@@ -65,10 +65,10 @@ class Paho:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("door", DOORS)
-def test_paho(all_doors: Any, certificates: Path, door: str, version: int) -> None:
-    receiver = Paho(all_doors, door, version, certificates).connect()
+def test_paho(all_listeners: Any, certificates: Path, door: str, version: int) -> None:
+    receiver = Paho(all_listeners, door, version, certificates).connect()
     receiver.subscribe("a/#", 2)
-    sender = Paho(all_doors, door, version, certificates).connect()
+    sender = Paho(all_listeners, door, version, certificates).connect()
     expected = []
     for qos in (0, 1, 2):
         for size in (0, 10, 100_000):
@@ -82,24 +82,24 @@ def test_paho(all_doors: Any, certificates: Path, door: str, version: int) -> No
     assert sorted((one.qos, bytes(one.payload)) for one in received) == sorted(expected)
 
 
-def test_paho_retained_will_and_lasting_session(all_doors: Any, certificates: Path) -> None:
-    doomed = Paho(all_doors, "tcp", 4, certificates)
+def test_paho_retained_will_and_lasting_session(all_listeners: Any, certificates: Path) -> None:
+    doomed = Paho(all_listeners, "tcp", 4, certificates)
     doomed.client.will_set("will", b"gone", 1, retain=True)
     doomed.connect()
     options = {"client_id": "lasting", "clean_session": False}
-    lasting = Paho(all_doors, "tcp", 4, certificates, **options).connect()
+    lasting = Paho(all_listeners, "tcp", 4, certificates, **options).connect()
     lasting.subscribe("q/#", 2)
     lasting.close()
     sock = doomed.client.socket()
     doomed.client.loop_stop()
     sock.close()
-    sender = Paho(all_doors, "tcp", 4, certificates).connect()
+    sender = Paho(all_listeners, "tcp", 4, certificates).connect()
     for qos in (1, 2):
         sender.client.publish("q/x", b"%d" % qos, qos).wait_for_publish(WAIT_S)
-    again = Paho(all_doors, "tcp", 4, certificates, **options).connect()
+    again = Paho(all_listeners, "tcp", 4, certificates, **options).connect()
     assert [again.inbox.get(timeout=WAIT_S).payload for _ in "12"] == [b"1", b"2"]
 
-    reader = Paho(all_doors, "tcp", 5, certificates).connect()
+    reader = Paho(all_listeners, "tcp", 5, certificates).connect()
     reader.subscribe("will", 1)
     message = reader.inbox.get(timeout=WAIT_S)
     for one in (sender, again, reader):
@@ -109,12 +109,12 @@ def test_paho_retained_will_and_lasting_session(all_doors: Any, certificates: Pa
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("door", ["tcp", "tls", "ws"])
-async def test_aiomqtt(all_doors: Any, certificates: Path, door: str, version: int) -> None:
+async def test_aiomqtt(all_listeners: Any, certificates: Path, door: str, version: int) -> None:
     aiomqtt = pytest.importorskip("aiomqtt", reason="aiomqtt is not installed")
     context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     options: dict[str, Any] = {
         "hostname": "127.0.0.1",
-        "port": all_doors.ports[door],
+        "port": all_listeners.ports[door],
         "protocol": aiomqtt.ProtocolVersion.V5 if version == 5 else aiomqtt.ProtocolVersion.V311,
     }
     if door == "tls":
@@ -137,7 +137,7 @@ async def test_aiomqtt(all_doors: Any, certificates: Path, door: str, version: i
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.filterwarnings("ignore")  # gmqtt uses what Python will drop
-async def test_gmqtt(all_doors: Any, version: int) -> None:
+async def test_gmqtt(all_listeners: Any, version: int) -> None:
     gmqtt = pytest.importorskip("gmqtt", reason="gmqtt is not installed")
     received: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
     subscribed = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_gmqtt(all_doors: Any, version: int) -> None:
     receiver.on_message = on_message
     receiver.on_subscribe = lambda *_: subscribed.set()
     for client in (receiver, sender):
-        await client.connect("127.0.0.1", all_doors.port, version=version)
+        await client.connect("127.0.0.1", all_listeners.port, version=version)
     receiver.subscribe("a/#", qos=2)
     async with asyncio.timeout(WAIT_S):
         await subscribed.wait()
@@ -168,8 +168,8 @@ async def test_gmqtt(all_doors: Any, version: int) -> None:
 )
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
 @pytest.mark.parametrize("door", ["tcp", "tls"])
-def test_mosquitto_clients(all_doors: Any, certificates: Path, door: str, version: str) -> None:
-    common = ["-h", "127.0.0.1", "-p", str(all_doors.ports[door]), "-V", version]
+def test_mosquitto_clients(all_listeners: Any, certificates: Path, door: str, version: str) -> None:
+    common = ["-h", "127.0.0.1", "-p", str(all_listeners.ports[door]), "-V", version]
     if door == "tls":
         common += ["--cafile", str(certificates / "ca.pem")]
     for qos in ("0", "1", "2"):
@@ -222,7 +222,7 @@ def _has_mqtt_js() -> bool:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("door", DOORS)
-def test_mqtt_js(all_doors: Any, door: str, version: int) -> None:
+def test_mqtt_js(all_listeners: Any, door: str, version: int) -> None:
     if not _has_mqtt_js():
         pytest.skip("mqtt.js is not installed (make setup)")
     scheme = {"tcp": "mqtt", "tls": "mqtts"}.get(door, door)
@@ -232,7 +232,7 @@ def test_mqtt_js(all_doors: Any, door: str, version: int) -> None:
             "node",
             "-e",
             _MQTT_JS,
-            f"{scheme}://127.0.0.1:{all_doors.ports[door]}{path}",
+            f"{scheme}://127.0.0.1:{all_listeners.ports[door]}{path}",
             str(version),
         ],
         env={**os.environ, "NODE_NO_WARNINGS": "1"},

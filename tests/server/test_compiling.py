@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import wait_for
 
 import nearcast
 from nearcast.mqtt import FilterRequest, Publish
@@ -61,11 +61,10 @@ class Serving:
         return self._said.read_text()
 
     def wait_until_said(self, words: str) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while words not in self.said():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.02)
+        wait_for(
+            lambda: words in self.said() or self.process.poll() is not None, WAIT_S, said=self.said
+        )
+        assert words in self.said(), self.said()
 
     def end(self, how: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
@@ -140,7 +139,6 @@ def is_running(pid: int) -> bool:
 def test_a_first_start_answers_while_children_compile_which_end_with_it(
     serve: Callable[..., Serving],
     tmp_path: Path,
-    wait_for: Callable[[Callable[[], object]], None],
     how: int,
 ) -> None:
     broker = serve(NUMBA_CACHE_DIR=str(tmp_path / "nothing"))

@@ -75,11 +75,11 @@ class Plug:
 
 @pytest.mark.parametrize("door", ["tcp", "tls"])
 def test_who_sends_on_hears_why_the_connection_ends(
-    all_doors: Any, certificates: Path, door: str
+    all_listeners: Any, certificates: Path, door: str
 ) -> None:
     context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     context.check_hostname = False
-    client = Plug(all_doors.ports[door], context if door == "tls" else None).welcome()
+    client = Plug(all_listeners.ports[door], context if door == "tls" else None).welcome()
 
     client.send(Publish("a", b"1", 1, packet_id=7), Connect("twice"))
     client.socket.sendall(MUCH)

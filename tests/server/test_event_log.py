@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.support.waiting import until
 
 from nearcast.eventlog import segments
 from nearcast.eventlog.records import Recorder
@@ -43,12 +42,6 @@ def numbers(directory: Path) -> list[int]:
 def note(log: EventLog, size: int = 10) -> None:
     log.recorder.events(1, 0, 0, "p", b"t", b"x" * size, 0)
     log.turn_ended()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.02)
 
 
 def test_writer_and_reader_agree_on_the_form_of_a_segment() -> None:

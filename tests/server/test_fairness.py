@@ -44,7 +44,7 @@ class Wire:
         self.is_finished = True
 
 
-class World:
+class LoopWithWires:
     """A node on a loop, with wires instead of sockets."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
@@ -73,9 +73,9 @@ class World:
             await asyncio.sleep(0)
 
 
-def run(story: Callable[[World], Coroutine[Any, Any, None]], **settings: int) -> None:
+def run(story: Callable[[LoopWithWires], Coroutine[Any, Any, None]], **settings: int) -> None:
     async def tell() -> None:
-        world = World(BrokerSettings(**settings))  # type: ignore[arg-type]
+        world = LoopWithWires(BrokerSettings(**settings))  # type: ignore[arg-type]
         try:
             await story(world)
         finally:
@@ -85,7 +85,7 @@ def run(story: Callable[[World], Coroutine[Any, Any, None]], **settings: int) ->
 
 
 def test_a_bystander_is_answered_in_the_middle_of_a_flood() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         flood, wire = await world.connect("flood")
         other, _ = await world.connect("other")
         world.turns.read(flood, PINGREQ * 200_000)
@@ -106,7 +106,7 @@ def test_large_reads_of_many_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(turns_module, "_BULK_S", 1e-9)
     monkeypatch.setattr(turns_module, "_SLICE_S", 60.0)  # each by itself is no flood
 
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         crowd = [await world.connect(str(one)) for one in range(5)]
         for connection, _ in crowd:
             world.turns.read(connection, PINGREQ * 20_000)
@@ -119,7 +119,7 @@ def test_large_reads_of_many_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_a_client_has_sent_counts_though_its_connection_is_lost() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         flood, _ = await world.connect("flood")
         listener, wire = await world.connect("listener")
         world.turns.read(listener, encode_packet(Subscribe(1, (FilterRequest("last"),))))
@@ -138,7 +138,7 @@ def test_what_a_client_has_sent_counts_though_its_connection_is_lost() -> None:
 
 
 def test_a_client_that_does_not_read_its_answers_is_not_read_from() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         deaf, wire = await world.connect("deaf")
         deaf.is_paused = True
         sent = 0
@@ -159,7 +159,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_from() -> None:
 
 
 def test_a_client_with_unread_answers_is_not_read_from_once_its_flood_is_taken() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         deaf, wire = await world.connect("deaf")
         deaf.is_paused = True
         world.turns.read(deaf, PINGREQ * 200_000)
@@ -171,7 +171,7 @@ def test_a_client_with_unread_answers_is_not_read_from_once_its_flood_is_taken()
 
 
 def test_a_client_that_reads_again_is_not_read_from_before_its_flood_is_taken() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         flood, wire = await world.connect("flood")
         world.turns.read(flood, PINGREQ * 200_000)
         world.turns.resumed(flood)
@@ -186,7 +186,7 @@ def test_a_client_that_reads_again_is_not_read_from_before_its_flood_is_taken() 
 def test_those_who_wait_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "_BULK_S", 1e-9)
 
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         crowd = [await world.connect(str(one)) for one in range(6)]
         for connection, _ in crowd:
             world.turns._put_off(connection, PINGREQ)
@@ -199,7 +199,7 @@ def test_those_who_wait_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_messages_that_wait_for_a_slow_subscriber_are_no_answers() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         slow, wire = await world.connect("slow")
         world.turns.read(slow, encode_packet(Subscribe(1, (FilterRequest("a"),))))
         await world.quiet()
@@ -214,7 +214,7 @@ def test_messages_that_wait_for_a_slow_subscriber_are_no_answers() -> None:
 
 
 def test_a_client_that_reads_its_many_answers_is_read_from() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         flood, wire = await world.connect("flood")
         world.turns.read(flood, PINGREQ * 100_000)
         assert flood.is_waiting
@@ -226,7 +226,7 @@ def test_a_client_that_reads_its_many_answers_is_read_from() -> None:
 
 
 def test_who_waited_without_being_held_is_held_if_its_answers_are_unread() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         deaf, wire = await world.connect("deaf")
         deaf.is_paused = True
         world.node.put_off(deaf, PINGREQ * 100, world.turns.now_ms)
@@ -239,7 +239,7 @@ def test_who_waited_without_being_held_is_held_if_its_answers_are_unread() -> No
 
 
 def test_a_connection_that_closes_is_read_to_its_end() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         closing, wire = await world.connect("closing")
         closing.is_waiting = closing.is_closing = True
         world.turns.look_after(closing)
@@ -265,7 +265,7 @@ def test_each_that_waits_has_a_slice_of_its_own(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(turns_module, "_BULK_S", 1.0)
     monkeypatch.setattr(turns_module, "_SLICE_S", 4 / 1_024)
 
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         crowd = [await world.connect(str(one)) for one in range(3)]
         for connection, _ in crowd:
             world.node.put_off(connection, PINGREQ * 100, world.turns.now_ms)
@@ -283,7 +283,7 @@ def test_a_slice_begins_with_whatever_comes_though_the_last_one_is_spent(
 ) -> None:
     monkeypatch.setattr(turns_module, "_SLICE_S", 60.0)
 
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         done: list[int] = []
         client, _ = await world.connect("c")
         world.turns._slice_until_s = 1e-9
@@ -307,7 +307,7 @@ def test_a_slice_begins_with_whatever_comes_though_the_last_one_is_spent(
 
 
 def test_an_alarm_that_is_not_needed_any_more_is_cancelled() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         await world.connect("c")
         await world.quiet()
         now_ms = world.turns.now_ms
@@ -346,7 +346,7 @@ class Transport:
         self.is_read = True
 
 
-def _websocket(world: World) -> tuple[WebSocketProtocol, Transport]:
+def _websocket(world: LoopWithWires) -> tuple[WebSocketProtocol, Transport]:
     protocol = WebSocketProtocol(world.turns, "0", "/mqtt")
     transport = Transport()
     protocol._transport = transport  # type: ignore[assignment]
@@ -363,7 +363,7 @@ def _websocket(world: World) -> tuple[WebSocketProtocol, Transport]:
 
 
 def test_pings_of_a_websocket_leave_room_for_others() -> None:
-    async def story(world: World) -> None:
+    async def story(world: LoopWithWires) -> None:
         other, wire = await world.connect("other")
         protocol, transport = _websocket(world)
         protocol.data_received(b"\x89\x80\1\2\3\4" * 40_000)

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client as Nats
 from nats.js.errors import NotFoundError
+from tests.support.waiting import WAIT_S, wait_for
 
 from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.config import Configuration
@@ -50,7 +51,6 @@ topics = "near/#"
 x = {{ low = 0, high = 100 }}
 """
 MARK = "city/mark"
-WAIT_S = 60  # for what must come; on a good day nobody waits
 SIZES = {"nearcast": "64MiB", "tight": "20KiB", "absurd": "900000GiB"}
 
 
@@ -107,28 +107,21 @@ class Town:
             self.publish(name, Publish("city/begin", b"", 0))
             return self.end() > before
 
-        until(is_fed)
+        wait_for(is_fed)
         self.publish(name, last)
-        until(lambda: last.payload in (one.payload for one in self.read(before)))
+        wait_for(lambda: last.payload in (one.payload for one in self.read(before)))
 
     def read(self, since: int) -> list[Publication]:
         return asyncio.run(read_since(self.address, since))
 
     def fed(self, since: int, count: int) -> list[Publication]:
         """Return what came after a number, up to a mark of each node behind so many messages."""
-        until(lambda: self.end() >= since + count)
+        wait_for(lambda: self.end() >= since + count)
         marks = {f"{name} {time.monotonic_ns()}".encode() for name in ("a", "b")}
         for one in marks:
             self.publish(one.decode()[0], Publish(MARK, one, 1))
-        until(lambda: marks <= {one.payload for one in self.read(since)})
+        wait_for(lambda: marks <= {one.payload for one in self.read(since)})
         return [one for one in self.read(since) if one.topic != MARK]
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 async def marks(address: str, network: str) -> tuple[int, int]:
@@ -174,7 +167,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
             town.begin(network, free_port(), network)
         fleet.wait_until_ready()
         for name, other in (("a", "b"), ("b", "a")):
-            until(lambda: town.nodes[name].has_said(f"the link to node {other} is up"))  # noqa: B023 - now
+            wait_for(lambda: town.nodes[name].has_said(f"the link to node {other} is up"))  # noqa: B023 - now
             town.wait_until_fed(name)
         yield town
 
@@ -251,14 +244,14 @@ def test_a_node_killed_while_it_feeds_loses_and_doubles_nothing(town: Town):
 
 def test_the_stream_keeps_no_more_than_it_is_allowed(town: Town):
     town.publish("tight", *(Publish("city/x", b"x" * 1_000, 1) for _ in range(50)))
-    until(lambda: asyncio.run(marks(town.address, "tight"))[1] >= 50)
+    wait_for(lambda: asyncio.run(marks(town.address, "tight"))[1] >= 50)
     assert 30 < asyncio.run(marks(town.address, "tight"))[0] < 45
 
 
 def test_a_jetstream_without_room_is_said_once_and_clients_are_served(town: Town):
     town.publish("absurd", *plain(20))
     node = town.nodes["absurd"]
-    until(lambda: any("storage" in one for one in _problems(node)))
+    wait_for(lambda: any("storage" in one for one in _problems(node)))
     time.sleep(RETRY_S + 0.5)  # it has tried again
     told = _problems(node)
     assert all(one != another for one, another in pairwise(told)), told

@@ -3,188 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import queue
 import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from tests.support.commands import NEARCAST, nearcast
+from tests.support.real_cluster import PahoClient, RealCluster
+from tests.support.waiting import START_S, WAIT_S, wait_for
 
 from nearcast.config import NetworkSection
 from nearcast.locality import CellCounts, Plan, plan_to_json
-from nearcast.model.errors import EnvironmentProblem
 from nearcast.nats.connection import close, connect
 from nearcast.server import local_cluster
 from nearcast.server.cluster.nats_admin import look
-from nearcast.server.cluster.nats_members import LinkState, MemberRecord, open_bucket
+from nearcast.server.cluster.nats_members import open_bucket
 from nearcast.server.cluster.nats_settings import PLAN, SharedSettings
-from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
+from nearcast.server.local_cluster import LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 60.0  # for what must come; on a good day nobody waits
-START_S = 120.0
-
-Got = tuple[str, bytes, int]
-
-
-class Listener:
-    """A paho client that keeps what it gets."""
-
-    def __init__(self, port: int, name: str = "", *, lasting: bool = False) -> None:
-        self.got: queue.Queue[Got] = queue.Queue()
-        self._answers: queue.Queue[int] = queue.Queue()
-        self._client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id=name, clean_session=not lasting
-        )
-        self._client.on_message = lambda _c, _u, m: self.got.put((m.topic, bytes(m.payload), m.qos))
-        self._client.on_subscribe = lambda *arguments: self._answers.put(1)
-        self._client.on_publish = lambda *arguments: None
-        self._client.max_inflight_messages_set(0)
-        self._client.reconnect_delay_set(1, 1)
-        self._client.connect("127.0.0.1", port)
-        self._client.loop_start()
-
-    def subscribe(self, topic_filter: str, qos: int = 0) -> None:
-        self._client.subscribe(topic_filter, qos)
-        self._answers.get(timeout=WAIT_S)
-
-    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
-        info = self._client.publish(topic, payload, qos, retain=retain)
-        info.wait_for_publish(WAIT_S)
-        assert info.is_published()
-
-    def take(self, count: int) -> list[Got]:
-        return [self.got.get(timeout=WAIT_S) for _ in range(count)]
-
-    def take_all(self, wanted: Iterable[tuple[str, bytes]]) -> list[Got]:
-        """Return all that comes until each of these is there, however often, and what follows."""
-        out: list[Got] = []
-        missing = set(wanted)
-        while missing:
-            out.append(self.got.get(timeout=WAIT_S))
-            missing.discard(out[-1][:2])
-        return out + self.rest(0.5)
-
-    def rest(self, quiet_s: float = 0.3) -> list[Got]:
-        """Return what else comes until it has been quiet for a while."""
-        out = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                out.append(self.got.get(timeout=quiet_s))
-        return out
-
-    @property
-    def is_connected(self) -> bool:
-        return self._client.is_connected()
-
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
-class World:
-    """A NATS, nodes that can be started again, and clients."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.fleet = LocalCluster(directory)
-        self.nats_port = free_port()
-        self.address = self.fleet.start_nats(self.nats_port)
-        self.ports: dict[str, int] = {}
-        self.clients: list[Listener] = []
-
-    def start(self, *names: str, config: Path | None = None) -> list[ChildProcess]:
-        children = []
-        for name in names:
-            port = self.ports.setdefault(name, free_port())
-            children.append(self.fleet.start_node(name, port, self.address, config))
-        for child in children:
-            wait_for(
-                lambda child=child: child.has_said("Ready.") or not child.is_alive,  # type: ignore[misc]
-                START_S,
-            )
-        return children
-
-    def restart(self, name: str) -> ChildProcess:
-        """Start a node again that has ended; its log begins anew."""
-        self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
-        return self.start(name)[0]
-
-    def join(self, *names: str) -> None:
-        """Wait until these nodes are in the list and have links to each other."""
-        wait_for(lambda: self.linked(set(names)))
-
-    def linked(self, names: set[str]) -> bool:
-        members = {one.name: one for one in self.members() if one.name in names}
-        return members.keys() == names and all(
-            one.links.get(other, LinkState()).is_up
-            for one in members.values()
-            for other in names - {one.name}
-        )
-
-    def members(self) -> list[MemberRecord]:
-        return asyncio.run(look(NetworkSection(join=[self.address])))
-
-    def node(self, name: str) -> ChildProcess:
-        return next(one for one in self.fleet.nodes if one.name == name)
-
-    def kill(self, name: str) -> None:
-        os.kill(self.node(name).pid, signal.SIGKILL)
-        self.node(name).end(5)
-
-    def end_nats(self) -> None:
-        assert self.fleet._nats is not None
-        self.fleet._nats.ask_to_end()
-        self.fleet._nats.end(5)
-
-    def client(self, node: str, name: str = "", *, lasting: bool = False) -> Listener:
-        one = Listener(self.ports[node], name, lasting=lasting)
-        self.clients.append(one)
-        return one
-
-    def log(self, name: str) -> str:
-        return (self.directory / f"{name}.log").read_text()
-
-    def end(self) -> None:
-        for one in self.clients:
-            one.close()
-        self.fleet.__exit__(None, None, None)
-
-
-def wait_for(condition: Callable[[], Any], wait_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + wait_s
-    while True:
-        with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
-            if condition():
-                return
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """Three nodes for all tests; what a test breaks it mends."""
-    world = World(tmp_path_factory.mktemp("three"))
-    try:
-        world.start("a", "b", "c")
-        world.join("a", "b", "c")
-        yield world
-    finally:
-        world.end()
+    with RealCluster(tmp_path_factory.mktemp("three")) as cluster:
+        cluster.start("a", "b", "c")
+        cluster.join("a", "b", "c")
+        yield cluster
 
 
 # --- one broker, wherever its clients are ------------------------------------------------------
@@ -192,7 +46,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_what_is_published_on_one_node_reaches_the_subscribers_of_all_in_order(
-    three: World, qos: int
+    three: RealCluster, qos: int
 ):
     topic = f"order/{qos}"
     listeners = [three.client(node) for node in "abc"]
@@ -209,7 +63,7 @@ def test_what_is_published_on_one_node_reaches_the_subscribers_of_all_in_order(
     assert [one.rest() for one in listeners] == [[], [], []]
 
 
-def test_wildcards_and_several_clients_of_a_node_cost_one_crossing(three: World):
+def test_wildcards_and_several_clients_of_a_node_cost_one_crossing(three: RealCluster):
     everything, shops, plus = (three.client("b") for _ in range(3))
     everything.subscribe("city/#")
     shops.subscribe("city/shops/#")
@@ -229,7 +83,7 @@ def test_wildcards_and_several_clients_of_a_node_cost_one_crossing(three: World)
         assert one.rest() == []
 
 
-def test_the_lower_quality_of_publisher_and_subscriber_holds_across_nodes(three: World):
+def test_the_lower_quality_of_publisher_and_subscriber_holds_across_nodes(three: RealCluster):
     low, high = three.client("b"), three.client("c")
     low.subscribe("quality", 0)
     high.subscribe("quality", 2)
@@ -240,7 +94,7 @@ def test_the_lower_quality_of_publisher_and_subscriber_holds_across_nodes(three:
     assert high.take(1) == [("quality", b"1", 1)]
 
 
-def test_a_message_longer_than_nats_takes_arrives_whole(three: World):
+def test_a_message_longer_than_nats_takes_arrives_whole(three: RealCluster):
     listener = three.client("b")
     listener.subscribe("long", 1)
     payload = os.urandom((1 << 20) - 100)
@@ -253,7 +107,7 @@ def test_a_message_longer_than_nats_takes_arrives_whole(three: World):
 
 
 def test_a_group_that_shares_a_subscription_gets_each_message_once_in_the_whole_network(
-    three: World,
+    three: RealCluster,
 ):
     group = [three.client(node) for node in "abc"]
     for one in group:
@@ -268,7 +122,7 @@ def test_a_group_that_shares_a_subscription_gets_each_message_once_in_the_whole_
     assert Counter(got) == Counter(b"%d" % number for number in range(60))
 
 
-def test_a_newcomer_on_another_node_gets_the_retained_message(three: World):
+def test_a_newcomer_on_another_node_gets_the_retained_message(three: RealCluster):
     three.client("a").publish("news/today", b"sun", 1, retain=True)
     listener = three.client("c")
 
@@ -279,7 +133,7 @@ def test_a_newcomer_on_another_node_gets_the_retained_message(three: World):
     wait_for(arrived)
 
 
-def test_a_client_finds_its_session_and_its_queue_from_any_node(three: World):
+def test_a_client_finds_its_session_and_its_queue_from_any_node(three: RealCluster):
     first = three.client("a", "roamer", lasting=True)
     first.subscribe("roam/#", 2)
     writer = three.client("b", "writer")
@@ -300,7 +154,7 @@ def test_a_client_finds_its_session_and_its_queue_from_any_node(three: World):
     assert (first.rest(), second.rest(), third.rest()) == ([], [], [])
 
 
-def test_each_node_has_its_own_figures(three: World):
+def test_each_node_has_its_own_figures(three: RealCluster):
     listener = three.client("a")
     listener.subscribe("$SYS/broker/uptime")
 
@@ -311,7 +165,7 @@ def test_each_node_has_its_own_figures(three: World):
     while not own_s:  # the first figures are told as the node begins
         own_s = uptime_s(*listener.take(1))
     three.kill("b")
-    three.restart("b")  # it begins with an uptime of 0
+    three.start("b")  # it begins with an uptime of 0
     three.join("a", "b", "c")
 
     assert all(uptime_s(told) > own_s for told in listener.rest())
@@ -323,7 +177,7 @@ def test_each_node_has_its_own_figures(three: World):
 # --- faults ------------------------------------------------------------------------------------
 
 
-def test_a_killed_node_misses_nothing_of_qos_1_and_gets_nothing_of_qos_2_twice(three: World):
+def test_a_killed_node_misses_nothing_of_qos_1_and_gets_nothing_of_qos_2_twice(three: RealCluster):
     listener = three.client("b", "lasting", lasting=True)
     listener.subscribe("sure", 1)
     listener.subscribe("once", 2)
@@ -340,7 +194,7 @@ def test_a_killed_node_misses_nothing_of_qos_1_and_gets_nothing_of_qos_2_twice(t
     publish(30)
     three.kill("b")
     publish(30)  # while it is away
-    three.restart("b")
+    three.start("b")
     publish(30)  # while it comes back
 
     got = listener.take_all((topic, one) for topic in ("sure", "once") for one in sent)
@@ -350,7 +204,7 @@ def test_a_killed_node_misses_nothing_of_qos_1_and_gets_nothing_of_qos_2_twice(t
     three.join("a", "b", "c")
 
 
-def test_a_killed_publisher_node_hands_over_what_it_acknowledged(three: World):
+def test_a_killed_publisher_node_hands_over_what_it_acknowledged(three: RealCluster):
     listener = three.client("b")
     listener.subscribe("handed", 2)
     b = three.node("b")
@@ -361,7 +215,7 @@ def test_a_killed_publisher_node_hands_over_what_it_acknowledged(three: World):
 
     three.kill("a")
     os.kill(b.pid, signal.SIGCONT)
-    three.restart("a")
+    three.start("a")
 
     got = listener.take_all(("handed", b"%d" % number) for number in range(40))
     assert {payload for _, payload, _ in got} == {b"%d" % number for number in range(40)}
@@ -370,17 +224,18 @@ def test_a_killed_publisher_node_hands_over_what_it_acknowledged(three: World):
     three.join("a", "b", "c")
 
 
-def test_nats_restarts_and_clients_are_served_on(three: World):
+def test_nats_restarts_and_clients_are_served_on(three: RealCluster):
     near, far = three.client("a"), three.client("b")
     near.subscribe("served", 1)
     far.subscribe("served", 1)
     publisher = three.client("a")
 
-    three.end_nats()
+    three.nats.ask_to_end()
+    three.nats.end(5)
     for number in range(20):
         publisher.publish("served", b"%d" % number, 1)
     assert len(near.take(20)) == 20
-    three.fleet.start_nats(three.nats_port)
+    three.local.start_nats(three.nats_port)
 
     got = far.take_all(("served", b"%d" % number) for number in range(20))
     assert {payload for _, payload, _ in got} == {b"%d" % number for number in range(20)}
@@ -388,11 +243,10 @@ def test_nats_restarts_and_clients_are_served_on(three: World):
     three.join("a", "b", "c")
 
 
-def test_a_nats_that_takes_nothing_for_a_while_costs_nothing_of_qos_1(three: World):
+def test_a_nats_that_takes_nothing_for_a_while_costs_nothing_of_qos_1(three: RealCluster):
     listener, publisher = three.client("b"), three.client("a")
     listener.subscribe("bulk", 1)
-    assert three.fleet._nats is not None
-    pid = three.fleet._nats.pid
+    pid = three.nats.pid
 
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -408,7 +262,7 @@ def test_a_nats_that_takes_nothing_for_a_while_costs_nothing_of_qos_1(three: Wor
     three.join("a", "b", "c")
 
 
-def test_a_node_that_hangs_holds_nobody_up_and_goes_on_where_it_was(three: World):
+def test_a_node_that_hangs_holds_nobody_up_and_goes_on_where_it_was(three: RealCluster):
     stuck, free = three.client("b"), three.client("c")
     for one in (stuck, free):
         one.subscribe("hang", 2)
@@ -428,7 +282,7 @@ def test_a_node_that_hangs_holds_nobody_up_and_goes_on_where_it_was(three: World
 
 
 def test_nodes_that_do_not_fit_are_refused_by_name_and_the_rest_goes_on(
-    three: World, tmp_path: Path
+    three: RealCluster, tmp_path: Path
 ):
     config = tmp_path / "spaces.toml"
     config.write_text(
@@ -447,7 +301,7 @@ def test_nodes_that_do_not_fit_are_refused_by_name_and_the_rest_goes_on(
         wait_for(lambda: odd.has_said("other spaces in its configuration"))
         wait_for(lambda: odd.has_said("Ready."))
 
-        listener, strange = three.client("b"), Listener(port)
+        listener, strange = three.client("b"), PahoClient(port)
         for one in (listener, strange):
             one.subscribe("fit", 1)
         three.client("a").publish("fit", b"1", 1)
@@ -457,13 +311,13 @@ def test_nodes_that_do_not_fit_are_refused_by_name_and_the_rest_goes_on(
 
 
 def test_a_node_without_nats_serves_its_clients_and_joins_when_it_comes(
-    three: World, tmp_path: Path
+    three: RealCluster, tmp_path: Path
 ):
     port = free_port()
     with LocalCluster(tmp_path) as alone:
         node = alone.start_node("late", port, f"nats://127.0.0.1:{(nats_port := free_port())}")
         alone.wait_until_ready()
-        listener = Listener(port)
+        listener = PahoClient(port)
         listener.subscribe("alone", 1)
         listener.publish("alone", b"1", 1)
         assert listener.take(1) == [("alone", b"1", 1)]
@@ -474,20 +328,12 @@ def test_a_node_without_nats_serves_its_clients_and_joins_when_it_comes(
         listener.close()
 
 
-def nodes_command(world: World, *options: str) -> tuple[int, str]:
-    code = "from nearcast.cli import main; import sys; sys.argv[0] = 'nearcast'; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "nodes", "--join", world.address, *options],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+def nodes_command(cluster: RealCluster, *options: str) -> tuple[int, str]:
+    done = nearcast("nodes", "--join", cluster.address, *options, COLUMNS="200")
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_table_of_nodes_shows_links_clients_and_addresses(three: World):
+def test_the_table_of_nodes_shows_links_clients_and_addresses(three: RealCluster):
     three.join("a", "b", "c")
 
     code, said = nodes_command(three)
@@ -499,7 +345,7 @@ def test_the_table_of_nodes_shows_links_clients_and_addresses(three: World):
         assert " of " in row
 
 
-def test_a_node_leaves_on_purpose_hands_over_and_may_come_again(three: World):
+def test_a_node_leaves_on_purpose_hands_over_and_may_come_again(three: RealCluster):
     listener = three.client("b")
     listener.subscribe("leave", 1)
     publisher = three.client("a")
@@ -513,10 +359,10 @@ def test_a_node_leaves_on_purpose_hands_over_and_may_come_again(three: World):
     assert "exit code 0" in three.node("a").how
     wait_for(lambda: "node a has left for good" in three.log("b"))
     assert len(listener.take(20)) == 20
-    wait_for(lambda: {one.name: "a" in one.links for one in three.members()}.get("b") is False)
-    assert "a" not in {one.name for one in three.members()}
+    wait_for(lambda: "b" in (found := three.members()) and "a" not in found["b"].links)
+    assert "a" not in three.members()
 
-    three.restart("a")
+    three.start("a")
     three.join("a", "b", "c")
     three.client("a").publish("leave", b"again", 1)
     assert listener.take(1) == [("leave", b"again", 1)]
@@ -553,13 +399,10 @@ lat = { low = -90, high = 90 }
 
 
 def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(tmp_path: Path):
-    config = tmp_path / "places.toml"
-    config.write_text(PLACED)
-    world = World(tmp_path / "world")
-    try:
-        world.start("a", "b", config=config)
-        world.join("a", "b")
-        walker, shop = world.client("a"), world.client("b")
+    with RealCluster(tmp_path / "cluster", PLACED) as cluster:
+        cluster.start("a", "b")
+        cluster.join("a", "b")
+        walker, shop = cluster.client("a"), cluster.client("b")
         walker.subscribe("$near/500m/shops/#", 1)
 
         def walk(lon: float) -> None:
@@ -603,13 +446,13 @@ def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(
         )
         counts = CellCounts.from_positions(area, [], *places, depth=4)
         (tmp_path / "plan.json").write_text(plan_to_json(Plan.build(area, [], counts, capacity=40)))
-        code, said = nodes_command(world, "--plan", str(tmp_path / "plan.json"))
+        code, said = nodes_command(cluster, "--plan", str(tmp_path / "plan.json"))
         assert (code, said.strip()) == (0, "Plan 1 is shared with a, b.")
         for name in "ab":
-            wait_for(lambda name=name: "plan 1 is taken up" in world.log(name))  # type: ignore[misc]
-        asyncio.run(_share(world.address, b"no plan"))
+            wait_for(lambda name=name: "plan 1 is taken up" in cluster.log(name))  # type: ignore[misc]
+        asyncio.run(_share(cluster.address, b"no plan"))
         for name in "ab":
-            wait_for(lambda name=name: "a plan was refused" in world.log(name))  # type: ignore[misc]
+            wait_for(lambda name=name: "a plan was refused" in cluster.log(name))  # type: ignore[misc]
         for number in range(5):
             arrive(-0.6 + 0.3 * number)
             offer(f"far{number}", 0.85)
@@ -617,8 +460,6 @@ def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(
         near = [f"shops/near{number}" for number in range(5)]
         assert heard(6) == ["shops/near", *near]
         assert [topic for topic, _, _ in walker.rest() if "probe" not in topic] == []
-    finally:
-        world.end()
 
 
 async def _share(address: str, data: bytes) -> None:
@@ -635,9 +476,8 @@ def two_free_ports() -> int:
 
 
 def test_up_starts_a_network_says_where_it_is_and_leaves_nothing_running(tmp_path: Path):
-    code = "from nearcast.cli import main; import sys; sys.argv[0] = 'nearcast'; main()"
     first = two_free_ports()
-    command = [sys.executable, "-c", code, "up", "--nodes", "2", "--port", str(first)]
+    command = [*NEARCAST, "up", "--nodes", "2", "--port", str(first)]
     with (tmp_path / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--data", str(tmp_path / "d")], stdout=log, stderr=log
@@ -647,7 +487,7 @@ def test_up_starts_a_network_says_where_it_is_and_leaves_nothing_running(tmp_pat
     pids = [int(one) for one in re.findall(r"│ (\d+) ", said())]
     address = re.findall(r"nearcast nodes --join (\S+)", said())[0]
 
-    listener, publisher = Listener(first + 1), Listener(first)
+    listener, publisher = PahoClient(first + 1), PahoClient(first)
     wait_for(lambda: _linked_pair(address))
     listener.subscribe("up")
     publisher.publish("up", b"1", 1)

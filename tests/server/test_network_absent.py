@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import nearcast
+from tests.support.waiting import wait_for
 
 from nearcast.config import NetworkSection
-from nearcast.model.errors import EnvironmentProblem, KeyMissingError
+from nearcast.model.errors import KeyMissingError
 from nearcast.server.cluster.nats_admin import forget_node, look
 from nearcast.server.cluster.nats_members import LinkState
 from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
-
-WAIT_S = 60.0
-_COMMAND = "import sys; from nearcast.cli import main; sys.argv[0] = 'nearcast'; main()"
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
-            if condition():
-                return
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -76,13 +61,7 @@ def test_a_node_that_cannot_listen_was_never_there(
                 f'certificate = "{config}"\nkey = "{config}"\n'
             )
             options += ["--config", str(config)]
-        done = subprocess.run(
-            [sys.executable, "-c", _COMMAND, "serve", *options],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = nearcast("serve", *options)
     said = done.stdout + done.stderr
     assert done.returncode == 5, said
     assert ("cannot be opened" if reason == "port" else "certificate or key") in said

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import WAIT_S, wait_for
 
 from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.config import NetworkSection
@@ -18,17 +19,14 @@ from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 60.0
 COUNT = 200
-Wait = Callable[[Callable[[], object]], None]
 
 
 class Trio:
     """Nodes a and b with doors, node c without."""
 
-    def __init__(self, directory: Path, fleet: LocalCluster, wait_for: Wait) -> None:
+    def __init__(self, directory: Path, fleet: LocalCluster) -> None:
         self.fleet = fleet
-        self.wait_for = wait_for
         self._config = directory / "door.toml"
         self._config.write_text('[network]\ndirect = "127.0.0.1:0"\n')
         self.address = fleet.start_nats(free_port())
@@ -42,7 +40,7 @@ class Trio:
         return self.fleet.start_node(name, self._ports[name], self.address, config)
 
     def wait_for_links(self) -> None:
-        self.wait_for(self._are_linked)
+        wait_for(self._are_linked)
 
     def _are_linked(self) -> bool:
         members = asyncio.run(look(NetworkSection(join=[self.address])))
@@ -75,10 +73,10 @@ def take(client: BlockingClient, count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory, wait_for: Wait) -> Iterator[Trio]:
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
     directory = tmp_path_factory.mktemp("trio")
     with LocalCluster(directory) as fleet:
-        yield Trio(directory, fleet, wait_for)
+        yield Trio(directory, fleet)
 
 
 def test_messages_cross_while_nats_stands_still(trio: Trio):
@@ -120,7 +118,7 @@ def test_a_node_that_hangs_misses_nothing(trio: Trio):
         os.kill(a.pid, signal.SIGSTOP)
         try:
             trio.publish("b", range(COUNT))
-            trio.wait_for(lambda: trio.nodes["b"].has_said("the link to node a is down"))
+            wait_for(lambda: trio.nodes["b"].has_said("the link to node a is down"))
             trio.publish("b", range(COUNT, 2 * COUNT))
         finally:
             os.kill(a.pid, signal.SIGCONT)

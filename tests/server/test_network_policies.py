@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import nearcast
+from tests.support.waiting import wait_for
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import FileFormatError
@@ -25,8 +22,6 @@ from nearcast.server.local_cluster import LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 60.0
-COMMAND = "from nearcast.cli import main; import sys; sys.argv[0] = 'nearcast'; main()"
 LEARNED = '[[retained]]\ntopics = "quick/#"\nmode = "learned"\n'
 
 
@@ -86,21 +81,8 @@ def test_what_is_no_policy_file_is_not_shared():
         asyncio.run(share_policies(nowhere, "{}"))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
 def nodes_command(address: str, *options: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, "nodes", "--join", address, *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    done = nearcast("nodes", "--join", address, *options, COLUMNS="200")
     return done.returncode, done.stdout + done.stderr
 
 

@@ -7,54 +7,25 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from tests.support.real_cluster import RealCluster
+from tests.support.waiting import WAIT_S, wait_for
 
 from nearcast.server.cluster.runtime import JOIN_S
-from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 60.0
 TOPICS = 300
 WRITTEN = {f"state/{number}": b"%d" % number for number in range(TOPICS)}
-Wait = Callable[[Callable[[], object]], None]
 
 
-class Network:
-    """A NATS and nodes that are ended, wiped and started again."""
-
-    def __init__(self, directory: Path, wait_for: Wait) -> None:
-        self.directory = directory
-        self.wait_for = wait_for
-        self.fleet = LocalCluster(directory)
-        self.address = self.fleet.start_nats(free_port())
-        self.ports: dict[str, int] = {}
-        self.config: Path | None = None
-
-    def begin(self, name: str, prelude: str = "") -> ChildProcess:
-        """Start a node without waiting for it."""
-        self.fleet.nodes = [one for one in self.fleet.nodes if one.name != name]
-        port = self.ports.setdefault(name, free_port())
-        return self.fleet.start_node(name, port, self.address, self.config, prelude=prelude)
-
-    def start(self, *names: str) -> None:
-        for name in names:
-            self.begin(name)
-        self.fleet.wait_until_ready()
-
-    def node(self, name: str) -> ChildProcess:
-        return next(one for one in self.fleet.nodes if one.name == name)
-
-    def end(self, *names: str) -> None:
-        for name in names:
-            self.node(name).ask_to_end()
-        for name in names:
-            self.node(name).end(20)
+class Network(RealCluster):
+    """Nodes that are ended, wiped and started again."""
 
     def wipe(self, name: str) -> None:
         shutil.rmtree(self.directory / name)
@@ -96,12 +67,9 @@ class Network:
 
 
 @pytest.fixture
-def network(tmp_path: Path, wait_for: Wait) -> Iterator[Network]:
-    one = Network(tmp_path, wait_for)
-    try:
+def network(tmp_path: Path) -> Iterator[Network]:
+    with Network(tmp_path) as one:
         yield one
-    finally:
-        one.fleet.__exit__(None, None, None)
 
 
 def settled(network: Network) -> None:
@@ -112,7 +80,7 @@ def settled(network: Network) -> None:
 def test_a_node_whose_data_was_wiped_has_all_retained_messages_once_it_is_ready(network: Network):
     network.start("a", "b", "c")
     network.write("a")
-    network.wait_for(lambda: len(network.retained("c")) == TOPICS)
+    wait_for(lambda: len(network.retained("c")) == TOPICS)
     settled(network)
     network.end("b", "c")
     for name in ("b", "c"):
@@ -127,7 +95,7 @@ def test_a_node_that_keeps_nothing_on_disk_has_them_after_an_orderly_restart(net
     network.config.write_text('[durability]\nmode = "off"\n')
     network.start("a", "b")
     network.write("a")
-    network.wait_for(lambda: len(network.retained("b")) == TOPICS)
+    wait_for(lambda: len(network.retained("b")) == TOPICS)
     settled(network)
     network.end("b")
     network.start("b")
@@ -149,9 +117,9 @@ def stop_and_join(self):
 network.ClusterRuntime._joined = stop_and_join
 """
     child = network.begin("b", stops_it_as_it_joins)
-    network.wait_for(lambda: child.has_said("joined network"))
+    wait_for(lambda: child.has_said("joined network"))
     threading.Timer(2, os.kill, (holder, signal.SIGCONT)).start()
-    network.fleet.wait_until_ready()
+    network.local.wait_until_ready()
 
     assert network.retained("b") == WRITTEN
 
@@ -164,7 +132,7 @@ network.JOIN_S = 1.0
 network.ClusterRuntime._received = lambda *_: None
 """
     child = network.begin("b", deaf)
-    network.fleet.wait_until_ready()
+    network.local.wait_until_ready()
 
     assert child.has_said("without all retained messages: a did not send all of them")
 
@@ -175,6 +143,6 @@ def test_a_dead_node_is_waited_for_until_its_entry_has_expired(network: Network)
     network.node("a").end(5)
     began_s = time.monotonic()
     child = network.begin("b")
-    network.wait_for(lambda: child.has_said("Ready."))
+    wait_for(lambda: child.has_said("Ready."))
 
     assert time.monotonic() - began_s < JOIN_S  # not as long as for one that lives

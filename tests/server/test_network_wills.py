@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import queue
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +16,15 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
-
-from nearcast.config import NetworkSection
-from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.cluster.nats_admin import look
-from nearcast.server.cluster.nats_members import LinkState
-from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
+from tests.support.real_cluster import RealCluster
+from tests.support.waiting import WAIT_S, wait_for
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 60.0
 LASTING_S = 3_600
 DELAY_S = 4
 
 Got = tuple[str, bytes, bool]
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        with contextlib.suppress(EnvironmentProblem):  # a busy NATS may ask for patience
-            if condition():
-                return
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def properties(kind: int, **values: Any) -> Properties:
@@ -122,39 +104,19 @@ class Pair:
     """Two nodes over NATS that keep their state, and a client that listens at the second one."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir()
-        self._config = directory / "kept.toml"
-        self._config.write_text('[durability]\nmode = "process"\n')
-        self.fleet = LocalCluster(directory)
-        self._address = self.fleet.start_nats(free_port())
-        self.ports = {"a": free_port(), "b": free_port()}
-        for name in self.ports:
-            self._start(name)
-        self._join()
+        self.cluster = RealCluster(directory, '[durability]\nmode = "process"\n')
+        self.cluster.start("a", "b")
+        self.cluster.join("a", "b")
+        self.ports = self.cluster.ports
         self.listener = Guest("listener").come(self.ports["b"])
         self.listener.subscribe("wills/#")
 
-    def _start(self, name: str) -> ChildProcess:
-        return self.fleet.start_node(name, self.ports[name], self._address, self._config)
-
-    def _join(self) -> None:
-        self.fleet.wait_until_ready()
-        wait_for(lambda: self._is_linked("a", "b") and self._is_linked("b", "a"))
-
-    def _is_linked(self, name: str, other: str) -> bool:
-        members = asyncio.run(look(NetworkSection(join=[self._address])))
-        links = {one.name: one.links for one in members}
-        return links.get(name, {}).get(other, LinkState()).is_up
-
     def kill(self, name: str) -> None:
-        node = next(one for one in self.fleet.nodes if one.name == name)
-        os.kill(node.pid, signal.SIGKILL)
-        node.end(5)
-        self.fleet.nodes.remove(node)
+        self.cluster.kill(name)
 
     def restart(self, name: str) -> None:
-        self._start(name)
-        self._join()
+        self.cluster.start(name)
+        self.cluster.join("a", "b")
 
     def heard_until(self, topic: str) -> list[Got]:
         """Return what the listener gets up to what comes on a topic, which must come."""
@@ -178,7 +140,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield one
     finally:
         one.listener.leave()
-        one.fleet.__exit__(None, None, None)
+        one.cluster.__exit__()
 
 
 @pytest.mark.parametrize("expiry_s", [0, LASTING_S])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import WAIT_S, until, wait_for
 
 from nearcast.broker import Broker, BrokerSettings, LoginVerdict
 from nearcast.config import (
@@ -58,20 +59,6 @@ from nearcast.server.storage.journal_file import JournalFile
 
 pytestmark = pytest.mark.server
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
-WAIT_S = 60.0  # for what must come; on a good day nobody waits
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_so():  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(0.01)
 
 
 class Talker:
@@ -353,7 +340,7 @@ def test_sighup_reloads_and_a_bad_file_changes_nothing(start_broker: Callable[..
     assert answer() == b"\x20\x02\x00\x00"
     Path(broker.reload_path).write_text(json.dumps(changed))
     os.kill(broker.pid, signal.SIGHUP)
-    wait_until(lambda: answer() == b"\x20\x02\x00\x05")
+    wait_for(lambda: answer() == b"\x20\x02\x00\x05")
 
 
 def test_the_event_log_survives_a_kill_and_ends_as_parquet(
@@ -374,9 +361,9 @@ def test_the_event_log_survives_a_kill_and_ends_as_parquet(
     with BlockingClient(BrokerAddress(port=broker.port)) as client:
         client.subscribe(FilterRequest("e/#", 1))
         client.publish([Publish("e/x", b"first", 1)])
-        wait_until(lambda: is_written(b"first"))
+        wait_for(lambda: is_written(b"first"))
         client.publish([Publish("e/x", b"second", 0)])
-        wait_until(lambda: is_written(b"second"))
+        wait_for(lambda: is_written(b"second"))
         client.publish([Publish("e/x", b"third", 1)])
     os.kill(broker.pid, signal.SIGKILL)
     broker.end(signal.SIGKILL)

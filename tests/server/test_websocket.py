@@ -255,8 +255,8 @@ class Client:
 
 
 @pytest.fixture
-def client(all_doors: Any) -> Iterator[Client]:
-    one = Client(all_doors.ports["ws"])
+def client(all_listeners: Any) -> Iterator[Client]:
+    one = Client(all_listeners.ports["ws"])
     yield one
     one.close()
 
@@ -326,9 +326,9 @@ def test_an_endless_request_ends(client: Client) -> None:
     assert client.rest().startswith(b"HTTP/1.1 400")
 
 
-def test_a_will_is_published_when_frames_make_no_sense(all_doors: Any, client: Client) -> None:
+def test_a_will_is_published_when_frames_make_no_sense(all_listeners: Any, client: Client) -> None:
     """For MQTT the connection is gone at once, though its socket waits for the client's end."""
-    watcher = Client(all_doors.ports["ws"]).open()
+    watcher = Client(all_listeners.ports["ws"]).open()
     watcher.send(masked(2, CONNECT[:-1] + b"v") + masked(2, b"\x82\x06\0\1\0\1t\0"))
     suback = b"\x90\x03\0\1\0"
     assert b"".join(payload for _, payload in _until(watcher, suback)) == CONNACK + suback
@@ -340,9 +340,9 @@ def test_a_will_is_published_when_frames_make_no_sense(all_doors: Any, client: C
 
 
 @pytest.mark.parametrize(("size", "is_taken"), [(8_192, True), (8_193, False), (8_300, False)])
-def test_a_request_may_have_eight_kilobytes(all_doors: Any, size: int, is_taken: bool) -> None:
+def test_a_request_may_have_eight_kilobytes(all_listeners: Any, size: int, is_taken: bool) -> None:
     request = REQUEST + "\r\nX: "
     request += "y" * (size - len(request))
-    with socket.create_connection(("127.0.0.1", all_doors.ports["ws"]), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", all_listeners.ports["ws"]), timeout=30) as client:
         client.sendall(request.encode() + b"\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 101" if is_taken else b"HTTP/1.1 400")

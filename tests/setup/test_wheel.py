@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import served
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
@@ -59,17 +59,8 @@ def port(nearcast: Path, tmp_path: Path) -> Iterator[str]:
     work = tmp_path / "work"
     work.mkdir()
     run(nearcast, "init", cwd=work)
-    broker = subprocess.Popen(
-        [nearcast, "serve", "--port", "0"], cwd=work, env=CLEAN, stdout=subprocess.PIPE, text=True
-    )
-    assert broker.stdout is not None
-    said = "".join(iter(broker.stdout.readline, "Ready. Stop with Ctrl-C.\n"))
-    found = re.search(r"Listening on tcp 127\.0\.0\.1:(\d+)", said)
-    assert found, said
-    yield found[1]
-    broker.terminate()
-    broker.stdout.close()
-    assert broker.wait(timeout=WAIT_S) == 0
+    with served("--port", "0", cwd=work, command=[nearcast], env=CLEAN) as ports:
+        yield str(ports["tcp"])
 
 
 def test_the_wheel_serves_a_message_to_who_is_near(nearcast: Path, port: str, tmp_path: Path):

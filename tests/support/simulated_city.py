@@ -31,9 +31,13 @@ class SimulatedCity:
             name: self.world.add(name, SimulatedNode(name, seed, **settings)) for name in self.names
         }
         self.homes: dict[str, str] = {}
+        self.prepare()
         for name in self.names:
             self.at(name, lambda node, now: node.meet(self.names, now))
         self.run(meeting_ms)
+
+    def prepare(self) -> None:
+        """Change the nodes before they meet."""
 
     def at(self, name: str, action: Callable[[SimulatedNode, int], list[Send]]) -> None:
         """Do something at a node."""

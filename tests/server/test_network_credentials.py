@@ -6,45 +6,30 @@ import asyncio
 import base64
 import json
 import os
-import queue
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nkeys
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from tests.support.real_cluster import PahoClient, nats_with
+from tests.support.waiting import wait_for
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.nats.connection import connect
-from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
+from nearcast.server.local_cluster import LocalCluster, free_port
 
 pytestmark = pytest.mark.server
 
-WAIT_S = 60.0
 
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
-def start_closed_nats(directory: Path, certificates: Path) -> ChildProcess:
-    """Start a NATS that encrypts, shows a certificate and asks for user and password."""
-    port = free_port()
-    (directory / "nats.conf").write_text(
-        f'listen: "127.0.0.1:{port}"\n'
-        f'jetstream {{store_dir: "{directory / "store"}"}}\n'
+def closed_nats(certificates: Path) -> str:
+    """Return the configuration of a NATS that encrypts and asks for user and password."""
+    return (
+        'jetstream {store_dir: "STORE"}\n'
         f'tls {{cert_file: "{certificates}/server.pem", key_file: "{certificates}/server.key"}}\n'
         'authorization {user: "node", password: "secret"}\n'
     )
-    command = [find_nats_server(), "-c", str(directory / "nats.conf")]
-    return ChildProcess("nats", port, command, directory / "nats.log")
 
 
 def configuration(directory: Path, certificates: Path, name: str, password: str) -> Path:
@@ -56,56 +41,43 @@ def configuration(directory: Path, certificates: Path, name: str, password: str)
     return path
 
 
-def client(port: int) -> tuple[paho.Client, queue.Queue[bytes], queue.Queue[int]]:
-    got: queue.Queue[bytes] = queue.Queue()
-    answers: queue.Queue[int] = queue.Queue()
-    one = paho.Client(CallbackAPIVersion.VERSION2)
-    one.on_message = lambda _c, _u, message: got.put(bytes(message.payload))
-    one.on_subscribe = lambda *_: answers.put(1)
-    one.connect("127.0.0.1", port)
-    one.loop_start()
-    return one, got, answers
+class Three:
+    """Two members and a stranger, which has what NATS does not accept."""
+
+    def __init__(self, local: LocalCluster, address: str, member: Path, guess: Path) -> None:
+        self.a = local.start_node("a", free_port(), address, member)
+        self.b = local.start_node("b", free_port(), address, member)
+        self.stranger = local.start_node("stranger", free_port(), address, guess)
+        local.wait_until_ready()
+        wait_for(lambda: self.a.has_said("the link to node b is up"))
+        wait_for(lambda: self.b.has_said("the link to node a is up"))
+        wait_for(lambda: self.stranger.has_said("NATS does not accept the user, password"))
 
 
 def test_members_join_through_a_closed_door_and_a_stranger_is_told_why_not(
     tmp_path: Path, certificates: Path
 ):
-    nats = start_closed_nats(tmp_path, certificates)
-    try:
-        wait_for(lambda: nats.has_said("Server is ready"))
-        address = f"tls://127.0.0.1:{nats.port}"
-        member = configuration(tmp_path, certificates, "member", "secret")
-        guess = configuration(tmp_path, certificates, "guess", "guess")
-        with LocalCluster(tmp_path) as fleet:
-            a = fleet.start_node("a", free_port(), address, member)
-            b = fleet.start_node("b", free_port(), address, member)
-            stranger = fleet.start_node("stranger", free_port(), address, guess)
-            fleet.wait_until_ready()
-            wait_for(lambda: a.has_said("the link to node b is up"))
-            wait_for(lambda: b.has_said("the link to node a is up"))
-            wait_for(lambda: stranger.has_said("NATS does not accept the user, password"))
+    member = configuration(tmp_path, certificates, "member", "secret")
+    guess = configuration(tmp_path, certificates, "guess", "guess")
+    with (
+        nats_with(tmp_path, closed_nats(certificates)) as nats,
+        LocalCluster(tmp_path) as local,
+    ):
+        nodes = Three(local, f"tls://127.0.0.1:{nats.port}", member, guess)
+        listener, publisher = PahoClient(nodes.b.port), PahoClient(nodes.a.port)
+        listener.subscribe("closed", 1)
+        publisher.publish("closed", b"1", 1)
+        assert listener.take(1) == [("closed", b"1", 1)]
 
-            listener, got, answers = client(b.port)
-            listener.subscribe("closed", 1)
-            answers.get(timeout=WAIT_S)
-            publisher, _, _ = client(a.port)
-            publisher.publish("closed", b"1", 1)
-            assert got.get(timeout=WAIT_S) == b"1"
-
-            alone, mine, answers = client(stranger.port)  # it serves its own clients
-            alone.subscribe("closed", 1)
-            answers.get(timeout=WAIT_S)
-            alone.publish("closed", b"2", 1)
-            assert mine.get(timeout=WAIT_S) == b"2"
-            assert not a.has_said("stranger")
-            assert got.empty()
-            for one in (listener, publisher, alone):
-                one.disconnect()
-                one.loop_stop()
-            assert "secret" not in a.log.read_text() + stranger.log.read_text()
-    finally:
-        nats.ask_to_end()
-        nats.end(5)
+        alone = PahoClient(nodes.stranger.port)  # it serves its own clients
+        alone.subscribe("closed", 1)
+        alone.publish("closed", b"2", 1)
+        assert alone.take(1) == [("closed", b"2", 1)]
+        assert not nodes.a.has_said("stranger")
+        assert listener.got.empty()
+        for one in (listener, publisher, alone):
+            one.close()
+        assert "secret" not in nodes.a.log.read_text() + nodes.stranger.log.read_text()
 
 
 # --- credentials files ---------------------------------------------------------------------
@@ -170,33 +142,16 @@ def write_credentials(path: Path, account: Key) -> Path:
 
 
 def test_members_show_a_credentials_file_and_one_that_nobody_signed_opens_nothing(tmp_path: Path):
-    accounts, port = Accounts(), free_port()
-    (tmp_path / "nats.conf").write_text(
-        f'listen: "127.0.0.1:{port}"\njetstream {{store_dir: "{tmp_path / "store"}"}}\n'
-        + accounts.configuration()
-    )
-    command = [find_nats_server(), "-c", str(tmp_path / "nats.conf")]
-    nats = ChildProcess("nats", port, command, tmp_path / "nats.log")
+    accounts = Accounts()
     configs = {}
     for name, account in (("member", accounts.members), ("guess", Key(nkeys.PREFIX_BYTE_ACCOUNT))):
         path = write_credentials(tmp_path / f"{name}.creds", account)
         configs[name] = tmp_path / f"{name}.toml"
         configs[name].write_text(f'[network]\ncredentials = "{path}"\n')
-    try:
-        wait_for(lambda: nats.has_said("Server is ready"))
-        address = f"nats://127.0.0.1:{nats.port}"
-        with LocalCluster(tmp_path) as fleet:
-            a = fleet.start_node("a", free_port(), address, configs["member"])
-            b = fleet.start_node("b", free_port(), address, configs["member"])
-            stranger = fleet.start_node("stranger", free_port(), address, configs["guess"])
-            fleet.wait_until_ready()
-            wait_for(lambda: a.has_said("the link to node b is up"))
-            wait_for(lambda: b.has_said("the link to node a is up"))
-            wait_for(lambda: stranger.has_said("NATS does not accept the user, password"))
-            assert not a.has_said("stranger")
-    finally:
-        nats.ask_to_end()
-        nats.end(5)
+    text = 'jetstream {store_dir: "STORE"}\n' + accounts.configuration()
+    with nats_with(tmp_path, text) as nats, LocalCluster(tmp_path) as local:
+        nodes = Three(local, f"nats://127.0.0.1:{nats.port}", *configs.values())
+        assert not nodes.a.has_said("stranger")
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from tests.support.waiting import WAIT_S, until
 
 from nearcast.broker import Broker, Connection
 from nearcast.cluster.cluster import Cluster
@@ -25,7 +24,6 @@ from nearcast.server.cluster.direct_links import DirectConnection, DirectLinks
 from nearcast.server.loop_batches import LoopBatches
 
 DOOR = "127.0.0.1:0"
-WAIT_S = 60
 PATIENT = LinkTiming(silence_ms=1_000_000)
 """What these tests are about must not wait for silence."""
 
@@ -144,12 +142,6 @@ async def two(doors: str = "ab") -> AsyncIterator[tuple[Side, Side, Nats]]:
     finally:
         await a.stop()
         await b.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - several things may bring it about
-            await asyncio.sleep(0.005)
 
 
 async def linked(a: Side, b: Side) -> None:
@@ -527,71 +519,6 @@ async def test_a_port_in_use_is_said():
         with pytest.raises(EnvironmentProblem, match=r"network\.direct: cannot listen on 127"):
             await taken.doors.open()
         await taken.stop()
-
-
-# --- frames -----------------------------------------------------------------------------------
-
-
-class Frames:
-    """Stands for the doors: keeps what comes."""
-
-    def __init__(self) -> None:
-        self.got: list[bytes] = []
-        self.is_lost = False
-
-    def admits(self, _way: DirectConnection, line: bytes) -> bool:
-        return line == b"hello\n"
-
-    def received(self, _way: DirectConnection, frame: bytes) -> None:
-        self.got.append(frame)
-
-    def lost(self, _way: DirectConnection) -> None:
-        self.is_lost = True
-
-
-def way_to(frames: Any) -> DirectConnection:
-    async def make() -> DirectConnection:
-        way = DirectConnection(frames)
-        way._transport = Written()  # type: ignore[assignment]
-        return way
-
-    return asyncio.run(make())
-
-
-class Written:
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.is_aborted = False
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-
-@given(st.lists(st.binary(max_size=9), max_size=6), st.lists(st.integers(1, 12), min_size=1))
-def test_frames_arrive_whole_in_whatever_portions(sent: list[bytes], portions: list[int]):
-    frames = Frames()
-    way = way_to(frames)
-    data = b"hello\n" + b"".join(len(one).to_bytes(4, "little") + one for one in sent)
-    at = turn = 0
-    while at < len(data):
-        size = portions[turn % len(portions)]
-        way.data_received(data[at : at + size])
-        at, turn = at + size, turn + 1
-    assert frames.got == sent
-    assert way._transport.data == b"+"  # type: ignore[union-attr]
-
-
-def test_a_frame_beyond_all_bounds_ends_the_connection():
-    frames = Frames()
-    way = way_to(frames)
-    way.data_received(b"hello\n\xff\xff\xff\xff")
-    assert way._transport.is_aborted  # type: ignore[union-attr]
-    assert frames.got == []
 
 
 async def test_what_a_node_does_not_read_waits_as_for_a_slow_client():

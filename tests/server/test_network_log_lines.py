@@ -4,50 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from tests.support.real_cluster import nats_with
+from tests.support.waiting import WAIT_S, wait_for
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.nats.connection import close, connect
 from nearcast.server.cluster.nats_admin import look
-from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
+from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 pytestmark = pytest.mark.server
-
-WAIT_S = 60.0
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 @pytest.fixture
 def start_nats(tmp_path: Path) -> Iterator[Callable[[str], ChildProcess]]:
     """Return what starts a NATS with a configuration of its own."""
-    children: list[ChildProcess] = []
-
-    def start(text: str) -> ChildProcess:
-        (tmp_path / "nats.conf").write_text(text.replace("STORE", str(tmp_path / "store")))
-        port = free_port()
-        command = [find_nats_server(), "-a", "127.0.0.1", "-p", str(port)]
-        command += ["-c", str(tmp_path / "nats.conf")]
-        children.append(ChildProcess("nats", port, command, tmp_path / "nats.log"))
-        wait_for(lambda: children[-1].has_said("Server is ready"))
-        return children[-1]
-
-    yield start
-    for child in children:
-        child.ask_to_end()
-        child.end(5)
+    with ExitStack() as stack:
+        yield lambda text: stack.enter_context(nats_with(tmp_path, text))
 
 
 # --- encrypted connections ------------------------------------------------------------------

@@ -22,7 +22,7 @@ TOPICS = ("a", "b", "bb")
 FILTERS = ("a", "b", "+", "bb")
 
 
-class World:
+class FourClients:
     """A node with two publishers and two subscribers; keeps what each got."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ steps = st.tuples(
 def test_the_short_way_delivers_what_the_long_way_does(
     history: list[tuple[int, tuple[str, str, int]]],
 ) -> None:
-    short, long = World(), World()
+    short, long = FourClients(), FourClients()
     for who, what in history:
         raw = packet(who, what)
         short.say(who, raw, is_split=False)
@@ -89,7 +89,7 @@ def test_the_short_way_delivers_what_the_long_way_does(
 
 
 def test_a_sign_of_life_is_seen_on_the_short_way_too() -> None:
-    world = World()
+    world = FourClients()
     world.say(0, packet(0, ("subscribe", "a", 0)), is_split=False)
     raw = packet(2, ("publish", "a", 5))
     for now_ms in (100, 200, 300):
@@ -100,7 +100,7 @@ def test_a_sign_of_life_is_seen_on_the_short_way_too() -> None:
 
 
 def test_who_subscribes_between_two_alike_gets_the_second() -> None:
-    world = World()
+    world = FourClients()
     world.say(0, packet(0, ("subscribe", "a", 0)), is_split=False)
     raw = packet(2, ("publish", "a", 5))
     world.say(2, raw, is_split=False)
@@ -115,7 +115,7 @@ def test_who_subscribes_between_two_alike_gets_the_second() -> None:
 
 
 def test_two_in_a_read_and_one_cut_short_do_not_take_the_short_way() -> None:
-    world = World()
+    world = FourClients()
     world.say(0, packet(0, ("subscribe", "+", 0)), is_split=False)
     raw, other = packet(2, ("publish", "a", 5)), packet(2, ("publish", "bb", 5))
     world.say(2, raw, is_split=False)
