@@ -212,7 +212,7 @@ class SessionQueues:
         try:
             while link is not None and not link.is_paused and link.outbox_bytes < window_bytes:
                 if session.resends:
-                    self._send_again(session, link, session.resends.popleft())
+                    self._send_again(session, link, session.resends.pop())
                 elif session.queue:
                     if not self._send_first(session, link):
                         return
@@ -300,7 +300,7 @@ class SessionQueues:
 
     def resume(self, session: Session) -> None:
         """Resend, in the order first sent, what the client has not acknowledged [MQTT-4.4.0-1]."""
-        session.resends = deque((*session.released, *session.in_flight))
+        session.resends = [*session.released, *session.in_flight][::-1]
         self.pump(session)
 
     def _send_again(self, session: Session, link: Connection, packet_id: int) -> None:
