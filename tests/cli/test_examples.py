@@ -297,13 +297,13 @@ def write_inputs(folder: Path) -> None:
         write_log(folder / name / "eventlog", node)
     offers = {"event_id": [1, 2], "t": [START, START], "price": [3.0, 50.0]}
     events = pa.table(offers | {"lon": [8.2, 8.3], "lat": [47.5, 47.5]})
-    wishes = pa.table({"subscription_id": [7], "where": ["price < 10"]})
-    changes = wishes.append_column("is_active", pa.array([True]))
+    subscriptions = pa.table({"subscription_id": [7], "where": ["price < 10"]})
+    changes = subscriptions.append_column("is_active", pa.array([True]))
     for name in ("events", "changes"):
         (folder / name).mkdir()
     pq.write_table(events, folder / "events.parquet")
     pq.write_table(events, folder / "events" / "000.parquet")
-    pq.write_table(wishes, folder / "wishes.parquet")
+    pq.write_table(subscriptions, folder / "subscriptions.parquet")
     pq.write_table(changes, folder / "changes" / "000.parquet")
     save_plan(a_plan(250, 1), folder / "plan.json")
 
