@@ -100,7 +100,10 @@ class RetainedDelivery:
             due, _, topic = self._alarms[0]
             hold = self._holds.get(topic)
             if hold is not None and hold.due == due:
-                return due - self._set_back_s
+                wake = due - self._set_back_s
+                while wake + self._set_back_s < due:  # rounded: `advance` would find it too early
+                    wake += max(math.ulp(wake), math.ulp(due))
+                return wake
             heappop(self._alarms)
         return None
 
