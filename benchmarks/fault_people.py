@@ -410,4 +410,4 @@ def _wrong_order(person: Citizen, sent: dict[str, Sent]) -> Iterator[Wrong]:
     for text in person.order:
         query = sent[text].values.get("answers")
         if query in place and place[query] > place[text]:
-            yield Wrong("before its query", text, person.name)
+            yield Wrong("before its question", text, person.name)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import town
+from tests.support import simulated_city, town
 
 from nearcast.broker import SpaceSettings
 from nearcast.broker.event_log_hooks import note_start
@@ -74,7 +74,7 @@ def _fresh() -> None:
 def test_a_town_under_faults_has_no_fault_in_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(town, "SimulatedNode", LoggedNode)
+    monkeypatch.setattr(simulated_city, "SimulatedNode", LoggedNode)
     report = town.run_town(seed, least_nodes=3, most_nodes=4)
     assert report.problems == ()
     found = look(written(tmp_path), (CITY,))

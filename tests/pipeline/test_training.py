@@ -183,7 +183,7 @@ def test_a_policy_for_all_is_fitted_where_there_is_none(
 ):
     small = Fit(topics=60, states_per_topic=50, hidden=8, rounds=1_500)
     done = train(spark, [log], str(tmp_path), SETTINGS, TrainingRules(fit=small), Policies())
-    assert done.general == "fitted anew to these rates"
+    assert done.general == "fitted to these rates"
     assert done.policies.general is not None
     low, high = done.policies.general.trained.publish
     assert low < 0.5

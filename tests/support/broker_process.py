@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -95,7 +96,8 @@ class BrokerProcess:
         if process is None:
             return ""
         if process.poll() is None:
-            os.kill(process.pid, how)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(process.pid, how)
         process.communicate(timeout=END_S)
         self.process = None
         return self.said()
