@@ -145,7 +145,7 @@ class Live:
         }
         self.count = 0
         self.restarts = 0
-        self.pings_s: list[float] = []
+        self.pings_s: dict[str, list[float]] = {"speaker": [], "listener": []}
         self.cpu_s: list[float] = []  # the broker's, until a ping was answered
         self.slowest_s = 0.0
         self._start()
@@ -174,9 +174,9 @@ class Live:
 
     def ping(self) -> None:
         """Let both bystanders ping; record how long that takes, and how long the broker worked."""
-        for bystander in (self.speaker, self.listener):
+        for name, bystander in (("speaker", self.speaker), ("listener", self.listener)):
             before_s = self._broker_cpu_s()
-            self.pings_s.append(bystander.ping())
+            self.pings_s[name].append(bystander.ping())
             self.cpu_s.append(self._broker_cpu_s() - before_s)
 
     def _broker_cpu_s(self) -> float:
@@ -252,19 +252,18 @@ class Live:
         self.listener.close()
         self.speaker.close()
 
-    @property
-    def ping_p99_s(self) -> float:
-        """Below this were 99 of 100 pings."""
-        return _p99(self.pings_s)
+    def told_pings(self) -> str:
+        """Return how long pings took: of the speaker, and of the listener.
 
-    @property
-    def cpu_p99_s(self) -> float:
-        """The broker's CPU time before 99 of 100 pings were answered was below this."""
-        return _p99(self.cpu_s)
+        The listener's ping waits behind all that it has to read, since it subscribes to `#`.
+        """
+        told = [f"pings of the {name} {_told_times(times)}" for name, times in self.pings_s.items()]
+        return f"{', '.join(told)}; the broker's CPU until then: {_told_times(self.cpu_s)}"
 
 
-def _p99(values: list[float]) -> float:
-    return sorted(values)[len(values) * 99 // 100]
+def _told_times(times_s: list[float]) -> str:
+    p99_s = sorted(times_s)[len(times_s) * 99 // 100]
+    return f"({len(times_s)}) p99 {p99_s * 1000:.1f} ms, most {max(times_s) * 1000:.0f} ms"
 
 
 @contextlib.contextmanager

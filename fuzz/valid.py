@@ -261,9 +261,7 @@ def run(seconds: float, seed: int, seeds: int, offenders: int = OFFENDERS) -> st
         return (
             f"{live.restarts} seeds of {offenders} offenders, a restart after each; {live.count}"
             f" messages between bystanders, the slowest took {live.slowest_s * 1000:.0f} ms;"
-            f" {len(live.pings_s)} pings, p99 {live.ping_p99_s * 1000:.1f} ms,"
-            f" the slowest {max(live.pings_s) * 1000:.0f} ms; the broker's CPU until then:"
-            f" p99 {live.cpu_p99_s * 1000:.1f} ms, most {max(live.cpu_s) * 1000:.0f} ms"
+            f" {live.told_pings()}"
         )
 
 
