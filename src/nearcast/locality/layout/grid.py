@@ -81,6 +81,29 @@ class Grid:
         most = 1 << self.depth  # the outer edge is closed: its points lie in the last cell
         return (column - 1 if column <= most else most - 1, row - 1 if row <= most else most - 1)
 
+    def cells(self, xs: Floats, ys: Floats) -> Longs:
+        """Return the number (row · side + column) of each point's cell; -1 outside the space."""
+        west, south, east, north = self.space
+        inside = (west <= xs) & (xs <= east) & (south <= ys) & (ys <= north)  # NaN is not
+        last = self.side - 1
+        column = np.minimum(np.searchsorted(self.xs, xs, "right") - 1, last)
+        row = np.minimum(np.searchsorted(self.ys, ys, "right") - 1, last)
+        numbers: Longs = np.where(inside, row * self.side + column, -1)
+        return numbers
+
+    def closed_cells(self, west: int, south: int, east: int, north: int) -> Rect:
+        """Return the exact set of points of columns west to east and rows south to north.
+
+        The ends are excluded. Rectangles of cells that touch share no point.
+        """
+        x, y = self._x_list[east], self._y_list[north]
+        return Rect(
+            self._x_list[west],
+            self._y_list[south],
+            x if east == self.side else float(np.nextafter(x, -np.inf)),
+            y if north == self.side else float(np.nextafter(y, -np.inf)),
+        )
+
     def block(self, depth: int, column: int, row: int) -> Rect:
         """Return a block's nominal rectangle, as drawn: its east and north border included."""
         shift = self.depth - depth
