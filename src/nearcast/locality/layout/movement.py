@@ -147,6 +147,10 @@ class Movement:
         """Return the mean number of concurrent users."""
         return self.users_in(self.everywhere)
 
+    def users_in_owner(self, owners: Owners, owner: int) -> float:
+        """Return the mean number of users in the cells of one owner."""
+        return int(self.time_ms[owners == owner].sum()) / self.span_ms
+
     def handovers(self, owners: Owners) -> int:
         """Return how many of the moves change the owner."""
         owner = owners.ravel()

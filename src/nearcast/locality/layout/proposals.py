@@ -178,6 +178,8 @@ class _Drafts:
 
     def _pays(self, found: LayoutCost, base: LayoutCost) -> bool:
         """Return whether a layout is nowhere worse than Q-only, and better enough."""
+        if found.brokers >= base.brokers and found.handovers >= base.handovers:
+            return False
         gained = found.brokers / max(base.brokers, 1) + found.handovers / max(base.handovers, 1)
         both: dict[LayoutName, LayoutCost] = {"q_only": base, "optimised": found}
         return gained <= _GAIN and is_never_worse(both, most=_WORSE)
@@ -246,10 +248,12 @@ class _Drafts:
 def _prices(base: LayoutCost, weights: Weights, movement: Movement) -> Prices:
     """Return what one broker, handover and reached leaf add to the relative cost."""
     events_ms = base.leaves_per_event * max(1, movement.time_in(movement.everywhere))
+    total = weights.brokers + weights.handovers + weights.events
     return Prices(
         weights.brokers / max(1, base.brokers),
         weights.handovers / max(1, base.handovers),
         weights.events / max(1.0, events_ms),
+        total / max(1, base.brokers),
     )
 
 
