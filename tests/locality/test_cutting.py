@@ -18,13 +18,14 @@ SIDE = 4
 
 
 def movement_of(times: list[int], pairs: list[tuple[int, int, int]]) -> Movement:
-    found = {}
-    for a, b, moves in pairs:
+    found: dict[tuple[int, int], int] = {}
+    for a, b, count in pairs:
         if a != b:
             key = (min(a, b), max(a, b))
-            found[key] = found.get(key, 0) + moves
+            found[key] = found.get(key, 0) + count
     columns = np.array([(*key, n) for key, n in found.items()], np.int64).reshape(-1, 3)
-    return Movement(2, np.array(times, np.int64).reshape(SIDE, SIDE), *columns.T, span_ms=1)
+    low, high, moves = columns.T
+    return Movement(2, np.array(times, np.int64).reshape(SIDE, SIDE), low, high, moves, 1)
 
 
 def cost_of(rects: list[CellRect], movement: Movement, prices: Prices, reach: Reach) -> float:

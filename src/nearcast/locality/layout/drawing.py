@@ -7,7 +7,7 @@ each leaf carries its broker's number. Matplotlib is loaded only when a picture 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,26 +60,48 @@ def draw_plan(
     plan: Plan, path: Path, *, regions: Sequence[Rect] = (), title: str | None = None
 ) -> None:
     """Draw a plan to an .svg or .png file."""
+    figure = _figure(path, (9, 7.6))
+    axes = figure.subplots()
+    _draw_leaves(axes, figure, plan)
+    _draw_regions(axes, regions)
+    _draw_brokers(axes, plan)
+    axes.set_title(title or _title(plan), loc="left", fontsize=11)
+    _save(figure, path)
+
+
+def draw_layouts(plans: Mapping[Any, Plan], path: Path) -> None:
+    """Draw layouts of one space side by side, to an .svg or .png file."""
+    figure = _figure(path, (11, 3.0 * len(plans)))
+    columns = figure.subplots((len(plans) + 1) // 2, 2, squeeze=False).ravel()
+    for axes, (name, plan) in zip(columns, plans.items(), strict=False):
+        _draw_leaves(axes, figure, plan)
+        axes.set_title(f"{name}: {plan.r_count} R, {len(plan.leaves) - plan.r_count} Q leaves")
+    for axes in columns[len(plans) :]:
+        axes.set_axis_off()
+    _save(figure, path)
+
+
+def _figure(path: Path, size: tuple[float, float]) -> Any:
     if path.suffix not in (".svg", ".png"):
         raise MisuseError(
             path.name, where="picture of a plan", expected="a name ending .svg or .png"
         )
     try:
-        import matplotlib as mpl
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise EnvironmentProblem(
             "Matplotlib is not installed", todo="Install nearcast[research]"
         ) from None
-    figure = Figure(figsize=(9, 7.6), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    _draw_leaves(axes, figure, plan)
-    _draw_regions(axes, regions)
-    _draw_brokers(axes, plan)
-    axes.set_title(title or _title(plan), loc="left", fontsize=11)
-    # A fixed salt and no date: the same plan gives the same file.
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a figure; a fixed salt and no date: the same plan gives the same file."""
+    import matplotlib as mpl
+
     with mpl.rc_context({"svg.hashsalt": "nearcast", "svg.fonttype": "none"}):
         metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=130, metadata=metadata)

@@ -147,9 +147,12 @@ class Movement:
         """Return the mean number of concurrent users."""
         return self.users_in(self.everywhere)
 
-    def users_in_owner(self, owners: Owners, owner: int) -> float:
-        """Return the mean number of users in the cells of one owner."""
-        return int(self.time_ms[owners == owner].sum()) / self.span_ms
+    def time_by_owner(self, owners: Owners, count: int) -> list[int]:
+        """Return the time spent in the cells of each owner below `count`."""
+        times = np.zeros(count, np.int64)
+        np.add.at(times, owners.ravel(), self.time_ms.ravel())
+        found: list[int] = times.tolist()
+        return found
 
     def handovers(self, owners: Owners) -> int:
         """Return how many of the moves change the owner."""

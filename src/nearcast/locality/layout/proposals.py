@@ -281,9 +281,9 @@ def layout_cost(plan: Plan, movement: Movement, capacity: float, reach: Reach) -
     owners = _within_capacity(
         plan_owners(plan, movement.depth), movement, max(1.0, capacity * movement.span_ms)
     )
-    times = np.bincount(owners.ravel(), weights=movement.time_ms.ravel())
+    times = movement.time_by_owner(owners, int(owners.max()) + 1)
     return LayoutCost(
-        int((times > 0).sum()),
+        sum(time_ms > 0 for time_ms in times),
         movement.handovers(owners),
         _leaves_per_event(owners, movement, reach),
     )
@@ -365,7 +365,7 @@ def _leaves_per_event(owners: Owners, movement: Movement, reach: Reach) -> float
     return reached / total
 
 
-def rows(costs: dict[LayoutName, LayoutCost], days: str) -> list[dict[str, Any]]:
+def layout_rows(costs: dict[LayoutName, LayoutCost], days: str) -> list[dict[str, Any]]:
     """Return the costs as rows for JSON."""
     return [
         {
