@@ -23,7 +23,7 @@ from nearcast.locality.layout.cutting import Prices, Reach, cut_space
 from nearcast.locality.layout.grid import CellCounts, Grid
 from nearcast.locality.layout.movement import CellRect, Movement, Owners, owners_of
 from nearcast.locality.layout.plan import Plan
-from nearcast.locality.layout.quadtree import split_by_load
+from nearcast.locality.layout.quadtree import block_of, split_by_load
 from nearcast.locality.layout.rect import Rect
 from nearcast.model.errors import OutOfRangeError, UnknownNameError
 
@@ -157,7 +157,7 @@ class _Drafts:
         plans: dict[LayoutName, Plan] = {
             "q_only": q_only,
             "r_only": self._r_only(),
-            "stays": self._stays(base, prices),
+            "stays": self._stays(prices),
         }
         costs = {name: self._cost(plan) for name, plan in plans.items()}
         drafts = {
@@ -199,10 +199,10 @@ class _Drafts:
         regions = [self.grid.closed_cells(*rect) for rect in self.regions]
         return Plan.build(self.grid.space, regions, counts, layout="r", capacity=self.capacity_ms)
 
-    def _stays(self, base: LayoutCost, prices: Prices) -> Plan:
-        """Add slow regions, heaviest first, as long as each makes the layout cheaper."""
+    def _stays(self, prices: Prices) -> Plan:
+        """Add slow regions, heaviest first, as long as each saves brokers and handovers in sum."""
         kept: list[CellRect] = []
-        best, cost = self._with_quadrants(kept), base.relative(self.weights, base)
+        least = self._draft_cost(kept, prices)
         for region in self.regions[:_MOST_REGIONS]:
             if self.movement.time_in(region) < _LEAST_REGION * self.capacity_ms:
                 break
@@ -211,19 +211,30 @@ class _Drafts:
             parts = cut_space(
                 self.movement, FILL * self.capacity_ms, prices, self.reach, within=region
             )
-            plan = self._with_quadrants([*kept, *parts])
-            found = self._cost(plan).relative(self.weights, base)
-            if found < cost:
+            cost = self._draft_cost([*kept, *parts], prices)
+            if cost < least:
                 kept += parts
-                best, cost = plan, found
-        return best
+                least = cost
+        return self._with_quadrants(kept)
 
-    def _with_quadrants(self, rects: Sequence[CellRect]) -> Plan:
-        """Return a plan of these R leaves, and of quadrants for the users outside them."""
+    def _draft_cost(self, rects: Sequence[CellRect], prices: Prices) -> float:
+        """Return what these R leaves and the quadrants behind them cost, without events."""
+        blocks = self._quadrants(rects)
+        tiles = [_block_cells(path, self.grid.depth) for path in blocks]
+        owners = owners_of([*tiles, *rects], self.grid.side)
+        brokers = sum(time_ms > 0 for time_ms in blocks.values()) + len(rects)
+        return prices.broker * brokers + prices.handover * self.movement.handovers(owners)
+
+    def _quadrants(self, rects: Sequence[CellRect]) -> dict[str, int]:
+        """Return the blocks, by path, for the users outside these R leaves."""
         times = self.movement.time_ms.copy()
         for west, south, east, north in rects:
             times[south:north, west:east] = 0
-        blocks = split_by_load(times, self.capacity_ms, self.grid.depth)
+        return split_by_load(times, self.capacity_ms, self.grid.depth)
+
+    def _with_quadrants(self, rects: Sequence[CellRect]) -> Plan:
+        """Return a plan of these R leaves, and of quadrants for the users outside them."""
+        blocks = self._quadrants(rects)
         return self._plan(rects, [(f"q{path}", time_ms) for path, time_ms in blocks.items()])
 
     def _tiled(self, rects: Sequence[CellRect]) -> Plan:
@@ -255,6 +266,13 @@ def _prices(base: LayoutCost, weights: Weights, movement: Movement) -> Prices:
         weights.events / max(1.0, events_ms),
         total / max(1, base.brokers),
     )
+
+
+def _block_cells(path: str, depth: int) -> CellRect:
+    """Return the cells of a quadrant."""
+    level, column, row = block_of(path)
+    wide = 1 << (depth - level)
+    return CellRect(column * wide, row * wide, (column + 1) * wide, (row + 1) * wide)
 
 
 def _covering_cells(grid: Grid, rect: Rect) -> CellRect:
