@@ -73,9 +73,13 @@ def draw_layouts(plans: Mapping[Any, Plan], path: Path) -> None:
     """Draw layouts of one space side by side, to an .svg or .png file."""
     figure = _figure(path, (11, 3.0 * len(plans)))
     columns = figure.subplots((len(plans) + 1) // 2, 2, squeeze=False).ravel()
+    most = max(leaf.load for plan in plans.values() for leaf in plan.leaves)
     for axes, (name, plan) in zip(columns, plans.items(), strict=False):
-        _draw_leaves(axes, figure, plan)
-        axes.set_title(f"{name}: {plan.r_count} R, {len(plan.leaves) - plan.r_count} Q leaves")
+        _draw_leaves(axes, None, plan, most)
+        used = sum(leaf.load > 0 for leaf in plan.leaves)
+        heaviest = max(leaf.load for leaf in plan.leaves)
+        title = f"{name}: {used} leaves with users, at most {heaviest:,} users in one"
+        axes.set_title(title, loc="left", fontsize=10)
     for axes in columns[len(plans) :]:
         axes.set_axis_off()
     _save(figure, path)
@@ -113,8 +117,12 @@ def _title(plan: Plan) -> str:
     return f"Plan {plan.version}: {plan.r_count} R leaves, {q_count} Q leaves, {brokers}"
 
 
-def _draw_leaves(axes: Any, figure: Any, plan: Plan) -> None:
-    """Draw both kinds, each with its own colour scale: R leaves carry many times the load."""
+def _draw_leaves(axes: Any, figure: Any | None, plan: Plan, most: int | None = None) -> None:
+    """Draw both kinds, each with its own colours: R leaves may carry many times the load.
+
+    With a figure each kind has a colour bar; `most` is the load of the darkest leaf, by default the
+    heaviest of its kind.
+    """
     from matplotlib.collections import PatchCollection
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
@@ -125,11 +133,13 @@ def _draw_leaves(axes: Any, figure: Any, plan: Plan) -> None:
             continue
         rects = _rects(leaves)
         patches = [Rectangle((r.west, r.south), r.east - r.west, r.north - r.south) for r in rects]
-        norm = Normalize(0, 1.4 * max(1, *(leaf.load for leaf in leaves)))  # never too dark to read
+        darkest = most or max(leaf.load for leaf in leaves)
+        norm = Normalize(0, 1.4 * max(1, darkest))  # never too dark to read
         shades = PatchCollection(patches, cmap=colours, norm=norm, linewidth=0.7, edgecolor=edge)
         shades.set_array(np.array([leaf.load for leaf in leaves], float))
         axes.add_collection(shades)
-        figure.colorbar(shades, ax=axes, label=label, shrink=0.6, pad=0.01, aspect=30)
+        if figure is not None:
+            figure.colorbar(shades, ax=axes, label=label, shrink=0.6, pad=0.01, aspect=30)
     axes.set_xlim(plan.space.west, plan.space.east)
     axes.set_ylim(plan.space.south, plan.space.north)
     axes.set_xlabel("x (longitude)")

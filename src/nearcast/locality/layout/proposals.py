@@ -197,7 +197,13 @@ class _Drafts:
             np.zeros(0, np.int64),
         )
         regions = [self.grid.closed_cells(*rect) for rect in self.regions]
-        return Plan.build(self.grid.space, regions, counts, layout="r", capacity=self.capacity_ms)
+        plan = Plan.build(self.grid.space, regions, counts, layout="r", capacity=self.capacity_ms)
+        times = self.movement.time_by_owner(plan_owners(plan, self.grid.depth), len(plan.leaves))
+        leaves = [
+            (leaf.key, leaf.rect, self._users(time_ms))
+            for leaf, time_ms in zip(plan.leaves, times, strict=True)
+        ]
+        return plan.remade(leaves, None, None)
 
     def _stays(self, prices: Prices) -> Plan:
         """Add slow regions, heaviest first, as long as each saves brokers and handovers in sum."""
