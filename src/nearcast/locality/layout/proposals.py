@@ -198,10 +198,10 @@ class _Drafts:
         )
         regions = [self.grid.closed_cells(*rect) for rect in self.regions]
         plan = Plan.build(self.grid.space, regions, counts, layout="r", capacity=self.capacity_ms)
-        times = self.movement.time_by_owner(plan_owners(plan, self.grid.depth), len(plan.leaves))
+        by_leaf = self.movement.time_by_owner(plan_owners(plan, self.grid.depth), len(plan.leaves))
         leaves = [
             (leaf.key, leaf.rect, self._users(time_ms))
-            for leaf, time_ms in zip(plan.leaves, times, strict=True)
+            for leaf, time_ms in zip(plan.leaves, by_leaf, strict=True)
         ]
         return plan.remade(leaves, None, None)
 
