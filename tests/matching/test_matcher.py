@@ -28,7 +28,6 @@ from nearcast.model import (
     Space,
     Subscription,
     UnknownNameError,
-    bounds_of,
     distance_m,
     parse_where,
 )
@@ -363,7 +362,8 @@ def test_boxes_given_at_once_answer_as_subscriptions_given_one_by_one(wheres):
     for key, where in enumerate(where for where in wheres if "not" not in where):
         matcher.add(key, Subscription(topic_filter="city/#", where=parse_where(where)))
         boxes += space.boxes(where)
-    view = MatcherView.of_boxes(space, range(len(boxes)), *bounds_of(boxes)) if boxes else matcher
+    lows, highs = np.array([box.lows for box in boxes]), np.array([box.highs for box in boxes])
+    view = MatcherView.of_boxes(space, range(len(boxes)), lows, highs) if boxes else matcher
     for price in (0, 3, 4.5, 10):
         event = Event.of(space, "city/x", {"price": price, "kind": "a", "lon": 0, "lat": 0})
         assert sorted(view.match(event)) == sorted(matcher.match(event))

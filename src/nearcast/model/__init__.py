@@ -16,7 +16,7 @@ properties and topic prefixes.
 """
 
 from nearcast.model.attribute import Attribute
-from nearcast.model.box import ACCURACY_FLOOR, EVERYTHING, MISSING, Box, Interval, bounds_of
+from nearcast.model.box import ACCURACY_FLOOR, EVERYTHING, MISSING, Box, Interval
 from nearcast.model.errors import (
     ConfigurationError,
     EnvironmentProblem,
@@ -108,7 +108,6 @@ __all__ = [
     "Subscription",
     "UnknownNameError",
     "ValueRange",
-    "bounds_of",
     "decode_level",
     "distance_m",
     "encode_level",

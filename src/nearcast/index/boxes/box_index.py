@@ -235,13 +235,6 @@ class BoxIndex:
             raise given.not_finite("match_many")
         return self._match_rows(rows, rows)
 
-    def match_boxes(self, lows: npt.ArrayLike, highs: npt.ArrayLike) -> tuple[Ints, Ints]:
-        """Match n events with extents; the result is as in `match_many`."""
-        low_rows = rows_of(lows, self._dims, "lows")
-        high_rows = rows_of(highs, self._dims, "highs")
-        given.boxes_of(low_rows, high_rows)
-        return self._match_rows(low_rows, high_rows)
-
     def top(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
         """Return the keys of the k best boxes that contain a point, best first."""
         self._take(point, 0)
