@@ -98,7 +98,7 @@ class BrokerInterface:
     @property
     def is_journaled(self) -> bool:
         """Whether the broker's state survives a restart."""
-        return self.state.journal is not None
+        return self.state.journal.is_kept
 
     @property
     def recorder(self) -> Recorder | None:

@@ -115,8 +115,8 @@ class BrokerState:
     """Decides who may log in, publish and subscribe."""
     rng: Random
     """The only source of randomness: assigned client identifiers, generations of peers."""
-    journal: Journal | None
-    """What must survive a restart is written here; None where nothing has to. `Broker.restore`
+    journal: Journal
+    """What must survive a restart is written here (`NoJournal`: nothing has to). `Broker.restore`
     replaces it."""
     router: Router
     """All subscriptions without conditions, and the routes compiled from them. Changed by
@@ -186,8 +186,7 @@ class BrokerState:
 
     def set_note(self, key: bytes, value: bytes, until_ms: int) -> None:
         """Journal a value under a key until an instant; one that has passed deletes it."""
-        if self.journal is not None:  # first: it may raise
-            self.journal.note(key, value, until_ms)
+        self.journal.note(key, value, until_ms)  # first: it may raise
         if until_ms <= self.now_ms:
             self.notes.pop(key, None)
         else:
@@ -205,7 +204,7 @@ class BrokerState:
 
         Raises what either raises; nothing has changed then.
         """
-        if self.journal is None or not one.session.is_durable:
+        if not one.session.is_durable:
             self.add_subscription(one, old)
             return
         one.number = one.number or self.next_subscription

@@ -73,7 +73,7 @@ class Positions:
                 state.network.moved(session, is_sure=is_sure)
             if selections.crossing.count and session.moving:
                 self._look_around(session)
-        if state.journal is not None and session.is_durable:
+        if session.is_durable:
             self._keep(session, is_sure=is_sure)
         if state.log is not None:
             state.log.position(session.client_id, *position, state.now_ms)
@@ -86,7 +86,6 @@ class Positions:
         A position is outdated soon, so that an old one after a crash does little harm.
         """
         state = self._state
-        assert state.journal is not None
         age_ms = state.now_ms - session.position_kept_ms
         is_due = age_ms >= state.settings.position_journal_ms
         if is_sure or is_due or not session.position_kept_ms:

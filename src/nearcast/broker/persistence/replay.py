@@ -251,7 +251,7 @@ class Replay:
         session.expiry_s = told.expiry_s
         session.ends_at_ms = told.ends_at_ms
         session.owner = told.owner
-        session.is_durable = told.expiry_s > 0
+        session.is_durable = told.expiry_s > 0 and self._state.journal.is_kept
         (self._was_connected.add if was_connected else self._was_connected.discard)(told.number)
 
     def _ended(self, body: bytes) -> None:

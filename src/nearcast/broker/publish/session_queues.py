@@ -90,7 +90,7 @@ class SessionQueues:
             identifiers.append(last)
             parts += (before, TWO_BYTES[last], middle, message.payload)
         state = self._state
-        if state.journal is not None and session.is_durable:  # first: it may raise
+        if session.is_durable:  # first: it may raise
             state.journal.sent(session.number, messages, identifiers, qos)
         in_flight.update(zip(identifiers, messages, strict=True))
         session.last_packet_id = last
@@ -126,9 +126,8 @@ class SessionQueues:
             self._state.counters.dropped_quota += 1
             message.was_refused |= bool(qos)
             return False
-        journal = self._state.journal
-        if journal is not None and session.is_durable and qos:  # first: it may raise
-            journal.queued(session.number, message, qos)
+        if session.is_durable and qos:  # first: it may raise
+            self._state.journal.queued(session.number, message, qos)
         self._hold(session, message, size)
         session.queue.append((message, qos | mark))
         return True
@@ -272,9 +271,8 @@ class SessionQueues:
         return current is None or current.payload is not message.payload
 
     def _discard_queued(self, session: Session, message: Message, qos: int) -> None:
-        journal = self._state.journal
-        if journal is not None and session.is_durable and qos:
-            journal.unqueued(session.number, message)
+        if session.is_durable and qos:
+            self._state.journal.unqueued(session.number, message)
         self._let_go(session, message)
 
     def _send_from_queue(
@@ -290,9 +288,8 @@ class SessionQueues:
         if not qos:
             self._let_go(session, message)
         else:
-            journal = self._state.journal
-            if journal is not None and session.is_durable:  # first: it may raise
-                journal.sent(session.number, [message], [packet_id], qos)
+            if session.is_durable:  # first: it may raise
+                self._state.journal.sent(session.number, [message], [packet_id], qos)
             session.in_flight[packet_id] = message
             if qos == 2:
                 session.exact.add(packet_id)
@@ -323,9 +320,8 @@ class SessionQueues:
         message = session.in_flight.get(packet_id)
         if message is None:
             return False
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            journal.settled(session.number, packet_id)
+        if session.is_durable:  # first: it may raise
+            self._state.journal.settled(session.number, packet_id)
         del session.in_flight[packet_id]
         session.exact.discard(packet_id)
         self._let_go(session, message)
@@ -338,9 +334,8 @@ class SessionQueues:
         """
         if packet_id not in session.exact:
             return packet_id in session.released
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            journal.recorded(session.number, packet_id)
+        if session.is_durable:  # first: it may raise
+            self._state.journal.recorded(session.number, packet_id)
         message = session.in_flight.pop(packet_id)
         session.exact.discard(packet_id)
         session.released[packet_id] = None
@@ -351,9 +346,8 @@ class SessionQueues:
         """Handle a PUBCOMP: free the identifier; return whether it was in use."""
         if packet_id not in session.released:
             return False
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            journal.settled(session.number, packet_id)
+        if session.is_durable:  # first: it may raise
+            self._state.journal.settled(session.number, packet_id)
         del session.released[packet_id]
         return True
 

@@ -339,10 +339,9 @@ class DeferredRetained:
         """Undo the hold on the topic and the journal's note once a subscription waits no more."""
         if not self._core.holds(topic):
             self._router.let_go(topic)
-        if self._state.journal is not None:
-            key = _note_key(waiter, topic)
-            if key in self._state.notes:
-                self._state.set_note(key, b"", 0)
+        key = _note_key(waiter, topic)
+        if key in self._state.notes:
+            self._state.set_note(key, b"", 0)
 
     # --- time -------------------------------------------------------------------------------
 
@@ -372,7 +371,7 @@ class DeferredRetained:
     def _remember(self, one: SessionSubscription, topic: str) -> None:
         """Journal a deferred copy of QoS 1 or 2, which must survive a crash."""
         state = self._state
-        if state.journal is None or not one.session.is_durable:
+        if not one.session.is_durable:
             return
         message = state.retained.get(topic)
         if message is None:

@@ -47,7 +47,7 @@ def keep_message(state: BrokerState, message: Message, event: Event | None = Non
     """
     topic = message.topic_text()
     kept = message.variant(retain=True)
-    if state.journal is not None and not topic.startswith("$SYS/"):
+    if state.journal.is_kept and not topic.startswith("$SYS/"):
         if message.payload:
             state.journal.retained(kept)
         elif state.retained.get(topic) is not None:

@@ -331,10 +331,8 @@ class ConnectHandler:
         return WillMessage(message, delay_s, expiry_s)
 
     def _journal_session(self, session: Session, *, is_new: bool) -> None:
-        journal = self._state.journal
-        was_durable, session.is_durable = session.is_durable, session.expiry_s > 0
-        if journal is None:
-            return
+        journal, was_durable = self._state.journal, session.is_durable
+        session.is_durable = session.expiry_s > 0 and journal.is_kept
         if session.is_durable or session.will is not None or was_durable:
             journal.session(session)
             if session.will is not None:

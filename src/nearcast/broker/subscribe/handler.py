@@ -396,7 +396,7 @@ class SubscribeHandler:
 
     def _remove(self, one: SessionSubscription) -> None:
         state, session = self._state, one.session
-        if state.journal is not None and session.is_durable:  # first: it may raise
+        if session.is_durable:  # first: it may raise
             state.journal.unsubscribed(session.number, one.text)
         if state.holding is not None:
             state.holding.unsubscribed(one)
