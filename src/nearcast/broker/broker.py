@@ -351,8 +351,7 @@ class Broker(BrokerInterface):
         if state.journal.is_kept:
             keeps_ages = state.selections is not None
             state.journal = Journal(replay.next_message, keeps_ages=keeps_ages)
-        if state.network is not None:
-            state.network.restored()
+        state.network.restored()
         self._lifecycle.is_restoring = True
         for session in list(state.sessions.values()):
             self._restore_session(session, was_connected=session.number in connected)

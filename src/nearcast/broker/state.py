@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from nearcast.broker.access import Access
@@ -35,6 +36,10 @@ if TYPE_CHECKING:  # a broker imports PyArrow only for an event log, Numba only 
 
 class ClusterHooks(Protocol):
     """What a broker calls in the cluster that it has joined; `nearcast.cluster` implements it."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether there is a cluster."""
 
     @property
     def peers(self) -> Mapping[str, object]:
@@ -88,6 +93,32 @@ class ClusterHooks(Protocol):
 
     def retained(self, message: Message, /) -> None:
         """Replicate a retained message to the other nodes; an empty payload deletes it there."""
+
+
+class NoCluster(ClusterHooks):
+    """The cluster of a single broker: what the broker reports to it has no effect."""
+
+    is_joined = False
+    peers: Mapping[str, object] = MappingProxyType({})
+
+    def claim(self, _connection: Connection, _connect: Connect, /) -> bool:
+        """Return False: no other node has the session."""
+        return False
+
+    def when_known(self, release: Callable[[], None], /) -> None:
+        """Call `release` now: there is no node that would have to know."""
+        release()
+
+    def group(self, _number: int, /) -> None:
+        """Return None: no message comes from another node."""
+
+    def contest(self, _message: Message, _wish: tuple[int, str], _publisher: str, /) -> bool:
+        """Return False: the broker chooses alone."""
+        return False
+
+    def ordered(self, _route: Route, _message: Message, _meant: Collection[Session], /) -> bool:
+        """Return False: nothing was sent to another node."""
+        return False
 
 
 class PublishFeed(Protocol):
@@ -171,8 +202,8 @@ class BrokerState:
     `add_subscription`."""
     selections: ContentSubscriptions | None = None
     """The content subscriptions; None where no space is configured."""
-    network: ClusterHooks | None = None
-    """The cluster that this broker has joined (`Broker.join`); None for a single broker."""
+    network: ClusterHooks = field(default_factory=NoCluster)
+    """The cluster that this broker has joined (`Broker.join`)."""
     holding: DeferredRetained | None = None
     """Deferred retained delivery; None where all new subscribers get retained messages at once."""
     notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
@@ -234,10 +265,9 @@ class BrokerState:
         if one.session.is_peer:
             return
         self.subscriptions += old is None
-        if self.network is not None:
-            self.network.came(one)
-            if old is not None:
-                self.network.went(old)
+        self.network.came(one)
+        if old is not None:
+            self.network.went(old)
 
     def remove_subscription(self, one: SessionSubscription) -> None:
         """Remove a subscription from the routes, the matcher and the cluster."""
@@ -251,12 +281,11 @@ class BrokerState:
         if one.session.is_peer:
             return
         self.subscriptions -= 1
-        if self.network is not None:
-            self.network.went(one)
+        self.network.went(one)
 
     def presence_changed(self, session: Session) -> None:
         """Report to the cluster and the event log that a client or a peer came or went."""
-        if self.network is not None and not session.is_peer:
+        if not session.is_peer:
             self.network.there(session)
         if self.log is not None:
             self.log.present(session.client_id, self.now_ms, is_there=session.link is not None)

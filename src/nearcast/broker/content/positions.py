@@ -69,7 +69,7 @@ class Positions:
             session.position = position
         elif position != session.position:
             selections.move(session, position)
-            if state.network is not None:
+            if state.network.is_joined:
                 state.network.moved(session, is_sure=is_sure)
             if selections.crossing.count and session.moving:
                 self._look_around(session)

@@ -161,7 +161,7 @@ class Delivery(SessionQueues):
 
     def spread_plain(self, route: Route, messages: list[Message], *, retain: bool) -> None:
         """Deliver to the receivers without options that change the packet."""
-        if retain and self._state.network is not None:
+        if retain and self._state.network.is_joined:
             self._spread_flagged(route, messages)
             return
         qos = messages[0].head.qos

@@ -99,10 +99,10 @@ class ConnectHandler:
 
     def _asks_others(self, connection: Connection, connect: Connect) -> bool:
         """Ask other nodes for the session of a client unknown here; False if there are none."""
-        network, client_id = self._state.network, connect.client_id
-        if network is None or not client_id or client_id in self._state.sessions:
+        client_id = connect.client_id
+        if not client_id or client_id in self._state.sessions:
             return False
-        return network.claim(connection, connect)
+        return self._state.network.claim(connection, connect)
 
     def welcome_here(self, connection: Connection) -> None:
         """Continue a CONNECT here after the other nodes were asked."""

@@ -112,9 +112,8 @@ class SubscribeHandler:
             yield
             with state.failures.kept("sending retained messages"):
                 send_or_hold()
-        if state.network is not None:
-            for subscription in (*(one for one, _ in newcomers.values()), *waiting.values()):
-                state.network.newcomer(subscription)
+        for subscription in (*(one for one, _ in newcomers.values()), *waiting.values()):
+            state.network.newcomer(subscription)
 
     @contextmanager
     def _refused_if_it_fails(self) -> Iterator[None]:
@@ -419,11 +418,10 @@ class SubscribeHandler:
         if not connection.fits(packet):  # dropped, as if it were sent [MQTT-3.1.2-25]
             self._state.counters.dropped_too_large += 1
             return
-        network = self._state.network
-        if network is None or isinstance(answer, Unsuback):
+        if isinstance(answer, Unsuback):
             self._state.send(connection, packet)
         else:
-            network.when_known(lambda: self._send_answer(connection, packet))
+            self._state.network.when_known(lambda: self._send_answer(connection, packet))
 
     def _send_answer(self, connection: Connection, packet: bytes) -> None:
         if connection.is_open and not connection.is_closing:
