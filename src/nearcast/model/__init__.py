@@ -63,15 +63,11 @@ from nearcast.model.where.expression import (
 from nearcast.model.where.grammar import parse_where
 from nearcast.model.where.levels import decode_level, encode_level
 from nearcast.model.where.printing import where_level, where_text
-from nearcast.model.where.tokens import LENGTH_LIMIT
-from nearcast.model.where.union import BOX_LIMIT
 
 __all__ = [
     "ACCURACY_FLOOR",
-    "BOX_LIMIT",
     "EARTH_RADIUS_M",
     "EVERYTHING",
-    "LENGTH_LIMIT",
     "MISSING",
     "NESTING_LIMIT",
     "RANKS",
