@@ -13,7 +13,6 @@ published; then each subscriber receives the events about its position. Counted 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,26 +30,6 @@ Multicast = tuple[tuple[int, ...], int]
 """The leaves that one event was sent to, and the number of messages."""
 
 
-class NetworkLayout(Protocol):
-    """A network that subscribers move through."""
-
-    def brokers(self) -> tuple[int, int]:
-        """Return the number of brokers: leaves only, and with all inner blocks."""
-        ...
-
-    def follow(self, xs: Floats, ys: Floats) -> Longs:
-        """Move all subscribers; return the broker of each."""
-        ...
-
-    def multicast(self, area: Rect) -> Multicast:
-        """Send an event to all leaves that must see it."""
-        ...
-
-    def hops_to(self, leaf: int) -> int:
-        """Return the number of messages from the root to one leaf."""
-        ...
-
-
 class PlannedLayout:
     """A plan that does not change while subscribers move: Q, Q+R, or R over regions and crowds."""
 
@@ -61,7 +40,7 @@ class PlannedLayout:
         self._hops: dict[int, int] = {}
 
     def brokers(self) -> tuple[int, int]:
-        """Return the number of leaves, and of leaves with inner blocks of both parts."""
+        """Return the number of brokers: leaves only, and with all inner blocks of both parts."""
         inner = len(self.plan.quadtree.paths) - (len(self.plan.leaves) - self.plan.r_count)
         inner += len(self.plan.rtree.inner_rects()) + (self.plan.r_count > 0)
         return len(self.plan.leaves), len(self.plan.leaves) + inner
@@ -76,7 +55,7 @@ class PlannedLayout:
         return route.leaves, route.messages
 
     def hops_to(self, leaf: int) -> int:
-        """Return the number of blocks on the path to a leaf's centre."""
+        """Return the number of messages from the root to a leaf, by the path to its centre."""
         if leaf not in self._hops:
             rect = self.plan.leaves[leaf].rect
             centre = Rect.at((rect.west + rect.east) / 2, (rect.south + rect.north) / 2)
@@ -110,6 +89,9 @@ class FollowingLayout:
     def hops_to(self, leaf: int) -> int:  # noqa: ARG002 - all leaves of an R-tree are equally deep
         """Return the height of the tree."""
         return self._index.height
+
+
+NetworkLayout = PlannedLayout | FollowingLayout
 
 
 @dataclass(slots=True)
