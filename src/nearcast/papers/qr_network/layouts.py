@@ -102,6 +102,7 @@ class LayoutCosts:
     multicast_messages: int = 0
     retransmissions: int = 0
     deliveries: int = 0
+    events: int = 0
 
     @property
     def retransmission_ratio(self) -> float:
@@ -133,6 +134,7 @@ class LayoutRun:
         self.costs.handovers += len(changed)
         for event in events:
             leaves, messages = self.layout.multicast(event)
+            self.costs.events += 1
             self.costs.multicast_messages += messages
             here = _inside(event, xs, ys)
             self.costs.deliveries += int(here.sum())
