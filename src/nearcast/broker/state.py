@@ -229,19 +229,19 @@ class BrokerState:
         self.aside.append(note_aside(key, value, until_ms, problem))
 
     def record_subscription(
-        self, one: SessionSubscription, old: SessionSubscription | None = None
+        self, subscription: SessionSubscription, old: SessionSubscription | None = None
     ) -> None:
         """Journal a subscription, if its session is durable, and put it into effect.
 
         Raises what either raises; nothing has changed then.
         """
-        if not one.session.is_durable:
-            self.add_subscription(one, old)
+        if not subscription.session.is_durable:
+            self.add_subscription(subscription, old)
             return
-        one.number = one.number or self.next_subscription
+        subscription.number = subscription.number or self.next_subscription
         with self.journal.all_or_none():
-            self.journal.subscribed(one)
-            self.add_subscription(one, old)
+            self.journal.subscribed(subscription)
+            self.add_subscription(subscription, old)
 
     def add_subscription(
         self, one: SessionSubscription, old: SessionSubscription | None = None
@@ -269,19 +269,19 @@ class BrokerState:
         if old is not None:
             self.network.went(old)
 
-    def remove_subscription(self, one: SessionSubscription) -> None:
+    def remove_subscription(self, subscription: SessionSubscription) -> None:
         """Remove a subscription from the routes, the matcher and the cluster."""
-        if one.selection is None:
-            self.router.remove(one)
+        if subscription.selection is None:
+            self.router.remove(subscription)
             if self.selections is not None:
-                self.selections.explaining -= one.explain
+                self.selections.explaining -= subscription.explain
         else:
             assert self.selections is not None
-            self.selections.remove(one)
-        if one.session.is_peer:
+            self.selections.remove(subscription)
+        if subscription.session.is_peer:
             return
         self.subscriptions -= 1
-        self.network.went(one)
+        self.network.went(subscription)
 
     def presence_changed(self, session: Session) -> None:
         """Report to the cluster and the event log that a client or a peer came or went."""

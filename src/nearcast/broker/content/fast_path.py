@@ -189,7 +189,7 @@ def _receivers_of(
         return sessions
     if route.special:  # options of both subscriptions of one client count together
         return None
-    return [one for one in sessions if one not in route.by_session]
+    return [session for session in sessions if session not in route.by_session]
 
 
 def _message(topic: bytes, payload: bytes) -> Message:

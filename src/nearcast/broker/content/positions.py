@@ -133,6 +133,6 @@ class Positions:
         numbers = tuple(sorted(one.identifier for one in subscriptions if one.identifier))
         if numbers:
             message = message.variant(retain=True, identifiers=numbers)
-        qos = min(message.head.qos, max(one.qos for one in subscriptions))
+        qos = min(message.head.qos, max(subscription.qos for subscription in subscriptions))
         self._delivery.enqueue_retained(session, message, qos)
         self._delivery.pump(session)

@@ -198,13 +198,13 @@ class PeerSessions:
             return []
         plain = state.router.arrivals.find(message.head.topic).by_session
         return [
-            one
-            for one in subscriptions
-            if one.session not in plain
-            and not _has_anyway(one.session, event)
-            and one.selection is not None
-            and topic_matches(one.topic_filter, event.topic)
-            and one.selection.covers(event, place)
+            subscription
+            for subscription in subscriptions
+            if subscription.session not in plain
+            and not _has_anyway(subscription.session, event)
+            and subscription.selection is not None
+            and topic_matches(subscription.topic_filter, event.topic)
+            and subscription.selection.covers(event, place)
         ]
 
     def deliver(
@@ -222,7 +222,7 @@ class PeerSessions:
     def send_award(self, name: str, message: Message, awards: Iterable[Award]) -> None:
         """Send a message to a peer for subscriptions there that a top-k has chosen."""
         extra = b"".join(
-            b"\x26" + encode_string(AWARD) + encode_string(_award_text(*one)) for one in awards
+            b"\x26" + encode_string(AWARD) + encode_string(_award_text(*award)) for award in awards
         )
         self.send(name, [message.variant(retain=False, extra=extra)])
 
@@ -277,11 +277,11 @@ class PeerSessions:
 def _has_anyway(session: Session, event: Event) -> bool:
     """Return whether a subscription without a place matches the event; O(its subscriptions)."""
     return any(
-        one.selection is not None
-        and not (one.has_place or one.group)
-        and topic_matches(one.topic_filter, event.topic)
-        and _covers(one.selection, event)
-        for one in session.subscriptions.values()
+        subscription.selection is not None
+        and not (subscription.has_place or subscription.group)
+        and topic_matches(subscription.topic_filter, event.topic)
+        and _covers(subscription.selection, event)
+        for subscription in session.subscriptions.values()
     )
 
 

@@ -239,20 +239,20 @@ class SessionQueues:
     def _copy_next(self, session: Session, link: Connection) -> bool:
         """Do one step of sending retained messages to a subscription; False if there is no room."""
         text = next(iter(session.copies))
-        one = session.subscriptions.get(text)
-        if one is not None and one.qos:
+        subscription = session.subscriptions.get(text)
+        if subscription is not None and subscription.qos:
             is_full = session.in_flight and not self._has_room(session, 0)
             if session.room < 1 or is_full:
                 return False
         message: Message | None = None
         with self._state.failures.kept("finding retained messages"):
-            message = None if one is None else next(session.copies[text], _NO_MORE)
-        if one is None or message is _NO_MORE:
+            message = None if subscription is None else next(session.copies[text], _NO_MORE)
+        if subscription is None or message is _NO_MORE:
             del session.copies[text]
         elif message is not None and not self._is_stale(message, RETAINED):
-            if one.identifier:
-                message = message.variant(retain=True, identifiers=(one.identifier,))
-            qos = min(message.head.qos, one.qos)
+            if subscription.identifier:
+                message = message.variant(retain=True, identifiers=(subscription.identifier,))
+            qos = min(message.head.qos, subscription.qos)
             self._hold(session, message, message.size)
             with self._state.failures.kept("sending a retained message"):
                 self._send_from_queue(session, link, message, qos, qos | RETAINED)

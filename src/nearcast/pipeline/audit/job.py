@@ -168,7 +168,7 @@ def judge(spark: SparkSession, case: Case) -> DataFrame:
                 yield audit_segment(case, case.segments[number])
 
     told = numbers.mapInPandas(look, _SCHEMA)
-    if not (case.has_links or any(one.rows.get("causal") for one in case.nodes.values())):
+    if not (case.has_links or any(node.rows.get("causal") for node in case.nodes.values())):
         return told
     told = told.persist()
     parts = told.where(F.col("what") == "fault")
@@ -221,7 +221,7 @@ def _summary(found: DataFrame, nodes: Mapping[str, NodeFacts]) -> Audited:
             name = f"not in the log: {why}"
             others["unknown"][name] = others["unknown"].get(name, 0) + count
     events, deliveries, dropped = (
-        sum(one.rows.get(name, 0) for one in nodes.values())
+        sum(node.rows.get(name, 0) for node in nodes.values())
         for name in ("events", "deliveries", "drops")
     )
     names = tuple(sorted(nodes))

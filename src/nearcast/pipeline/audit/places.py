@@ -53,7 +53,7 @@ def places_of(
     for name, other in (*others.items(), (files.node, timeline)):
         offers = _Offers(events, timeline, name, other, judge, allowance).find()
         parts.append(offers.assign(node=files.node, target=name))
-    return pd.concat([one for one in parts if len(one)] or parts[:1], ignore_index=True)
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
 def fitting_places(timeline: SubscriptionTimeline, judge: ConditionJudge, topic: str) -> Longs:
@@ -63,7 +63,7 @@ def fitting_places(timeline: SubscriptionTimeline, judge: ConditionJudge, topic:
     fitting, subscriptions = timeline.on_topic(topic), timeline.subscriptions
     fitting = fitting[~subscriptions.peer[fitting] & (subscriptions.group[fitting] == 0)]
     texts = [subscriptions.texts[number] for number in subscriptions.text[fitting].tolist()]
-    chosen: Longs = fitting[np.array([_has_place(one) for one in texts], dtype=np.bool_)]
+    chosen: Longs = fitting[np.array([_has_place(text) for text in texts], dtype=np.bool_)]
     return chosen
 
 
@@ -111,7 +111,7 @@ class _Offers:
                 at, [subscription for _, subscription in wanted]
             ).items()
         ]
-        at = np.array([one[0] for one in rows], dtype=np.int64)
+        at = np.array([row[0] for row in rows], dtype=np.int64)
         level = np.array([one[2] for one in rows], dtype=np.int64)
         lifetimes = longs(events.table["lifetime_ms"].fill_null(FOREVER))
         is_sure = (level >= 0) & self._linked[at] & (lifetimes[at] >= _PURSUED_MS)
