@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nearcast.cli.pipeline_stream import stream
-from nearcast.cli.space_options import Config, ConfigFile, Rank, SpaceName, Top, TopicOfEvents
-from nearcast.cli.spark import Master, run_job, started_spark
+from nearcast.cli.spark import (
+    Config,
+    ConfigFile,
+    Master,
+    Rank,
+    SpaceName,
+    Top,
+    TopicOfEvents,
+    match_query,
+    run_job,
+    space_section,
+    started_spark,
+)
 from nearcast.cli.terminal import JSON, print_json
 from nearcast.cli.whatif import whatif
 
@@ -116,7 +127,6 @@ def ingest(
 def _ingest_events(
     path: str, output: str, columns: str, timezone: str, space: str, config: Path
 ) -> Job:
-    from nearcast.cli.space_options import space_section
     from nearcast.eventlog.log_files import is_event_log
     from nearcast.model.errors import MisuseError
     from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
@@ -201,7 +211,6 @@ def match(
     Example: nearcast pipeline match --space shops --input events.parquet
     --subscriptions subscriptions.parquet --output found --top 5
     """
-    from nearcast.cli.space_options import match_query, space_section
     from nearcast.pipeline.jobs.match_job import MatchJob
 
     declared = space_section(config, space).to_space()
@@ -291,7 +300,6 @@ def histogram(
 
     Example: nearcast pipeline histogram --space shops --input city/events --output city
     """
-    from nearcast.cli.space_options import space_section
     from nearcast.pipeline.jobs.histogram import HistogramJob
 
     declared = space_section(config or Path("nearcast.toml"), space).to_space()

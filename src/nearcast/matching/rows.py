@@ -51,7 +51,3 @@ class Rows:
         """Return the box ids in use."""
         free = set(self._free)
         return [box_id for box_id in range(self._used) if box_id not in free]
-
-    def compacted(self) -> NDArray[np.void]:
-        """Return the rows that were ever used, free ones included, for a file."""
-        return self.table[: self._used]

@@ -127,7 +127,7 @@ class Lifecycle:
             else:
                 self._expect_will(session)
         journal = state.journal
-        if journal is not None and (session.is_durable or session.will is not None):
+        if session.is_durable or session.will is not None:
             journal.session(session)
             if session.is_durable:
                 journal.position(session)
@@ -167,8 +167,7 @@ class Lifecycle:
         message, retain = will.message.variant(retain=False), will.message.head.retain
         if will.expiry_s >= 0:
             message.expires_at_ms = self._state.now_ms + max(1, will.expiry_s * 1000)
-        if self._state.journal is not None:
-            self._state.journal.no_will(session.number)
+        self._state.journal.no_will(session.number)
         try:
             self.publish_will(session, message, retain)
         except Exception as error:
@@ -186,8 +185,7 @@ class Lifecycle:
         state = self._state
         if state.sessions.get(session.client_id) is session:
             del state.sessions[session.client_id]
-        if state.journal is not None:
-            state.journal.ended(session.number)
+        state.journal.ended(session.number)
         session.is_durable, session.is_over = False, True
         work = self._dissolve(session)
         if session.is_peer:

@@ -34,19 +34,20 @@ CELLS = "part int, cell int, time_ms bigint, fixes bigint, first_us bigint, last
 MOVES = "user_id string, at_us bigint, part int, pair bigint, before int, after int, moves bigint"
 
 FOREVER_US = 2**63 - 1
+_LEFT_OUT = 0.005
 
 
-def central_space(positions: DataFrame, *, left_out: float = 0.005) -> Rect:
+def central_space(positions: DataFrame) -> Rect:
     """Return the rectangle, in whole hundredths of a degree, that contains nearly all positions.
 
-    The share `left_out` may lie beyond each side. The same under any partitioning.
+    A share of at most `_LEFT_OUT` lies beyond each side. The same under any partitioning.
     """
     sides = map_rows(positions, ("lon", "lat"), _count_sides, SIDES)
     rows = sides.groupBy("side", "place").agg(F.sum("n").alias("n")).collect()
     if not rows:  # at most 54,000 rows: hundredths of a degree
         raise MisuseError("no positions: the table is empty", todo="Give another --input")
     lon, lat = ({r["place"]: r["n"] for r in rows if r["side"] == side} for side in ("lon", "lat"))
-    (west, east), (south, north) = _ends(lon, left_out), _ends(lat, left_out)
+    (west, east), (south, north) = _ends(lon), _ends(lat)
     return Rect(west, south, east, north)
 
 
@@ -66,11 +67,11 @@ def _count_sides(batches: Batches) -> Batches:
         )
 
 
-def _ends(counts: dict[int, int], left_out: float) -> tuple[float, float]:
+def _ends(counts: dict[int, int]) -> tuple[float, float]:
     places = sorted(counts)
     share = np.cumsum([counts[place] for place in places]) / sum(counts.values())
-    low = places[int(np.searchsorted(share, left_out, "right"))]
-    high = places[min(int(np.searchsorted(share, 1 - left_out)), len(places) - 1)]
+    low = places[int(np.searchsorted(share, _LEFT_OUT, "right"))]
+    high = places[min(int(np.searchsorted(share, 1 - _LEFT_OUT)), len(places) - 1)]
     return low / _DEGREE_PARTS, (high + 1) / _DEGREE_PARTS
 
 
