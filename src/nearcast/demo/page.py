@@ -185,8 +185,8 @@ both, and the same {story.no_plan.seconds:g} seconds happened again.</p>
 <h2>The plan</h2>
 <p>The plan divides the city into {story.leaves} areas, called leaves. Areas with a dark border are
 cut where few people cross (R leaves); what is left is divided into quadrants (Q leaves). Areas are
-smaller where there are more people. The node that serves an area knows the subscriptions there: an event goes to that
-node, not to every node. The dots are the clients at the end of the run.</p>
+smaller where there are more people. The node that serves an area knows the subscriptions there: an
+event goes to that node, not to every node. The dots are the clients at the end of the run.</p>
 {svg}
 {"".join(_html(table) for table in tables(story))}
 <h2>What was gained</h2>

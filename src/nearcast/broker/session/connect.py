@@ -301,7 +301,7 @@ class ConnectHandler:
     def _set_terms(self, connection: Connection, session: Session, terms: SessionTerms) -> None:
         session.window = terms.window
         session.expiry_s = terms.expiry_s
-        connection.keep_alive_ms = terms.keep_alive_s * 1500  # [MQTT-3.1.2-22]
+        connection.most_silence_ms = terms.keep_alive_s * 1500  # [MQTT-3.1.2-22]
         if terms.keep_alive_s:
             self._lifecycle.watch(connection)
 

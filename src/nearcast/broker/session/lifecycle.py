@@ -36,7 +36,7 @@ class Lifecycle:
     def watch(self, connection: Connection) -> None:
         """Start the keep-alive timer of a connection."""
         self._await(
-            connection, connection.last_seen_ms + connection.keep_alive_ms, self._check_alive
+            connection, connection.last_seen_ms + connection.most_silence_ms, self._check_alive
         )
 
     def _await(
@@ -62,7 +62,7 @@ class Lifecycle:
     def _check_alive(self, connection: Connection) -> None:
         if not connection.is_open or connection.is_closing:
             return
-        if connection.last_seen_ms + connection.keep_alive_ms > self._state.now_ms:
+        if connection.last_seen_ms + connection.most_silence_ms > self._state.now_ms:
             self.watch(connection)
         else:
             self.disconnect(connection, ReasonCode.KEEP_ALIVE_TIMEOUT)
