@@ -15,7 +15,7 @@ from nearcast.locality.layout.plan import REGION_DEPTH_LIMIT, Leaf, Plan
 from nearcast.locality.layout.rect import Rect
 from nearcast.model.errors import MisuseError, OutOfRangeError
 
-_Part: TypeAlias = tuple[str, Rect, int, int]
+Part: TypeAlias = tuple[str, Rect, int, int]
 """Key, rectangle, load and broker of a leaf of the next plan."""
 
 
@@ -36,40 +36,42 @@ def adapted(
         )
     if capacity < 1:
         raise OutOfRangeError(str(capacity), where="capacity", expected="1 or more")
-    parts: list[_Part] = []
+    parts: list[Part] = []
     for leaf in plan.leaves:
         load = loads[leaf.number]
         over = (load if divisible is None else divisible[leaf.number]) > capacity
-        parts.extend(_split(plan, leaf, load) if over else [_unchanged(plan, leaf, load)])
-    merged = _merge(parts, capacity // 4)
+        part = (leaf.key, leaf.rect, load, plan.broker_of(leaf.number))
+        parts.extend(split_leaf(plan, part) if over else [part])
+    merged = merged_parts(parts, capacity // 4)
     if [part[0] for part in merged] == [leaf.key for leaf in plan.leaves]:
         return plan
-    return _plan_of(plan, merged)
+    return plan_of_parts(plan, merged)
 
 
-def _plan_of(plan: Plan, parts: list[_Part]) -> Plan:
+def plan_of_parts(plan: Plan, parts: list[Part]) -> Plan:
+    """Return the next version of a plan, with these leaves."""
     r_parts = [part for part in parts if part[0].startswith("r")]
     ordered = r_parts + sorted(part for part in parts if part[0].startswith("q"))
     brokers = None if plan.brokers is None else [part[3] for part in ordered]
     return plan.remade([part[:3] for part in ordered], brokers, plan.version + 1)
 
 
-def _unchanged(plan: Plan, leaf: Leaf, load: int) -> _Part:
-    return (leaf.key, leaf.rect, load, plan.broker_of(leaf.number))
-
-
-def _split(plan: Plan, leaf: Leaf, load: int) -> list[_Part]:
-    limit = plan.grid.depth if leaf.kind == "q" else REGION_DEPTH_LIMIT
-    if leaf.depth >= limit:
-        return [_unchanged(plan, leaf, load)]
-    stem = leaf.key if leaf.kind == "q" or "." in leaf.key else leaf.key + "."
+def split_leaf(plan: Plan, part: Part) -> list[Part]:
+    """Return the quarters of a leaf, or the leaf alone at the depth limit."""
+    key, rect, load, broker = part
+    is_q = key.startswith("q")
+    depth = len(key) - 1 if is_q else len(key.partition(".")[2])
+    if depth >= (plan.grid.depth if is_q else REGION_DEPTH_LIMIT):
+        return [part]
+    stem = key if is_q or "." in key else key + "."
     return [
-        (f"{stem}{digit}", rect, (load + digit) // 4, plan.broker_of(leaf.number))
-        for digit, rect in enumerate(leaf.rect.quarters())
+        (f"{stem}{digit}", quarter, (load + digit) // 4, broker)
+        for digit, quarter in enumerate(rect.quarters())
     ]
 
 
-def _merge(parts: list[_Part], most: int) -> list[_Part]:
+def merged_parts(parts: list[Part], most: int) -> list[Part]:
+    """Return the leaves, with four siblings of at most this load in sum merged into one."""
     by_key = {part[0]: part for part in parts}
     for parent in dict.fromkeys(_parent(key) for key in by_key):
         if parent is None:
@@ -81,12 +83,12 @@ def _merge(parts: list[_Part], most: int) -> list[_Part]:
     return list(by_key.values())
 
 
-def _replaced(by_key: dict[str, _Part], parent: str, children: list[_Part]) -> dict[str, _Part]:
+def _replaced(by_key: dict[str, Part], parent: str, children: list[Part]) -> dict[str, Part]:
     key = parent.rstrip(".")
     rect = children[0][1].joined(children[3][1])
     heaviest = max(children, key=lambda child: child[2])
-    merged: _Part = (key, rect, sum(child[2] for child in children), heaviest[3])
-    result: dict[str, _Part] = {}
+    merged: Part = (key, rect, sum(child[2] for child in children), heaviest[3])
+    result: dict[str, Part] = {}
     for name, part in by_key.items():
         if part is children[0]:
             result[key] = merged
