@@ -418,6 +418,12 @@ class Plan:
             [(leaf.key, leaf.rect, leaf.load) for leaf in self.leaves], brokers, version
         )
 
+    def numbered(self, version: int) -> Plan:
+        """Return this plan as another version."""
+        other = copy.copy(self)
+        other.version = version
+        return other
+
     def with_nodes(self, nodes: Sequence[str] | None) -> Plan:
         """Return this plan with broker n named `nodes[n]`; None: without names. O(leaves)."""
         named = copy.copy(self)
