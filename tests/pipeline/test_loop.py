@@ -288,7 +288,7 @@ def test_a_run_that_shares_changes_how_a_running_cluster_decides(
         asked = [
             *("--input", str(lesson["folder"] / "data" / "eventlog"), "--output", str(output)),
             *("--config", str(config), "--capacity", "0.3", "--refit", "never", "--no-audit"),
-            *("--share", "--join", address, "--json"),
+            *("--brokers", "2", "--share", "--join", address, "--json"),
         ]
         with News(ports[0]):
             wait_for(lambda: newcomer(ports[0], "before"))  # a copy, once there is one

@@ -46,7 +46,7 @@ def share_plan_file(
     """Share a plan file; return lines for people and fields for JSON.
 
     `is_new`: it was made just now. Then it gets the next number, whatever the cluster has, and the
-    file gets the names of the nodes, so that the next run knows who holds what.
+    file is written with that number; with the nodes' names as well if it assigns brokers.
     """
     from nearcast.locality import load_plan, save_plan
     from nearcast.server.cluster.nats_sharing import offer_plan
@@ -56,7 +56,8 @@ def share_plan_file(
         offer = asyncio.run(offer_plan(section, plan, reassigns=reassigns, renumbers=is_new))
         named, notes = offer.plan, offer.notes()
         if is_new:
-            save_plan(named.plan.with_flows(plan.flows), path)
+            known = plan if plan.brokers is None else named.plan.with_flows(plan.flows)
+            save_plan(known.numbered(named.version), path)
     told = f"Plan {named.version} is shared with {', '.join(named.nodes)}."
     if offer.is_in_force:
         told = f"Plan {named.version} is what the cluster has already."

@@ -107,8 +107,7 @@ class PlanDiff:
     """What changes from one plan to another, by leaf key.
 
     `moved` are leaves of both plans that another node serves now, or another broker where the plans
-    do not both name their nodes. They are none if the new plan assigns no brokers: holders are kept
-    as far as possible when it is shared. `reshaped` are leaves whose rectangle differs.
+    do not both name their nodes; `reshaped` are those whose rectangle differs.
     """
 
     old_version: int
@@ -143,14 +142,13 @@ def plan_diff(old: Plan, new: Plan) -> PlanDiff:
     after = {leaf.key: leaf for leaf in new.leaves}
     both = [key for key in before if key in after]
     server = _node if old.nodes is not None and new.nodes is not None else _broker
-    served = both if new.brokers is not None or old.brokers is None else []
     return PlanDiff(
         old.version,
         new.version,
         tuple(key for key in after if key not in before),
         tuple(key for key in before if key not in after),
         tuple(key for key in both if before[key].rect != after[key].rect),
-        tuple(key for key in served if server(old, before[key]) != server(new, after[key])),
+        tuple(key for key in both if server(old, before[key]) != server(new, after[key])),
         {key: leaf.load for key, leaf in before.items()},
         {key: leaf.load for key, leaf in after.items()},
     )
