@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.commands import nearcast, served, start_nearcast
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.mqtt import FilterRequest
-from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 

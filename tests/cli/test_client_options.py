@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 from tests.support.commands import nearcast, served, start_nearcast
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.mqtt import Publish
-from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 

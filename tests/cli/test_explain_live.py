@@ -11,9 +11,9 @@ from tests.support.waiting import wait_for
 from typer.testing import CliRunner
 
 from nearcast.cli import app
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.model import MisuseError
 from nearcast.mqtt import FilterRequest, Properties, Publish
-from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 

@@ -66,8 +66,6 @@ REFUSED: list[tuple[str, type[Exception], Callable[[BoxIndex], object]]] = [
     ("points that are text", MisuseError, lambda b: b.match_many([["a", "b"]])),
     ("an event box upside down", OutOfRangeError, lambda b: b.match_box((1, 1), (0, 2))),
     ("an event box with NaN", OutOfRangeError, lambda b: b.match_box((NAN, 1), (2, 2))),
-    ("event boxes upside down", OutOfRangeError, lambda b: b.match_boxes([[1, 1]], [[0, 2]])),
-    ("event boxes, not as many", MisuseError, lambda b: b.match_boxes([[1, 1]], np.empty((0, 2)))),
     ("k of 0", MisuseError, lambda b: b.top((0, 0), 0)),
     ("k that is a fraction", MisuseError, lambda b: b.top((0, 0), 1.5)),  # type: ignore[arg-type]
     ("infinity, ranked", OutOfRangeError, lambda b: b.top((0, INF), 1)),

@@ -189,12 +189,6 @@ def machine_for(dims: int) -> type[RuleBasedStateMachine]:
             found = [sorted(part.tolist()) for part in np.split(keys, offsets[1:-1])]
             assert found[: len(points)] == [sorted(self.scan.match(p)) for p in points]
 
-        @rule(boxes=st.lists(a_box(dims), min_size=1, max_size=5))
-        def match_boxes(self, boxes: list[Box]) -> None:
-            offsets, keys = self.index.match_boxes([b[0] for b in boxes], [b[1] for b in boxes])
-            found = [sorted(part.tolist()) for part in np.split(keys, offsets[1:-1])]
-            assert found == [sorted(self.scan.match_box(*b)) for b in boxes]
-
         @rule(point=a_point(dims), missing=st.sets(st.integers(0, dims - 1)))
         def match_with_values_missing(self, point: tuple[float, ...], missing: set[int]) -> None:
             partial = tuple(MISSING if i in missing else x for i, x in enumerate(point))

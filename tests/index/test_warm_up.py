@@ -57,7 +57,6 @@ def live_through_everything() -> None:
             boxes.move(key, rows[0], rows[0])
         for points in (rows, np.ones((3, 2 * dims))[:, ::2], np.ones((3, dims), dtype=np.int32)):
             boxes.match_many(points)
-            boxes.match_boxes(points, points)
             boxes.top_many(points, 3, "centre")
         boxes.match(rows[0])
         boxes.match_box(rows[0], rows[0])

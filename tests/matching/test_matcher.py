@@ -28,7 +28,6 @@ from nearcast.model import (
     Space,
     Subscription,
     UnknownNameError,
-    bounds_of,
     distance_m,
     parse_where,
 )
@@ -114,9 +113,8 @@ class MatcherAgreesWithTheDefinition(RuleBasedStateMachine):
     )
     def add_or_replace(self, key, s, w, at):
         if key in self.known:
-            self.matcher.replace(key, s, weight=w, position=at)
-        else:
-            self.matcher.add(key, s, weight=w, position=at)
+            self.matcher.remove(key)
+        self.matcher.add(key, s, weight=w, position=at)
         self.known[key] = (s, w, at, self.fresh_age())
 
     @rule(s=st.lists(subscriptions, min_size=5, max_size=30))
@@ -260,10 +258,9 @@ EVENT = Event.of(city(), "city/x", {"price": 3, "lon": 0, "lat": 0})
     [
         (lambda m: m.add(1, SUBSCRIPTION), KeyInUseError, "the key 1"),
         (lambda m: m.remove(2), KeyMissingError, "the key 2"),
-        (lambda m: m.replace(2, SUBSCRIPTION), KeyMissingError, "the key 2"),
         (lambda m: m.move(2, (0, 0)), KeyMissingError, "the key 2"),
         (lambda m: m.add(2, SUBSCRIPTION, weight=math.nan), OutOfRangeError, "weight"),
-        (lambda m: m.replace(1, SUBSCRIPTION, weight=math.inf), OutOfRangeError, "weight"),
+        (lambda m: m.add(2, SUBSCRIPTION, weight=math.inf), OutOfRangeError, "weight"),
         (
             lambda m: m.add(2, Subscription(topic_filter="city/#", where=parse_where("prise < 5"))),
             UnknownNameError,
@@ -363,7 +360,8 @@ def test_boxes_given_at_once_answer_as_subscriptions_given_one_by_one(wheres):
     for key, where in enumerate(where for where in wheres if "not" not in where):
         matcher.add(key, Subscription(topic_filter="city/#", where=parse_where(where)))
         boxes += space.boxes(where)
-    view = MatcherView.of_boxes(space, range(len(boxes)), *bounds_of(boxes)) if boxes else matcher
+    lows, highs = np.array([box.lows for box in boxes]), np.array([box.highs for box in boxes])
+    view = MatcherView.of_boxes(space, range(len(boxes)), lows, highs) if boxes else matcher
     for price in (0, 3, 4.5, 10):
         event = Event.of(space, "city/x", {"price": price, "kind": "a", "lon": 0, "lat": 0})
         assert sorted(view.match(event)) == sorted(matcher.match(event))

@@ -101,7 +101,8 @@ def test_the_recipe_names_all_that_a_new_rank_needs() -> None:
         "src/nearcast/model/ranks.py",
         "src/nearcast/matching/ranking.py",
         "src/nearcast/config/schema.py",
-        "src/nearcast/cli/pipeline.py",
+        "src/nearcast/cli/spark.py",
+        "tests/broker/test_random_clients.py",
         "docs/matching.md",
         "tests/matching/test_ranks.py",
     } <= named

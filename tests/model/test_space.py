@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nearcast.model import (
     ACCURACY_FLOOR,
+    EVERYTHING,
     MISSING,
     Attribute,
     BoundingBox,
@@ -130,7 +131,7 @@ def test_a_missing_value_is_all_values_or_lies_where_no_condition_reaches() -> N
     nothing = Event.of(city("none"), "t", HERE)
 
     assert everything.point is None
-    assert everything.boxes()[0].sides[1].is_everything
+    assert everything.boxes()[0].sides[1] == EVERYTHING
     assert nothing.point == (2.35, MISSING, 48.85, MISSING)
 
 

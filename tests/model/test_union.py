@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.model import (
+    EVERYTHING,
     Attribute,
     Event,
     ExpressionError,
@@ -235,7 +236,7 @@ def test_boxes_are_tidy(sentence: Spoken) -> None:
     for side, extent in itertools.chain.from_iterable(
         zip(box.sides, here.extent.sides, strict=True) for box in boxes
     ):
-        assert side.is_everything or extent.covers(side)
+        assert side == EVERYTHING or extent.covers(side)
     assert boxes == here.boxes(str(parse_where(sentence[0])), limit=10_000)
 
 

@@ -14,13 +14,13 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.eventlog.log_files import find_segments
 from nearcast.eventlog.segments import open_segments, read_segment
 from nearcast.mqtt import Connect, FilterRequest, ProtocolVersion, Publish, Subscribe, encode_packet
 from nearcast.pipeline.audit.hops import Allowance
 from nearcast.pipeline.audit.logs import survey
 from nearcast.pipeline.audit.segments import Case, audit_segment
-from nearcast.server import BlockingClient, BrokerAddress
 
 pytestmark = pytest.mark.server
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import shapely
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from nearcast.model.errors import FileFormatError, MisuseError
-from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, ingest, judge
+from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, ingest
 from nearcast.pipeline.sources.files import read_source
 from nearcast.pipeline.tables.transaction import read_table
 
@@ -76,16 +76,23 @@ def test_every_kind_of_dirt_is_dropped_with_its_reason(spark: SparkSession, tmp_
 def test_the_verdicts_do_not_depend_on_partitions(spark: SparkSession, tmp_path: Path, partitions):
     (tmp_path / "dirty.csv").write_text(DIRTY)
     source = read_source(spark, str(tmp_path / "dirty.csv"), SAME).repartition(partitions)
-    reasons = [row["reason"] or "" for row in judge(source, Cleaning()).collect()]
-    assert sorted(reasons).count("") == 7
-    assert sorted(reasons).count("duplicate") == 1
+    done = ingest(source, str(tmp_path / "out"), Cleaning())
+    assert done.kept == 7
+    assert done.rejected["duplicate"] == 1
+
+
+def ingested(source: DataFrame, directory: Path, cleaning: Cleaning | None = None) -> Row:
+    """Return the only position that ingesting the source writes."""
+    output = str(directory / "out")
+    ingest(source, output, cleaning or Cleaning())
+    [row] = read_table(source.sparkSession, f"{output}/positions").collect()
+    return row
 
 
 def test_instants_without_a_zone_are_in_the_zone_of_the_call(spark: SparkSession, tmp_path: Path):
     (tmp_path / "local.csv").write_text("user_id,t,lon,lat\na,2024-05-01 12:00:00,8.5,47.3\n")
     source = read_source(spark, str(tmp_path / "local.csv"), SAME)
-    row = judge(source, Cleaning(timezone="Europe/Zurich")).first()
-    assert row is not None
+    row = ingested(source, tmp_path, Cleaning(timezone="Europe/Zurich"))
     assert row["t"].astimezone(UTC) == datetime(2024, 5, 1, 10, tzinfo=UTC)
 
 
@@ -93,13 +100,12 @@ def test_other_formats_and_column_names(spark: SparkSession, tmp_path: Path):
     rows = [{"cab": "a", "when": 1714557600, "x": 8.5, "y": 47.3}]
     (tmp_path / "cabs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     names = {"user_id": "cab", "t": "when", "lon": "x", "lat": "y"}
-    assert judge(read_source(spark, str(tmp_path / "cabs.jsonl"), names), Cleaning()).count() == 1
+    assert ingested(read_source(spark, str(tmp_path / "cabs.jsonl"), names), tmp_path)
 
     wkb = shapely.to_wkb(shapely.Point(8.5, 47.3))
     table = pa.table({"user_id": ["a"], "t": [1714557600], "geometry": pa.array([wkb])})
     pq.write_table(table, tmp_path / "cabs.geoparquet")
-    row = judge(read_source(spark, str(tmp_path / "cabs.geoparquet"), SAME), Cleaning()).first()
-    assert row is not None
+    row = ingested(read_source(spark, str(tmp_path / "cabs.geoparquet"), SAME), tmp_path)
     assert (row["lon"], row["lat"]) == (8.5, 47.3)
 
 

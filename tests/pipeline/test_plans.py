@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +10,28 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS, REGIONS
 from nearcast.locality import CellCounts, Plan, Rect, load_plan, save_plan
+from nearcast.locality.layout.movement import Movement
+from nearcast.locality.layout.proposals import (
+    NAMES,
+    LayoutName,
+    is_never_worse,
+    layout_rows,
+    propose,
+)
 from nearcast.model.errors import FileFormatError, MisuseError, OutOfRangeError
+from nearcast.pipeline.jobs import plan as plan_job
 from nearcast.pipeline.jobs.occupancy import (
+    FOREVER_US,
+    Counted,
     central_space,
-    collect_moves,
-    moves_between_leaves,
+    count_movement,
+    record_ends,
     time_per_cell,
 )
 from nearcast.pipeline.jobs.plan import (
     BEFORE_FILE,
     PLAN_FILE,
     PlanRules,
-    count_occupancy,
     last_plan,
     lay_out,
     regions_of,
@@ -68,67 +77,60 @@ def table(
     return frame.repartition(partitions) if seed is not None else frame.coalesce(partitions)
 
 
-def square(count: int) -> Plan:
-    xs, ys = np.random.default_rng(1).uniform(0, 8, (2, 400))
-    counts = CellCounts.from_positions(SPACE, [MARKET], xs, ys, depth=4)
-    return Plan.build(SPACE, [MARKET], counts, capacity=400 // count)
+Moves = dict[tuple[int, int], int]
 
 
-def moves_by_definition(rows: list[Fix], plan: Plan) -> dict[tuple[int, int], int]:
-    """Follow each user through each trip, and count where the leaf is another one."""
-    found: dict[tuple[int, int], int] = {}
+def cell_of(x: float, y: float) -> int | None:
+    if not SPACE.contains(x, y):
+        return None
+    return min(int(y / 0.5), 15) * 16 + min(int(x / 0.5), 15)
+
+
+def movement_by_definition(rows: list[Fix], since: float, until: float) -> tuple[list[int], Moves]:
+    """Follow each user through each trip; sum steps where they end, and count other cells."""
+    times, moves = [0] * 256, Moves()
     for key in {(row[0], row[4]) for row in rows}:
         track = sorted(row for row in rows if (row[0], row[4]) == key)
-        leaves = [
-            plan.leaf_at(x, y).number if plan.space.contains(x, y) else None
-            for _, _, x, y, *_ in track
-        ]
-        for before, after in pairwise(leaves):
-            if before is not None and after is not None and before != after:
-                pair = (min(before, after), max(before, after))
-                found[pair] = found.get(pair, 0) + 1
-    return found
+        before: int | None = None
+        for _, t, x, y, _, step_s, _ in track:
+            after = cell_of(x, y)
+            if since < t.timestamp() <= until:
+                if after is not None:
+                    times[after] += round(step_s * 1000) or 1000
+                if before is not None and after is not None and before != after:
+                    pair = (min(before, after), max(before, after))
+                    moves[pair] = moves.get(pair, 0) + 1
+            before = after
+    return times, moves
+
+
+def moves_of(movement: Movement) -> Moves:
+    pairs = zip(movement.low.tolist(), movement.high.tolist(), strict=True)
+    return dict(zip(pairs, movement.moves.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("partitions", "seed"), [(1, None), (3, None), (1, 4), (7, 5)])
-def test_moves_are_those_of_each_user_in_each_trip(
+def test_movement_is_that_of_each_user_in_each_trip(
     spark: SparkSession, partitions: int, seed: int | None
 ):
     rows = walks(1)
-    plans = [square(4), square(20)]
     positions = table(spark, rows, partitions=partitions, seed=seed)
-    found = collect_moves(moves_between_leaves(positions, plans), 2)
-    assert found == [moves_by_definition(rows, plan) for plan in plans]
-    assert sum(found[1].values()) > sum(found[0].values()) > 0
-
-
-@pytest.mark.parametrize("partitions", [1, 2, 7])
-def test_time_per_cell_is_the_sum_of_the_steps_that_end_there(spark: SparkSession, partitions: int):
-    rows = walks(2)
-    regions = [MARKET, Rect(2.0, 2.0, 4.0, 4.0)]
-    expected: dict[tuple[int, int], list[int]] = {}
-
-    def add(key: tuple[int, int], place: int, weight: int) -> None:
-        sums = expected.setdefault(key, [0, 0, 0])
-        sums[place] += weight
-        sums[2] += 1
-
-    for _, _, x, y, _, step_s, _ in rows:
-        weight = round(step_s * 1000) or 1000
-        if not SPACE.contains(x, y):
-            expected.setdefault((-1, -1), [0, 0, 0])[2] += 1
-            continue
-        cell = min(int(y / 0.5), 15) * 16 + min(int(x / 0.5), 15)
-        holding = [n for n, region in enumerate(regions) if region.contains(x, y)]
-        add((cell, -1), 1 if holding else 0, weight)
-        if holding:
-            add((-1, holding[0]), 1, weight)
-    positions = table(spark, rows, partitions=partitions, seed=partitions)
-    found = time_per_cell(positions, SPACE, regions, depth=4).collect()
-    assert {(r["cell"], r["region"]): [*r[2:5]] for r in found} == expected
-    (ends,) = [r[5:] for r in found if r["cell"] == r["region"] == -1]
-    instants = [round(t.timestamp() * 1e6) for _, t, *_ in rows]
-    assert ends == (min(instants), max(instants))
+    until = (START + timedelta(minutes=12)).timestamp()
+    found = count_movement(positions, SPACE, 4, round(until * 1e6))
+    for movement, since, end in (
+        (found.whole, -np.inf, np.inf),
+        (found.early, -np.inf, until),
+        (found.late, until, np.inf),
+    ):
+        times, moves = movement_by_definition(rows, since, end)
+        assert movement.time_ms.ravel().tolist() == times
+        assert moves_of(movement) == moves
+        assert moves
+    instants = sorted(t.timestamp() for _, t, *_ in rows)
+    assert found.whole.span_ms == pytest.approx(1e3 * (instants[-1] - instants[0]), abs=1)
+    assert found.early.span_ms < found.whole.span_ms
+    assert found.fixes + found.left_out == len(rows)
+    assert record_ends(positions) == tuple(round(1e6 * t) for t in (instants[0], instants[-1]))
 
 
 def test_the_space_is_where_nearly_all_are(spark: SparkSession):
@@ -142,21 +144,55 @@ def crowd(spark: SparkSession, town: int = 3, **how: int) -> DataFrame:
     return table(spark, walks(town, users=20), **how)
 
 
-def test_the_plan_is_the_one_that_locality_builds_of_these_counts(spark: SparkSession):
-    rules = PlanRules(capacity=0.5, depth=4, space=SPACE)
+def test_the_plan_is_the_one_that_locality_lays_out_of_these_counts(spark: SparkSession):
+    rules = PlanRules(capacity=0.5, depth=4, space=SPACE, hold_out=0.3)
     positions = crowd(spark)
     found = lay_out(positions, [MARKET, Rect(50.0, 50.0, 51.0, 51.0)], rules)
-    census = count_occupancy(positions, SPACE, [MARKET], 4)
-    capacity = round(0.5 * census.span_ms)
-    expected = Plan.build(SPACE, [MARKET], census.counts, capacity=capacity)
-    assert [leaf.key for leaf in found.plan.leaves] == [leaf.key for leaf in expected.leaves]
+    whole = count_movement(positions, SPACE, 4).whole
+    reach = (1, 1)
+    expected = propose(SPACE, [MARKET], whole, 0.5, reach)
+    name: LayoutName = "optimised" if found.is_gain else "q_only"
+    assert [leaf.rect for leaf in found.plan.leaves] == [
+        leaf.rect for leaf in expected.plans[name].leaves
+    ]
     assert found.regions_outside == 1
-    q_only = Plan.build(SPACE, [], census.counts, capacity=capacity, layout="q")
     summary = found.summary()
-    assert summary["leaves_q_only"] == len(q_only.leaves)
+    assert summary["leaves_q_only"] == len(expected.plans["q_only"].leaves)
     assert summary["positions"] + summary["outside_the_space"] == 20 * 60
     loads = sum(leaf.load for leaf in found.plan.leaves)
     assert loads == pytest.approx(summary["users_at_once"], abs=len(found.plan.leaves) / 2)
+    learned = [row for row in summary["layouts"] if row["days"] == "learned"]
+    assert learned == layout_rows(expected.learned, "learned")
+
+
+def test_layouts_are_judged_on_days_that_they_were_not_learned_from(spark: SparkSession):
+    rules = PlanRules(capacity=0.5, depth=4, space=SPACE, hold_out=0.3)
+    positions = crowd(spark)
+    found = lay_out(positions, [MARKET], rules)
+    rows = {(row["layout"], row["days"]): row for row in found.summary()["layouts"]}
+    assert set(rows) == {(name, days) for name in NAMES for days in ("learned", "held_out")}
+    first, last = record_ends(positions)
+    counted = count_movement(positions, SPACE, 4, last - round(0.3 * (last - first)))
+    rehearsal = propose(SPACE, [MARKET], counted.early, 0.5, (1, 1))
+    costs = rehearsal.on(counted.late, 0.5, (1, 1))
+    assert [rows[name, "held_out"] for name in NAMES] == layout_rows(costs, "held_out")
+    assert found.is_gain == (is_never_worse(costs) and found.proposals.chosen != "q_only")
+    text = "\n".join(found.lines())
+    assert "optimised   held_out" in text
+    none = lay_out(positions, [MARKET], PlanRules(capacity=0.5, depth=4, space=SPACE, hold_out=0))
+    assert {row["days"] for row in none.summary()["layouts"]} == {"learned"}
+
+
+def test_a_plan_that_is_worse_on_the_days_held_out_is_not_used(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    rules = PlanRules(capacity=0.5, depth=4, space=SPACE)
+    positions = crowd(spark)
+    assert lay_out(positions, [], rules).plan.r_count > 0
+    monkeypatch.setattr(plan_job, "is_never_worse", lambda costs: False)
+    found = lay_out(positions, [], rules)
+    assert (found.is_gain, found.plan.layout) == (False, "q")
+    assert "Nothing is gained over quadrants alone" in "\n".join(found.lines())
 
 
 def test_about_as_many_leaves_as_asked_for(spark: SparkSession):
@@ -188,7 +224,7 @@ def test_the_same_positions_keep_the_plan_and_others_make_the_next_version(
     other = lay_out(crowd(spark, town=8), [], rules, last)
     assert (other.plan.version, other.is_new) == (2, True)
     assert other.diff is not None
-    assert "r0" in other.diff.removed
+    assert other.diff.moved or other.diff.removed
     save_found(other, tmp_path)
     assert (tmp_path / BEFORE_FILE).read_text() == text
     assert load_plan(tmp_path / PLAN_FILE) == other.plan
@@ -273,20 +309,17 @@ def test_a_stored_table_is_counted_like_any_frame(spark: SparkSession, tmp_path:
     with transaction() as written:
         written.write(frame, str(tmp_path / "positions"), POSITIONS)
     stored = read_table(spark, str(tmp_path / "positions"))
-    plans = [square(4), square(20)]
     assert central_space(stored) == central_space(frame)
-    assert collect_moves(moves_between_leaves(stored, plans), 2) == [
-        moves_by_definition(rows, plan) for plan in plans
-    ]
-    found, wanted = (
-        sorted(
-            map(tuple, time_per_cell(each, SPACE, [MARKET], 4).collect()), key=lambda row: row[:2]
-        )
-        for each in (stored, frame)
-    )
-    assert found == wanted
+    assert_equal(count_movement(stored, SPACE, 4), count_movement(frame, SPACE, 4))
     early = stored.where("t < timestamp '2026-05-01 00:05:00'")
     some = [row for row in rows if row[1] < START + timedelta(minutes=5)]
     assert 0 < len(some) < len(rows)
-    census = count_occupancy(early, SPACE, [], 4)
+    census = count_movement(early, SPACE, 4)
     assert census.fixes + census.left_out == len(some)  # not those of the whole table
+    assert time_per_cell(early, SPACE, 4, FOREVER_US).where("part = 1").count() == 0
+
+
+def assert_equal(found: Counted, wanted: Counted) -> None:
+    assert (found.fixes, found.left_out) == (wanted.fixes, wanted.left_out)
+    assert (found.whole.time_ms == wanted.whole.time_ms).all()
+    assert moves_of(found.whole) == moves_of(wanted.whole)

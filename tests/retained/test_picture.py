@@ -7,23 +7,21 @@ import pytest
 
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained import DecisionProcess, Rates, shipped_policy, solve
-from nearcast.retained.picture import draw_policy
+from nearcast.retained.picture import draw_general, draw_tables
 
 PNG = b"\x89PNG"
 
 
-def test_a_general_policy_is_drawn_over_rates_or_at_given_rates(tmp_path: Path) -> None:
-    draw_policy(shipped_policy(), tmp_path / "general.png")
-    draw_policy(shipped_policy(), tmp_path / "table.png", Rates(0.1))
+def test_a_general_policy_is_drawn_over_rates(tmp_path: Path) -> None:
+    draw_general(shipped_policy(), tmp_path / "general.png")
 
     assert (tmp_path / "general.png").read_bytes().startswith(PNG)
-    assert (tmp_path / "table.png").read_bytes().startswith(PNG)
 
 
 def test_tables_are_drawn_side_by_side(tmp_path: Path) -> None:
     process = DecisionProcess(Rates(0.1))
     tables = {"best": solve(process).actions, "wait": process.always_wait()}
-    draw_policy(tables, tmp_path / "tables.png")
+    draw_tables(tables, tmp_path / "tables.png")
 
     assert (tmp_path / "tables.png").read_bytes().startswith(PNG)
 
@@ -34,4 +32,4 @@ def test_without_matplotlib_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
     with pytest.raises(EnvironmentProblem, match="research"):
-        draw_policy(shipped_policy(), tmp_path / "general.png")
+        draw_general(shipped_policy(), tmp_path / "general.png")

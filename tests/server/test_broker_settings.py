@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -33,6 +34,7 @@ from nearcast.server.broker_settings import (
 )
 from nearcast.server.config_reload import AT_ONCE, CONDITIONS, merged
 
+ROOT = Path(__file__).parent.parent.parent
 LIMITS = {
     one.path: one
     for one in all_settings(Configuration)
@@ -54,6 +56,17 @@ def changed(path: str) -> Configuration:
     if key not in OTHER and isinstance(default, int) and not isinstance(default, bool):
         value = default - 1
     return Configuration.model_validate({section: {key: value}})
+
+
+def test_the_broker_reads_every_setting_that_it_has():
+    read = {
+        node.attr
+        for path in (ROOT / "src" / "nearcast").rglob("*.py")
+        if path.name != "settings.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    assert not {field.name for field in fields(BrokerSettings)} - read
 
 
 def test_the_defaults_of_the_broker_are_those_of_the_configuration():

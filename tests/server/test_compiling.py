@@ -16,8 +16,8 @@ import pytest
 from tests.support.waiting import wait_for
 
 import nearcast
+from nearcast.client.blocking import BlockingClient, BrokerAddress
 from nearcast.mqtt import FilterRequest, Publish
-from nearcast.server import BlockingClient, BrokerAddress
 from nearcast.server.local_cluster import free_port
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]

@@ -348,7 +348,7 @@ def test_the_event_log_survives_a_kill_and_ends_as_parquet(
 ) -> None:
     import pyarrow.parquet as pq
 
-    from nearcast.server import BlockingClient, BrokerAddress
+    from nearcast.client.blocking import BlockingClient, BrokerAddress
 
     broker = start_broker(log={"events": "full"})
     folder = broker.directory / "eventlog"

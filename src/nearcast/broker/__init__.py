@@ -13,7 +13,7 @@ Read next: `broker.py` (the calls of the server), `packets.py` (from bytes to pa
 has the store of retained messages and, where configured, their deferred delivery.
 """
 
-from nearcast.broker.access import Access, LoginVerdict, OpenAccess
+from nearcast.broker.access import LoginVerdict, OpenAccess
 from nearcast.broker.broker import Broker
 from nearcast.broker.content.spaces import SpaceSettings
 from nearcast.broker.counters import Counters
@@ -22,7 +22,6 @@ from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.settings import BrokerSettings, RetainedSettings
 
 __all__ = [
-    "Access",
     "Broker",
     "BrokerSettings",
     "Connection",

@@ -21,7 +21,7 @@ from nearcast.broker.observer import observe_loss
 from nearcast.broker.packets import PacketDispatch
 from nearcast.broker.peers.publish_handler import PeerPublishHandler
 from nearcast.broker.peers.sessions import PeerSessions
-from nearcast.broker.persistence.journal import Journal
+from nearcast.broker.persistence.journal import Journal, NoJournal
 from nearcast.broker.persistence.replay import Replay, snapshot
 from nearcast.broker.persistence.unapplied_records import SetAside, will_aside
 from nearcast.broker.publish.acks import Acks
@@ -85,7 +85,7 @@ class Broker(BrokerInterface):
                 settings,
                 access or OpenAccess(),
                 rng or Random(0),
-                Journal(keeps_ages=bool(table.all)) if with_journal else None,
+                Journal(keeps_ages=bool(table.all)) if with_journal else NoJournal(),
                 router,
                 selections=ContentSubscriptions(table, router.groups) if table.all else None,
             )
@@ -329,7 +329,7 @@ class Broker(BrokerInterface):
 
     def take_journal(self) -> bytes:
         """Return the bytes that must be stored before the outboxes are written."""
-        return b"" if self.state.journal is None else self.state.journal.take()
+        return self.state.journal.take()
 
     def restore(self, batches: Iterable[bytes], now_ms: int) -> list[SetAside]:
         """Restore the state that an earlier broker journaled; this broker must be new.
@@ -348,11 +348,10 @@ class Broker(BrokerInterface):
             for one in state.selections.by_number.values():
                 if one.inside is not None:  # it was sent what is in range before the restart
                     state.selections.crossing.entered(one)
-        if state.journal is not None:
+        if state.journal.is_kept:
             keeps_ages = state.selections is not None
             state.journal = Journal(replay.next_message, keeps_ages=keeps_ages)
-        if state.network is not None:
-            state.network.restored()
+        state.network.restored()
         self._lifecycle.is_restoring = True
         for session in list(state.sessions.values()):
             self._restore_session(session, was_connected=session.number in connected)
@@ -385,7 +384,6 @@ class Broker(BrokerInterface):
 
     def snapshot(self) -> Iterator[bytes]:
         """Yield all state that must survive, as records for a new journal file."""
-        assert self.state.journal is not None
         return snapshot(self.state, self.state.journal)
 
     def _publish_will(self, session: Session, message: Message, retain: bool) -> None:

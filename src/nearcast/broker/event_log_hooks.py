@@ -32,13 +32,13 @@ def note_event(
 
 
 def note_subscription(
-    state: BrokerState, one: SessionSubscription, qos: int, *, is_added: bool
+    state: BrokerState, subscription: SessionSubscription, qos: int, *, is_added: bool
 ) -> None:
     """Log that a subscription was made, replaced or ended."""
     if state.log is not None:
-        name, no_local = one.session.client_id, is_added and one.no_local
+        name, no_local = subscription.session.client_id, is_added and subscription.no_local
         state.log.subscription(
-            state.now_ms, name, one.text, qos, is_added=is_added, no_local=no_local
+            state.now_ms, name, subscription.text, qos, is_added=is_added, no_local=no_local
         )
 
 
@@ -118,13 +118,13 @@ def note_start(state: BrokerState) -> None:
         return
     log.present("", now_ms, is_there=True)
     for session in state.sessions.values():
-        for one in session.subscriptions.values():
+        for subscription in session.subscriptions.values():
             log.subscription(
                 now_ms,
                 session.client_id,
-                one.text,
-                one.qos,
+                subscription.text,
+                subscription.qos,
                 is_added=True,
-                no_local=one.no_local,
+                no_local=subscription.no_local,
                 is_restored=True,
             )

@@ -98,7 +98,7 @@ class BrokerInterface:
     @property
     def is_journaled(self) -> bool:
         """Whether the broker's state survives a restart."""
-        return self.state.journal is not None
+        return self.state.journal.is_kept
 
     @property
     def recorder(self) -> Recorder | None:
@@ -122,11 +122,11 @@ class BrokerInterface:
 
     def client_sessions(self) -> list[Session]:
         """Return the sessions of all clients, connected or not. O(sessions)."""
-        return [one for one in self.state.sessions.values() if not one.is_peer]
+        return [session for session in self.state.sessions.values() if not session.is_peer]
 
     def client_connections(self) -> list[Connection]:
         """Return the connections of clients, those before CONNECT included. O(connections)."""
-        return [one for one in self.state.connections if not one.is_peer]
+        return [connection for connection in self.state.connections if not connection.is_peer]
 
     def node_names(self) -> set[str]:
         """Return the names of the nodes that have a peer session, connected or not. O(sessions)."""

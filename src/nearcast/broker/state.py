@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from nearcast.broker.access import Access
@@ -35,6 +36,10 @@ if TYPE_CHECKING:  # a broker imports PyArrow only for an event log, Numba only 
 
 class ClusterHooks(Protocol):
     """What a broker calls in the cluster that it has joined; `nearcast.cluster` implements it."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether there is a cluster."""
 
     @property
     def peers(self) -> Mapping[str, object]:
@@ -90,6 +95,32 @@ class ClusterHooks(Protocol):
         """Replicate a retained message to the other nodes; an empty payload deletes it there."""
 
 
+class NoCluster(ClusterHooks):
+    """The cluster of a single broker: what the broker reports to it has no effect."""
+
+    is_joined = False
+    peers: Mapping[str, object] = MappingProxyType({})
+
+    def claim(self, _connection: Connection, _connect: Connect, /) -> bool:
+        """Return False: no other node has the session."""
+        return False
+
+    def when_known(self, release: Callable[[], None], /) -> None:
+        """Call `release` now: there is no node that would have to know."""
+        release()
+
+    def group(self, _number: int, /) -> None:
+        """Return None: no message comes from another node."""
+
+    def contest(self, _message: Message, _wish: tuple[int, str], _publisher: str, /) -> bool:
+        """Return False: the broker chooses alone."""
+        return False
+
+    def ordered(self, _route: Route, _message: Message, _meant: Collection[Session], /) -> bool:
+        """Return False: nothing was sent to another node."""
+        return False
+
+
 class PublishFeed(Protocol):
     """Receives a copy of everything that clients publish, where a feed is configured."""
 
@@ -115,8 +146,8 @@ class BrokerState:
     """Decides who may log in, publish and subscribe."""
     rng: Random
     """The only source of randomness: assigned client identifiers, generations of peers."""
-    journal: Journal | None
-    """What must survive a restart is written here; None where nothing has to. `Broker.restore`
+    journal: Journal
+    """What must survive a restart is written here (`NoJournal`: nothing has to). `Broker.restore`
     replaces it."""
     router: Router
     """All subscriptions without conditions, and the routes compiled from them. Changed by
@@ -171,8 +202,8 @@ class BrokerState:
     `add_subscription`."""
     selections: ContentSubscriptions | None = None
     """The content subscriptions; None where no space is configured."""
-    network: ClusterHooks | None = None
-    """The cluster that this broker has joined (`Broker.join`); None for a single broker."""
+    network: ClusterHooks = field(default_factory=NoCluster)
+    """The cluster that this broker has joined (`Broker.join`)."""
     holding: DeferredRetained | None = None
     """Deferred retained delivery; None where all new subscribers get retained messages at once."""
     notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
@@ -186,8 +217,7 @@ class BrokerState:
 
     def set_note(self, key: bytes, value: bytes, until_ms: int) -> None:
         """Journal a value under a key until an instant; one that has passed deletes it."""
-        if self.journal is not None:  # first: it may raise
-            self.journal.note(key, value, until_ms)
+        self.journal.note(key, value, until_ms)  # first: it may raise
         if until_ms <= self.now_ms:
             self.notes.pop(key, None)
         else:
@@ -199,19 +229,19 @@ class BrokerState:
         self.aside.append(note_aside(key, value, until_ms, problem))
 
     def record_subscription(
-        self, one: SessionSubscription, old: SessionSubscription | None = None
+        self, subscription: SessionSubscription, old: SessionSubscription | None = None
     ) -> None:
         """Journal a subscription, if its session is durable, and put it into effect.
 
         Raises what either raises; nothing has changed then.
         """
-        if self.journal is None or not one.session.is_durable:
-            self.add_subscription(one, old)
+        if not subscription.session.is_durable:
+            self.add_subscription(subscription, old)
             return
-        one.number = one.number or self.next_subscription
+        subscription.number = subscription.number or self.next_subscription
         with self.journal.all_or_none():
-            self.journal.subscribed(one)
-            self.add_subscription(one, old)
+            self.journal.subscribed(subscription)
+            self.add_subscription(subscription, old)
 
     def add_subscription(
         self, one: SessionSubscription, old: SessionSubscription | None = None
@@ -235,29 +265,27 @@ class BrokerState:
         if one.session.is_peer:
             return
         self.subscriptions += old is None
-        if self.network is not None:
-            self.network.came(one)
-            if old is not None:
-                self.network.went(old)
+        self.network.came(one)
+        if old is not None:
+            self.network.went(old)
 
-    def remove_subscription(self, one: SessionSubscription) -> None:
+    def remove_subscription(self, subscription: SessionSubscription) -> None:
         """Remove a subscription from the routes, the matcher and the cluster."""
-        if one.selection is None:
-            self.router.remove(one)
+        if subscription.selection is None:
+            self.router.remove(subscription)
             if self.selections is not None:
-                self.selections.explaining -= one.explain
+                self.selections.explaining -= subscription.explain
         else:
             assert self.selections is not None
-            self.selections.remove(one)
-        if one.session.is_peer:
+            self.selections.remove(subscription)
+        if subscription.session.is_peer:
             return
         self.subscriptions -= 1
-        if self.network is not None:
-            self.network.went(one)
+        self.network.went(subscription)
 
     def presence_changed(self, session: Session) -> None:
         """Report to the cluster and the event log that a client or a peer came or went."""
-        if self.network is not None and not session.is_peer:
+        if not session.is_peer:
             self.network.there(session)
         if self.log is not None:
             self.log.present(session.client_id, self.now_ms, is_there=session.link is not None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def demo(
     *,
     people: Annotated[int, typer.Option(min=8, max=2_000, help="How many clients move.")] = 160,
-    seconds: Annotated[float, typer.Option(min=2, help="How long they move, each time.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=2, help="How long they move, each time.")] = 8.0,
     out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo"),
     wait_for: Annotated[Path | None, typer.Option(hidden=True)] = None,
     json: bool = JSON,

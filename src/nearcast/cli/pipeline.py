@@ -14,8 +14,19 @@ import typer
 
 from nearcast.cli.pipeline_stream import stream
 from nearcast.cli.sharing import Join, Network, network_section, share_run
-from nearcast.cli.space_options import Config, ConfigFile, Rank, SpaceName, Top, TopicOfEvents
-from nearcast.cli.spark import Master, run_job, started_spark
+from nearcast.cli.spark import (
+    Config,
+    ConfigFile,
+    Master,
+    Rank,
+    SpaceName,
+    Top,
+    TopicOfEvents,
+    match_query,
+    run_job,
+    space_section,
+    started_spark,
+)
 from nearcast.cli.terminal import JSON, print_json
 from nearcast.cli.whatif import whatif
 from nearcast.model.errors import KeyMissingError, MisuseError
@@ -48,6 +59,17 @@ Bounds = Annotated[
     typer.Option(
         help="west,south,east,north. Default: those of the last plan, or where positions are."
     ),
+]
+WeightsText = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        help="What counts in a layout: brokers=1,handovers=1,events=0.3 (relative to quadrants).",
+    ),
+]
+HoldOut = Annotated[
+    float,
+    typer.Option(min=0, max=0.9, help="The share of the record that layouts are judged on."),
 ]
 Depth = Annotated[int, typer.Option(min=1, max=12, help="How often a side may be halved.")]
 PlanFile = Annotated[
@@ -107,7 +129,6 @@ def ingest(
 def _ingest_events(
     path: str, output: str, columns: str, timezone: str, space: str, config: Path
 ) -> Job:
-    from nearcast.cli.space_options import space_section
     from nearcast.eventlog.log_files import is_event_log
     from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
     from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
@@ -189,7 +210,6 @@ def match(
     Example: nearcast pipeline match --space shops --input events.parquet
     --subscriptions subscriptions.parquet --output found --top 5
     """
-    from nearcast.cli.space_options import match_query, space_section
     from nearcast.pipeline.jobs.match_job import MatchJob
 
     declared = space_section(config, space).to_space()
@@ -209,31 +229,43 @@ def plan(
     capacity: Capacity = None,
     bounds: Bounds = "",
     depth: Depth = 9,
+    weights: WeightsText = "",
+    hold_out: HoldOut = 0.4,
     plan_file: PlanFile = None,
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
     """Make a plan for a cluster from how users move, and compare it with the last plan.
 
-    Reads the tables that 'ingest' and 'regions' wrote. Writes OUTPUT/plan.json (the previous plan
-    is kept as plan-before.json), a picture plan.svg and a map plan.geojson. To apply the plan to
-    a running cluster: 'nearcast nodes --plan OUTPUT/plan.json'.
+    Reads the tables that 'ingest' and 'regions' wrote. Compares four layouts: quadrants only,
+    rectangles only, R leaves where people stay, and the optimised one, on the whole record and on
+    days held out. Writes OUTPUT/plan.json (the previous plan is kept as plan-before.json), the
+    pictures plan.svg and layouts.svg, and a map plan.geojson. To apply the plan to a running
+    cluster: 'nearcast nodes --plan OUTPUT/plan.json'.
 
     Example: nearcast pipeline plan --input city/positions --output city --brokers 4
     """
     from nearcast.pipeline.jobs.plan import PlanJob
 
-    rules = _plan_rules(leaves, capacity, brokers, depth, bounds)
+    rules = _plan_rules(leaves, capacity, brokers, depth, bounds, weights, hold_out)
     table = regions or f"{input.rstrip('/').rpartition('/')[0] or '.'}/regions"
     run_job(PlanJob(input, table, output, rules, plan_file), master, as_json=json)
 
 
 def _plan_rules(
-    leaves: int, capacity: float | None, brokers: int | None, depth: int, bounds: str
+    leaves: int,
+    capacity: float | None,
+    brokers: int | None,
+    depth: int,
+    bounds: str,
+    weights: str,
+    hold_out: float,
 ) -> PlanRules:
+    from nearcast.locality.layout.proposals import Weights
     from nearcast.pipeline.jobs.plan import PlanRules
 
-    return PlanRules(leaves, capacity, brokers, depth, _rect(bounds))
+    chosen = Weights.parse(weights) if weights else Weights()
+    return PlanRules(leaves, capacity, brokers, depth, _rect(bounds), chosen, hold_out)
 
 
 def _rect(text: str) -> Rect | None:
@@ -266,7 +298,6 @@ def histogram(
 
     Example: nearcast pipeline histogram --space shops --input city/events --output city
     """
-    from nearcast.cli.space_options import space_section
     from nearcast.pipeline.jobs.histogram import HistogramJob
 
     declared = space_section(config or Path("nearcast.toml"), space).to_space()
@@ -335,6 +366,8 @@ def run(
     capacity: Capacity = None,
     bounds: Bounds = "",
     depth: Depth = 9,
+    weights: WeightsText = "",
+    hold_out: HoldOut = 0.4,
     plan_file: PlanFile = None,
     policies: PolicyFile = None,
     refit: Refit = "auto",
@@ -372,7 +405,7 @@ def run(
         raise MisuseError("--join or --network", where="run", expected="them with --share")
     configuration = _load(config)
     rules = RunRules(
-        plan=_plan_rules(leaves, capacity, brokers, depth, bounds),
+        plan=_plan_rules(leaves, capacity, brokers, depth, bounds, weights, hold_out),
         spaces=tuple(configuration.space),
         retained=_retained_settings(configuration),
         training=_training_rules(most_topics, refit),

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.space_options import ConfigFile, Rank, SpaceName, Top, TopicOfEvents
-from nearcast.cli.spark import Master, started_spark
+from nearcast.cli.spark import (
+    ConfigFile,
+    Master,
+    Rank,
+    SpaceName,
+    Top,
+    TopicOfEvents,
+    match_query,
+    space_section,
+    started_spark,
+)
 from nearcast.cli.terminal import JSON, print_json, report_fields
 
 if TYPE_CHECKING:
@@ -54,7 +63,6 @@ def stream(
     Example: nearcast pipeline stream --space shops --source mqtt://localhost:1883/shops/#
     --subscriptions changes --output found --checkpoint state
     """
-    from nearcast.cli.space_options import match_query, space_section
     from nearcast.model.errors import EnvironmentProblem
     from nearcast.pipeline.sources.input_checks import check_there
     from nearcast.pipeline.spark_errors import spark_errors_translated

@@ -91,14 +91,14 @@ def _check_topics(policies: Policies, topics: list[str], where: str) -> None:
 def _draw(policies: Policies, topics: list[str], out: Path) -> None:
     """Draw the requested topics; else the general policy, else the first few topics."""
     from nearcast.model.errors import MisuseError
-    from nearcast.retained.picture import draw_policy
+    from nearcast.retained.picture import draw_general, draw_tables
 
     if out.suffix not in {".svg", ".png"}:
         raise MisuseError(out.name, where="--out", expected="a name ending .svg or .png")
     if policies.general is not None and not topics:
-        draw_policy(policies.general, out)
+        draw_general(policies.general, out)
         return
     names = topics or list(policies.topics)[:_MOST_PANELS]
     if not names:
         raise MisuseError("no policy at all", where="--out", expected="a file with some policy")
-    draw_policy({name: policies.topics[name].actions for name in names}, out)
+    draw_tables({name: policies.topics[name].actions for name in names}, out)

@@ -10,8 +10,7 @@ subscriptions with a position `spatial_routing.py`.
 """
 
 from nearcast.cluster.cluster import Cluster
-from nearcast.cluster.links import Link, LinkTiming
-from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.links import LinkTiming
 from nearcast.locality.registration.plan_assignment import NamedPlan
 
-__all__ = ["Cluster", "Link", "LinkTiming", "NamedPlan", "PeerNode"]
+__all__ = ["Cluster", "LinkTiming", "NamedPlan"]

@@ -63,6 +63,7 @@ class Cluster:
     Complexity: O(nodes) per change of the set of filters; O(nodes that subscribe) per publication.
     """
 
+    is_joined = True
     neighbours_kind: ClassVar[type[PeerRegistry]] = PeerRegistry
 
     def __init__(

@@ -18,12 +18,10 @@ from nearcast.config.node_sections import (
     ListenerSection,
     LogSection,
     NodeSection,
-    PositionSection,
     RuleSection,
 )
 from nearcast.config.reading import Reading, load, read, read_file
 from nearcast.config.schema import (
-    AttributeSection,
     Configuration,
     NetworkSection,
     RetainedSection,
@@ -31,7 +29,6 @@ from nearcast.config.schema import (
 )
 
 __all__ = [
-    "AttributeSection",
     "AuthSection",
     "Configuration",
     "DurabilitySection",
@@ -40,7 +37,6 @@ __all__ = [
     "LogSection",
     "NetworkSection",
     "NodeSection",
-    "PositionSection",
     "Reading",
     "RetainedSection",
     "RuleSection",

@@ -183,10 +183,10 @@ happened, and {story.no_plan.near:,} messages brought them to the clients within
 part of the city, and policies, which say when to send retained messages. The running nodes loaded
 both, and the same {story.no_plan.seconds:g} seconds happened again.</p>
 <h2>The plan</h2>
-<p>The plan divides the city into {story.leaves} areas, called leaves. Strong colours mark regions
-where people are slow (R leaves); the rest is divided into quadrants (Q leaves), smaller where there
-are more people. The node that serves an area knows the subscriptions there: an event goes to that
-node, not to every node. The dots are the clients at the end of the run.</p>
+<p>The plan divides the city into {story.leaves} areas, called leaves. Areas with a dark border are
+cut where few people cross (R leaves); what is left is divided into quadrants (Q leaves). Areas are
+smaller where there are more people. The node that serves an area knows the subscriptions there: an
+event goes to that node, not to every node. The dots are the clients at the end of the run.</p>
 {svg}
 {"".join(_html(table) for table in tables(story))}
 <h2>What was gained</h2>

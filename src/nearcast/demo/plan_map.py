@@ -46,7 +46,7 @@ def _areas(plan: Plan, names: Sequence[str], drawn: Callable[[Rect], str]) -> It
 
 def _style(leaf: Leaf) -> str:
     if leaf.kind == "r":
-        return 'fill-opacity=".9" stroke="#1c2733" stroke-width="2.5"'
+        return 'fill-opacity=".6" stroke="#1c2733" stroke-width="1.5"'
     return 'fill-opacity=".35" stroke="#fff" stroke-width="1.5"'
 
 

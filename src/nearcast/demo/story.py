@@ -57,7 +57,6 @@ class DemoStory:
     leaves: int = 0
     leaves_quadrants: int = 0  # as compared: about as many
     leaves_needed: int = 0  # of quadrants only, with as many people in each as in the plan
-    regions: int = 0
     names: list[str] = field(default_factory=list)  # of the nodes, by their number in the plan
     people_at: dict[str, Place] = field(default_factory=dict)  # at the end
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -181,8 +180,8 @@ class _Telling:
         plan, _ = await inhabitants.wait_for(asyncio.gather(quadrants, self._run(story, brokers)))
         self.say(
             f"   Learned in {time.monotonic() - begun_s:.0f} s: a plan of {story.leaves} areas "
-            f"(leaves) around {story.regions} regions\n   where people are slow, and when it pays "
-            "to send retained messages"
+            f"(leaves), where quadrants would take {story.leaves_needed},\n   and when it pays to "
+            "send retained messages"
         )
         await self._live_again(story, inhabitants, brokers)
         if story.nodes > 1:
@@ -196,7 +195,7 @@ class _Telling:
         found = await self._pipeline("run", logs, brokers.config, *options)
         story.steps = found["steps"]
         plan = next(step["summary"] for step in story.steps if step["name"] == "plan")
-        story.leaves, story.regions = plan["leaves"], plan["regions"]
+        story.leaves = plan["leaves"]
         story.leaves_needed = plan["leaves_q_only"]
 
     async def _live_in_quadrants(

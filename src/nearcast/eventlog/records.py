@@ -156,7 +156,7 @@ class Recorder:
 
     def take(self) -> list[bytes]:
         """Return the records since the last call, in pieces: packets are not copied."""
-        self._close_gap("sampled")
+        self._close_gap()
         parts, self._parts = self._parts, []
         self.size = 0
         self._taken = self.next
@@ -184,7 +184,7 @@ class Recorder:
         if not self._notes:
             self._skip(self._first, count)
             return
-        self._close_gap("sampled")
+        self._close_gap()
         name = publisher.encode()
         size = len(packets) // count
         fixed = EVENTS.pack(
@@ -233,7 +233,7 @@ class Recorder:
 
         The record has a number like an event, and sampling never leaves it out.
         """
-        self._close_gap("sampled")
+        self._close_gap()
         fixed = PRESENCE.pack(self.next, now_ms, is_there)
         self.next += 1
         self._add(Record.PRESENCE, fixed + client.encode())
@@ -245,7 +245,7 @@ class Recorder:
         """
         if not number:
             return
-        self._close_gap("sampled")
+        self._close_gap()
         texts = [one.encode()[:0xFFFF] for one in (note.group, note.sender, note.detail)]
         fixed = CAUSAL.pack(number, now_ms, step, note.stamp_us, note.lifetime_us, *map(len, texts))
         self._add(Record.CAUSAL, fixed + b"".join(texts))
@@ -265,7 +265,7 @@ class Recorder:
 
         `is_restored`: the subscription existed before this node was started.
         """
-        self._close_gap("sampled")
+        self._close_gap()
         name, raw = client.encode(), text.encode()
         flags = is_added * ADDED | no_local * NO_LOCAL | is_restored * RESTORED
         size = min(len(raw), 0xFFFF)  # conditions may be longer; readers take all that follows
@@ -307,7 +307,7 @@ class Recorder:
 
     def drop(self) -> None:
         """Discard the records that were not taken yet, and record a gap for them."""
-        self._close_gap("sampled")
+        self._close_gap()
         self._parts.clear()
         self.size = 0
         if self.next > self._taken:
@@ -320,7 +320,7 @@ class Recorder:
     def _is_noted(self, number: int) -> bool:
         """Return whether this number is recorded; close or extend the gap accordingly."""
         if self._keeps is None or self._keeps(number):
-            self._close_gap("sampled")
+            self._close_gap()
             return True
         self._skip(number, 1)
         return False
@@ -330,10 +330,10 @@ class Recorder:
             self._gap_first = first
         self._gap_count += count
 
-    def _close_gap(self, reason: str) -> None:
+    def _close_gap(self) -> None:
         if self._gap_count:
             count, self._gap_count = self._gap_count, 0
-            self.gap(self._gap_first, count, reason)
+            self.gap(self._gap_first, count, "sampled")
 
     def _add(self, kind: Record, body: bytes) -> None:
         self._parts.append(HEADER.pack(kind, len(body)) + body)

@@ -17,7 +17,7 @@ from nearcast.locality.layout.balancing import (
     naive_assignment,
 )
 from nearcast.locality.layout.changes import PlanDiff, adapted, plan_diff
-from nearcast.locality.layout.drawing import draw_plan, plan_geojson
+from nearcast.locality.layout.drawing import draw_layouts, draw_plan, plan_geojson
 from nearcast.locality.layout.grid import CellCounts, Grid
 from nearcast.locality.layout.node_changes import NodeChange, node_changes
 from nearcast.locality.layout.plan import Leaf, Plan
@@ -45,6 +45,7 @@ __all__ = [
     "Timing",
     "adapted",
     "assign_leaves",
+    "draw_layouts",
     "draw_plan",
     "load_plan",
     "movement_flows",

@@ -11,10 +11,8 @@ from nearcast.matching.files import open_matcher, save_matcher
 from nearcast.matching.matcher import Matcher
 from nearcast.matching.ranking import Match
 from nearcast.matching.view import MatcherView
-from nearcast.model import RANKS
 
 __all__ = [
-    "RANKS",
     "Match",
     "Matcher",
     "MatcherView",

@@ -94,21 +94,8 @@ class Matcher(MatcherView):
     ) -> None:
         """Add a subscription under a new key; `position` is where its owner is now."""
         if key in self._entries:
-            raise KeyInUseError(f"the key {key}", todo="Remove or replace it")
+            raise KeyInUseError(f"the key {key}", todo="Remove it first")
         self._place(key, subscription, _checked_weight(weight), position)
-
-    def replace(
-        self,
-        key: int,
-        subscription: Subscription,
-        *,
-        weight: float = 1.0,
-        position: Position | None = None,
-    ) -> None:
-        """Replace the subscription of a key; the new one is younger than all others."""
-        old = self._entry(key)
-        self._place(key, subscription, _checked_weight(weight), position)
-        self._clear(old)
 
     def remove(self, key: int) -> None:
         """Remove a subscription."""

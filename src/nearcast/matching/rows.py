@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 ROW = np.dtype(
     [
         ("key", np.int64),  # the subscription
-        ("age", np.int64),  # the birth number: a greater one is younger; moving keeps it
+        ("birth", np.int64),  # a greater number is younger; moving keeps it
         ("accuracy", np.float64),
         ("weight", np.float64),
         ("lon", np.float64),  # of the subscriber, or the middle of its area; NaN without one
@@ -51,7 +51,3 @@ class Rows:
         """Return the box ids in use."""
         free = set(self._free)
         return [box_id for box_id in range(self._used) if box_id not in free]
-
-    def compacted(self) -> NDArray[np.void]:
-        """Return the rows that were ever used, free ones included, for a file."""
-        return self.table[: self._used]

@@ -16,7 +16,7 @@ properties and topic prefixes.
 """
 
 from nearcast.model.attribute import Attribute
-from nearcast.model.box import ACCURACY_FLOOR, EVERYTHING, MISSING, Box, Interval, bounds_of
+from nearcast.model.box import ACCURACY_FLOOR, EVERYTHING, MISSING, Box, Interval
 from nearcast.model.errors import (
     ConfigurationError,
     EnvironmentProblem,
@@ -63,15 +63,11 @@ from nearcast.model.where.expression import (
 from nearcast.model.where.grammar import parse_where
 from nearcast.model.where.levels import decode_level, encode_level
 from nearcast.model.where.printing import where_level, where_text
-from nearcast.model.where.tokens import LENGTH_LIMIT
-from nearcast.model.where.union import BOX_LIMIT
 
 __all__ = [
     "ACCURACY_FLOOR",
-    "BOX_LIMIT",
     "EARTH_RADIUS_M",
     "EVERYTHING",
-    "LENGTH_LIMIT",
     "MISSING",
     "NESTING_LIMIT",
     "RANKS",
@@ -108,7 +104,6 @@ __all__ = [
     "Subscription",
     "UnknownNameError",
     "ValueRange",
-    "bounds_of",
     "decode_level",
     "distance_m",
     "encode_level",

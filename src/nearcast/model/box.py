@@ -16,15 +16,10 @@ import numbers
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from nearcast.model.errors import MisuseError, OutOfRangeError
 from nearcast.model.quantities import number_text
 from nearcast.model.wording import shown
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 ACCURACY_FLOOR = 2.0**-20
 """The narrowest width that a side counts, as a share of its attribute's range: a millionth."""
@@ -70,11 +65,6 @@ class Interval:
     def width(self) -> float:
         """Return the length between the closed ends."""
         return 0.0 if self.low == self.high else self.closed_high - self.closed_low
-
-    @property
-    def is_everything(self) -> bool:
-        """Return whether this is the side of an unconstrained attribute."""
-        return self.closed_low == -math.inf and self.closed_high == math.inf
 
     def __contains__(self, value: float) -> bool:
         return self.closed_low <= value <= self.closed_high
@@ -218,13 +208,3 @@ def _bits(side: Interval, extent: Interval) -> float:
         return 0.0
     ratio = side.width / extent.width
     return math.log2(min(1.0, max(ACCURACY_FLOOR, ratio)))
-
-
-def bounds_of(boxes: Sequence[Box]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the closed bounds of all boxes as two (number of boxes, sides) arrays."""
-    import numpy as np
-
-    shape = (len(boxes), boxes[0].dimensions if boxes else 0)
-    lows = np.array([box.lows for box in boxes], dtype=np.float64).reshape(shape)
-    highs = np.array([box.highs for box in boxes], dtype=np.float64).reshape(shape)
-    return lows, highs

@@ -13,7 +13,6 @@ docs/delta-causal.md for the idea.
 
 from nearcast.ordering.delta_causal import DeltaCausal
 from nearcast.ordering.message import (
-    CausalCounters,
     CausalMessage,
     Deliver,
     Discard,
@@ -24,7 +23,6 @@ from nearcast.ordering.names import ProcessId
 from nearcast.ordering.process import CausalProcess
 
 __all__ = [
-    "CausalCounters",
     "CausalMessage",
     "CausalProcess",
     "Deliver",

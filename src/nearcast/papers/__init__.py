@@ -11,7 +11,7 @@ No threshold is adapted to a result: a claim that does not hold is reported as n
 Read next: `form.py`, then `sweep.py`.
 """
 
-from nearcast.papers.form import Claim, Experiment, Figure, Point, ReportTable, Row
+from nearcast.papers.form import Claim, Figure, Point, ReportTable
 from nearcast.papers.registry import PAPERS, chosen
 from nearcast.papers.report import RunOutcome, page
 from nearcast.papers.reproduce import reproduce
@@ -19,11 +19,9 @@ from nearcast.papers.reproduce import reproduce
 __all__ = [
     "PAPERS",
     "Claim",
-    "Experiment",
     "Figure",
     "Point",
     "ReportTable",
-    "Row",
     "RunOutcome",
     "chosen",
     "page",

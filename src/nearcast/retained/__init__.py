@@ -28,14 +28,12 @@ from nearcast.retained.answers import (
     Release,
     ReleaseReason,
     RetainedCopy,
-    SendNothing,
     SendNow,
     TopicSetting,
     Wait,
 )
 from nearcast.retained.delivery import RetainedDelivery
 from nearcast.retained.exact import (
-    Solution,
     attainable_gain,
     best_actions,
     best_reward,
@@ -65,7 +63,7 @@ from nearcast.retained.process import (
     Weights,
 )
 from nearcast.retained.qlearning import Learned, Learning, learn
-from nearcast.retained.rates import Estimate, RateEstimators
+from nearcast.retained.rates import RateEstimators
 
 __all__ = [
     "SEND_NOTHING",
@@ -73,7 +71,6 @@ __all__ = [
     "Answer",
     "Caps",
     "DecisionProcess",
-    "Estimate",
     "Evidence",
     "Fit",
     "GeneralPolicy",
@@ -91,10 +88,8 @@ __all__ = [
     "ReleaseReason",
     "RetainedCopy",
     "RetainedDelivery",
-    "SendNothing",
     "SendNow",
     "Shape",
-    "Solution",
     "Timeliness",
     "TopicPolicy",
     "TopicSetting",

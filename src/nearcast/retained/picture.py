@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +10,17 @@ import numpy as np
 
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained.general import GeneralPolicy
-from nearcast.retained.process import Actions, Rates, Weights
+from nearcast.retained.process import Actions, Weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SEND_COLOUR, _WAIT_COLOUR = "#f4f1e8", "#2b6f8f"
+_AGES, _LEAVE, _MESSAGE_COST = (1, 4, 10), 0.1, 5.0  # at which a general policy is drawn
 
 
-def _figure(columns: int, rows: int = 1) -> tuple[Figure, list[Axes]]:
+def _figure(columns: int) -> tuple[Figure, list[Axes]]:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -27,9 +28,9 @@ def _figure(columns: int, rows: int = 1) -> tuple[Figure, list[Axes]]:
         raise EnvironmentProblem(
             "no matplotlib", expected="it for drawing", todo="pip install 'nearcast[research]'"
         ) from problem
-    figure = Figure(figsize=(4.2 * columns, 3.6 * rows), layout="constrained")
+    figure = Figure(figsize=(4.2 * columns, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    axes = figure.subplots(1, columns, squeeze=False, sharex=True, sharey=True)
     return figure, list(axes.ravel())
 
 
@@ -73,25 +74,18 @@ def draw_tables(tables: Mapping[str, Actions], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_general(
-    policy: GeneralPolicy,
-    path: Path,
-    *,
-    leave: float = 0.1,
-    message_cost: float = 5.0,
-    ages: Sequence[int] = (1, 4, 10),
-) -> None:
+def draw_general(policy: GeneralPolicy, path: Path) -> None:
     """Draw where a general policy makes a subscriber wait: over λP (across) and ω (up), by age."""
     low, high = policy.trained.publish
     publishes = np.geomspace(low, high, 160)
     omegas = np.linspace(0.02, 0.98, 120)
-    figure, panels = _figure(len(ages))
-    for axes, age in zip(panels, ages, strict=True):
+    figure, panels = _figure(len(_AGES))
+    for axes, age in zip(panels, _AGES, strict=True):
         regions = np.zeros((len(omegas), len(publishes)), dtype=np.uint8)
         for row, omega in enumerate(omegas):
-            price = Weights(float(omega), message_cost).price
+            price = Weights(float(omega), _MESSAGE_COST).price
             for column, publish in enumerate(publishes):
-                regions[row, column] = policy.waits(float(publish), leave, price, 0, age)
+                regions[row, column] = policy.waits(float(publish), _LEAVE, price, 0, age)
         _paint(axes, regions, (float(np.log10(low)), float(np.log10(high)), 0.02, 0.98))
         ticks = [0.02, 0.1, 0.5, 2.0]
         axes.set_xticks([float(np.log10(tick)) for tick in ticks], [f"{t:g}" for t in ticks])
@@ -100,16 +94,3 @@ def draw_general(
     panels[0].set_ylabel("weight of timeliness (ω)")
     _legend(figure)
     figure.savefig(path, dpi=120)
-
-
-def draw_policy(
-    policy: GeneralPolicy | Mapping[str, Actions], path: Path, rates: Rates | None = None
-) -> None:
-    """Draw the content of a policy file; with `rates`, a general policy is drawn as a table."""
-    if isinstance(policy, GeneralPolicy):
-        if rates is None:
-            draw_general(policy, path)
-        else:
-            draw_tables({f"λP = {rates.publish:g}": policy.table(rates, Weights())}, path)
-    else:
-        draw_tables(policy, path)

@@ -141,8 +141,3 @@ class RateEstimators:
             publishes,
             self._published_at[slot],
         )
-
-    def bytes_used(self) -> int:
-        """Return the memory of the arrays, room for growth included."""
-        arrays = (self._updated_at, self._published_at, self._subscribers, self._free)
-        return sum(column.__sizeof__() for column in (*arrays, *self._columns()))

@@ -39,7 +39,7 @@ class ClientLog(ClientObserver):
             return
         fields = _fields("client_connected", connection, session)
         version = {3: "3.1", 4: "3.1.1"}.get(connection.version, str(connection.version))
-        keep_alive_s = connection.keep_alive_ms // 1500
+        keep_alive_s = connection.most_silence_ms // 1500
         fields |= {"mqtt": version, "keep_alive": keep_alive_s, "resumed": is_resumed}
         log.info(
             "client %s%s connected from %s (MQTT %s, keep-alive %d s%s)",

@@ -19,13 +19,10 @@ from nearcast.simulator.network import (
     exponential,
     uniform,
 )
-from nearcast.simulator.world import Actor, ActorId, Instant, Send, World
+from nearcast.simulator.world import Send, World
 
 __all__ = [
-    "Actor",
-    "ActorId",
     "Delay",
-    "Instant",
     "Send",
     "SimulatedLink",
     "SimulatedNetwork",

@@ -184,42 +184,42 @@ class SimulatedNode:
             client.lose()
         self._clients = {}
         self._start(now)
-        return self._turn(now)
+        return self.turn(now)
 
     def meet(self, names: list[str], now: Instant) -> list[Send]:
         """Introduce other nodes as peers."""
         self._others.update(dict.fromkeys(names))
         for name in names:
             self.mesh.meet(name, now)
-        return self._turn(now)
+        return self.turn(now)
 
     def part(self, name: str, now: Instant) -> list[Send]:
         """Remove a peer that has left permanently."""
         self._others.pop(name, None)
         self.mesh.part(name, now)
-        return self._turn(now)
+        return self.turn(now)
 
     def leave(self, now: Instant) -> list[Send]:
         """Begin to leave the cluster permanently."""
         self.mesh.leave(now)
-        return self._turn(now)
+        return self.turn(now)
 
     def use_plan(self, plan: NamedPlan, now: Instant) -> list[Send]:
         """Apply a plan; it is on disk from then on."""
         self._plan = plan
         self.mesh.use_plan(plan, now)
-        return self._turn(now)
+        return self.turn(now)
 
     def receive(self, message: FromNode, now: Instant) -> list[Send]:
         """Handle a frame from a peer."""
         self.mesh.receive(message.sender, message.data, now)
-        return self._turn(now)
+        return self.turn(now)
 
     def advance(self, now: Instant) -> list[Send]:
         """Do everything that is due by `now`."""
         self.node.wake(now)
         self.mesh.advance(now)
-        return self._turn(now)
+        return self.turn(now)
 
     def wake_at(self) -> Instant | None:
         """Return when something is due next; None if nothing is."""
@@ -234,7 +234,7 @@ class SimulatedNode:
         connection = Connection(address=client.name)
         self._clients[connection] = client
         self.node.open(connection, now)
-        return self._turn(now)
+        return self.turn(now)
 
     def drop(self, client: SimulatedClient, now: Instant) -> list[Send]:
         """Break a client's connection."""
@@ -243,18 +243,12 @@ class SimulatedNode:
                 del self._clients[connection]
                 self.node.lost(connection, now)
         client.lose()
-        return self._turn(now)
+        return self.turn(now)
 
     def turn(self, now: Instant) -> list[Send]:
-        """Process the bytes that clients have queued since the last call."""
-        return self._turn(now)
-
-    def _turn(self, now: Instant) -> list[Send]:
         """Run event-loop batches until no client or connection has output.
 
-        Return the frames to peers.
-
-        Each batch writes the journal before the outboxes.
+        Returns the frames to peers. Each batch writes the journal before the outboxes.
         """
         while True:
             for connection, client in list(self._clients.items()):

@@ -133,10 +133,10 @@ class _Inquiry:
 
     def _look_at_topic(self) -> ExplainStep:
         self._fitting = [
-            one
-            for one in self._client.subscriptions.values()
-            if topic_matches(one.topic_filter, self._topic)
-            and not (one.no_local and self._question.publisher == self._question.client_id)
+            subscription
+            for subscription in self._client.subscriptions.values()
+            if topic_matches(subscription.topic_filter, self._topic)
+            and not (subscription.no_local and self._question.publisher == self._question.client_id)
         ]
         if not self._fitting:
             known = ", ".join(list(self._client.subscriptions)[:5]) or "none"

@@ -17,7 +17,7 @@ from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.routes import Route
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session
-from nearcast.broker.state import BrokerState, ClusterHooks
+from nearcast.broker.state import BrokerState
 from nearcast.model import MISSING, Event, Space
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ContentFastPath:
             and settings.top is None
             and settings.lifetime_ms is None
             and settings.values == "json"
-            and (state.network is None or settings.order != "causal")
+            and (settings.order != "causal" or not state.network.is_joined)
             and state.selections is not None
             and not state.selections.explaining
             and not state.settings.max_message_bytes
@@ -113,7 +113,7 @@ class ContentFastPath:
     ) -> None:
         """Deliver each packet to its matching and plain subscribers, or leave it to `take_one`."""
         counters, receivers = self._state.counters, self._receivers()
-        is_logged, network = self._state.log is not None, self._state.network
+        is_logged, is_joined = self._state.log is not None, self._state.network.is_joined
         publisher = connection.session
         assert publisher is not None
         found = iter(matched)
@@ -130,8 +130,8 @@ class ContentFastPath:
             packet = data[start:stop]
             if is_logged:
                 note_run(self._state, publisher, self._way, 1, 0, topic, packet, head_size)
-            if network is not None:
-                self._tell_network(network, route, topic, packet[head_size:], point, sessions)
+            if is_joined:
+                self._tell_network(route, topic, packet[head_size:], point, sessions)
             if not route.is_empty:
                 self._spread_bytes(connection, route, packet, stop - start, 1, head_size, topic)
             if sessions:
@@ -146,7 +146,6 @@ class ContentFastPath:
 
     def _tell_network(
         self,
-        network: ClusterHooks,
         route: Route,
         topic: bytes,
         payload: bytes,
@@ -159,7 +158,7 @@ class ContentFastPath:
         if self._is_arrival:
             self._state.counters.unwanted += not (sessions or route.by_session)
         elif space.coordinates is not None:
-            network.published(_message(topic, payload), _event(topic, space, point))
+            self._state.network.published(_message(topic, payload), _event(topic, space, point))
 
     def _send(
         self,
@@ -190,7 +189,7 @@ def _receivers_of(
         return sessions
     if route.special:  # options of both subscriptions of one client count together
         return None
-    return [one for one in sessions if one not in route.by_session]
+    return [session for session in sessions if session not in route.by_session]
 
 
 def _message(topic: bytes, payload: bytes) -> Message:

@@ -118,11 +118,11 @@ def reply_to(
         delivery.spread(route, [answer], None, retain=False)
 
 
-def _row(place: int, one: Candidate) -> dict[str, object]:
+def _row(place: int, candidate: Candidate) -> dict[str, object]:
     row: dict[str, object] = {
         "rank": place,
-        "label": one.subscription.label,
-        "accuracy": round(one.accuracy, 6),
+        "label": candidate.subscription.label,
+        "accuracy": round(candidate.accuracy, 6),
     }
-    row["distance_m"] = None if one.distance_m is None else round(one.distance_m, 1)
+    row["distance_m"] = None if candidate.distance_m is None else round(candidate.distance_m, 1)
     return row

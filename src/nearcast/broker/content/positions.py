@@ -69,11 +69,11 @@ class Positions:
             session.position = position
         elif position != session.position:
             selections.move(session, position)
-            if state.network is not None:
+            if state.network.is_joined:
                 state.network.moved(session, is_sure=is_sure)
             if selections.crossing.count and session.moving:
                 self._look_around(session)
-        if state.journal is not None and session.is_durable:
+        if session.is_durable:
             self._keep(session, is_sure=is_sure)
         if state.log is not None:
             state.log.position(session.client_id, *position, state.now_ms)
@@ -86,7 +86,6 @@ class Positions:
         A position is outdated soon, so that an old one after a crash does little harm.
         """
         state = self._state
-        assert state.journal is not None
         age_ms = state.now_ms - session.position_kept_ms
         is_due = age_ms >= state.settings.position_journal_ms
         if is_sure or is_due or not session.position_kept_ms:
@@ -134,6 +133,6 @@ class Positions:
         numbers = tuple(sorted(one.identifier for one in subscriptions if one.identifier))
         if numbers:
             message = message.variant(retain=True, identifiers=numbers)
-        qos = min(message.head.qos, max(one.qos for one in subscriptions))
+        qos = min(message.head.qos, max(subscription.qos for subscription in subscriptions))
         self._delivery.enqueue_retained(session, message, qos)
         self._delivery.pump(session)

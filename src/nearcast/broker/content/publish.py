@@ -161,7 +161,7 @@ class ContentPublishHandler:
                 message, session, retain=retain, reaches_all=reaches_all
             )
         goes_further = False
-        if self._state.network is not None:
+        if self._state.network.is_joined:
             complaint = complaint or order_complaint(settings, request.order)
             kept, goes_further = self._order(session, route, message, event, wish)
             if goes_further and top is not None:
@@ -212,7 +212,6 @@ class ContentPublishHandler:
         together choose among this node's clients as well.
         """
         network, (top, rank) = self._state.network, wish
-        assert network is not None
         if top is not None:
             publisher = "" if session is None else session.client_id
             return route.without_peers(), network.contest(message, (top, rank), publisher)

@@ -92,21 +92,21 @@ class RangeEntry:
 
     # --- queries --------------------------------------------------------------------------
 
-    def wanted(self, one: SessionSubscription) -> Iterator[PlacedRetained | None]:
+    def wanted(self, subscription: SessionSubscription) -> Iterator[PlacedRetained | None]:
         """Yield the retained messages that match a content subscription; None for a step without.
 
         Messages may be added and removed between steps.
         """
-        selection, position = one.selection, one.session.position
+        selection, position = subscription.selection, subscription.session.position
         assert selection is not None
         for shelf in self._shelves.values():
-            if not shelf.boxes or not _can_ask(shelf.settings, one):
+            if not shelf.boxes or not _can_ask(shelf.settings, subscription):
                 continue
             boxes = selection.boxes(shelf.settings.space, position)
             for kept in _meeting(shelf, boxes):
-                is_wanted = topic_matches(one.topic_filter, kept.topic) and selection.covers(
-                    kept.event, position
-                )
+                is_wanted = topic_matches(
+                    subscription.topic_filter, kept.topic
+                ) and selection.covers(kept.event, position)
                 yield kept if is_wanted else None
 
     def entered(self, one: SessionSubscription) -> list[PlacedRetained]:
@@ -151,14 +151,14 @@ class RangeEntry:
                 del inside[topic]
 
 
-def _can_ask(settings: SpaceSettings, one: SessionSubscription) -> bool:
+def _can_ask(settings: SpaceSettings, subscription: SessionSubscription) -> bool:
     """Return whether the space has the attributes that the subscription's conditions name."""
     from nearcast.matching.subscription_compiler import spaces_for
     from nearcast.model import MisuseError
 
-    assert one.selection is not None
+    assert subscription.selection is not None
     try:
-        return bool(spaces_for(one.selection, [settings.space]))
+        return bool(spaces_for(subscription.selection, [settings.space]))
     except MisuseError:
         return False
 

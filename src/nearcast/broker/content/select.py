@@ -77,14 +77,14 @@ class ContentSelection:
         """Return a predicate: which subscriptions may be chosen for a client's publication."""
         skips = settings.offline == "skipped" and k is not None
 
-        def fits(one: SessionSubscription) -> bool:
+        def fits(subscription: SessionSubscription) -> bool:
             if (
-                one.session.is_peer
-                or one.session.is_over
-                or (one.no_local and one.session is session)
+                subscription.session.is_peer
+                or subscription.session.is_over
+                or (subscription.no_local and subscription.session is session)
             ):
                 return False
-            return not (skips and one.session.link is None)
+            return not (skips and subscription.session.link is None)
 
         return fits
 
@@ -122,7 +122,7 @@ class ContentSelection:
             event, _ = self.event(route.space, message, properties, properties.request)
             found = self.matching(None, event)
             members += [one for one in found if (one.group, one.topic_filter) == key]
-        own = [one for one in members if not one.session.is_peer]
+        own = [member for member in members if not member.session.is_peer]
         return group.pick_among(own if own or group.own_conditional else members, message.head.qos)
 
     def by_number(self, message: Message, number: int) -> SessionSubscription | None:
@@ -132,7 +132,7 @@ class ContentSelection:
             return found
         route = self._state.router.find(message.head.topic)
         held = [one for some in route.by_session.values() for one in some]
-        held += [one for group in route.shared for one in group.members.values()]
+        held += [member for group in route.shared for member in group.members.values()]
         return next((one for one in held if one.number == number), None)
 
     @property

@@ -69,30 +69,30 @@ class ContentSubscriptions:
         elif is_unchanged:
             self.arrival_receivers[one.number] = session
 
-    def check(self, one: SessionSubscription) -> None:
+    def check(self, subscription: SessionSubscription) -> None:
         """Raise MisuseError if a content subscription could not be added; O(its boxes)."""
         from nearcast.matching.subscription_compiler import spaces_for
 
-        assert one.selection is not None
-        for space in spaces_for(one.selection, [each.space for each in self.spaces.all]):
-            one.selection.boxes(space, one.session.position)
+        assert subscription.selection is not None
+        for space in spaces_for(subscription.selection, [each.space for each in self.spaces.all]):
+            subscription.selection.boxes(space, subscription.session.position)
 
-    def remove(self, one: SessionSubscription) -> None:
+    def remove(self, subscription: SessionSubscription) -> None:
         """Remove a content subscription."""
-        self.matcher.remove(one.number)
-        del self.by_number[one.number]
-        self.receivers.pop(one.number, None)
-        self.arrival_receivers.pop(one.number, None)
-        place = _place(one)
+        self.matcher.remove(subscription.number)
+        del self.by_number[subscription.number]
+        self.receivers.pop(subscription.number, None)
+        self.arrival_receivers.pop(subscription.number, None)
+        place = _place(subscription)
         on_filter = self._on_filter[place]
-        if on_filter[one.text] is one:
-            del on_filter[one.text]
+        if on_filter[subscription.text] is subscription:
+            del on_filter[subscription.text]
         if not on_filter:
             del self._on_filter[place]
-        self.explaining -= one.explain
-        one.session.moving.pop(one.number, None)
-        if one.group:
-            self.groups.leave(one)
+        self.explaining -= subscription.explain
+        subscription.session.moving.pop(subscription.number, None)
+        if subscription.group:
+            self.groups.leave(subscription)
 
     def move(self, session: Session, position: Position | None) -> None:
         """Move all `$near` subscriptions of a client to its new position."""
@@ -110,5 +110,5 @@ class ContentSubscriptions:
         return list(self._on_filter.get((session.number, group, topic_filter), {}).values())
 
 
-def _place(one: SessionSubscription) -> tuple[int, str, str]:
-    return one.session.number, one.group, one.topic_filter
+def _place(subscription: SessionSubscription) -> tuple[int, str, str]:
+    return subscription.session.number, subscription.group, subscription.topic_filter

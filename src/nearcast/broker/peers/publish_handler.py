@@ -47,7 +47,7 @@ class PeerPublishHandler(PublishHandler):
         retain: bool,
     ) -> PublishOutcome:
         """Deliver one message; always a success for the peer: this node now owns the message."""
-        if retain and self._state.network is not None:
+        if retain:
             self._state.network.arrived(message.topic_text())
         awards = _awards(properties)
         if not awards:
@@ -83,8 +83,7 @@ class PeerPublishHandler(PublishHandler):
 
     def _to_group(self, number: int, message: Message, *, retain: bool) -> None:
         """Deliver a message to one member here; if all have left, to one at another node."""
-        network = self._state.network
-        named = None if network is None else network.group(number)
+        named = self._state.network.group(number)
         group = None if named is None else self._state.router.group(*named)
         member = None
         if named is not None and self._state.selections is not None:

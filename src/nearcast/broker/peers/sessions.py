@@ -54,12 +54,12 @@ class PeerSessions:
         session = PeerSession(PEER_PREFIX + name, state.next_session)
         state.next_session += 1
         state.sessions[session.client_id] = session
-        session.is_durable = True
+        session.is_durable = state.journal.is_kept
         session.version = 5
         session.expiry_s = _FOREVER_S
         session.window = state.settings.receive_maximum
         session.our_generation = f"{state.rng.getrandbits(64):016x}"
-        self._remember(session)
+        state.journal.session(session)
         return session
 
     def _known(self, name: str) -> PeerSession | None:
@@ -96,7 +96,7 @@ class PeerSessions:
         if session.peer_generation != generation:
             self._forget_incoming(session)
             session.peer_generation = generation
-            self._remember(session)
+            self._state.journal.session(session)
         session.link = connection
         session.window = state.settings.receive_maximum
         state.connections.add(connection)
@@ -140,8 +140,8 @@ class PeerSessions:
         """Restore the begun QoS 2 deliveries of a peer in its new session."""
         session.peer_generation = generation
         session.incoming.update(begun)
-        self._remember(session)
-        if self._state.journal is not None:
+        self._state.journal.session(session)
+        if session.is_durable:
             for number in begun:
                 self._state.journal.incoming(session.number, number)
 
@@ -155,8 +155,7 @@ class PeerSessions:
         for text in removed:
             subscription = session.subscriptions.get(text)
             if subscription is not None:
-                if self._state.journal is not None:  # first: it may raise
-                    self._state.journal.unsubscribed(session.number, text)
+                self._state.journal.unsubscribed(session.number, text)  # first: it may raise
                 del session.subscriptions[text]
                 self._state.remove_subscription(subscription)
                 note_subscription(self._state, subscription, subscription.qos, is_added=False)
@@ -199,13 +198,13 @@ class PeerSessions:
             return []
         plain = state.router.arrivals.find(message.head.topic).by_session
         return [
-            one
-            for one in subscriptions
-            if one.session not in plain
-            and not _has_anyway(one.session, event)
-            and one.selection is not None
-            and topic_matches(one.topic_filter, event.topic)
-            and one.selection.covers(event, place)
+            subscription
+            for subscription in subscriptions
+            if subscription.session not in plain
+            and not _has_anyway(subscription.session, event)
+            and subscription.selection is not None
+            and topic_matches(subscription.topic_filter, event.topic)
+            and subscription.selection.covers(event, place)
         ]
 
     def deliver(
@@ -223,7 +222,7 @@ class PeerSessions:
     def send_award(self, name: str, message: Message, awards: Iterable[Award]) -> None:
         """Send a message to a peer for subscriptions there that a top-k has chosen."""
         extra = b"".join(
-            b"\x26" + encode_string(AWARD) + encode_string(_award_text(*one)) for one in awards
+            b"\x26" + encode_string(AWARD) + encode_string(_award_text(*award)) for award in awards
         )
         self.send(name, [message.variant(retain=False, extra=extra)])
 
@@ -269,25 +268,20 @@ class PeerSessions:
         note_subscription(self._state, subscription, subscription.qos, is_added=True)
 
     def _forget_incoming(self, session: Session) -> None:
-        journal = self._state.journal
-        for number in session.incoming:
-            if journal is not None:
-                journal.released(session.number, number)
+        if session.is_durable:
+            for number in session.incoming:
+                self._state.journal.released(session.number, number)
         session.incoming.clear()
-
-    def _remember(self, session: Session) -> None:
-        if self._state.journal is not None:
-            self._state.journal.session(session)
 
 
 def _has_anyway(session: Session, event: Event) -> bool:
     """Return whether a subscription without a place matches the event; O(its subscriptions)."""
     return any(
-        one.selection is not None
-        and not (one.has_place or one.group)
-        and topic_matches(one.topic_filter, event.topic)
-        and _covers(one.selection, event)
-        for one in session.subscriptions.values()
+        subscription.selection is not None
+        and not (subscription.has_place or subscription.group)
+        and topic_matches(subscription.topic_filter, event.topic)
+        and _covers(subscription.selection, event)
+        for subscription in session.subscriptions.values()
     )
 
 

@@ -80,6 +80,7 @@ class Journal:
     """
 
     __slots__ = ("_next_message", "_parts", "keeps_ages")
+    is_kept = True
 
     def __init__(self, next_message: int = 1, *, keeps_ages: bool = False) -> None:
         self._parts: list[bytes] = []
@@ -228,6 +229,19 @@ class Journal:
     def forgotten(self, topic: bytes) -> None:
         """Record that the retained message of a topic was deleted."""
         self._add(RecordKind.FORGOTTEN, topic)
+
+
+class NoJournal(Journal):
+    """The journal of a broker whose state need not survive: no session there is durable."""
+
+    __slots__ = ()
+    is_kept = False
+
+    def _add(self, kind: int, body: bytes) -> None:
+        """Record nothing: sessions that end, wills."""
+
+    def note(self, key: bytes, value: bytes, until_ms: int) -> None:
+        """Record nothing, without a copy of the value."""
 
 
 def encode_message(message: Message, number: int | None = None) -> bytes:

@@ -251,7 +251,7 @@ class Replay:
         session.expiry_s = told.expiry_s
         session.ends_at_ms = told.ends_at_ms
         session.owner = told.owner
-        session.is_durable = told.expiry_s > 0
+        session.is_durable = told.expiry_s > 0 and self._state.journal.is_kept
         (self._was_connected.add if was_connected else self._was_connected.discard)(told.number)
 
     def _ended(self, body: bytes) -> None:
@@ -291,7 +291,7 @@ class Replay:
         if options & 0x40:
             prefixes, bare = split_prefixes(shared.topic_filter, SELECTING)
             selection = read_subscription(bare, decoded(prefixes)).subscription
-        one = SessionSubscription(
+        subscription = SessionSubscription(
             session,
             text,
             shared.group,
@@ -301,10 +301,10 @@ class Replay:
             retain_as_published=bool(options & 8),
             identifier=identifier,
         )
-        one.select(selection, explain=bool(options & 0x10), label=label, weight=weight)
-        one.crosses = bool(options & 0x20)
-        one.number = age
-        session.subscriptions[text] = one
+        subscription.select(selection, explain=bool(options & 0x10), label=label, weight=weight)
+        subscription.crosses = bool(options & 0x20)
+        subscription.number = age
+        session.subscriptions[text] = subscription
 
     def _position(self, body: bytes) -> None:
         number, lon, lat = records.POSITION.unpack(body)
@@ -361,10 +361,10 @@ class Replay:
         self._state.retained.forget(body[2:].decode())
 
 
-def _lost_subscription(one: SessionSubscription, problem: Exception) -> SetAside:
+def _lost_subscription(subscription: SessionSubscription, problem: Exception) -> SetAside:
     journal = Journal(keeps_ages=True)
-    journal.subscribed(one)
-    about = f"client {one.session.client_id!r}, filter {one.text!r}"
+    journal.subscribed(subscription)
+    about = f"client {subscription.session.client_id!r}, filter {subscription.text!r}"
     return SetAside(0, 0, RecordKind.SELECTED.name, about, reason_of(problem), journal.take())
 
 

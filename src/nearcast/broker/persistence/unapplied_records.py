@@ -145,6 +145,6 @@ def _detail(kind: int, body: bytes, message: Naming) -> str:
 
 
 def _messages(numbers: list[int], message: Naming) -> str:
-    names = [message(one) for one in numbers[:10]]
+    names = [message(number) for number in numbers[:10]]
     rest = f" and {len(numbers) - 10} more" if len(numbers) > 10 else ""
     return f"message{'s' if len(numbers) > 1 else ''} {', '.join(names)}{rest}"

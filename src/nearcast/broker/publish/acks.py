@@ -96,17 +96,15 @@ class Acks:
                 reason=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
                 expected=f"at most {self._receive_maximum}",
             )
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
+        if session.is_durable:  # first: it may raise
             for number in numbers:
-                journal.incoming(session.number, number)
+                self._state.journal.incoming(session.number, number)
         session.incoming.update(numbers)
 
     def forget_incoming(self, session: Session, number: int) -> None:
         """Free a QoS 2 identifier of a client: the next PUBLISH with it is a new message."""
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            journal.released(session.number, number)
+        if session.is_durable:  # first: it may raise
+            self._state.journal.released(session.number, number)
         session.incoming.discard(number)
 
     # --- acknowledgements from clients -------------------------------------------------

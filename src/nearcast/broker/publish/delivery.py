@@ -161,7 +161,7 @@ class Delivery(SessionQueues):
 
     def spread_plain(self, route: Route, messages: list[Message], *, retain: bool) -> None:
         """Deliver to the receivers without options that change the packet."""
-        if retain and self._state.network is not None:
+        if retain and self._state.network.is_joined:
             self._spread_flagged(route, messages)
             return
         qos = messages[0].head.qos
@@ -174,7 +174,7 @@ class Delivery(SessionQueues):
     def _spread_flagged(self, route: Route, messages: list[Message]) -> None:
         """Deliver retained messages, with RETAIN to peers: subscribers there may want the flag."""
         qos = messages[0].head.qos
-        flagged = [one.variant(retain=True) for one in messages]
+        flagged = [message.variant(retain=True) for message in messages]
         for session, limit in route.plain:
             outgoing = flagged if session.is_peer else messages
             if qos and limit:
@@ -235,7 +235,7 @@ class Delivery(SessionQueues):
                 ]
             if not extra:
                 variants[key] = outgoing
-        qos = min(messages[0].head.qos, max(one.qos for one in subscriptions))
+        qos = min(messages[0].head.qos, max(subscription.qos for subscription in subscriptions))
         if qos:
             self.hand_over(session, outgoing, qos)
             for plain, variant in zip(messages, outgoing, strict=True):

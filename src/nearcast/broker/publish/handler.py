@@ -287,7 +287,7 @@ class PublishHandler:
             messages = [Message(head, payload) for payload in payloads]
             self._delivery.spread(route, messages, connection.session, retain=False)
             if connection.version >= 5 and any(one.was_refused for one in messages):
-                refused = [one.was_refused for one in messages]
+                refused = [message.was_refused for message in messages]
                 self._answers.answer_each(connection, 0x40, identifiers, refused)
                 return
         self._answers.answer_all(connection, 0x40, identifiers, reason)
@@ -333,7 +333,7 @@ class PublishHandler:
             over = {raw for message, raw in pairs if message.was_refused}  # [MQTT-4.3.3-9]
             for raw in over:
                 self._answers.forget_incoming(session, raw[0] << 8 | raw[1])
-            refused = [one in over for one in identifiers]
+            refused = [identifier in over for identifier in identifiers]
             self._answers.answer_each(connection, 0x50, identifiers, refused)
             return
         reason = _EMPTY if route.is_empty and len(fresh) == len(payloads) else 0

@@ -51,7 +51,7 @@ class MessageHead:
         self, *, retain: bool, identifiers: tuple[int, ...] = (), extra: bytes = b""
     ) -> MessageHead:
         """Return this head with another RETAIN flag, subscription identifiers and properties."""
-        numbers = [b"\x0b" + encode_variable_integer(one) for one in identifiers]
+        numbers = [b"\x0b" + encode_variable_integer(identifier) for identifier in identifiers]
         properties = b"".join((self.properties, *numbers, extra))
         return MessageHead(self.topic, self.payload_size, self.qos, properties, retain)
 

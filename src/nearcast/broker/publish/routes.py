@@ -282,5 +282,5 @@ def _place(route: Route, session: Session, subscriptions: list[SessionSubscripti
     if any(not one.is_plain for one in subscriptions) or (link is not None and not link.is_plain):
         route.special.append((session, subscriptions))
         return
-    route.plain.append((session, max(one.qos for one in subscriptions)))
+    route.plain.append((session, max(subscription.qos for subscription in subscriptions)))
     (route.qos_0_v5 if session.version >= 5 else route.qos_0_v311).append(session)

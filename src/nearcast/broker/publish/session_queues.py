@@ -90,7 +90,7 @@ class SessionQueues:
             identifiers.append(last)
             parts += (before, TWO_BYTES[last], middle, message.payload)
         state = self._state
-        if state.journal is not None and session.is_durable:  # first: it may raise
+        if session.is_durable:  # first: it may raise
             state.journal.sent(session.number, messages, identifiers, qos)
         in_flight.update(zip(identifiers, messages, strict=True))
         session.last_packet_id = last
@@ -126,9 +126,8 @@ class SessionQueues:
             self._state.counters.dropped_quota += 1
             message.was_refused |= bool(qos)
             return False
-        journal = self._state.journal
-        if journal is not None and session.is_durable and qos:  # first: it may raise
-            journal.queued(session.number, message, qos)
+        if session.is_durable and qos:  # first: it may raise
+            self._state.journal.queued(session.number, message, qos)
         self._hold(session, message, size)
         session.queue.append((message, qos | mark))
         return True
@@ -240,20 +239,20 @@ class SessionQueues:
     def _copy_next(self, session: Session, link: Connection) -> bool:
         """Do one step of sending retained messages to a subscription; False if there is no room."""
         text = next(iter(session.copies))
-        one = session.subscriptions.get(text)
-        if one is not None and one.qos:
+        subscription = session.subscriptions.get(text)
+        if subscription is not None and subscription.qos:
             is_full = session.in_flight and not self._has_room(session, 0)
             if session.room < 1 or is_full:
                 return False
         message: Message | None = None
         with self._state.failures.kept("finding retained messages"):
-            message = None if one is None else next(session.copies[text], _NO_MORE)
-        if one is None or message is _NO_MORE:
+            message = None if subscription is None else next(session.copies[text], _NO_MORE)
+        if subscription is None or message is _NO_MORE:
             del session.copies[text]
         elif message is not None and not self._is_stale(message, RETAINED):
-            if one.identifier:
-                message = message.variant(retain=True, identifiers=(one.identifier,))
-            qos = min(message.head.qos, one.qos)
+            if subscription.identifier:
+                message = message.variant(retain=True, identifiers=(subscription.identifier,))
+            qos = min(message.head.qos, subscription.qos)
             self._hold(session, message, message.size)
             with self._state.failures.kept("sending a retained message"):
                 self._send_from_queue(session, link, message, qos, qos | RETAINED)
@@ -272,9 +271,8 @@ class SessionQueues:
         return current is None or current.payload is not message.payload
 
     def _discard_queued(self, session: Session, message: Message, qos: int) -> None:
-        journal = self._state.journal
-        if journal is not None and session.is_durable and qos:
-            journal.unqueued(session.number, message)
+        if session.is_durable and qos:
+            self._state.journal.unqueued(session.number, message)
         self._let_go(session, message)
 
     def _send_from_queue(
@@ -290,9 +288,8 @@ class SessionQueues:
         if not qos:
             self._let_go(session, message)
         else:
-            journal = self._state.journal
-            if journal is not None and session.is_durable:  # first: it may raise
-                journal.sent(session.number, [message], [packet_id], qos)
+            if session.is_durable:  # first: it may raise
+                self._state.journal.sent(session.number, [message], [packet_id], qos)
             session.in_flight[packet_id] = message
             if qos == 2:
                 session.exact.add(packet_id)
@@ -323,9 +320,8 @@ class SessionQueues:
         message = session.in_flight.get(packet_id)
         if message is None:
             return False
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            journal.settled(session.number, packet_id)
+        if session.is_durable:  # first: it may raise
+            self._state.journal.settled(session.number, packet_id)
         del session.in_flight[packet_id]
         session.exact.discard(packet_id)
         self._let_go(session, message)
@@ -338,9 +334,8 @@ class SessionQueues:
         """
         if packet_id not in session.exact:
             return packet_id in session.released
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            journal.recorded(session.number, packet_id)
+        if session.is_durable:  # first: it may raise
+            self._state.journal.recorded(session.number, packet_id)
         message = session.in_flight.pop(packet_id)
         session.exact.discard(packet_id)
         session.released[packet_id] = None
@@ -351,9 +346,8 @@ class SessionQueues:
         """Handle a PUBCOMP: free the identifier; return whether it was in use."""
         if packet_id not in session.released:
             return False
-        journal = self._state.journal
-        if journal is not None and session.is_durable:  # first: it may raise
-            journal.settled(session.number, packet_id)
+        if session.is_durable:  # first: it may raise
+            self._state.journal.settled(session.number, packet_id)
         del session.released[packet_id]
         return True
 

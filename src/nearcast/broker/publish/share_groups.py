@@ -29,28 +29,28 @@ class ShareGroup:
         self._last: dict[str, _Turn] = {}  # by client identifier
         self._turn = 0
 
-    def join(self, one: SessionSubscription) -> None:
+    def join(self, subscription: SessionSubscription) -> None:
         """Add a member; one that joins again keeps its turn."""
-        name = one.session.client_id
-        if name not in (self.members if one.selection is None else self._last):
+        name = subscription.session.client_id
+        if name not in (self.members if subscription.selection is None else self._last):
             self._turn += 1
             self._last[name] = (self._turn, 0)
-        if one.selection is None:
-            self.members[name] = one
+        if subscription.selection is None:
+            self.members[name] = subscription
         else:
             self.conditional += 1
-            self.own_conditional += not one.session.is_peer
+            self.own_conditional += not subscription.session.is_peer
 
-    def leave(self, one: SessionSubscription) -> None:
+    def leave(self, subscription: SessionSubscription) -> None:
         """Remove a member; a client that has replaced its subscription keeps its turn."""
-        name = one.session.client_id
-        if one.selection is None:
+        name = subscription.session.client_id
+        if subscription.selection is None:
             del self.members[name]
             if not self.conditional:
                 del self._last[name]
             return
         self.conditional -= 1
-        self.own_conditional -= not one.session.is_peer
+        self.own_conditional -= not subscription.session.is_peer
         if not self.conditional:
             self._last = {name: self._last[name] for name in self.members}
 
@@ -60,14 +60,14 @@ class ShareGroup:
         O(1) while all read. `is_arrival` leaves out peers.
         """
         waiting: SessionSubscription | None = None
-        for one in self.members.values():
-            if is_arrival and one.session.is_peer:
+        for member in self.members.values():
+            if is_arrival and member.session.is_peer:
                 continue
-            if one.is_ready:
-                self._serve(one)
-                return one
-            if waiting is None and min(qos, one.qos) and not one.session.is_over:
-                waiting = one
+            if member.is_ready:
+                self._serve(member)
+                return member
+            if waiting is None and min(qos, member.qos) and not member.session.is_over:
+                waiting = member
         if waiting is not None:
             self._serve(waiting)
         return waiting
@@ -76,7 +76,7 @@ class ShareGroup:
         self, candidates: list[SessionSubscription], qos: int
     ) -> SessionSubscription | None:
         """Return the next of some members, as `pick` does; O(candidates)."""
-        ready = [one for one in candidates if one.is_ready]
+        ready = [candidate for candidate in candidates if candidate.is_ready]
         ready = ready or [
             one for one in candidates if min(qos, one.qos) and not one.session.is_over
         ]
@@ -87,12 +87,12 @@ class ShareGroup:
         self._serve(chosen)
         return chosen
 
-    def _serve(self, one: SessionSubscription) -> None:
+    def _serve(self, subscription: SessionSubscription) -> None:
         """Move a member behind all others, unless a peer has further members in its turn."""
-        name = one.session.client_id
-        if one.members > 1:
+        name = subscription.session.client_id
+        if subscription.members > 1:
             last, more = self._last.get(name, _NEVER)
-            if one.members > 1 - more:
+            if subscription.members > 1 - more:
                 self._last[name] = (last, more - 1)
                 return
         self._turn += 1
@@ -112,22 +112,22 @@ class ShareGroups:
         """Return a group, if it has members."""
         return self._groups.get(key)
 
-    def join(self, one: SessionSubscription) -> ShareGroup:
+    def join(self, subscription: SessionSubscription) -> ShareGroup:
         """Add a member to its group; return the group."""
-        key = (one.group, one.topic_filter)
+        key = (subscription.group, subscription.topic_filter)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = ShareGroup(key)
         before = group.own_conditional
-        group.join(one)
+        group.join(subscription)
         self.own_conditional += group.own_conditional - before
         return group
 
-    def leave(self, one: SessionSubscription) -> ShareGroup:
+    def leave(self, subscription: SessionSubscription) -> ShareGroup:
         """Remove a member from its group, and the group with its last member."""
-        group = self._groups[one.group, one.topic_filter]
+        group = self._groups[subscription.group, subscription.topic_filter]
         before = group.own_conditional
-        group.leave(one)
+        group.leave(subscription)
         self.own_conditional += group.own_conditional - before
         if not (group.members or group.conditional):
             del self._groups[group.key]

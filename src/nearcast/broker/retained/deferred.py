@@ -77,7 +77,7 @@ class DeferredRetained:
         self._state = state
         self._delivery = delivery
         self._router = router
-        self._settings = [(one.topics, _topic_setting(one)) for one in settings]
+        self._settings = [(section.topics, _topic_setting(section)) for section in settings]
         self._filters = [text for text, one in self._settings if one.mode is not Mode.IMMEDIATE]
         self._known: dict[str, TopicSetting] = {}
         self._concerned: dict[str, bool] = {}
@@ -142,7 +142,7 @@ class DeferredRetained:
 
     def subscribed(
         self,
-        one: SessionSubscription,
+        subscription: SessionSubscription,
         found: Sequence[Message],
         *,
         handling: int,
@@ -162,16 +162,16 @@ class DeferredRetained:
             else:
                 answer = self._core.on_subscribe(
                     topic,
-                    (one.session, one.text),
+                    (subscription.session, subscription.text),
                     now_s,
                     copy=self._copy(topic, message, now_s),
-                    qos=one.qos,
+                    qos=subscription.qos,
                     handling=asked,
                     existed=not is_new,
                     wish_now=now,
                 )
                 is_sent = answer is SEND_NOW
-                self._decided(one, topic, answer)
+                self._decided(subscription, topic, answer)
             if is_sent:
                 sent.append(message)
         if len(sent) < len(found):
@@ -184,22 +184,22 @@ class DeferredRetained:
             left_s = (message.expires_at_ms - self._state.now_ms) / 1000
         return RetainedCopy(message.head.qos, self._core.age_s(topic, now_s), left_s)
 
-    def _decided(self, one: SessionSubscription, topic: str, answer: Answer) -> None:
+    def _decided(self, subscription: SessionSubscription, topic: str, answer: Answer) -> None:
         """Count, journal and log the decision about one retained message."""
         counters = self._state.counters
         if isinstance(answer, Wait):
             counters.retained_held += 1
             self._router.hold(topic)
-            self._remember(one, topic)
-            self._tell(one.session, topic, "HELD_BACK")
+            self._remember(subscription, topic)
+            self._tell(subscription.session, topic, "HELD_BACK")
         elif answer is SEND_NOW:
             if topic in self._router.held:
-                self._ended((one.session, one.text), topic)
-            self._tell(one.session, topic, "SENT_NOW")
+                self._ended((subscription.session, subscription.text), topic)
+            self._tell(subscription.session, topic, "SENT_NOW")
         else:
-            if topic in self._core.topics_of((one.session, one.text)):
-                self._remember(one, topic)  # it still waits, perhaps at another QoS
-            self._tell(one.session, topic, "NOT_SENT", "as asked for")
+            if topic in self._core.topics_of((subscription.session, subscription.text)):
+                self._remember(subscription, topic)  # it still waits, perhaps at another QoS
+            self._tell(subscription.session, topic, "NOT_SENT", "as asked for")
 
     # --- live messages ----------------------------------------------------------------------
 
@@ -339,10 +339,9 @@ class DeferredRetained:
         """Undo the hold on the topic and the journal's note once a subscription waits no more."""
         if not self._core.holds(topic):
             self._router.let_go(topic)
-        if self._state.journal is not None:
-            key = _note_key(waiter, topic)
-            if key in self._state.notes:
-                self._state.set_note(key, b"", 0)
+        key = _note_key(waiter, topic)
+        if key in self._state.notes:
+            self._state.set_note(key, b"", 0)
 
     # --- time -------------------------------------------------------------------------------
 
@@ -369,16 +368,16 @@ class DeferredRetained:
 
     # --- journal ----------------------------------------------------------------------------
 
-    def _remember(self, one: SessionSubscription, topic: str) -> None:
+    def _remember(self, subscription: SessionSubscription, topic: str) -> None:
         """Journal a deferred copy of QoS 1 or 2, which must survive a crash."""
         state = self._state
-        if state.journal is None or not one.session.is_durable:
+        if not subscription.session.is_durable:
             return
         message = state.retained.get(topic)
         if message is None:
             return
-        key = _note_key((one.session, one.text), topic)
-        if min(message.head.qos, one.qos):
+        key = _note_key((subscription.session, subscription.text), topic)
+        if min(message.head.qos, subscription.qos):
             state.set_note(key, b"", _FOREVER_MS)
         elif key in state.notes:  # it waited at QoS 1 or 2, and has subscribed again at QoS 0
             state.set_note(key, b"", 0)
@@ -432,16 +431,16 @@ def queue_held(state: BrokerState, delivery: Delivery) -> None:
             continue
         state.set_note(key, b"", 0)
         session, message = by_number.get(number), state.retained.get(topic)
-        one = None if session is None else session.subscriptions.get(text)
-        if one is None or message is None or 0 < message.expires_at_ms <= state.now_ms:
+        subscription = None if session is None else session.subscriptions.get(text)
+        if subscription is None or message is None or 0 < message.expires_at_ms <= state.now_ms:
             continue
-        qos = min(message.head.qos, one.qos)
+        qos = min(message.head.qos, subscription.qos)
         if qos:
-            delivery.hand_over(one.session, [_with_identifier(message, one)], qos)
+            delivery.hand_over(subscription.session, [_with_identifier(message, subscription)], qos)
 
 
-def _with_identifier(message: Message, one: SessionSubscription) -> Message:
+def _with_identifier(message: Message, subscription: SessionSubscription) -> Message:
     """Return a retained message with the subscription identifier of a subscription."""
-    if not one.identifier:
+    if not subscription.identifier:
         return message
-    return message.variant(retain=True, identifiers=(one.identifier,))
+    return message.variant(retain=True, identifiers=(subscription.identifier,))

@@ -20,7 +20,7 @@ def retain_message(state: BrokerState, message: Message, event: Event | None = N
         state.counters.refused_retained += 1
         message.was_refused = True
         return 0
-    if state.network is not None and not message.head.topic.startswith(b"$SYS/", 2):
+    if state.network.is_joined and not message.head.topic.startswith(b"$SYS/", 2):
         state.network.retained(message)
     return keep_message(state, message, event)
 
@@ -47,7 +47,7 @@ def keep_message(state: BrokerState, message: Message, event: Event | None = Non
     """
     topic = message.topic_text()
     kept = message.variant(retain=True)
-    if state.journal is not None and not topic.startswith("$SYS/"):
+    if state.journal.is_kept and not topic.startswith("$SYS/"):
         if message.payload:
             state.journal.retained(kept)
         elif state.retained.get(topic) is not None:

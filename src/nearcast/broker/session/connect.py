@@ -99,10 +99,10 @@ class ConnectHandler:
 
     def _asks_others(self, connection: Connection, connect: Connect) -> bool:
         """Ask other nodes for the session of a client unknown here; False if there are none."""
-        network, client_id = self._state.network, connect.client_id
-        if network is None or not client_id or client_id in self._state.sessions:
+        client_id = connect.client_id
+        if not client_id or client_id in self._state.sessions:
             return False
-        return network.claim(connection, connect)
+        return self._state.network.claim(connection, connect)
 
     def welcome_here(self, connection: Connection) -> None:
         """Continue a CONNECT here after the other nodes were asked."""
@@ -301,7 +301,7 @@ class ConnectHandler:
     def _set_terms(self, connection: Connection, session: Session, terms: SessionTerms) -> None:
         session.window = terms.window
         session.expiry_s = terms.expiry_s
-        connection.keep_alive_ms = terms.keep_alive_s * 1500  # [MQTT-3.1.2-22]
+        connection.most_silence_ms = terms.keep_alive_s * 1500  # [MQTT-3.1.2-22]
         if terms.keep_alive_s:
             self._lifecycle.watch(connection)
 
@@ -331,10 +331,8 @@ class ConnectHandler:
         return WillMessage(message, delay_s, expiry_s)
 
     def _journal_session(self, session: Session, *, is_new: bool) -> None:
-        journal = self._state.journal
-        was_durable, session.is_durable = session.is_durable, session.expiry_s > 0
-        if journal is None:
-            return
+        journal, was_durable = self._state.journal, session.is_durable
+        session.is_durable = session.expiry_s > 0 and journal.is_kept
         if session.is_durable or session.will is not None or was_durable:
             journal.session(session)
             if session.will is not None:

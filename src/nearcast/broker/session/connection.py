@@ -86,7 +86,7 @@ class Connection:
     # Written by `session/connect.py` at CONNECT, and constant from the CONNACK on.
     session: Session | None = None  # set by a successful CONNECT
     version: int = 4  # the protocol level: 4 for MQTT 3.1.1, 5 for MQTT 5
-    keep_alive_ms: int = 0  # 1.5 keep-alives; 0: none
+    most_silence_ms: int = 0  # 1.5 keep-alives, after which the client is gone; 0: none
     max_packet_bytes: int = 0  # 0: the client set no limit
     alias_limit: int = 0  # Topic Alias Maximum of the client
     is_plain: bool = True  # neither a packet limit nor aliases: all packets go out unchanged

@@ -36,7 +36,7 @@ class Lifecycle:
     def watch(self, connection: Connection) -> None:
         """Start the keep-alive timer of a connection."""
         self._await(
-            connection, connection.last_seen_ms + connection.keep_alive_ms, self._check_alive
+            connection, connection.last_seen_ms + connection.most_silence_ms, self._check_alive
         )
 
     def _await(
@@ -62,7 +62,7 @@ class Lifecycle:
     def _check_alive(self, connection: Connection) -> None:
         if not connection.is_open or connection.is_closing:
             return
-        if connection.last_seen_ms + connection.keep_alive_ms > self._state.now_ms:
+        if connection.last_seen_ms + connection.most_silence_ms > self._state.now_ms:
             self.watch(connection)
         else:
             self.disconnect(connection, ReasonCode.KEEP_ALIVE_TIMEOUT)
@@ -127,7 +127,7 @@ class Lifecycle:
             else:
                 self._expect_will(session)
         journal = state.journal
-        if journal is not None and (session.is_durable or session.will is not None):
+        if session.is_durable or session.will is not None:
             journal.session(session)
             if session.is_durable:
                 journal.position(session)
@@ -167,8 +167,7 @@ class Lifecycle:
         message, retain = will.message.variant(retain=False), will.message.head.retain
         if will.expiry_s >= 0:
             message.expires_at_ms = self._state.now_ms + max(1, will.expiry_s * 1000)
-        if self._state.journal is not None:
-            self._state.journal.no_will(session.number)
+        self._state.journal.no_will(session.number)
         try:
             self.publish_will(session, message, retain)
         except Exception as error:
@@ -186,8 +185,7 @@ class Lifecycle:
         state = self._state
         if state.sessions.get(session.client_id) is session:
             del state.sessions[session.client_id]
-        if state.journal is not None:
-            state.journal.ended(session.number)
+        state.journal.ended(session.number)
         session.is_durable, session.is_over = False, True
         work = self._dissolve(session)
         if session.is_peer:

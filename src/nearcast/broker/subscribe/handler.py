@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 
 from nearcast.broker.access import refusal_text
-from nearcast.broker.content.spaces import SpaceSettings
 from nearcast.broker.event_log_hooks import note_subscription
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
@@ -112,9 +111,8 @@ class SubscribeHandler:
             yield
             with state.failures.kept("sending retained messages"):
                 send_or_hold()
-        if state.network is not None:
-            for subscription in (*(one for one, _ in newcomers.values()), *waiting.values()):
-                state.network.newcomer(subscription)
+        for subscription in (*(one for one, _ in newcomers.values()), *waiting.values()):
+            state.network.newcomer(subscription)
 
     @contextmanager
     def _refused_if_it_fails(self) -> Iterator[None]:
@@ -148,7 +146,7 @@ class SubscribeHandler:
 
     def _refresh_figures(self, packet: Subscribe) -> None:
         """Refresh the metrics under `$SYS` if the client subscribes to them."""
-        if any("$SYS/" in one.topic_filter for one in packet.requests):
+        if any("$SYS/" in request.topic_filter for request in packet.requests):
             self._state.refresh_figures()
 
     def bring(self, one: SessionSubscription, message: Message, version: int) -> None:
@@ -185,12 +183,12 @@ class SubscribeHandler:
             return text
         return shared + bare
 
-    def _may_wait(self, one: SessionSubscription) -> bool:
+    def _may_wait(self, subscription: SessionSubscription) -> bool:
         """Return whether retained messages of this subscription may be deferred."""
         holding = self._state.holding
-        if holding is None or one.group or one.selection is not None:
+        if holding is None or subscription.group or subscription.selection is not None:
             return False
-        return holding.concerns(one.topic_filter)
+        return holding.concerns(subscription.topic_filter)
 
     def _add(
         self, session: Session, request: FilterRequest, properties: Properties, ask: _Reader
@@ -332,16 +330,13 @@ class SubscribeHandler:
             'publish {"lon": …, "lat": …} to $position'
         )
 
-    def _no_space(self, one: SessionSubscription, ignored: list[str]) -> str:
+    def _no_space(self, subscription: SessionSubscription, ignored: list[str]) -> str:
         """Return the warning that conditions were ignored: the filter overlaps no space."""
-        text = shown(one.topic_filter)
+        text = shown(subscription.topic_filter)
         return (
             f"{', '.join(ignored)}: ignored, so every message comes, because {text} meets the "
             f"topics of no [[space]]; {self._state.router.spaces.declared}"
         )
-
-    def _spaces(self) -> tuple[SpaceSettings, ...]:
-        return self._state.router.spaces.all
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> Work:
         """Remove filters and send UNSUBACK with a reason code for each. May be interrupted.
@@ -378,8 +373,8 @@ class SubscribeHandler:
         chosen = tuple(pair for pair in pairs if pair[0] in SELECTING)
         asked = self._asked(bare, prefixes, chosen, ask)
         if asked is not None and asked.is_selective:
-            one = session.subscriptions.get(shared + asked.subscription.identity)
-            return [one] if one is not None else []
+            subscription = session.subscriptions.get(shared + asked.subscription.identity)
+            return [subscription] if subscription is not None else []
         group = shared[len("$share/") : -1] if shared else ""
         found = state.selections.on_filter(session, group, bare)
         return found if plain is None else [plain, *found]
@@ -394,16 +389,16 @@ class SubscribeHandler:
             for one in found:
                 self._remove(one)
 
-    def _remove(self, one: SessionSubscription) -> None:
-        state, session = self._state, one.session
-        if state.journal is not None and session.is_durable:  # first: it may raise
-            state.journal.unsubscribed(session.number, one.text)
+    def _remove(self, subscription: SessionSubscription) -> None:
+        state, session = self._state, subscription.session
+        if session.is_durable:  # first: it may raise
+            state.journal.unsubscribed(session.number, subscription.text)
         if state.holding is not None:
-            state.holding.unsubscribed(one)
-        del session.subscriptions[one.text]
-        session.copies.pop(one.text, None)
-        state.remove_subscription(one)
-        note_subscription(state, one, 0, is_added=False)
+            state.holding.unsubscribed(subscription)
+        del session.subscriptions[subscription.text]
+        session.copies.pop(subscription.text, None)
+        state.remove_subscription(subscription)
+        note_subscription(state, subscription, 0, is_added=False)
 
     def _answer(self, connection: Connection, answer: Suback | Unsuback, complaint: str) -> None:
         """Send SUBACK or UNSUBACK, with a reason string if the client wants one and it fits.
@@ -419,11 +414,10 @@ class SubscribeHandler:
         if not connection.fits(packet):  # dropped, as if it were sent [MQTT-3.1.2-25]
             self._state.counters.dropped_too_large += 1
             return
-        network = self._state.network
-        if network is None or isinstance(answer, Unsuback):
+        if isinstance(answer, Unsuback):
             self._state.send(connection, packet)
         else:
-            network.when_known(lambda: self._send_answer(connection, packet))
+            self._state.network.when_known(lambda: self._send_answer(connection, packet))
 
     def _send_answer(self, connection: Connection, packet: bytes) -> None:
         if connection.is_open and not connection.is_closing:

@@ -29,12 +29,12 @@ class NewSubscriberCopies:
         self._state = state
         self._delivery = delivery
 
-    def send(self, one: SessionSubscription, born: int) -> None:
+    def send(self, subscription: SessionSubscription, born: int) -> None:
         """Send the retained messages that a subscription matches."""
-        if one.selection is not None:
-            self._owe(one, self._selected(one, born))
-        elif not self._send_bytes(one, born):
-            self._owe(one, self._plain(one, born))
+        if subscription.selection is not None:
+            self._owe(subscription, self._selected(subscription, born))
+        elif not self._send_bytes(subscription, born):
+            self._owe(subscription, self._plain(subscription, born))
 
     def send_or_hold(
         self, one: SessionSubscription, born: int, handling: int, is_new: bool, now: bool
@@ -52,12 +52,12 @@ class NewSubscriberCopies:
         if wanted:
             self._owe(one, iter(wanted))
 
-    def _owe(self, one: SessionSubscription, messages: Iterator[Message | None]) -> None:
+    def _owe(self, subscription: SessionSubscription, messages: Iterator[Message | None]) -> None:
         """Send messages as the client reads, in place of the rest of an earlier SUBSCRIBE."""
-        copies = one.session.copies
-        copies.pop(one.text, None)
-        copies[one.text] = messages
-        self._delivery.pump(one.session)
+        copies = subscription.session.copies
+        copies.pop(subscription.text, None)
+        copies[subscription.text] = messages
+        self._delivery.pump(subscription.session)
 
     def _send_bytes(self, one: SessionSubscription, born: int) -> bool:
         """Send all at QoS 0 as bytes shared between subscribers; return whether that was possible.
@@ -83,8 +83,8 @@ class NewSubscriberCopies:
 
     # --- the messages to send -------------------------------------------------------------
 
-    def _plain(self, one: SessionSubscription, born: int) -> Iterator[Message | None]:
-        return self._alive(self._state.retained.walk(one.topic_filter, born))
+    def _plain(self, subscription: SessionSubscription, born: int) -> Iterator[Message | None]:
+        return self._alive(self._state.retained.walk(subscription.topic_filter, born))
 
     def _alive(self, messages: Iterator[Message | None]) -> Iterator[Message | None]:
         """Yield messages; remove expired ones from the store and yield None for them."""
@@ -106,12 +106,12 @@ class NewSubscriberCopies:
             found = holding.subscribed(one, found, handling=handling, is_new=is_new, now=now)
             yield found[0] if found else None
 
-    def _selected(self, one: SessionSubscription, born: int) -> Iterator[Message | None]:
+    def _selected(self, subscription: SessionSubscription, born: int) -> Iterator[Message | None]:
         """Yield the retained messages that match a content subscription; None for the others."""
         selections = self._state.selections
         assert selections is not None
-        inside = one.inside
-        for kept in selections.crossing.wanted(one):
+        inside = subscription.inside
+        for kept in selections.crossing.wanted(subscription):
             if kept is None or self._state.retained.number(kept.topic) > born:
                 yield None
                 continue

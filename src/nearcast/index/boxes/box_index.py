@@ -235,21 +235,14 @@ class BoxIndex:
             raise given.not_finite("match_many")
         return self._match_rows(rows, rows)
 
-    def match_boxes(self, lows: npt.ArrayLike, highs: npt.ArrayLike) -> tuple[Ints, Ints]:
-        """Match n events with extents; the result is as in `match_many`."""
-        low_rows = rows_of(lows, self._dims, "lows")
-        high_rows = rows_of(highs, self._dims, "highs")
-        given.boxes_of(low_rows, high_rows)
-        return self._match_rows(low_rows, high_rows)
-
     def top(self, point: Bounds, k: int, rank: Rank = "narrowest") -> Ints:
         """Return the keys of the k best boxes that contain a point, best first."""
         self._take(point, 0)
-        return self._top_one(self._lows, k, rank, finite=True)
+        return self._top_one(self._lows, k, rank)
 
     def top_many(self, points: npt.ArrayLike, k: int, rank: Rank = "narrowest") -> Ints:
         """Return an (n, k) array: the keys of the best boxes, -1 where fewer match."""
-        return self._top_rows(rows_of(points, self._dims, "points"), k, rank, finite=True)
+        return self._top_rows(rows_of(points, self._dims, "points"), k, rank)
 
     def box(self, key: int) -> tuple[Floats, Floats]:
         """Return the lows and highs stored under a key."""
@@ -340,22 +333,21 @@ class BoxIndex:
             start += events.size
             chunk = min(EVENTS_AT_ONCE, max(64, PAIRS_AT_ONCE * events.size // (2 * count + 1)))
 
-    def _top_one(self, point: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
+    def _top_one(self, point: Floats, k: int, rank: Rank) -> Ints:
         out = np.full((1, min(given.whole(k, "k"), max(1, len(self)))), -1, dtype=np.int64)
-        count = ranking.top_points(
-            self._address, point, _ONE_EVENT, given.blend_of(rank), out, finite
-        )
+        blend = given.blend_of(rank)
+        count = ranking.top_points(self._address, point, _ONE_EVENT, blend, out, True)
         if count == matching.NOT_FINITE:
             raise given.not_finite("top")
         return out[0, :count]
 
-    def _top_rows(self, rows: Floats, k: int, rank: Rank, *, finite: bool) -> Ints:
+    def _top_rows(self, rows: Floats, k: int, rank: Rank) -> Ints:
         """Rank neighbouring events one after the other, while their part of the tree is cached."""
         out = np.full((len(rows), given.whole(k, "k")), -1, dtype=np.int64)
         blend = given.blend_of(rank)
         order = np.empty(len(rows), dtype=np.int32)
         matching.nearby_order(self._address, rows.ravel(), order)
-        count = ranking.top_points(self._address, rows.ravel(), order, blend, out, finite)
+        count = ranking.top_points(self._address, rows.ravel(), order, blend, out, True)
         if count == matching.NOT_FINITE:
             raise given.not_finite("top_many")
         return out

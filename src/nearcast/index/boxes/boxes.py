@@ -25,13 +25,13 @@ Floats = npt.NDArray[np.float64]
 Extent = tuple[Bounds, Bounds]
 
 
-def new_boxes(dimensions: int, *, extent: Extent | None = None) -> AnyBoxes:
+def new_boxes(dimensions: int) -> AnyBoxes:
     """Return an empty `BoxIndex`, or its substitute until its kernels are compiled."""
     if not is_switched():
-        return Boxes(BoxTable(dimensions), extent)
+        return Boxes(BoxTable(dimensions), None)
     from nearcast.index.boxes.box_index import BoxIndex
 
-    return BoxIndex(dimensions, extent=extent)
+    return BoxIndex(dimensions)
 
 
 def boxes_from_arrays(

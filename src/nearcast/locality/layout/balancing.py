@@ -90,7 +90,7 @@ def naive_assignment(plan: Plan, flows: Flows, brokers: int, loads: Sequence[int
     for leaf in sorted(range(len(loads)), key=lambda n: (-loads[n], n)):
         chosen[leaf] = total.index(min(total))
         total[chosen[leaf]] += loads[leaf]
-    return _judged(chosen, flows, brokers, loads)
+    return judged_assignment(chosen, flows, brokers, loads)
 
 
 def assign_leaves(
@@ -120,7 +120,7 @@ def assign_leaves(
             if not (parts.improve(most) | parts.improve(most + max(loads))):
                 break
         found.append((not parts.is_balanced, parts.cut(paths), parts.chosen))
-    return _judged(min(found)[2], flows, brokers, loads)
+    return judged_assignment(min(found)[2], flows, brokers, loads)
 
 
 class _Parts:
@@ -253,7 +253,10 @@ def _z_place(plan: Plan, leaf: int) -> int:
     return place
 
 
-def _judged(chosen: list[int], flows: Flows, brokers: int, loads: Sequence[int]) -> Assignment:
+def judged_assignment(
+    chosen: Sequence[int], flows: Flows, brokers: int, loads: Sequence[int]
+) -> Assignment:
+    """Return an assignment with what it costs."""
     cut = sum(n for (a, b), n in flows.items() if chosen[a] != chosen[b])
     total = [0] * brokers
     for leaf, part in enumerate(chosen):

@@ -31,19 +31,24 @@ Reach = tuple[int, int]
 """How many cells an event reaches to each side: columns and rows."""
 
 _BANDS = 5  # of each axis and band of the load's share, the best line is a candidate
+_FEW_LINES = 6  # if an axis has no more, each is a candidate
 _BREADTH = (1, 1, 4, 3, 2, 2, 2, 2, 2)  # candidates that are tried, by brokers needed; then 1
 _MOST_VISITS = 40_000_000  # of moves; after that only the best candidate is tried
-_SLIVER = 2.0  # brokers: what a cut is taken to cost besides, divided by √(smaller share)
 _EPS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a broker, a handover and an event that reaches a second leaf cost."""
+    """What a broker, a handover and an event that reaches a second leaf cost.
+
+    `line` only guides the search: lines are compared by what they cut, plus `line`, divided by
+    √(smaller share of the load), so that slivers are tried last.
+    """
 
     broker: float
     handover: float
     event: float  # for each millisecond that a user spends where an event would reach both leaves
+    line: float
 
 
 class _Line(NamedTuple):
@@ -151,7 +156,9 @@ class _Search:
             price = price + self._prices.event * self._time_near(rect, axis, at)
             scores = self._scores(before, time_ms, price)
             bands = np.minimum(before * _BANDS // time_ms, _BANDS - 1)
-            for band in range(_BANDS):
+            if len(at) <= _FEW_LINES:
+                bands = np.arange(len(at))
+            for band in range(max(_BANDS, _FEW_LINES)):
                 chosen = np.flatnonzero(bands == band)
                 if len(chosen):
                     place = chosen[scores[chosen].argmin()]
@@ -167,9 +174,8 @@ class _Search:
         parts = [np.ceil(one / self._most_ms - _EPS) for one in (before, time_ms - before)]
         wasted = parts[0] + parts[1] - max(2, math.ceil(time_ms / self._most_ms - _EPS))
         share = np.minimum(before, time_ms - before) / time_ms
-        broker = self._prices.broker
-        scores: NDArray[np.float64] = (price + _SLIVER * broker) / np.sqrt(share) + broker * wasted
-        return scores
+        scores: NDArray[np.float64] = (price + self._prices.line) / np.sqrt(share)
+        return scores + self._prices.broker * wasted
 
     def _time_before(self, rect: CellRect, axis: int, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the time spent in the part of a rectangle before each line."""

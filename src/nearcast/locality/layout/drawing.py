@@ -7,7 +7,7 @@ each leaf carries its broker's number. Matplotlib is loaded only when a picture 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,26 +60,52 @@ def draw_plan(
     plan: Plan, path: Path, *, regions: Sequence[Rect] = (), title: str | None = None
 ) -> None:
     """Draw a plan to an .svg or .png file."""
+    figure = _figure(path, (9, 7.6))
+    axes = figure.subplots()
+    _draw_leaves(axes, figure, plan)
+    _draw_regions(axes, regions)
+    _draw_brokers(axes, plan)
+    axes.set_title(title or _title(plan), loc="left", fontsize=11)
+    _save(figure, path)
+
+
+def draw_layouts(plans: Mapping[Any, Plan], path: Path) -> None:
+    """Draw layouts of one space side by side, to an .svg or .png file."""
+    figure = _figure(path, (11, 3.0 * len(plans)))
+    columns = figure.subplots((len(plans) + 1) // 2, 2, squeeze=False).ravel()
+    most = max(leaf.load for plan in plans.values() for leaf in plan.leaves)
+    for axes, (name, plan) in zip(columns, plans.items(), strict=False):
+        _draw_leaves(axes, None, plan, most)
+        used = sum(leaf.load > 0 for leaf in plan.leaves)
+        heaviest = max(leaf.load for leaf in plan.leaves)
+        title = f"{name}: {used} leaves with users, at most {heaviest:,} users in one"
+        axes.set_title(title, loc="left", fontsize=10)
+    for axes in columns[len(plans) :]:
+        axes.set_axis_off()
+    _save(figure, path)
+
+
+def _figure(path: Path, size: tuple[float, float]) -> Any:
     if path.suffix not in (".svg", ".png"):
         raise MisuseError(
             path.name, where="picture of a plan", expected="a name ending .svg or .png"
         )
     try:
-        import matplotlib as mpl
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise EnvironmentProblem(
             "Matplotlib is not installed", todo="Install nearcast[research]"
         ) from None
-    figure = Figure(figsize=(9, 7.6), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    _draw_leaves(axes, figure, plan)
-    _draw_regions(axes, regions)
-    _draw_brokers(axes, plan)
-    axes.set_title(title or _title(plan), loc="left", fontsize=11)
-    # A fixed salt and no date: the same plan gives the same file.
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a figure; a fixed salt and no date: the same plan gives the same file."""
+    import matplotlib as mpl
+
     with mpl.rc_context({"svg.hashsalt": "nearcast", "svg.fonttype": "none"}):
         metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=130, metadata=metadata)
@@ -91,8 +117,12 @@ def _title(plan: Plan) -> str:
     return f"Plan {plan.version}: {plan.r_count} R leaves, {q_count} Q leaves, {brokers}"
 
 
-def _draw_leaves(axes: Any, figure: Any, plan: Plan) -> None:
-    """Draw both kinds, each with its own colour scale: R leaves carry many times the load."""
+def _draw_leaves(axes: Any, figure: Any | None, plan: Plan, most: int | None = None) -> None:
+    """Draw both kinds, each with its own colours: R leaves may carry many times the load.
+
+    With a figure each kind has a colour bar; `most` is the load of the darkest leaf, by default the
+    heaviest of its kind.
+    """
     from matplotlib.collections import PatchCollection
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
@@ -103,11 +133,13 @@ def _draw_leaves(axes: Any, figure: Any, plan: Plan) -> None:
             continue
         rects = _rects(leaves)
         patches = [Rectangle((r.west, r.south), r.east - r.west, r.north - r.south) for r in rects]
-        norm = Normalize(0, 1.4 * max(1, *(leaf.load for leaf in leaves)))  # never too dark to read
+        darkest = most or max(leaf.load for leaf in leaves)
+        norm = Normalize(0, 1.4 * max(1, darkest))  # never too dark to read
         shades = PatchCollection(patches, cmap=colours, norm=norm, linewidth=0.7, edgecolor=edge)
         shades.set_array(np.array([leaf.load for leaf in leaves], float))
         axes.add_collection(shades)
-        figure.colorbar(shades, ax=axes, label=label, shrink=0.6, pad=0.01, aspect=30)
+        if figure is not None:
+            figure.colorbar(shades, ax=axes, label=label, shrink=0.6, pad=0.01, aspect=30)
     axes.set_xlim(plan.space.west, plan.space.east)
     axes.set_ylim(plan.space.south, plan.space.north)
     axes.set_xlabel("x (longitude)")

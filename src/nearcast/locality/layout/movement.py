@@ -147,6 +147,13 @@ class Movement:
         """Return the mean number of concurrent users."""
         return self.users_in(self.everywhere)
 
+    def time_by_owner(self, owners: Owners, count: int) -> list[int]:
+        """Return the time spent in the cells of each owner below `count`."""
+        times = np.zeros(count, np.int64)
+        np.add.at(times, owners.ravel(), self.time_ms.ravel())
+        found: list[int] = times.tolist()
+        return found
+
     def handovers(self, owners: Owners) -> int:
         """Return how many of the moves change the owner."""
         owner = owners.ravel()

@@ -23,7 +23,7 @@ from nearcast.locality.layout.cutting import Prices, Reach, cut_space
 from nearcast.locality.layout.grid import CellCounts, Grid
 from nearcast.locality.layout.movement import CellRect, Movement, Owners, owners_of
 from nearcast.locality.layout.plan import Plan
-from nearcast.locality.layout.quadtree import split_by_load
+from nearcast.locality.layout.quadtree import block_of, split_by_load
 from nearcast.locality.layout.rect import Rect
 from nearcast.model.errors import OutOfRangeError, UnknownNameError
 
@@ -157,7 +157,7 @@ class _Drafts:
         plans: dict[LayoutName, Plan] = {
             "q_only": q_only,
             "r_only": self._r_only(),
-            "stays": self._stays(base, prices),
+            "stays": self._stays(prices),
         }
         costs = {name: self._cost(plan) for name, plan in plans.items()}
         drafts = {
@@ -178,6 +178,8 @@ class _Drafts:
 
     def _pays(self, found: LayoutCost, base: LayoutCost) -> bool:
         """Return whether a layout is nowhere worse than Q-only, and better enough."""
+        if found.brokers >= base.brokers and found.handovers >= base.handovers:
+            return False
         gained = found.brokers / max(base.brokers, 1) + found.handovers / max(base.handovers, 1)
         both: dict[LayoutName, LayoutCost] = {"q_only": base, "optimised": found}
         return gained <= _GAIN and is_never_worse(both, most=_WORSE)
@@ -195,12 +197,18 @@ class _Drafts:
             np.zeros(0, np.int64),
         )
         regions = [self.grid.closed_cells(*rect) for rect in self.regions]
-        return Plan.build(self.grid.space, regions, counts, layout="r", capacity=self.capacity_ms)
+        plan = Plan.build(self.grid.space, regions, counts, layout="r", capacity=self.capacity_ms)
+        by_leaf = self.movement.time_by_owner(plan_owners(plan, self.grid.depth), len(plan.leaves))
+        leaves = [
+            (leaf.key, leaf.rect, self._users(time_ms))
+            for leaf, time_ms in zip(plan.leaves, by_leaf, strict=True)
+        ]
+        return plan.remade(leaves, None, None)
 
-    def _stays(self, base: LayoutCost, prices: Prices) -> Plan:
-        """Add slow regions, heaviest first, as long as each makes the layout cheaper."""
+    def _stays(self, prices: Prices) -> Plan:
+        """Add slow regions, heaviest first, as long as each saves brokers and handovers in sum."""
         kept: list[CellRect] = []
-        best, cost = self._with_quadrants(kept), base.relative(self.weights, base)
+        least = self._draft_cost(kept, prices)
         for region in self.regions[:_MOST_REGIONS]:
             if self.movement.time_in(region) < _LEAST_REGION * self.capacity_ms:
                 break
@@ -209,19 +217,30 @@ class _Drafts:
             parts = cut_space(
                 self.movement, FILL * self.capacity_ms, prices, self.reach, within=region
             )
-            plan = self._with_quadrants([*kept, *parts])
-            found = self._cost(plan).relative(self.weights, base)
-            if found < cost:
+            cost = self._draft_cost([*kept, *parts], prices)
+            if cost < least:
                 kept += parts
-                best, cost = plan, found
-        return best
+                least = cost
+        return self._with_quadrants(kept)
 
-    def _with_quadrants(self, rects: Sequence[CellRect]) -> Plan:
-        """Return a plan of these R leaves, and of quadrants for the users outside them."""
+    def _draft_cost(self, rects: Sequence[CellRect], prices: Prices) -> float:
+        """Return what these R leaves and the quadrants behind them cost, without events."""
+        blocks = self._quadrants(rects)
+        tiles = [_block_cells(path, self.grid.depth) for path in blocks]
+        owners = owners_of([*tiles, *rects], self.grid.side)
+        brokers = sum(time_ms > 0 for time_ms in blocks.values()) + len(rects)
+        return prices.broker * brokers + prices.handover * self.movement.handovers(owners)
+
+    def _quadrants(self, rects: Sequence[CellRect]) -> dict[str, int]:
+        """Return the blocks, by path, for the users outside these R leaves."""
         times = self.movement.time_ms.copy()
         for west, south, east, north in rects:
             times[south:north, west:east] = 0
-        blocks = split_by_load(times, self.capacity_ms, self.grid.depth)
+        return split_by_load(times, self.capacity_ms, self.grid.depth)
+
+    def _with_quadrants(self, rects: Sequence[CellRect]) -> Plan:
+        """Return a plan of these R leaves, and of quadrants for the users outside them."""
+        blocks = self._quadrants(rects)
         return self._plan(rects, [(f"q{path}", time_ms) for path, time_ms in blocks.items()])
 
     def _tiled(self, rects: Sequence[CellRect]) -> Plan:
@@ -246,11 +265,20 @@ class _Drafts:
 def _prices(base: LayoutCost, weights: Weights, movement: Movement) -> Prices:
     """Return what one broker, handover and reached leaf add to the relative cost."""
     events_ms = base.leaves_per_event * max(1, movement.time_in(movement.everywhere))
+    total = weights.brokers + weights.handovers + weights.events
     return Prices(
         weights.brokers / max(1, base.brokers),
         weights.handovers / max(1, base.handovers),
         weights.events / max(1.0, events_ms),
+        total / max(1, base.brokers),
     )
+
+
+def _block_cells(path: str, depth: int) -> CellRect:
+    """Return the cells of a quadrant."""
+    level, column, row = block_of(path)
+    wide = 1 << (depth - level)
+    return CellRect(column * wide, row * wide, (column + 1) * wide, (row + 1) * wide)
 
 
 def _covering_cells(grid: Grid, rect: Rect) -> CellRect:
@@ -277,9 +305,9 @@ def layout_cost(plan: Plan, movement: Movement, capacity: float, reach: Reach) -
     owners = _within_capacity(
         plan_owners(plan, movement.depth), movement, max(1.0, capacity * movement.span_ms)
     )
-    times = np.bincount(owners.ravel(), weights=movement.time_ms.ravel())
+    times = movement.time_by_owner(owners, int(owners.max()) + 1)
     return LayoutCost(
-        int((times > 0).sum()),
+        sum(time_ms > 0 for time_ms in times),
         movement.handovers(owners),
         _leaves_per_event(owners, movement, reach),
     )
@@ -361,7 +389,7 @@ def _leaves_per_event(owners: Owners, movement: Movement, reach: Reach) -> float
     return reached / total
 
 
-def rows(costs: dict[LayoutName, LayoutCost], days: str) -> list[dict[str, Any]]:
+def layout_rows(costs: dict[LayoutName, LayoutCost], days: str) -> list[dict[str, Any]]:
     """Return the costs as rows for JSON."""
     return [
         {

@@ -13,7 +13,6 @@ published; then each subscriber receives the events about its position. Counted 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,32 +26,8 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Multicast:
-    """The leaves that one event was sent to, and the number of messages."""
-
-    leaves: tuple[int, ...]
-    messages: int
-
-
-class NetworkLayout(Protocol):
-    """A network that subscribers move through."""
-
-    def brokers(self) -> tuple[int, int]:
-        """Return the number of brokers: leaves only, and with all inner blocks."""
-        ...
-
-    def follow(self, xs: Floats, ys: Floats) -> Longs:
-        """Move all subscribers; return the broker of each."""
-        ...
-
-    def multicast(self, area: Rect) -> Multicast:
-        """Send an event to all leaves that must see it."""
-        ...
-
-    def hops_to(self, leaf: int) -> int:
-        """Return the number of messages from the root to one leaf."""
-        ...
+Multicast = tuple[tuple[int, ...], int]
+"""The leaves that one event was sent to, and the number of messages."""
 
 
 class PlannedLayout:
@@ -60,11 +35,12 @@ class PlannedLayout:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.router = LeafRouter(plan)
+        router = LeafRouter(plan)
+        self._route = router.from_r if plan.layout == "r" else router.from_q
         self._hops: dict[int, int] = {}
 
     def brokers(self) -> tuple[int, int]:
-        """Return the number of leaves, and of leaves with inner blocks of both parts."""
+        """Return the number of brokers: leaves only, and with all inner blocks of both parts."""
         inner = len(self.plan.quadtree.paths) - (len(self.plan.leaves) - self.plan.r_count)
         inner += len(self.plan.rtree.inner_rects()) + (self.plan.r_count > 0)
         return len(self.plan.leaves), len(self.plan.leaves) + inner
@@ -75,17 +51,15 @@ class PlannedLayout:
 
     def multicast(self, area: Rect) -> Multicast:
         """Route from the Q root; with layout "r" from the R root, its only one."""
-        start = self.router.from_r if self.plan.layout == "r" else self.router.from_q
-        route = start(area)
-        return Multicast(route.leaves, route.messages)
+        route = self._route(area)
+        return route.leaves, route.messages
 
     def hops_to(self, leaf: int) -> int:
-        """Return the number of blocks on the path to a leaf's centre."""
+        """Return the number of messages from the root to a leaf, by the path to its centre."""
         if leaf not in self._hops:
             rect = self.plan.leaves[leaf].rect
             centre = Rect.at((rect.west + rect.east) / 2, (rect.south + rect.north) / 2)
-            start = self.router.from_r if self.plan.layout == "r" else self.router.from_q
-            self._hops[leaf] = start(centre).depth - 1
+            self._hops[leaf] = self._route(centre).depth - 1
         return self._hops[leaf]
 
 
@@ -110,11 +84,14 @@ class FollowingLayout:
     def multicast(self, area: Rect) -> Multicast:
         """Search from the root: one message to each block whose rectangle meets the event."""
         search = self._index.search(area)
-        return Multicast(tuple(self._groups[n] for n in search.leaves), search.nodes_visited - 1)
+        return tuple(self._groups[n] for n in search.leaves), search.nodes_visited - 1
 
     def hops_to(self, leaf: int) -> int:  # noqa: ARG002 - all leaves of an R-tree are equally deep
         """Return the height of the tree."""
         return self._index.height
+
+
+NetworkLayout = PlannedLayout | FollowingLayout
 
 
 @dataclass(slots=True)
@@ -156,17 +133,17 @@ class LayoutRun:
         self._broker = after
         self.costs.handovers += len(changed)
         for event in events:
-            sent = self.layout.multicast(event)
+            leaves, messages = self.layout.multicast(event)
             self.costs.events += 1
-            self.costs.multicast_messages += sent.messages
+            self.costs.multicast_messages += messages
             here = _inside(event, xs, ys)
             self.costs.deliveries += int(here.sum())
-            self._send_again(changed[here[changed]], before, after, sent)
+            self._send_again(changed[here[changed]], before, after, leaves)
 
     def _send_again(
-        self, users: NDArray[np.intp], before: Longs, after: Longs, sent: Multicast
+        self, users: NDArray[np.intp], before: Longs, after: Longs, leaves: tuple[int, ...]
     ) -> None:
-        seen = np.isin(before[users], sent.leaves)
+        seen = np.isin(before[users], leaves)
         self.costs.retransmissions += int(seen.sum())
         for leaf, count in zip(*np.unique(after[users][~seen], return_counts=True), strict=True):
             self.costs.retransmissions += int(count) * self.layout.hops_to(int(leaf))

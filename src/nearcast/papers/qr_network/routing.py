@@ -19,39 +19,34 @@ from nearcast.locality.layout.rect import Area, Rect, checked_rect, is_covered
 from nearcast.model.errors import OutOfRangeError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LeafRoute:
-    """The leaves that an event reached, and what that cost.
+    """The leaves that an event about `rect` has reached (`found`), and what that cost.
 
     `nodes` is the number of blocks visited, leaves included; `depth` the most blocks on one way
     from the root to a leaf; `comparisons` the number of rectangles compared.
     """
 
-    leaves: tuple[int, ...]
-    nodes: int
-    depth: int
-    comparisons: int
-
-    @property
-    def messages(self) -> int:
-        """Return the number of messages between blocks: one for each block except the first."""
-        return self.nodes - 1
-
-
-@dataclass(slots=True)
-class _Walk:
     rect: Rect
-    found: dict[int, None] = field(default_factory=dict)
+    found: set[int] = field(default_factory=set)
     nodes: int = 0
     depth: int = 0
     comparisons: int = 0
 
     def visit(self, depth: int) -> None:
+        """Count a block that is so many blocks from the root."""
         self.nodes += 1
         self.depth = max(self.depth, depth)
 
-    def route(self) -> LeafRoute:
-        return LeafRoute(tuple(sorted(self.found)), self.nodes, self.depth, self.comparisons)
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """Return the numbers of the leaves, sorted."""
+        return tuple(sorted(self.found))
+
+    @property
+    def messages(self) -> int:
+        """Return the number of messages between blocks: one for each block except the first."""
+        return self.nodes - 1
 
 
 class LeafRouter:
@@ -68,20 +63,20 @@ class LeafRouter:
 
     def from_q(self, area: Area) -> LeafRoute:
         """Route from the root of the Q part; leave it where a linked R leaf contains the event."""
-        walk = _Walk(self._checked(area))
-        self._descend(walk, 0, "", 1)
-        return walk.route()
+        route = LeafRoute(self._checked(area))
+        self._descend(route, 0, 1, with_links=True)
+        return route
 
     def from_r(self, area: Area) -> LeafRoute:
         """Route from the root of the R part, and through Q if part of the area is outside."""
-        walk = _Walk(self._checked(area))
-        search = self.plan.rtree.search(walk.rect)
-        walk.nodes, walk.comparisons = search.nodes_visited, search.nodes_visited
-        walk.depth = 1 + (self.plan.rtree.height if search.leaves else 0)
-        walk.found.update(dict.fromkeys(search.leaves))
-        if not is_covered(walk.rect, self._rects(search.leaves)):
-            self._descend_plainly(walk, 0, walk.depth + 1)
-        return walk.route()
+        route = LeafRoute(self._checked(area))
+        search = self.plan.rtree.search(route.rect)
+        route.nodes, route.comparisons = search.nodes_visited, search.nodes_visited
+        route.depth = 1 + (self.plan.rtree.height if search.leaves else 0)
+        route.found.update(search.leaves)
+        if not is_covered(route.rect, self._rects(route.found)):
+            self._descend(route, 0, route.depth + 1, with_links=False)
+        return route
 
     def _checked(self, area: Area) -> Rect:
         rect = checked_rect(area, "place of an event")
@@ -91,53 +86,39 @@ class LeafRouter:
             )
         return rect.clamped(self.plan.space)
 
-    def _descend(self, walk: _Walk, node: int, path: str, depth: int) -> None:
-        walk.visit(depth)
-        block = self.plan.grid.closed_block(*block_of(path))
-        self._hand_to_linked(walk, self._linked.get(path, ()), depth + 1)
-        here = walk.rect.clamped(block)
-        if walk.found and is_covered(here, self._rects(walk.found)):
-            return
-        first = int(self.plan.quadtree.first_child[node])
-        if first < 0:
-            walk.found[int(self.plan.quadtree.leaf_of_node[node])] = None
-            return
-        for digit in range(4):
-            child = path + str(digit)
-            walk.comparisons += 1
-            if self.plan.grid.closed_block(*block_of(child)).intersects(walk.rect):
-                self._descend(walk, first + digit, child, depth + 1)
-
-    def _hand_to_linked(self, walk: _Walk, linked: tuple[int, ...], depth: int) -> None:
-        waiting = list(linked)
-        while waiting:
-            number = waiting.pop()
-            walk.comparisons += 1
-            if number in walk.found or not self.plan.leaves[number].rect.intersects(walk.rect):
-                continue
-            walk.found[number] = None
-            walk.visit(depth)
-            waiting.extend(self._peers[number])
-
-    def _descend_plainly(self, walk: _Walk, node: int, depth: int) -> None:
-        """Visit the Q leaves outside the R leaves found so far, without using links."""
+    def _descend(self, route: LeafRoute, node: int, depth: int, *, with_links: bool) -> None:
+        """Visit a Q block and those below it that meet the event, as far as no R leaf covers it."""
         tree, grid = self.plan.quadtree, self.plan.grid
-        walk.visit(depth)
-        block = grid.closed_block(*block_of(tree.paths[node]))
-        if is_covered(walk.rect.clamped(block), self._rects(walk.found)):
+        route.visit(depth)
+        path = tree.paths[node]
+        if with_links:
+            self._hand_to_linked(route, self._linked.get(path, ()), depth + 1)
+        here = route.rect.clamped(grid.closed_block(*block_of(path)))
+        if is_covered(here, self._rects(route.found)):
             return
         first = int(tree.first_child[node])
         if first < 0:
-            walk.found[int(tree.leaf_of_node[node])] = None
+            route.found.add(int(tree.leaf_of_node[node]))
             return
         for child in range(first, first + 4):
-            walk.comparisons += 1
-            if grid.closed_block(*block_of(tree.paths[child])).intersects(walk.rect):
-                self._descend_plainly(walk, child, depth + 1)
+            route.comparisons += 1
+            if grid.closed_block(*block_of(tree.paths[child])).intersects(route.rect):
+                self._descend(route, child, depth + 1, with_links=with_links)
 
-    def _rects(self, numbers: object) -> list[Rect]:
-        leaves, r_count = self.plan.leaves, self.plan.r_count
-        return [leaves[n].rect for n in numbers if n < r_count]  # type: ignore[attr-defined]
+    def _hand_to_linked(self, route: LeafRoute, linked: tuple[int, ...], depth: int) -> None:
+        waiting = list(linked)
+        while waiting:
+            number = waiting.pop()
+            route.comparisons += 1
+            if number in route.found or not self.plan.leaves[number].rect.intersects(route.rect):
+                continue
+            route.found.add(number)
+            route.visit(depth)
+            waiting.extend(self._peers[number])
+
+    def _rects(self, numbers: set[int]) -> list[Rect]:
+        """Return the rectangles of the R leaves among some leaves."""
+        return [self.plan.leaves[n].rect for n in sorted(numbers) if n < self.plan.r_count]
 
 
 def _anchors(plan: Plan) -> dict[str, tuple[int, ...]]:

@@ -34,9 +34,8 @@ class SubscriberTree:
             self._insert(user)
         self._tighten()
 
-    def move(self, xs: Floats, ys: Floats) -> NDArray[np.int64]:
-        """Move all users; return the groups that they were in before."""
-        before = self.group_of.copy()
+    def move(self, xs: Floats, ys: Floats) -> None:
+        """Move all users."""
         self._xs, self._ys = xs.copy(), ys.copy()
         rects = np.full((self._next, 4), np.nan)
         for group, rect in self._rects.items():
@@ -47,25 +46,12 @@ class SubscriberTree:
             self._take_out(user)
             self._insert(user)
         self._tighten()
-        return before
 
     def tree(self) -> tuple[RTree, list[int]]:
         """Return the R-tree over the groups' rectangles, and the group of each of its leaves."""
         groups = sorted(self._rects)
         rects = [Rect(*self._rects[group]) for group in groups]
         return RTree.over(self._space, rects, self._fanout), groups
-
-    def check_invariants(self) -> None:
-        """Assert that each user is in one group, within its rectangle, and no group is too big."""
-        assert sum(map(len, self._members.values())) == len(self.group_of)
-        for group, members in self._members.items():
-            assert members or len(self._members) == 1
-            assert len(members) <= self._capacity
-            for user in members:
-                assert self.group_of[user] == group
-                west, south, east, north = self._rects[group]
-                assert west <= self._xs[user] <= east
-                assert south <= self._ys[user] <= north
 
     def _insert(self, user: int) -> None:
         group = self._best_group(self._xs[user], self._ys[user])

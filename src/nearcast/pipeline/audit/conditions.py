@@ -52,7 +52,7 @@ class ConditionJudge:
         return None if event is None or event.area is not None else event.position
 
     def _section(self, topic: str) -> SpaceSection | None:
-        return next((one for one in self._spaces if topic_matches(one.topics, topic)), None)
+        return next((space for space in self._spaces if topic_matches(space.topics, topic)), None)
 
     def covers(self, topic: str, payload: bytes, text: str, place: Place | None) -> int:
         """Return YES, NO or PERHAPS: whether a subscription covers an event.

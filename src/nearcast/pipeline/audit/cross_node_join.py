@@ -46,7 +46,7 @@ def audit_here(
 ) -> tuple[Case, list[dict[str, Any]]]:
     """Audit small logs in this process, without Spark; return the case and all findings."""
     segments = find_segments(logs)
-    names = {one.node for one in segments}
+    names = {segment.node for segment in segments}
     nodes = {name: survey([one for one in segments if one.node == name]) for name in names}
     case = Case(tuple(segments), nodes, allowance or Allowance(), spaces, "|".join(logs))
     parts = [part for one in segments if len(part := audit_segment(case, one))]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nearcast.eventlog.log_files import PEER, Segment, read_part
+from nearcast.eventlog.log_files import Segment, read_part
 from nearcast.pipeline.audit.conditions import NO, PERHAPS, YES, ConditionJudge
 from nearcast.pipeline.audit.subscription_timeline import Flags, Longs, SubscriptionTimeline
 
@@ -364,8 +364,3 @@ def _judge_groups(
         for kind, some, why in rows
         if some.any()
     ]
-
-
-def is_peer(name: str) -> bool:
-    """Return whether a receiver is another node."""
-    return name.startswith(PEER)

@@ -102,25 +102,27 @@ def _arrivals(files: Segment, events: SegmentEvents) -> pd.DataFrame:
 
 
 def _side(events: SegmentEvents, chosen: Longs, side: str) -> pd.DataFrame:
-    lifetimes = events.table["lifetime_ms"].take(chosen).fill_null(-1)
-    frame = pd.DataFrame(
-        {
-            "side": side,
-            "origin": "",
-            "target": "",
-            "content": content_of(events, chosen),
-            "level": 0,
-            "sequence": events.sequence[chosen],
-            "ms": events.ms[chosen],
-            "topic": np.array(events.topics, dtype=object)[events.topic[chosen]],
-            "publisher": np.array(events.publishers, dtype=object)[events.publisher[chosen]],
-            "lifetime_ms": longs(lifetimes),
-        }
+    lifetimes = longs(events.table["lifetime_ms"].take(chosen).fill_null(-1))
+    frame = rows_of(events, chosen).assign(
+        side=side, origin="", target="", level=0, lifetime_ms=lifetimes
     )
     return frame[list(HOP_COLUMNS)]
 
 
-def content_of(events: SegmentEvents, chosen: Longs) -> Longs:
+def rows_of(events: SegmentEvents, chosen: Longs) -> pd.DataFrame:
+    """Return the columns that all rows about some events have; `content` is a hash of them."""
+    return pd.DataFrame(
+        {
+            "content": _content_of(events, chosen),
+            "sequence": events.sequence[chosen],
+            "ms": events.ms[chosen],
+            "topic": np.array(events.topics, dtype=object)[events.topic[chosen]],
+            "publisher": np.array(events.publishers, dtype=object)[events.publisher[chosen]],
+        }
+    )
+
+
+def _content_of(events: SegmentEvents, chosen: Longs) -> Longs:
     """Return a hash of topic and payload for some events."""
     topics = np.array(events.topics, dtype=object)[events.topic[chosen]]
     payloads = events.table["payload"].take(chosen).to_numpy()

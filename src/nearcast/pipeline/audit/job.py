@@ -16,7 +16,6 @@ by intervals of time (`causal.py`).
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -135,26 +134,12 @@ def audit(
 
 
 def survey_all(spark: SparkSession, segments: Sequence[Segment]) -> dict[str, NodeFacts]:
-    """Return the facts of each node's log; one task and one row per node."""
+    """Return the facts of each node's log; one task per node."""
     of_node: dict[str, list[Segment]] = {}
     for segment in segments:
         of_node.setdefault(segment.node, []).append(segment)
-    names = sorted(of_node)
-
-    def look(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            rows = [(n, json.dumps(asdict(survey(of_node[n])))) for n in frame["node"]]
-            yield pd.DataFrame(rows, columns=["node", "facts"])
-
-    frame = spark.createDataFrame([(n,) for n in names], "node string").repartition(len(names))
-    told = frame.mapInPandas(look, "node string, facts string").collect()
-    return {row["node"]: _facts(json.loads(row["facts"])) for row in told}
-
-
-def _facts(told: dict[str, Any]) -> NodeFacts:
-    for name in ("starts", "doubts", "crashes"):
-        told[name] = tuple((first, second) for first, second in told[name])
-    return NodeFacts(**told)
+    work = spark.sparkContext.parallelize(sorted(of_node.items()), len(of_node))
+    return dict(work.mapValues(survey).collect())
 
 
 def judge(spark: SparkSession, case: Case) -> DataFrame:
@@ -168,7 +153,7 @@ def judge(spark: SparkSession, case: Case) -> DataFrame:
                 yield audit_segment(case, case.segments[number])
 
     told = numbers.mapInPandas(look, _SCHEMA)
-    if not (case.has_links or any(one.rows.get("causal") for one in case.nodes.values())):
+    if not (case.has_links or any(node.rows.get("causal") for node in case.nodes.values())):
         return told
     told = told.persist()
     parts = told.where(F.col("what") == "fault")
@@ -221,7 +206,7 @@ def _summary(found: DataFrame, nodes: Mapping[str, NodeFacts]) -> Audited:
             name = f"not in the log: {why}"
             others["unknown"][name] = others["unknown"].get(name, 0) + count
     events, deliveries, dropped = (
-        sum(one.rows.get(name, 0) for one in nodes.values())
+        sum(node.rows.get(name, 0) for node in nodes.values())
         for name in ("events", "deliveries", "drops")
     )
     names = tuple(sorted(nodes))

@@ -25,7 +25,7 @@ from nearcast.eventlog.log_files import PEER, Segment, read_part
 from nearcast.model.sphere import distances_m
 from nearcast.pipeline.audit.conditions import NO, PERHAPS, SURELY_M, YES, ConditionJudge
 from nearcast.pipeline.audit.deliveries import SegmentEvents, codes_of, longs
-from nearcast.pipeline.audit.hops import NEAR_A_GAP, Allowance, blind_spans, content_of, in_spans
+from nearcast.pipeline.audit.hops import NEAR_A_GAP, Allowance, blind_spans, in_spans, rows_of
 from nearcast.pipeline.audit.logs import FOREVER, NodeFacts, Span, records_of
 from nearcast.pipeline.audit.subscription_timeline import Flags, Longs, SubscriptionTimeline
 
@@ -53,20 +53,7 @@ def places_of(
     for name, other in (*others.items(), (files.node, timeline)):
         offers = _Offers(events, timeline, name, other, judge, allowance).find()
         parts.append(offers.assign(node=files.node, target=name))
-    return pd.concat([one for one in parts if len(one)] or parts[:1], ignore_index=True)
-
-
-def _rows_of(events: SegmentEvents, at: Longs) -> pd.DataFrame:
-    """Return the columns that all rows about some events have."""
-    return pd.DataFrame(
-        {
-            "content": content_of(events, at),
-            "sequence": events.sequence[at],
-            "ms": events.ms[at],
-            "topic": np.array(events.topics, dtype=object)[events.topic[at]],
-            "publisher": np.array(events.publishers, dtype=object)[events.publisher[at]],
-        }
-    )
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
 def fitting_places(timeline: SubscriptionTimeline, judge: ConditionJudge, topic: str) -> Longs:
@@ -76,7 +63,7 @@ def fitting_places(timeline: SubscriptionTimeline, judge: ConditionJudge, topic:
     fitting, subscriptions = timeline.on_topic(topic), timeline.subscriptions
     fitting = fitting[~subscriptions.peer[fitting] & (subscriptions.group[fitting] == 0)]
     texts = [subscriptions.texts[number] for number in subscriptions.text[fitting].tolist()]
-    chosen: Longs = fitting[np.array([_has_place(one) for one in texts], dtype=np.bool_)]
+    chosen: Longs = fitting[np.array([_has_place(text) for text in texts], dtype=np.bool_)]
     return chosen
 
 
@@ -124,11 +111,11 @@ class _Offers:
                 at, [subscription for _, subscription in wanted]
             ).items()
         ]
-        at = np.array([one[0] for one in rows], dtype=np.int64)
+        at = np.array([row[0] for row in rows], dtype=np.int64)
         level = np.array([one[2] for one in rows], dtype=np.int64)
         lifetimes = longs(events.table["lifetime_ms"].fill_null(FOREVER))
         is_sure = (level >= 0) & self._linked[at] & (lifetimes[at] >= _PURSUED_MS)
-        return _rows_of(events, at).assign(
+        return rows_of(events, at).assign(
             side=np.where(events.limited[at], "open", np.where(is_sure, "due", "perhaps")),
             receiver=[one[1] for one in rows],
             level=np.maximum(level, 0),
@@ -250,7 +237,7 @@ def _got(
         kept = (events.sequence[at] == numbers) & ~events.is_client[at]
         kept &= _wants(events, timeline, judge, at, [names[code] for code in codes.tolist()])
         at, codes = at[kept], codes[kept]
-        found = _rows_of(events, at).assign(
+        found = rows_of(events, at).assign(
             side=side,
             node=files.node,
             target=files.node,

@@ -61,7 +61,7 @@ class Case:
         if key not in _known:
             if any(name != self.name for name, _ in _known):
                 _known.clear()  # of an earlier audit
-            mine = [one for one in self.segments if one.node == node]
+            mine = [segment for segment in self.segments if segment.node == node]
             _known[key] = SubscriptionTimeline(mine, self.nodes[node])
         return _known[key]
 
@@ -119,19 +119,19 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def _fault_rows(node: str, events: SegmentEvents, one: Finding) -> pd.DataFrame:
+def _fault_rows(node: str, events: SegmentEvents, finding: Finding) -> pd.DataFrame:
     rows: dict[str, Any] = {
         "what": "fault",
-        "kind": one.kind,
+        "kind": finding.kind,
         "node": node,
-        "receiver": one.receivers,
-        "why": one.why,
+        "receiver": finding.receivers,
+        "why": finding.why,
     }
-    if one.numbers is not None:
-        return pd.DataFrame(rows | {"sequence": one.numbers})
-    rows["sequence"], rows["ms"] = events.sequence[one.events], events.ms[one.events]
-    rows["topic"] = np.array(events.topics, dtype=object)[events.topic[one.events]]
-    rows["publisher"] = np.array(events.publishers, dtype=object)[events.publisher[one.events]]
+    if finding.numbers is not None:
+        return pd.DataFrame(rows | {"sequence": finding.numbers})
+    rows["sequence"], rows["ms"] = events.sequence[finding.events], events.ms[finding.events]
+    rows["topic"] = np.array(events.topics, dtype=object)[events.topic[finding.events]]
+    rows["publisher"] = np.array(events.publishers, dtype=object)[events.publisher[finding.events]]
     return pd.DataFrame(rows)
 
 
@@ -151,7 +151,7 @@ def _causal(case: Case, files: Segment) -> list[pd.DataFrame]:
     if not facts.rows.get("causal"):
         return []
     skew_ms = case.allowance.skew_ms
-    reach_us = max(one.reach_us for one in case.nodes.values()) + skew_ms * 1000
+    reach_us = max(node.reach_us for node in case.nodes.values()) + skew_ms * 1000
     rows = causal_rows(files, facts, reach_us)
     late = pd.DataFrame(late_rows(rows, skew_ms))
     kept = rows.drop(columns=["t", "lifetime_us"]).assign(what="causal")

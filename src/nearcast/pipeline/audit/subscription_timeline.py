@@ -265,7 +265,7 @@ def _read_changes(
 
 
 def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    some = [one for one in parts if len(one)]
+    some = [part for part in parts if len(part)]
     return pd.concat(some, ignore_index=True) if some else parts[0]
 
 

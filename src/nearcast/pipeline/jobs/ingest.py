@@ -32,10 +32,6 @@ COLUMNS = ("user_id", "t", "lon", "lat")
 NO_ROWS = "no rows: the input is empty"
 _ROWS_AT_ONCE = 65_536
 _REASONS = (None, "duplicate", "impossible speed")
-_JUDGED = (
-    "user_id string, t timestamp, lon double, lat double, "
-    "trip int, step_s double, step_m double, reason string, raw string"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +90,9 @@ class IngestJob:
 def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
     """Write the tables `positions` and `rejected` under `output`.
 
-    If no row is good, nothing is written: that is a mistake in the call, not a clean table. One
-    pass over the source; a worker writes the rows that it has judged.
+    If no row is good, nothing is written: that is a mistake in the call, not a clean table. The
+    result is the same under any partitioning of the source. One pass over it and one shuffle, by
+    user; a worker writes the rows that it has judged.
     """
     tables = [(f"{output}/positions", POSITIONS), (f"{output}/rejected", REJECTED_POSITIONS)]
     with transaction() as written:
@@ -106,14 +103,6 @@ def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
             hint = _swap_hint(rejected, parse(source, cleaning.timezone))
             raise nothing_good(rejected, hint)
     return Ingested(sum(kept.values()), rejected)
-
-
-def judge(source: DataFrame, cleaning: Cleaning) -> DataFrame:
-    """Return every row with `trip`, `step_s`, `step_m` and the `reason` for dropping it, if any.
-
-    Deterministic under any partitioning of `source`. One shuffle, by user.
-    """
-    return _tracked(source, cleaning.timezone).mapInArrow(_cleaner(cleaning), _JUDGED)
 
 
 def _tracked(source: DataFrame, timezone: str) -> DataFrame:

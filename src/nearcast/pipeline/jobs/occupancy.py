@@ -1,12 +1,15 @@
-"""Counts for plans: the time that users spend in each place, and their moves between leaves.
+"""Counts for plans: the time that users spend in each cell, and their moves between cells.
 
-Both take one pass over the positions and shuffle no position: workers sum into arrays of the size
-of the grid or of the plan, and only these sums are shuffled. `plan.py` uses both.
+Each takes one pass over the positions and shuffles no position: workers sum into arrays of the size
+of the grid, and only these sums are shuffled. A record may be counted in two parts, before and
+after an instant: a layout is learned from one and judged on the other. `plan.py` uses both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +17,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from nearcast.locality import CellCounts, Plan, Rect, plan_from_json, plan_to_json
+from nearcast.locality import Grid, Rect
+from nearcast.locality.layout.movement import Movement
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.tables.worker_reads import map_rows
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
@@ -26,26 +30,24 @@ _DEGREE_PARTS = 100
 _SIDES = {"lon": 360 * _DEGREE_PARTS + 2, "lat": 180 * _DEGREE_PARTS + 2}
 
 SIDES = "side string, place bigint, n bigint"
-CELLS = (
-    "cell int, region int, outside_ms bigint, inside_ms bigint, fixes bigint, "
-    "first_us bigint, last_us bigint"
-)
-MOVES = "user_id string, at_us bigint, plan int, pair bigint, before int, after int, moves bigint"
+CELLS = "part int, cell int, time_ms bigint, fixes bigint, first_us bigint, last_us bigint"
+MOVES = "user_id string, at_us bigint, part int, pair bigint, before int, after int, moves bigint"
 
-Flows = dict[tuple[int, int], int]
+FOREVER_US = 2**63 - 1
+_LEFT_OUT = 0.005
 
 
-def central_space(positions: DataFrame, *, left_out: float = 0.005) -> Rect:
+def central_space(positions: DataFrame) -> Rect:
     """Return the rectangle, in whole hundredths of a degree, that contains nearly all positions.
 
-    The share `left_out` may lie beyond each side. The same under any partitioning.
+    A share of at most `_LEFT_OUT` lies beyond each side. The same under any partitioning.
     """
     sides = map_rows(positions, ("lon", "lat"), _count_sides, SIDES)
     rows = sides.groupBy("side", "place").agg(F.sum("n").alias("n")).collect()
     if not rows:  # at most 54,000 rows: hundredths of a degree
         raise MisuseError("no positions: the table is empty", todo="Give another --input")
     lon, lat = ({r["place"]: r["n"] for r in rows if r["side"] == side} for side in ("lon", "lat"))
-    (west, east), (south, north) = _ends(lon, left_out), _ends(lat, left_out)
+    (west, east), (south, north) = _ends(lon), _ends(lat)
     return Rect(west, south, east, north)
 
 
@@ -65,210 +67,237 @@ def _count_sides(batches: Batches) -> Batches:
         )
 
 
-def _ends(counts: dict[int, int], left_out: float) -> tuple[float, float]:
+def _ends(counts: dict[int, int]) -> tuple[float, float]:
     places = sorted(counts)
     share = np.cumsum([counts[place] for place in places]) / sum(counts.values())
-    low = places[int(np.searchsorted(share, left_out, "right"))]
-    high = places[min(int(np.searchsorted(share, 1 - left_out)), len(places) - 1)]
+    low = places[int(np.searchsorted(share, _LEFT_OUT, "right"))]
+    high = places[min(int(np.searchsorted(share, 1 - _LEFT_OUT)), len(places) - 1)]
     return low / _DEGREE_PARTS, (high + 1) / _DEGREE_PARTS
 
 
-# --- time per cell --------------------------------------------------------------------------------
+# --- movement -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted: all of the record, and its two parts."""
+
+    whole: Movement
+    early: Movement
+    late: Movement
+    fixes: int
+    left_out: int  # positions outside the space
+
+
+def record_ends(positions: DataFrame) -> tuple[int, int]:
+    """Return the first and the last instant of a record, in microseconds; (0, 0) if it is empty."""
+    ends = positions.agg(
+        F.min(F.unix_micros("t")).alias("first"), F.max(F.unix_micros("t")).alias("last")
+    ).first()
+    assert ends is not None
+    return (0, 0) if ends["first"] is None else (ends["first"], ends["last"])
+
+
+def count_movement(
+    positions: DataFrame, space: Rect, depth: int, until_us: int = FOREVER_US
+) -> Counted:
+    """Count the movement before and after an instant. The same under any partitioning.
+
+    Collects at most one row per cell and per pair of cells between which somebody moved.
+    """
+    rows = time_per_cell(positions, space, depth, until_us).toPandas()
+    moves = moves_between_cells(positions, space, depth, until_us).toPandas()
+    inside = rows[rows["cell"] >= 0]
+    ends = [rows[rows["part"].isin(parts)] for parts in ((0, 1), (0,), (1,))]
+    early, late = (
+        _movement(inside[inside["part"] == part], moves[moves["part"] == part], depth, some)
+        for part, some in ((0, ends[1]), (1, ends[2]))
+    )
+    joined = moves.groupby(["low", "high"], as_index=False)["moves"].sum()
+    return Counted(
+        _movement(inside, joined, depth, ends[0]),
+        early,
+        late,
+        int(inside["fixes"].sum()),
+        int(rows[rows["cell"] < 0]["fixes"].sum()),
+    )
+
+
+def _movement(cells: Any, moves: Any, depth: int, ends: Any) -> Movement:
+    side = 1 << depth
+    time_ms = np.zeros(side * side, np.int64)
+    np.add.at(time_ms, cells["cell"].to_numpy(), cells["time_ms"].to_numpy())
+    span_us = ends["last_us"].max() - ends["first_us"].min() if len(ends) else 0
+    low, high, count = (moves[name].to_numpy(np.int64) for name in ("low", "high", "moves"))
+    return Movement(
+        depth,
+        time_ms.reshape(side, side),
+        low,
+        high,
+        count,
+        max(1_000, round(float(span_us) / 1e3)),
+    )
 
 
 def time_per_cell(
-    positions: DataFrame, space: Rect, regions: Sequence[Rect], depth: int
+    positions: DataFrame, space: Rect, depth: int, until_us: int = FOREVER_US
 ) -> DataFrame:
-    """Return the time spent in each cell of the grid and in each region, in milliseconds.
+    """Return the time spent in each cell of the grid, in milliseconds, by part of the record.
 
-    A row is a cell (`region` is -1) or a region (`cell` is -1). The row with neither counts
-    positions outside the space and has the first and last timestamp of the record. A step counts
-    where it ends, as in `regions`, and a trip's first position counts one second. The same under
-    any partitioning; one shuffle, of partial sums.
+    Cell -1 counts positions outside the space. Each row has the first and last instant of its
+    positions. A step counts where it ends, as in `regions`, and a trip's first position counts one
+    second. One shuffle, of partial sums.
     """
     columns = ("lon", "lat", "step_s", "t")
-    sums = map_rows(positions, columns, _cell_counter(space, regions, depth), CELLS)
-    added = [F.sum(name).alias(name) for name in ("outside_ms", "inside_ms", "fixes")]
-    ends = [F.min("first_us").alias("first_us"), F.max("last_us").alias("last_us")]
-    return sums.groupBy("cell", "region").agg(*added, *ends)
+    sums = map_rows(positions, columns, _cell_counter(space, depth, until_us), CELLS)
+    return sums.groupBy("part", "cell").agg(
+        F.sum("time_ms").alias("time_ms"),
+        F.sum("fixes").alias("fixes"),
+        F.min("first_us").alias("first_us"),
+        F.max("last_us").alias("last_us"),
+    )
 
 
-def _cell_counter(space: Rect, regions: Sequence[Rect], depth: int) -> Callable[[Batches], Batches]:
-    # A plan of the regions alone finds the region that contains a position.
-    bare = plan_to_json(Plan.build(space, regions, CellCounts.empty(depth, len(regions))))
-
+def _cell_counter(space: Rect, depth: int, until_us: int) -> Callable[[Batches], Batches]:
     def count(batches: Batches) -> Batches:
-        tally = CellTally(plan_from_json(bare))
+        grid = Grid.over(space, depth)
+        tallies = [_CellTally(grid.side**2) for _ in range(2)]
         for batch in gathered(batches, _ROWS_AT_ONCE):
             lon, lat, step_s = (batch.column(name).to_numpy() for name in ("lon", "lat", "step_s"))
-            tally.add(lon, lat, step_s)
-            tally.note_instants(batch.column("t").cast(pa.int64()).to_numpy())
-        yield tally.rows()
+            t_us = batch.column("t").cast(pa.int64()).to_numpy()
+            cell = grid.cells(lon, lat)
+            step_ms = np.rint(step_s * 1e3).astype(np.int64)
+            step_ms[step_ms <= 0] = _FIRST_FIX_MS
+            for tally, chosen in zip(tallies, (t_us <= until_us, t_us > until_us), strict=True):
+                tally.add(cell[chosen], step_ms[chosen], t_us[chosen])
+        for part, tally in enumerate(tallies):
+            yield tally.rows(part)
 
     return count
 
 
-class CellTally:
+class _CellTally:
     """Sums positions in arrays of the size of the grid; O(1) per position."""
 
-    def __init__(self, regions: Plan) -> None:
-        self._plan = regions
-        cells = regions.grid.side**2
-        self._outside, self._inside, self._fixes = np.zeros((3, cells), np.int64)
-        self._region_ms, self._region_fixes = np.zeros((2, regions.r_count), np.int64)
-        self._left_out = 0
-        self._first_us: int | None = None
-        self._last_us: int | None = None
+    def __init__(self, cells: int) -> None:
+        # The last place is for positions outside the space, whose cell is -1.
+        self._time_ms, self._fixes = np.zeros((2, cells + 1), np.int64)
+        self._ends: list[int] = []
 
-    def note_instants(self, t_us: np.ndarray) -> None:
-        """Extend the first and last timestamp of the record."""
-        if len(t_us):
-            first, last = int(t_us.min()), int(t_us.max())
-            self._first_us = first if self._first_us is None else min(first, self._first_us)
-            self._last_us = last if self._last_us is None else max(last, self._last_us)
-
-    def add(self, lon: np.ndarray, lat: np.ndarray, step_s: np.ndarray) -> None:
-        """Add positions with the seconds since the previous one of their trip."""
-        plan, grid = self._plan, self._plan.grid
-        leaf = plan.leaf_numbers_at(lon, lat)
-        known = leaf >= 0
-        self._left_out += int(len(leaf) - known.sum())
-        leaf, lon, lat = leaf[known], lon[known], lat[known]
-        step_ms = np.rint(step_s[known] * 1e3).astype(np.int64)
-        step_ms[step_ms <= 0] = _FIRST_FIX_MS
-        last = grid.side - 1
-        column = np.minimum(np.searchsorted(grid.xs, lon, "right") - 1, last)
-        row = np.minimum(np.searchsorted(grid.ys, lat, "right") - 1, last)
-        cell = row * grid.side + column
-        inside = leaf < plan.r_count
-        np.add.at(self._inside, cell[inside], step_ms[inside])
-        np.add.at(self._outside, cell[~inside], step_ms[~inside])
+    def add(self, cell: np.ndarray, step_ms: np.ndarray, t_us: np.ndarray) -> None:
+        np.add.at(self._time_ms, cell, step_ms)
         np.add.at(self._fixes, cell, 1)
-        np.add.at(self._region_ms, leaf[inside], step_ms[inside])
-        np.add.at(self._region_fixes, leaf[inside], 1)
+        if len(t_us):
+            self._ends = [*self._ends, int(t_us.min()), int(t_us.max())]
+            self._ends = [min(self._ends), max(self._ends)]
 
-    def rows(self) -> pa.RecordBatch:
-        """Return the cells and regions with positions, and the row for those outside the space."""
-        cells, regions = np.flatnonzero(self._fixes), np.flatnonzero(self._region_fixes)
-        nowhere, nothing = np.array([-1]), np.zeros(1, np.int64)
+    def rows(self, part: int) -> pa.RecordBatch:
+        places = np.flatnonzero(self._fixes)
+        cells = np.where(places == len(self._fixes) - 1, -1, places)
+        first, last = self._ends or (0, 0)
         columns = {
-            "cell": (cells, np.full(len(regions), -1), nowhere),
-            "region": (np.full(len(cells), -1), regions, nowhere),
-            "outside_ms": (self._outside[cells], np.zeros(len(regions), np.int64), nothing),
-            "inside_ms": (self._inside[cells], self._region_ms[regions], nothing),
-            "fixes": (self._fixes[cells], self._region_fixes[regions], nothing + self._left_out),
+            "part": pa.array(np.full(len(cells), part, np.int32)),
+            "cell": pa.array(cells.astype(np.int32)),
+            "time_ms": pa.array(self._time_ms[places]),
+            "fixes": pa.array(self._fixes[places]),
+            "first_us": pa.array(np.full(len(cells), first, np.int64)),
+            "last_us": pa.array(np.full(len(cells), last, np.int64)),
         }
-        kinds = {"cell": pa.int32(), "region": pa.int32()}
-        arrays = {
-            name: pa.array(np.concatenate(parts), kinds.get(name, pa.int64()))
-            for name, parts in columns.items()
-        }
-        elsewhere = [None] * (len(cells) + len(regions))
-        for name, end in (("first_us", self._first_us), ("last_us", self._last_us)):
-            arrays[name] = pa.array([*elsewhere, end], pa.int64())
-        return pa.RecordBatch.from_pydict(arrays)
+        return pa.RecordBatch.from_pydict(columns)
 
 
-# --- moves between leaves -------------------------------------------------------------------------
+# --- moves between cells --------------------------------------------------------------------------
 
 
-def moves_between_leaves(positions: DataFrame, plans: Sequence[Plan]) -> DataFrame:
-    """Return how often users moved between two leaves within a trip, for each plan.
+def moves_between_cells(
+    positions: DataFrame, space: Rect, depth: int, until_us: int = FOREVER_US
+) -> DataFrame:
+    """Return how often users moved between two cells within a trip, by part of the record.
 
-    Columns: `plan` (its place in `plans`), `before` < `after` (leaf numbers; both directions count
-    together), `moves`. The same under any partitioning of `positions`. A position that directly
-    follows its predecessor in a batch is counted where it is read; the others are joined with
-    theirs in a shuffle, which is tiny if the table is sorted as `ingest` writes it.
+    Columns: `part` (of the arrival), `low` < `high` (cells; both directions count together),
+    `moves`. A position that directly follows its predecessor in a batch is counted where it is
+    read; the others are joined with theirs in a shuffle, which is tiny if the table is sorted as
+    `ingest` writes it.
     """
     columns = ("user_id", "t", "lon", "lat", "step_s")
-    found = map_rows(positions, columns, _move_counter(plans), MOVES)
-    met = found.groupBy("user_id", "at_us", "plan", "pair").agg(
-        F.max("before").alias("before"), F.max("after").alias("after"), F.sum("moves").alias("n")
+    found = map_rows(positions, columns, _move_counter(space, depth, until_us), MOVES)
+    met = found.groupBy("user_id", "at_us", "pair").agg(
+        F.max("part").alias("part"),
+        F.max("before").alias("before"),
+        F.max("after").alias("after"),
+        F.sum("moves").alias("n"),
     )
     moved = (F.col("before") >= 0) & (F.col("after") >= 0) & (F.col("before") != F.col("after"))
     return (
         met.where(moved)
         .groupBy(
-            "plan",
-            F.least("before", "after").alias("before"),
-            F.greatest("before", "after").alias("after"),
+            "part",
+            F.least("before", "after").alias("low"),
+            F.greatest("before", "after").alias("high"),
         )
         .agg(F.sum("n").alias("moves"))
     )
 
 
-def collect_moves(moves: DataFrame, plans: int) -> list[Flows]:
-    """Collect the rows of `moves_between_leaves`, as many as the plans have pairs of leaves."""
-    found: list[Flows] = [{} for _ in range(plans)]
-    for row in moves.collect():
-        found[row["plan"]][row["before"], row["after"]] = row["moves"]
-    return found
-
-
-def _move_counter(plans: Sequence[Plan]) -> Callable[[Batches], Batches]:
-    texts = [plan_to_json(plan) for plan in plans]
-
+def _move_counter(space: Rect, depth: int, until_us: int) -> Callable[[Batches], Batches]:
     def count(batches: Batches) -> Batches:
-        known = [plan_from_json(text) for text in texts]
+        grid = Grid.over(space, depth)
         for batch in gathered(batches, _ROWS_AT_ONCE):
             if batch.num_rows:
-                yield from _moves(batch, known)
+                yield from _moves(batch, grid, until_us)
 
     return count
 
 
-def _moves(batch: pa.RecordBatch, plans: Sequence[Plan]) -> Batches:
+def _moves(batch: pa.RecordBatch, grid: Grid, until_us: int) -> Batches:
     users = batch.column("user_id")
     t_us = batch.column("t").cast(pa.int64()).to_numpy()
-    lon, lat = batch.column("lon").to_numpy(), batch.column("lat").to_numpy()
     step_us = np.rint(batch.column("step_s").to_numpy() * 1e6).astype(np.int64)
     follows = np.zeros(len(t_us), np.bool_)
     same_user = pc.equal(users[1:], users[:-1]).to_numpy(zero_copy_only=False)
     follows[1:] = same_user & (step_us[1:] > 0) & (t_us[1:] - step_us[1:] == t_us[:-1])
     arrives = np.flatnonzero(~follows & (step_us > 0))
     departs = np.flatnonzero(~np.append(follows[1:], False))
-    for number, plan in enumerate(plans):
-        leaf = plan.leaf_numbers_at(lon, lat)
-        yield _counted(number, leaf, follows, len(plan.leaves))
-        yield _loose(number, users, departs, t_us, before=leaf)
-        yield _loose(number, users, arrives, t_us - step_us, after=leaf)
-
-
-def _counted(number: int, leaf: np.ndarray, follows: np.ndarray, leaves: int) -> pa.RecordBatch:
-    before, after = leaf[:-1].astype(np.int64), leaf[1:].astype(np.int64)
-    moved = follows[1:] & (before != after) & (before >= 0) & (after >= 0)
-    pairs, counts = np.unique(before[moved] * leaves + after[moved], return_counts=True)
-    return _rows(
-        number,
-        len(pairs),
-        pair=pa.array(pairs),
-        before=pa.array((pairs // leaves).astype(np.int32)),
-        after=pa.array((pairs % leaves).astype(np.int32)),
-        moves=pa.array(counts.astype(np.int64)),
+    cell = grid.cells(batch.column("lon").to_numpy(), batch.column("lat").to_numpy())
+    late = (t_us > until_us).astype(np.int32)
+    yield _counted(cell, follows, late, grid.side**2)
+    # An arrival counts one move, a departure alone none; the part is that of the arrival.
+    yield _rows(
+        len(departs),
+        user_id=users.take(pa.array(departs)),
+        at_us=pa.array(t_us[departs]),
+        before=pa.array(cell[departs]),
+        moves=pa.array(np.zeros(len(departs), np.int64)),
+    )
+    yield _rows(
+        len(arrives),
+        user_id=users.take(pa.array(arrives)),
+        at_us=pa.array((t_us - step_us)[arrives]),
+        part=pa.array(late[arrives]),
+        after=pa.array(cell[arrives]),
+        moves=pa.array(np.ones(len(arrives), np.int64)),
     )
 
 
-def _loose(
-    number: int, users: pa.Array, chosen: np.ndarray, at_us: np.ndarray, **side: np.ndarray
-) -> pa.RecordBatch:
-    """Return positions that must be joined with one of another batch, keyed by user and time."""
-    ((name, leaf),) = side.items()
-    # An arrival counts one move, a departure alone none.
-    moves = np.full(len(chosen), int(name == "after"), np.int64)
+def _counted(cell: np.ndarray, follows: np.ndarray, late: np.ndarray, cells: int) -> pa.RecordBatch:
+    before, after = cell[:-1], cell[1:]
+    moved = follows[1:] & (before != after) & (before >= 0) & (after >= 0)
+    keys = (late[1:][moved] * cells + before[moved]) * cells + after[moved]
+    pairs, counts = np.unique(keys, return_counts=True)
     return _rows(
-        number,
-        len(chosen),
-        user_id=users.take(pa.array(chosen)),
-        at_us=pa.array(at_us[chosen]),
-        moves=pa.array(moves),
-        **{name: pa.array(leaf[chosen].astype(np.int32))},
+        len(pairs),
+        pair=pa.array(pairs),
+        part=pa.array(pairs // cells // cells),
+        before=pa.array(pairs // cells % cells),
+        after=pa.array(pairs % cells),
+        moves=pa.array(counts.astype(np.int64)),
     )
 
 
 _TYPES = {
     "user_id": pa.string(),
     "at_us": pa.int64(),
-    "plan": pa.int32(),
+    "part": pa.int32(),
     "pair": pa.int64(),
     "before": pa.int32(),
     "after": pa.int32(),
@@ -276,8 +305,7 @@ _TYPES = {
 }
 
 
-def _rows(number: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
-    columns["plan"] = pa.array(np.full(count, number, np.int32))
+def _rows(count: int, **columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
         {
             name: columns[name].cast(kind) if name in columns else pa.nulls(count, kind)

@@ -1,12 +1,14 @@
 """`plan`: slow regions and positions become the plan of a broker cluster (paper 0).
 
-Spark counts (`occupancy.py`); `nearcast/locality` builds the plan, assigns leaves to brokers and
-compares plans. The load of a leaf is its mean number of users: the time spent in it divided by the
-duration of the record.
+Spark counts (`occupancy.py`); `nearcast/locality` lays the plan out in four ways, judges them, and
+assigns leaves to brokers. The plan is learned from the whole record. To see what such a plan is
+worth on days it has not seen, layouts are also learned from the first part of the record and judged
+on the rest: where that gains nothing over quadrants alone, the plan has quadrants only.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,38 +16,49 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS
 from nearcast.locality import (
     Assignment,
-    CellCounts,
     Plan,
     PlanDiff,
     Rect,
     assign_leaves,
+    draw_layouts,
     draw_plan,
     load_plan,
     plan_diff,
     plan_geojson,
     save_plan,
 )
-from nearcast.locality.layout.plan import Layout
+from nearcast.locality.layout.balancing import Flows, judged_assignment
+from nearcast.locality.layout.cutting import Reach
+from nearcast.locality.layout.movement import Movement
+from nearcast.locality.layout.proposals import (
+    LayoutCost,
+    LayoutName,
+    Proposals,
+    Weights,
+    is_never_worse,
+    layout_cost,
+    layout_rows,
+    plan_owners,
+    propose,
+)
 from nearcast.model.errors import FileFormatError, MisuseError, OutOfRangeError
 from nearcast.pipeline.job import JobResult
-from nearcast.pipeline.jobs.occupancy import (
-    Flows,
-    central_space,
-    collect_moves,
-    moves_between_leaves,
-    time_per_cell,
-)
+from nearcast.pipeline.jobs.occupancy import Counted, central_space, count_movement, record_ends
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
 from nearcast.pipeline.tables.transaction import read_table
 
 PLAN_FILE, BEFORE_FILE = "plan.json", "plan-before.json"
+EVENT_M = 300.0
+"""How far an event is of interest: what it reaches is a part of a layout's cost."""
+_DEGREE_M = 111_320.0
+_GOOD_ENOUGH = 1.02  # of the new plan's cost: if the last plan costs less than that, it stays
+_CUTS = 1.1  # of a new assignment's cut and imbalance: up to that, leaves stay with their brokers
 _MOST_OUTSIDE = 0.5  # outside per inside position; above it the last plan's space is dropped
 
 
@@ -58,46 +71,44 @@ class PlanRules:
     brokers: int | None = None  # None: one broker per leaf
     depth: int = 9
     space: Rect | None = None  # None: the last plan's, or where nearly all positions are
+    weights: Weights = field(default_factory=Weights)
+    hold_out: float = 0.4  # the share of the record, at its end, that layouts are judged on
 
     def __post_init__(self) -> None:
         for name, least in (("leaves", 1), ("brokers", 1), ("capacity", 1e-6)):
             found = getattr(self, name)
             if found is not None and not found >= least:
                 raise OutOfRangeError(repr(found), where=f"--{name}", expected=f"{least:g} or more")
+        if not 0 <= self.hold_out <= 0.9:
+            raise OutOfRangeError(repr(self.hold_out), where="--hold-out", expected="0 to 0.9")
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
-    """User-milliseconds per cell, and the duration of the record."""
-
-    counts: CellCounts
-    fixes: int
-    left_out: int
-    span_ms: int
-
-    @property
-    def users(self) -> float:
-        """The mean number of concurrent users."""
-        return float(self.counts.everyone.sum()) / self.span_ms
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlanFound:
     """A plan, the counts behind it, and how it compares.
 
-    `handovers` counts movements between leaves in the record: under this plan, with a quadtree
-    alone ("q only"), and under the last plan.
+    `proposals` are the four layouts for the whole record; `rehearsed` has their costs on the days
+    that were held out, learned from the days before them. `handovers` counts movements between
+    leaves in the record: under this plan, with a quadtree alone ("q only"), and under the last one.
     """
 
     plan: Plan
     is_new: bool  # False: the last plan stays
-    occupancy: Occupancy
+    counted: Counted
     regions: tuple[Rect, ...]
     regions_outside: int
     assignment: Assignment | None
-    q_leaves: int  # of the quadtree alone, at the same capacity
+    proposals: Proposals
+    rehearsed: dict[LayoutName, LayoutCost]
+    is_gain: bool  # False: the optimised layout was worse on the days held out, or no better
     handovers: dict[str, int]
     diff: PlanDiff | None  # None: no last plan, or one of another space
+
+    @property
+    def layouts(self) -> list[dict[str, Any]]:
+        """What each layout costs, on the days it was learned from and on days held out."""
+        held_out = layout_rows(self.rehearsed, "held_out")
+        return layout_rows(self.proposals.learned, "learned") + held_out
 
     def summary(self) -> dict[str, Any]:
         """Return the result as fields for a report or JSON."""
@@ -106,13 +117,13 @@ class PlanFound:
             "version": plan.version,
             "changed": self.is_new,
             "space": list(plan.space),
-            "positions": self.occupancy.fixes,
-            "outside_the_space": self.occupancy.left_out,
-            "users_at_once": round(self.occupancy.users, 1),
+            "positions": self.counted.fixes,
+            "outside_the_space": self.counted.left_out,
+            "users_at_once": round(self.counted.whole.users, 1),
             "regions": len(self.regions),
             "regions_outside": self.regions_outside,
             "leaves": len(plan.leaves),
-            "leaves_q_only": self.q_leaves,
+            "leaves_q_only": len(self.proposals.plans["q_only"].leaves),
             "brokers": None if plan.brokers is None else len(set(plan.brokers)),
             "broker_changes": None if self.assignment is None else self.assignment.cut,
             "imbalance": None if self.assignment is None else round(self.assignment.imbalance, 2),
@@ -121,6 +132,7 @@ class PlanFound:
             "leaves_removed": 0 if diff is None else len(diff.removed),
             "leaves_reshaped": 0 if diff is None else len(diff.reshaped),
             "leaves_moved": 0 if diff is None else len(diff.moved),
+            "layouts": self.layouts,
         }
 
     def lines(self) -> list[str]:
@@ -128,11 +140,13 @@ class PlanFound:
         told = self.summary()
         moved = ", ".join(f"{count:,} ({name})" for name, count in self.handovers.items())
         first = (
-            f"plan {told['version']}: {told['leaves']} leaves for {told['regions']} slow regions "
-            f"and {told['users_at_once']:g} users at once; quadrants alone would take "
-            f"{told['leaves_q_only']}"
+            f"plan {told['version']}: {told['leaves']} leaves for {told['users_at_once']:g} users "
+            f"at once; quadrants alone would take {told['leaves_q_only']}"
         )
-        lines = [first, f"handovers in this record: {moved}"]
+        lines = [first, *_table(self.layouts)]
+        if not self.is_gain:
+            lines.append("Nothing is gained over quadrants alone: the plan has quadrants only")
+        lines.append(f"handovers in this record: {moved}")
         if told["brokers"]:
             lines.append(
                 f"{told['brokers']} brokers: {told['broker_changes']:,} of these change the "
@@ -141,6 +155,16 @@ class PlanFound:
         if told["outside_the_space"]:
             lines.append(f"{told['outside_the_space']:,} positions lie outside the space")
         return lines + ([] if self.diff is None else self.diff.lines())
+
+
+def _table(layouts: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the costs of the layouts as a table for people."""
+    rows = [
+        f"{row['layout']:<11} {row['days']:<9} {row['brokers']:>8,} {row['handovers']:>10,} "
+        f"{row['leaves_per_event']:>17.2f}"
+        for row in layouts
+    ]
+    return ["layout      days       brokers  handovers  leaves per event", *rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,115 +218,133 @@ def lay_out(
 ) -> PlanFound:
     """Return a plan for these positions; `last` is the plan that it would replace.
 
-    Writes nothing. Two or three passes over the positions. The collected data has the size of the
-    grid and of the plan, whatever the number of positions.
+    Writes nothing. Three or four passes over the positions. The collected data has the size of the
+    grid and of the paths people take, whatever the number of positions.
     """
     todo = "Give a table that 'nearcast pipeline ingest' wrote"
     check_present(positions, POSITIONS.names, "positions", todo)
-    space, occupancy, inside = _counted(positions, regions, rules, last)
-    capacity_ms = _capacity_ms(occupancy, rules)
-    plan, q_only = (_built(space, inside, occupancy, capacity_ms, way) for way in ("qr", "q"))
+    space, counted, inside = _counted(positions, regions, rules, last)
+    capacity, reach = _capacity(counted.whole, rules), _reach(space, rules.depth)
+    proposals = propose(space, inside, counted.whole, capacity, reach, rules.weights)
+    rehearsed = _rehearsed(space, inside, counted, capacity, reach, rules.weights)
+    is_gain = proposals.chosen != "q_only" and (not rehearsed or is_never_worse(rehearsed))
+    plan = proposals.plans["optimised" if is_gain else "q_only"]
     comparable = last if last is not None and last.space == space else None
-    compared = [plan, q_only] + ([comparable] if comparable else [])
-    flows = collect_moves(moves_between_leaves(positions, compared), len(compared))
+    if comparable and _is_still_good(comparable, plan, proposals, counted.whole, capacity, rules):
+        plan = comparable
+    compared = [plan, proposals.plans["q_only"]] + ([comparable] if comparable else [])
+    owners = [plan_owners(one, rules.depth) for one in compared]
+    flows = [counted.whole.flows(each) for each in owners]
     names = ("this plan", "q only", "last plan")
     handovers = {name: sum(each.values()) for name, each in zip(names, flows, strict=False)}
-    assignment = _assigned(plan, flows[0], rules.brokers, comparable)
+    times_ms = counted.whole.time_by_owner(owners[0], len(plan.leaves))
+    assignment = _assigned(plan, flows[0], rules.brokers, times_ms, comparable)
+    users = [round(time_ms / counted.whole.span_ms) for time_ms in times_ms]
+    leaves = [(leaf.key, leaf.rect, users[leaf.number]) for leaf in plan.leaves]
     version = 1 if last is None else last.version + 1
-    new = _in_users(plan, occupancy.span_ms, assignment, version)
+    new = plan.remade(leaves, None if assignment is None else assignment.brokers, version)
     diff = plan_diff(comparable, new) if comparable else None
     is_new = diff is None or not diff.is_empty
     return PlanFound(
         new if is_new or comparable is None else comparable,
-        is_new, occupancy, tuple(inside), len(regions) - len(inside), assignment,
-        len(q_only.leaves), handovers, diff,
+        is_new, counted, tuple(inside), len(regions) - len(inside), assignment,
+        proposals, rehearsed, is_gain, handovers, diff,
     )  # fmt: skip
 
 
 def _counted(
     positions: DataFrame, regions: Sequence[Rect], rules: PlanRules, last: Plan | None
-) -> tuple[Rect, Occupancy, list[Rect]]:
+) -> tuple[Rect, Counted, list[Rect]]:
     """Count in the requested space, else in the last plan's, else in the area of the positions.
 
     A last plan whose space contains few of the positions is for another city.
     """
+    first_us, last_us = record_ends(positions)
+    until_us = last_us - round(rules.hold_out * (last_us - first_us))
     space = rules.space or (last.space if last else None)
     if space is not None:
-        inside = [region for region in regions if region.intersects(space)]
-        occupancy = count_occupancy(positions, space, inside, rules.depth)
-        if rules.space or occupancy.left_out <= _MOST_OUTSIDE * occupancy.fixes:
-            return space, _checked(occupancy, space), inside
+        counted = count_movement(positions, space, rules.depth, until_us)
+        if rules.space or counted.left_out <= _MOST_OUTSIDE * counted.fixes:
+            return space, _checked(counted, space), _met(regions, space)
     space = central_space(positions)
-    inside = [region for region in regions if region.intersects(space)]
-    return space, _checked(count_occupancy(positions, space, inside, rules.depth), space), inside
+    counted = count_movement(positions, space, rules.depth, until_us)
+    return space, _checked(counted, space), _met(regions, space)
 
 
-def count_occupancy(
-    positions: DataFrame, space: Rect, regions: Sequence[Rect], depth: int
-) -> Occupancy:
-    """Count the time spent per cell and per region."""
-    rows = time_per_cell(positions, space, regions, depth).toPandas()
-    at_cell, at_region = rows[rows["cell"] >= 0], rows[rows["region"] >= 0]
-    per_region = np.zeros(len(regions), np.int64)
-    per_region[at_region["region"]] = at_region["inside_ms"]
-    side = 1 << depth
-    counts = CellCounts.from_cells(
-        depth,
-        at_cell["cell"].to_numpy() % side,
-        at_cell["cell"].to_numpy() // side,
-        at_cell["outside_ms"],
-        at_cell["inside_ms"],
-        per_region,
-    )
-    nowhere = rows[(rows["cell"] < 0) & (rows["region"] < 0)]
-    span_us = (nowhere["last_us"].max() - nowhere["first_us"].min()) if len(nowhere) else 0
-    return Occupancy(
-        counts,
-        int(at_cell["fixes"].sum()),
-        int(nowhere["fixes"].sum()),
-        1_000 if np.isnan(span_us) else max(1_000, round(span_us / 1e3)),
-    )
+def _met(regions: Sequence[Rect], space: Rect) -> list[Rect]:
+    return [region for region in regions if region.intersects(space)]
 
 
-def _checked(occupancy: Occupancy, space: Rect) -> Occupancy:
-    if occupancy.fixes == 0 and occupancy.left_out == 0:
+def _checked(counted: Counted, space: Rect) -> Counted:
+    if counted.fixes == 0 and counted.left_out == 0:
         raise MisuseError("no positions: the table is empty", todo="Give another --input")
-    if occupancy.fixes == 0:
+    if counted.fixes == 0:
         raise MisuseError(
-            f"{occupancy.left_out:,} positions, none of them in the space",
+            f"{counted.left_out:,} positions, none of them in the space",
             where="plan",
             expected=f"positions in {tuple(space)}",
             todo="Give the bounds as west,south,east,north",
         )
-    return occupancy
+    return counted
 
 
-def _capacity_ms(occupancy: Occupancy, rules: PlanRules) -> int:
-    users = rules.capacity
-    if users is None:  # a split block has four children, about half of them in use
-        users = max(1.0, 2 * occupancy.users / rules.leaves)
-    return max(1, round(users * occupancy.span_ms))
+def _capacity(movement: Movement, rules: PlanRules) -> float:
+    if rules.capacity is not None:
+        return rules.capacity
+    # A split block has four children, about half of them in use.
+    return max(1.0, 2 * movement.users / rules.leaves)
 
 
-def _built(
-    space: Rect, regions: list[Rect], occupancy: Occupancy, capacity: int, way: Layout
-) -> Plan:
-    return Plan.build(space, regions, occupancy.counts, layout=way, capacity=capacity)
+def _reach(space: Rect, depth: int) -> Reach:
+    """Return how many cells an event reaches that is of interest within `EVENT_M`."""
+    middle = math.radians((space.south + space.north) / 2)
+    metres = (_DEGREE_M * max(0.01, math.cos(middle)), _DEGREE_M)
+    sides = (space.east - space.west, space.north - space.south)
+    across, up = (
+        max(1, min(1 << depth, round(EVENT_M / (side * one / (1 << depth)))))
+        for side, one in zip(sides, metres, strict=True)
+    )
+    return across, up
 
 
-def _in_users(plan: Plan, span_ms: int, assignment: Assignment | None, version: int) -> Plan:
-    leaves = [(leaf.key, leaf.rect, round(leaf.load / span_ms)) for leaf in plan.leaves]
-    return plan.remade(leaves, None if assignment is None else assignment.brokers, version)
+def _rehearsed(
+    space: Rect, regions: Sequence[Rect], counted: Counted, capacity: float, reach: Reach,
+    weights: Weights,
+) -> dict[LayoutName, LayoutCost]:  # fmt: skip
+    """Learn from the first part of the record, and return the costs on the rest, if it has any."""
+    if not counted.late.time_ms.any() or not counted.early.time_ms.any():
+        return {}
+    learned = propose(space, regions, counted.early, capacity, reach, weights)
+    return learned.on(counted.late, capacity, reach)
+
+
+def _is_still_good(
+    last: Plan, plan: Plan, proposals: Proposals, movement: Movement, capacity: float,
+    rules: PlanRules,
+) -> bool:  # fmt: skip
+    """Return whether the last plan costs hardly more than the new one: then nobody need move."""
+    brokers = None if last.brokers is None else len(set(last.brokers))
+    if brokers != rules.brokers or last.grid.depth != rules.depth:
+        return False
+    base, reach = proposals.learned["q_only"], _reach(last.space, rules.depth)
+    before, after = (layout_cost(one, movement, capacity, reach) for one in (last, plan))
+    costs: dict[LayoutName, LayoutCost] = {"q_only": base, "optimised": before}
+    limit = _GOOD_ENOUGH * after.relative(rules.weights, base)
+    return is_never_worse(costs) and before.relative(rules.weights, base) <= limit
 
 
 def _assigned(
-    plan: Plan, flows: Flows, brokers: int | None, last: Plan | None
+    plan: Plan, flows: Flows, brokers: int | None, times_ms: Sequence[int], last: Plan | None
 ) -> Assignment | None:
     if brokers is None:
         return None
-    found = assign_leaves(plan, flows, brokers)
+    found = assign_leaves(plan, flows, brokers, times_ms)
     if last is None or last.brokers is None:
         return found
+    if plan is last:
+        before = judged_assignment(last.brokers, flows, brokers, times_ms)
+        if before.cut <= _CUTS * found.cut and before.imbalance <= _CUTS * found.imbalance:
+            return before
     names = _kept_names(plan, found.brokers, last)
     return Assignment(
         tuple(names[part] for part in found.brokers), found.cut, found.flow, found.imbalance
@@ -342,7 +384,8 @@ def save_found(found: PlanFound, folder: Path, path: Path | None = None) -> None
     folder.mkdir(parents=True, exist_ok=True)
     target = path or folder / PLAN_FILE
     title = f"Plan {found.plan.version}: {len(found.plan.leaves)} leaves"
-    draw_plan(found.plan, folder / "plan.svg", title=title)  # the slow regions are its R leaves
+    draw_plan(found.plan, folder / "plan.svg", title=title, regions=found.regions)
+    draw_layouts(found.proposals.plans, folder / "layouts.svg")
     (folder / "plan.geojson").write_text(plan_geojson(found.plan, found.regions), encoding="utf-8")
     if target.exists():
         shutil.copyfile(target, folder / BEFORE_FILE)

@@ -31,17 +31,13 @@ from nearcast.pipeline.sources.event_logs import map_log, nothing_in, read_logs
 ALIVE_MS = 600_000  # as long as a broker's estimates remember
 _MOST_PLUS_LEVELS = 10
 
-RATES = (
-    "topic string, publishes bigint, publish_per_s double, subscribe_per_s double, "
-    "leave_per_s double"
-)
-
 
 @contextmanager
 def rates_per_topic(spark: SparkSession, logs: Sequence[str]) -> Iterator[DataFrame]:
-    """Yield one row for each topic with retained publishes; the schema is RATES.
+    """Yield one row for each topic with retained publishes: `topic`, `publishes`, rates per second.
 
-    The same under any partitioning of the log. One pass over the log; the counts are cached until
+    The rates are `publish_per_s`, `subscribe_per_s` and `leave_per_s`. The same under any
+    partitioning of the log. One pass over the log; the counts are cached until
     the body ends. Shuffles: partial counts, subscription changes, topics with the filters that
     could match.
     """

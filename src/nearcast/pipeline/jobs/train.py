@@ -241,9 +241,9 @@ def learnable(
     )
 
 
-def on_grid(p: int, l: int, subscribe: float = 0.2) -> Rates:  # noqa: E741 - as in the columns
+def on_grid(p: int, l: int) -> Rates:  # noqa: E741 - as in the columns
     """Return the rates at a point of the grid."""
-    return Rates(2.0 ** (p / PUBLISH_STEPS), subscribe, (l / LEAVE_STEPS) ** 2)
+    return Rates(2.0 ** (p / PUBLISH_STEPS), 0.2, (l / LEAVE_STEPS) ** 2)
 
 
 def tables_for(topics: DataFrame, settings: Settings, base: Policies) -> DataFrame:

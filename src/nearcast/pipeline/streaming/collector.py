@@ -72,9 +72,9 @@ class Repeats:
         self._last.clear()
 
 
-def _digest(one: Spooled) -> bytes:
-    text = json.dumps([one.topic, one.pairs]).encode()
-    return hashlib.blake2b(text + b"\0" + one.payload, digest_size=16).digest()
+def _digest(message: Spooled) -> bytes:
+    text = json.dumps([message.topic, message.pairs]).encode()
+    return hashlib.blake2b(text + b"\0" + message.payload, digest_size=16).digest()
 
 
 class Collector:

@@ -46,7 +46,7 @@ class LiveReader:
 
     def batch(self, messages: Iterator[LiveMessage]) -> pa.RecordBatch:
         """Return the events among messages."""
-        rows = [self._row(one) for one in messages if self._is_mine(one.topic)]
+        rows = [self._row(message) for message in messages if self._is_mine(message.topic)]
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
         arrays = [
             pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
@@ -61,20 +61,20 @@ class LiveReader:
             known = self._known[topic] = topic_matches(self._space.topic_filter, topic)
         return known
 
-    def _row(self, one: LiveMessage) -> tuple[object, ...]:
+    def _row(self, message: LiveMessage) -> tuple[object, ...]:
         problem: str | None = None
         values: tuple[object, ...] = (None,) * self._space.dimensions
         try:
-            values = self._values(one)
+            values = self._values(message)
         except MisuseError as refused:
             problem = str(refused)
-        payload = (one.payload,) if self._with_payload else ()
-        return (one.number, one.t_ms * 1000, one.topic, *payload, problem, *values)
+        payload = (message.payload,) if self._with_payload else ()
+        return (message.number, message.t_ms * 1000, message.topic, *payload, problem, *values)
 
-    def _values(self, one: LiveMessage) -> tuple[object, ...]:
-        if any(name == _AREA for name, _ in one.pairs):
+    def _values(self, message: LiveMessage) -> tuple[object, ...]:
+        if any(name == _AREA for name, _ in message.pairs):
             raise MisuseError("an event with an extent ($area), which a stream does not match")
-        event = self._reader.read(one.topic, one.payload, one.pairs)
+        event = self._reader.read(message.topic, message.payload, message.pairs)
         return tuple(map(_named, self._space.attributes, event.values))
 
 

@@ -31,7 +31,7 @@ from nearcast.pipeline.streaming.addresses import MQTT, NATS, LiveAddress, parse
 from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
 from nearcast.pipeline.streaming.delivery import deliver_batch
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
-from nearcast.pipeline.streaming.stream import Stream, match_batch
+from nearcast.pipeline.streaming.stream import Stream, match_batch, start_query
 
 _QUIET_S = 1.0
 _LOOK_S = 0.1
@@ -135,7 +135,7 @@ class LiveStream:
 
 
 def start_live(
-    spark: SparkSession, stream: Stream, live: Live, *, once: bool = False, every_s: float = 0.2
+    spark: SparkSession, stream: Stream, live: Live, *, once: bool = False
 ) -> LiveStream:
     """Start the stream.
 
@@ -143,7 +143,7 @@ def start_live(
     """
     if not live.source.is_mqtt:
         options = {"secret_feed": _feed(stream, live).text}
-        return LiveStream(partial(_query, spark, stream, live, options, once, every_s), None)
+        return LiveStream(partial(_query, spark, stream, live, options, once), None)
     folder = stream.checkpoint / "spool"
     topics = topic_filter_of(live.source, stream.space)
     collector = Collector(live.source, topics, folder, live.spool_bytes)
@@ -152,7 +152,7 @@ def start_live(
         if once:
             collector.wait_until_quiet(_QUIET_S, _LONGEST_S)
         options = {"spool": str(folder.absolute())}
-        begin = partial(_query, spark, stream, live, options, once, every_s)
+        begin = partial(_query, spark, stream, live, options, once)
         return LiveStream(begin, collector)
     except BaseException:
         collector.stop()
@@ -165,7 +165,6 @@ def _query(
     live: Live,
     options: dict[str, str],
     once: bool,
-    every_s: float,
 ) -> StreamingQuery:
     from nearcast.pipeline.streaming.data_sources import FeedSource, SpoolSource
 
@@ -179,14 +178,7 @@ def _query(
         .options(**options)
         .load()
     )
-    writer = (
-        frame.writeStream.queryName("nearcast-stream")
-        .option("checkpointLocation", str(stream.checkpoint / "spark"))
-        .foreachBatch(partial(_batch, stream, live.deliver))
-    )
-    if once:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{every_s} seconds").start()
+    return start_query(frame, stream, partial(_batch, stream, live.deliver), once=once)
 
 
 def _batch(stream: Stream, sink: LiveAddress | None, events: DataFrame, batch: int) -> None:

@@ -105,7 +105,7 @@ class SpoolWriter:
             return first
         batch = pa.RecordBatch.from_arrays(
             [
-                pa.array([one.t_ms for one in messages], pa.int64()),
+                pa.array([message.t_ms for message in messages], pa.int64()),
                 pa.array([one.topic for one in messages], pa.string()),
                 pa.array([one.payload for one in messages], pa.binary()),
                 pa.array([_pack(one.pairs) if one.pairs else None for one in messages]),

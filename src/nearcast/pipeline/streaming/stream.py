@@ -65,9 +65,7 @@ class Stream:
     files_a_batch: int = 64
 
 
-def start(
-    spark: SparkSession, stream: Stream, *, once: bool = False, every_s: float = 0.2
-) -> StreamingQuery:
+def start(spark: SparkSession, stream: Stream, *, once: bool = False) -> StreamingQuery:
     """Start the query; with `once` it ends when all present files have been matched."""
     folder = _event_folder(stream.events)
     # Otherwise Spark starts a job to list the files of every batch with more than 32 of them.
@@ -78,14 +76,25 @@ def start(
         .option("pathGlobFilter", "*.parquet")  # a log's unfinished parts have other names
         .parquet(str(folder))
     )
+    return start_query(frame, stream, partial(match_batch, stream), once=once)
+
+
+def start_query(
+    frame: DataFrame,
+    stream: Stream,
+    take_batch: Callable[[DataFrame, int], None],
+    *,
+    once: bool,
+) -> StreamingQuery:
+    """Start a query over event rows; with `once` it ends when all present rows have been taken."""
     writer = (
         frame.writeStream.queryName("nearcast-stream")
         .option("checkpointLocation", str(stream.checkpoint / "spark"))
-        .foreachBatch(partial(match_batch, stream))
+        .foreachBatch(take_batch)
     )
     if once:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{every_s} seconds").start()
+    return writer.trigger(processingTime="0.2 seconds").start()
 
 
 def unfinished_batch(checkpoint: Path) -> int | None:

@@ -190,7 +190,8 @@ class FeedSender:
                 self._check_silence()
                 self._ready.clear()
                 if not self._waiting:
-                    await _either(self._ready.wait(), 1.0)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._ready.wait(), 1.0)
         finally:
             self._detach()
             with contextlib.suppress(NatsError):
@@ -368,11 +369,3 @@ def _failure(answer: bytes) -> NatsError:
         return NoStreamResponseError()
     problem: NatsError = APIError.from_error(json.loads(answer)["error"])
     return problem
-
-
-async def _either(waiting: object, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await waiting  # type: ignore[misc]
-    except TimeoutError:
-        pass

@@ -76,7 +76,7 @@ class Metric:
 
 def _cluster_of(node: Broker) -> Cluster | None:
     """Return the cluster of a node that has one; its modules are loaded only then."""
-    if node.state.network is None:
+    if not node.state.network.is_joined:
         return None
     from nearcast.cluster.cluster import Cluster
 

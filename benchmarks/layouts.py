@@ -1,0 +1,93 @@
+"""Layouts on recorded movement, at equal capacity, on days that they were not learned from.
+
+    python -m benchmarks.layouts RECORD.parquet [--slow 2.0] [--by-user]
+
+The record has the columns `user_id`, `t`, `lon` and `lat`. Layouts are learned from its first 60 %
+and judged on the rest; `--by-user` learns from three of five users instead, for records that are
+too short to have days. The capacities are those at which quadrants alone take about 20, 60 and 150
+leaves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+from benchmarks.recorded_movement import Fixes, Mobility, regions_of_class
+
+from nearcast.locality.layout.movement import Movement
+from nearcast.locality.layout.proposals import propose
+from nearcast.locality.layout.quadtree import split_by_load
+from nearcast.locality.layout.rect import Rect
+
+DEPTH = 9
+LEAVES = (20, 60, 150)
+_MOST_GAP_S = 600.0
+_EVENT_M = 300.0
+_REGION_DEPTH = 8
+_REGION_S = 600.0
+
+
+def movement_of(fixes: Fixes, space: Rect, chosen: np.ndarray) -> Movement:
+    """Count a part of a record; a gap of ten minutes begins a new trip."""
+    new = (np.diff(fixes.users) != 0) | (np.diff(fixes.seconds) > _MOST_GAP_S)
+    trips = np.concatenate([[0], np.cumsum(new)])
+    users, seconds = trips[chosen], fixes.seconds[chosen]
+    return Movement.from_tracks(space, users, seconds, fixes.xs[chosen], fixes.ys[chosen], DEPTH)
+
+
+def capacity_for(movement: Movement, leaves: int) -> float:
+    """Return the capacity at which quadrants alone have about so many leaves with users."""
+    low, high = movement.users / leaves / 50, movement.users
+    for _ in range(30):
+        middle = math.sqrt(low * high)
+        blocks = split_by_load(movement.time_ms, max(1, int(middle * movement.span_ms)), DEPTH)
+        if sum(load > 0 for load in blocks.values()) > leaves:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--slow", type=float, default=2.0, help="metres per second")
+    parser.add_argument("--by-user", action="store_true")
+    arguments = parser.parse_args()
+    fixes = Fixes.from_parquet(arguments.record).in_metres()
+    space = fixes.central(0.99)
+    first = fixes.users % 5 < 3 if arguments.by_user else fixes.seconds < 0.6 * fixes.seconds.max()
+    learned, unseen = (movement_of(fixes, space, part) for part in (first, ~first))
+    users, seconds, xs, ys = (
+        column[first] for column in (fixes.users, fixes.seconds, fixes.xs, fixes.ys)
+    )
+    mobility = Mobility.of_fixes(space, users, seconds, xs, ys, _REGION_DEPTH)
+    regions = regions_of_class(mobility, mobility.classes([arguments.slow], _REGION_S), 0)
+    cell_m = ((space.east - space.west) / 2**DEPTH, (space.north - space.south) / 2**DEPTH)
+    reach = (max(1, round(_EVENT_M / cell_m[0])), max(1, round(_EVENT_M / cell_m[1])))
+    print(
+        f"{arguments.record.stem}: {learned.users:.0f} users at once, {len(regions)} slow regions"
+    )
+    for leaves in LEAVES:
+        capacity = capacity_for(learned, leaves)
+        started = time.perf_counter()
+        found = propose(space, regions, learned, capacity, reach)
+        took_s = time.perf_counter() - started
+        costs = found.on(unseen, capacity, reach)
+        base = costs["q_only"]
+        for name, cost in costs.items():
+            print(
+                f"{leaves:>4} {name:<10} brokers {cost.brokers:>4} "
+                f"({cost.brokers / base.brokers - 1:+.0%})  handovers {cost.handovers:>7,} "
+                f"({cost.handovers / max(1, base.handovers) - 1:+.0%})  leaves per event "
+                f"{cost.leaves_per_event:.2f}"
+            )
+        print(f"     {found.chosen}, planned in {took_s:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

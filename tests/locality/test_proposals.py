@@ -1,0 +1,199 @@
+"""The four layouts: never worse than quadrants, within capacity, and as the definition counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.support import movements as made
+from tests.support.movements import SPACE, Record
+
+from nearcast.locality import Plan, Rect
+from nearcast.locality.layout.movement import Movement
+from nearcast.locality.layout.proposals import (
+    NAMES,
+    LayoutCost,
+    Weights,
+    is_never_worse,
+    layout_cost,
+    layout_rows,
+    plan_owners,
+    propose,
+)
+from nearcast.model.errors import OutOfRangeError, UnknownNameError
+
+REACH = (1, 1)
+KINDS: dict[str, Callable[[int], Record]] = {
+    "random walks": made.random_walks,
+    "commuters": made.commuters,
+    "cabs": made.cabs,
+    "concert": made.concert,
+    "concert that moves": lambda seed: made.concert(seed, moves=True),
+    "one person": made.one_person,
+    "nobody": made.nobody,
+    "everybody on one point": made.one_point,
+    "commuters, time reversed": lambda seed: made.commuters(seed).reversed(),
+    "cabs, time reversed": lambda seed: made.cabs(seed).reversed(),
+}
+
+
+def slow_regions(movement: Movement) -> list[Rect]:
+    """Single cells where people spend much time, as a simple stand-in for slow regions."""
+    most = np.sort(movement.time_ms.ravel())[-20:]
+    places = np.argwhere(movement.time_ms >= max(1, most[0]))
+    side = movement.side
+    return [
+        Rect(c / side, r / side, (c + 0.9) / side, (r + 0.9) / side) for r, c in places.tolist()
+    ]
+
+
+@pytest.mark.parametrize("capacity", [2.0, 6.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_never_worse_than_quadrants(kind: str, capacity: float) -> None:
+    record = KINDS[kind](7)
+    learned = record.day(0).movement()
+    found = propose(SPACE, slow_regions(learned), learned, capacity, REACH)
+    assert is_never_worse(found.learned, most=1.0)
+    assert set(found.plans) == set(NAMES)
+    unseen = record.day(1).movement()
+    if kind != "concert that moves":  # its second day cannot be known
+        assert is_never_worse(found.on(unseen, capacity, REACH)), found.on(unseen, capacity, REACH)
+
+
+@pytest.mark.parametrize("kind", ["random walks", "commuters", "cabs", "concert"])
+def test_on_the_day_after_fewer_brokers_and_fewer_handovers(kind: str) -> None:
+    gains = []
+    for seed in range(3):
+        record = KINDS[kind](seed)
+        found = propose(SPACE, [], record.day(0).movement(), 4.0, REACH)
+        costs = found.on(record.day(1).movement(), 4.0, REACH)
+        ours, quadrants = costs["optimised"], costs["q_only"]
+        gains.append(
+            (ours.brokers / quadrants.brokers, ours.handovers / max(1, quadrants.handovers))
+        )
+    brokers, handovers = np.median(gains, axis=0)
+    assert brokers <= 0.8
+    assert handovers <= 0.95
+
+
+def test_where_nothing_is_gained_quadrants_are_laid_out() -> None:
+    for record in (made.nobody(1), made.one_point(1)):
+        found = propose(SPACE, [], record.movement(), 5.0, REACH)
+        assert found.chosen == "q_only"
+        assert found.plans["optimised"] == found.plans["q_only"]
+
+
+def test_slow_regions_become_leaves_where_that_pays() -> None:
+    movement = made.commuters(3).movement()
+    found = propose(SPACE, slow_regions(movement), movement, 3.0, REACH)
+    assert found.plans["stays"].r_count > 0
+    base, stays = found.learned["q_only"], found.learned["stays"]
+    without_events = Weights(events=0)
+    assert stays.relative(without_events, base) < base.relative(without_events, base)
+
+
+def users_by_leaf(plan: Plan, movement: Movement) -> list[float]:
+    times = movement.time_by_owner(plan_owners(plan, movement.depth), len(plan.leaves))
+    return [time_ms / movement.span_ms for time_ms in times]
+
+
+def brute_cost(plan: Plan, movement: Movement, reach: int) -> LayoutCost:
+    """The definition, from the plan's own lookups; for plans within capacity."""
+    side = movement.side
+    middles = [(i + 0.5) / side for i in range(side)]
+    owner = {
+        row * side + column: plan.leaf_at(x, y).number
+        for row, y in enumerate(middles)
+        for column, x in enumerate(middles)
+    }
+    handovers = sum(
+        int(moves)
+        for low, high, moves in zip(movement.low, movement.high, movement.moves, strict=True)
+        if owner[int(low)] != owner[int(high)]
+    )
+    used, reached = set(), 0
+    for cell, leaf in owner.items():
+        time_ms = int(movement.time_ms.flat[cell])
+        if time_ms:
+            used.add(leaf)
+            row, column = divmod(cell, side)
+            near = {
+                owner[r * side + c]
+                for r in range(max(0, row - reach), min(side, row + reach + 1))
+                for c in range(max(0, column - reach), min(side, column + reach + 1))
+            }
+            reached += time_ms * len(near)
+    return LayoutCost(len(used), handovers, reached / int(movement.time_ms.sum()))
+
+
+@pytest.mark.parametrize("kind", ["random walks", "cabs", "commuters"])
+def test_the_cost_is_the_one_of_the_definition(kind: str) -> None:
+    movement = KINDS[kind](4).movement(depth=4)
+    found = propose(SPACE, slow_regions(movement), movement, 5.0, REACH)
+    for name in ("q_only", "stays", "optimised"):
+        plan = found.plans[name]
+        if max(users_by_leaf(plan, movement)) <= 5.0:
+            expected = brute_cost(plan, movement, 1)
+            cost = layout_cost(plan, movement, 5.0, REACH)
+            assert (cost.brokers, cost.handovers) == (expected.brokers, expected.handovers)
+            assert cost.leaves_per_event == pytest.approx(expected.leaves_per_event)
+
+
+def test_no_leaf_is_planned_above_the_capacity_unless_it_is_one_cell() -> None:
+    for kind in ("cabs", "concert", "random walks"):
+        movement = KINDS[kind](5).movement()
+        plan = propose(SPACE, [], movement, 4.0, REACH).plans["optimised"]
+        owners = plan_owners(plan, movement.depth)
+        for leaf, users in enumerate(users_by_leaf(plan, movement)):
+            assert users <= 4.0 or int((owners == leaf).sum()) == 1
+
+
+def test_leaves_that_touch_share_no_point_and_leave_none_out() -> None:
+    movement = made.cabs(6).movement()
+    plan = propose(SPACE, [], movement, 4.0, REACH).plans["optimised"]
+    borders = sorted({x for leaf in plan.leaves for x in (leaf.rect.west, leaf.rect.east)})
+    points = [min(1.0, x) for border in borders for x in (border, np.nextafter(border, 2))]
+    for x in points:
+        for y in points:
+            homes = [leaf for leaf in plan.leaves[: plan.r_count] if leaf.rect.contains(x, y)]
+            assert len(homes) == 1
+            assert plan.leaf_at(x, y) == homes[0]
+
+
+def test_a_leaf_over_its_capacity_counts_as_its_parts() -> None:
+    movement = made.cabs(8).movement()
+    plan = Plan(SPACE, [("q", SPACE, 0)], layout="q", depth=6, fanout=8, version=1)
+    users = movement.users
+    assert layout_cost(plan, movement, users + 1, REACH).brokers == 1
+    assert layout_cost(plan, movement, users + 1, REACH).handovers == 0
+    split = layout_cost(plan, movement, users / 4, REACH)
+    assert split.brokers >= 4
+    assert split.handovers > 0
+
+
+def test_weights() -> None:
+    assert Weights.parse("handovers=2, events=0") == Weights(1.0, 2.0, 0.0)
+    movement = made.cabs(9).movement()
+    few = propose(SPACE, [], movement, 3.0, REACH, Weights(1, 0.01, 0)).learned["optimised"]
+    calm = propose(SPACE, [], movement, 3.0, REACH, Weights(0.01, 1, 0)).learned["optimised"]
+    assert calm.handovers <= few.handovers
+    with pytest.raises(UnknownNameError, match="handover"):
+        Weights.parse("handover=2")
+    with pytest.raises(OutOfRangeError, match="a number"):
+        Weights.parse("handovers=many")
+    with pytest.raises(OutOfRangeError, match="above 0"):
+        Weights(brokers=0)
+
+
+def test_rows_for_json() -> None:
+    found = layout_rows({"q_only": LayoutCost(3, 5, 1.23456)}, "learned")
+    assert found == [
+        {
+            "layout": "q_only",
+            "days": "learned",
+            "brokers": 3,
+            "handovers": 5,
+            "leaves_per_event": 1.235,
+        }
+    ]
