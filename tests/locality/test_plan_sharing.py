@@ -154,3 +154,12 @@ def test_every_leaf_has_a_node_that_is_there_and_those_that_are_keep_theirs(
     for leaf, name in zip(plan.leaves, found, strict=True):
         if is_named and plan.node_of(leaf.number) in present:
             assert name == plan.node_of(leaf.number)
+
+
+def test_a_new_node_gets_leaves_though_the_others_could_bear_them():
+    paths = [f"{one}{two}" for one in PATHS for two in "0123"]
+    fine = Plan(SPACE, [(f"q{path}", SPACE, 10) for path in paths], layout="q", depth=3, fanout=8,
+                version=1, brokers=[n // 16 for n in range(64)], nodes=NODES)  # fmt: skip
+    new = fine.with_nodes(None).remade([(f"q{path}", SPACE, 10) for path in paths], None, 2)
+    found = plan_for_nodes(new, [*NODES, "new"], last=NamedPlan(fine, tuple(NODES)))
+    assert holders(found).count("new") > 8
