@@ -19,7 +19,8 @@ from benchmarks.fault_people import CONFIG, SPOTS
 from nearcast.config import NetworkSection
 from nearcast.locality import CellCounts, Plan
 from nearcast.model.errors import NearcastError
-from nearcast.server.cluster.nats_admin import ask_to_leave, look, share_plan
+from nearcast.server.cluster.nats_admin import ask_to_leave, look
+from nearcast.server.cluster.nats_sharing import offer_plan
 from nearcast.server.local_cluster import ChildProcess, LocalCluster, free_port
 
 NAMES = ("a", "b", "c", "d")
@@ -209,8 +210,8 @@ class Trouble:
         plan = Plan.build(AREA, [], counts, capacity=capacity, version=self.plans + 1)
         for _ in range(40):
             with suppress(NearcastError):
-                asyncio.run(share_plan(self.section, plan))
-                self.plans += 1
+                offer = asyncio.run(offer_plan(self.section, plan, renumbers=True))
+                self.plans = offer.plan.version
                 return
             time.sleep(0.5)
         message = "the plan could not be shared"

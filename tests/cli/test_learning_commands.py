@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli import app
-from nearcast.model.errors import FileFormatError, NearcastError
+from nearcast.model.errors import EnvironmentProblem, FileFormatError, NearcastError
 
 COMMANDS = ("plan", "histogram", "train", "run")
 
@@ -56,3 +56,12 @@ def test_a_space_that_is_not_declared_is_named(tmp_path: Path):
     config.write_text("")
     asked = ("--input", "x", "--output", str(tmp_path), "--config", str(config))
     assert "'shops'" in str(refuse("histogram", "--space", "shops", *asked))
+
+
+def test_a_cluster_is_looked_for_before_a_run_that_shares(tmp_path: Path):
+    asked = ("run", "--input", "x", "--output", str(tmp_path), "--join", "nats://127.0.0.1:1")
+    assert "--share" in str(refuse(*asked))
+    problem = refuse(*asked, "--share")
+    assert isinstance(problem, EnvironmentProblem)
+    assert "nats-server" in str(problem)
+    assert not list(tmp_path.iterdir())

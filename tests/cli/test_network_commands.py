@@ -54,6 +54,10 @@ def test_two_wishes_at_a_time_are_refused():
     assert text == "nodes: found --leave and --forget; expected one of them at a time"
 
 
+def test_reassigning_without_a_plan_is_refused():
+    assert said(run("nodes", "--reassign")) == "--reassign: found no plan; expected --plan FILE"
+
+
 def test_up_says_what_is_wrong_with_its_configuration_before_it_starts_anything(tmp_path: Path):
     (tmp_path / "n.toml").write_text("[limits]\nconections = 5\n")
     data = tmp_path / "data"

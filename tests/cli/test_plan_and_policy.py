@@ -65,6 +65,49 @@ def test_plans_are_compared_leaf_by_leaf(plans: tuple[Path, Path]):
     assert json.loads(run("plan", "diff", *plans, "--json", code=1))["new_version"] == 2
 
 
+def saved(plan: Plan, path: Path, brokers: str, nodes: list[str] | None = None) -> Path:
+    save_plan(plan.with_brokers([int(one) for one in brokers]).with_nodes(nodes), path)
+    return path
+
+
+def test_the_difference_is_told_for_each_node(tmp_path: Path):
+    before, after = a_plan(250, 1), a_plan(250, 2)  # r0 and four quarters
+    users = [leaf.load for leaf in before.leaves]
+    old = saved(before, tmp_path / "old.json", "00011", ["east", "west"])
+    new = saved(after, tmp_path / "new.json", "00111", ["east", "west"])
+
+    text = run("plan", "diff", old, new, code=1)
+
+    table = [line.split() for line in text.splitlines()]
+    assert ["node", "leaves", "gained", "lost", "users", "coming", "going"] in table
+    moving = str(users[2])
+    assert ["east", "2", "0", "1", str(sum(users[:2])), "0", moving] in table
+    assert ["west", "3", "1", "0", str(sum(users[2:])), moving, "0"] in table
+    assert f"About {moving} of 800 users change their node" in text
+    shown = json.loads(run("plan", "diff", old, new, "--json", code=1))
+    assert shown["registrations_handed_over"] == users[2]
+    assert [(one["node"], one["gained"], one["lost"]) for one in shown["nodes"]] == [
+        ("east", [], ["q1"]), ("west", ["q1"], [])
+    ]  # fmt: skip
+
+
+def test_a_new_plan_without_names_is_compared_as_it_would_be_shared(tmp_path: Path):
+    old = saved(a_plan(250, 1), tmp_path / "old.json", "00011", ["east", "west"])
+    turned = saved(a_plan(250, 2), tmp_path / "new.json", "11100")
+    assert "same leaves on the same brokers" in run("plan", "diff", old, turned)
+    numbers = saved(a_plan(250, 1), tmp_path / "numbers.json", "00011")
+    assert "goes to another broker" in run("plan", "diff", numbers, turned, code=1)
+
+
+def test_what_cannot_be_compared_is_refused(plans: tuple[Path, Path]):
+    for words in ((*plans, plans[0]), (*plans, "--join", "nats://127.0.0.1:1")):
+        with pytest.raises(MisuseError, match="two files, or one"):
+            run("plan", "diff", *words)
+    with pytest.raises(EnvironmentProblem, match="nats-server"):
+        run("plan", "diff", plans[0], "--join", "nats://127.0.0.1:1", "--no-config")
+    assert "assigns no brokers" in run("plan", "diff", *plans, code=1)
+
+
 def test_files_that_are_no_plans_are_named(plans: tuple[Path, Path], tmp_path: Path):
     with pytest.raises(EnvironmentProblem, match=r"nowhere.json.*No such file"):
         run("plan", "show", tmp_path / "nowhere.json")

@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from nearcast.model.errors import PeerProtocolError
 from nearcast.model.requests import SELECTING, decoded, read_subscription
 from nearcast.model.where.levels import encode_level
 from nearcast.mqtt import FilterRequest, Properties, Publish, split_shared
+from nearcast.overlay import Extent, GridDensity
 from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
 from nearcast.simulator.network import SimulatedLink, uniform
 from nearcast.simulator.world import Send
@@ -645,6 +647,28 @@ def test_a_filter_over_several_spaces_is_told_as_it_is():
     assert summaries.came(one) == []
     assert summaries.went(one) == []
     assert summaries.went(one) == [("$where/price=0..2.9999999999999996/shop/#", -1)]
+
+
+def test_boxes_are_told_anew_when_another_histogram_comes():
+    extent = Extent(SHOP.extent.lows, SHOP.extent.highs)
+    counts = np.ones((10, 3))
+    counts[3:6] = 0.0  # no price from 3 to 6
+    town = city(2)
+    for number, where in enumerate(("price=2..3", "price=6..7")):
+        town.client(f"r{number}", "n1", f"$where/{where}/shop/#")
+    town.run(200)
+    told = town.nodes["n0"].node.state.sessions["$node/n1"].subscriptions
+    assert set(told) == {"$where/price=2..3/shop/#", "$where/price=6..7/shop/#"}
+
+    def use(densities: dict[str, GridDensity]) -> None:
+        town.nodes["n1"].mesh.use_densities(densities, town.world.now)
+        town.at("n1", lambda node, now: node.advance(now))
+        town.run(200)
+
+    use({"shop": GridDensity(extent, counts)})
+    assert set(told) == {"$where/price=2..7/shop/#"}
+    use({})
+    assert set(told) == {"$where/price=2..3/shop/#", "$where/price=6..7/shop/#"}
 
 
 def test_a_condition_that_nothing_can_meet_is_not_told():

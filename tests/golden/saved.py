@@ -27,6 +27,7 @@ from nearcast.server import set_password
 
 SALT = bytes(range(16))
 PLAN, NAMED_PLAN, POLICIES = "saved/plan.json", "saved/named-plan.json", "saved/policies.json"
+PLAN_2 = "saved/plan-with-nodes-and-flows.json"
 USERS, MATCHER = "saved/users", "saved/matcher.hex"
 HISTOGRAM, MARGINALS = "saved/histogram.json", "saved/marginals.json"
 
@@ -46,6 +47,7 @@ THE_PLAN = Plan(
     version=7,
     brokers=[0, 1, 2, 0, 1, 2, 0, 1, 2],
 )
+THE_PLAN_2 = THE_PLAN.with_nodes(["n1", "berlin.2", "n3"]).with_flows({(0, 8): 31, (1, 2): 7})
 THE_NAMED_PLAN = NamedPlan(THE_PLAN, ("n1", "berlin.2", "n3"))
 
 _CAPS = Caps(2, 3)
@@ -135,6 +137,7 @@ def matches(files: dict[str, bytes]) -> list[int]:
 
 FILES: dict[str, Maker] = {
     PLAN: lambda: plan_to_json(THE_PLAN),
+    PLAN_2: lambda: plan_to_json(THE_PLAN_2),
     NAMED_PLAN: lambda: THE_NAMED_PLAN.to_bytes().decode(),
     "saved/plan.geojson": lambda: plan_geojson(THE_PLAN, [Rect(1.0, 2.0, 3.0, 4.0)]),
     POLICIES: lambda: policies_to_text(THE_POLICIES),

@@ -165,7 +165,8 @@ def test_pins_and_sources_of_a_stream_are_read(tmp_path: Path):
 
 
 def test_plans_are_read():
-    assert load_plan(DIRECTORY / saved.PLAN) == saved.THE_PLAN
+    assert load_plan(DIRECTORY / saved.PLAN) == saved.THE_PLAN  # version 1
+    assert load_plan(DIRECTORY / saved.PLAN_2) == saved.THE_PLAN_2
     assert NamedPlan.from_bytes(text_of(saved.NAMED_PLAN).encode()) == saved.THE_NAMED_PLAN
 
 

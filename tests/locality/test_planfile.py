@@ -43,6 +43,40 @@ def test_a_plan_comes_back_as_it_was(layout: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
 
 
+def test_names_and_movements_come_back_and_a_plan_without_them_is_still_version_1() -> None:
+    plan = example()
+    full = plan.with_nodes(["east", "north", "süd"]).with_flows({(0, 2): 31, (0, 1): 7})
+
+    assert plan_from_json(plan_to_json(full)) == full
+    assert full.nodes == ("east", "north", "süd")
+    assert full.flows == {(0, 1): 7, (0, 2): 31}
+    content = json.loads(plan_to_json(full))
+    assert content["format_version"] == 2
+    assert content["nodes"] == ["east", "north", "süd"]
+    assert content["flows"] == [[0, 1, 7], [0, 2, 31]]
+    assert json.loads(plan_to_json(plan))["format_version"] == 1
+    assert full != plan.with_nodes(full.nodes) != plan
+    for name, other in (("nodes", full.with_nodes(None)), ("flows", full.with_flows({}))):
+        left = {key: value for key, value in content.items() if key != name}
+        assert plan_from_json(json.dumps(left)) == other
+    assert plan_from_json(json.dumps(content | {"format_version": 1})) == plan
+
+
+def test_variants_of_a_plan_keep_its_names_and_the_movements_that_still_have_both_ends() -> None:
+    leaves = [(f"q{digit}", SPACE, 4) for digit in "0123"]
+    plan = Plan(SPACE, leaves, layout="q", depth=3, fanout=8, version=1, brokers=[0, 0, 1, 1])
+    plan = plan.with_nodes(["a", "b"]).with_flows({(0, 1): 5, (1, 3): 6, (0, 3): 7})
+
+    turned = plan.with_brokers([1, 1, 0, 0], 2)
+    assert (turned.nodes, turned.flows, turned.version) == (plan.nodes, plan.flows, 2)
+    assert turned.node_of(0) == "b"
+    assert plan.with_brokers([0, 1, 2, 3]).nodes is None  # it names two of four
+    split = [(f"q0{digit}", SPACE, 1) for digit in "0123"] + leaves[1:]
+    more = plan.remade(split, [0] * 7, None)
+    assert more.flows == {(4, 6): 6}  # q1 and q3
+    assert more.nodes == ("a", "b")
+
+
 def test_every_cut_of_the_file_is_refused() -> None:
     text = plan_to_json(example(capacity=3))
     for end in range(len(text) - 1):
@@ -59,7 +93,19 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"format_version": 2}, "format version 2"),
+        ({"format_version": 3}, "format version 3"),
+        ({"format_version": True}, "format version True"),
+        ({"format_version": 2, "nodes": ["a", "b"]}, "3 brokers"),
+        ({"format_version": 2, "nodes": ["a", "b", "a"]}, "different names"),
+        ({"format_version": 2, "nodes": ["a", "b", ""]}, "different names"),
+        ({"format_version": 2, "nodes": ["a", "b", 3]}, "nodes.*list of names"),
+        ({"format_version": 2, "nodes": "abc"}, "nodes.*list of names"),
+        ({"format_version": 2, "flows": [[0, 1]]}, "flows"),
+        ({"format_version": 2, "flows": [[1, 0, 5]]}, "smaller first"),
+        ({"format_version": 2, "flows": [[0, 99, 5]]}, "flows of a plan"),
+        ({"format_version": 2, "flows": [[0, 1, -5]]}, "flows"),
+        ({"format_version": 2, "flows": [[0, 1, 5], [0, 1, 6]]}, "each pair once"),
+        ({"format_version": 2, "flows": 7}, "plan file"),
         ({"format": "something"}, "nearcast-plan"),
         ({"version": -1}, "version"),
         ({"layout": "z"}, "layout"),

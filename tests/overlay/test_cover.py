@@ -220,6 +220,52 @@ def test_a_gap_in_which_no_event_was_counted_costs_nothing() -> None:
     assert summary(apart, density) == apart
 
 
+@given(st.lists(boxes, max_size=40), st.lists(boxes, max_size=5), st.randoms(use_true_random=False))
+def test_under_a_new_density_all_stays_covered_and_is_told_step_by_step(
+    added: list[Bounds], later: list[Bounds], random: Random
+) -> None:
+    density = GridDensity(
+        SQUARE, np.array([[1 + random.random() for _ in range(4)] for _ in range(4)])
+    )
+    cover, weighed = Cover(SQUARE, looseness=0.5), 0
+    told: dict[Bounds, int] = {}
+
+    def take() -> None:
+        for box, count in cover.take_changes().items():
+            told[box] = told.get(box, 0) + count
+
+    for box in added:
+        cover.add(box)
+    take()
+    cover.use_density(density)
+    for box in later:
+        cover.add(box)
+    while True:
+        take()
+        current = list(cover.boxes)
+        assert all(any(covers(one, box) for one in current) for box in (*added, *later))
+        assert sorted(box for box, count in told.items() for _ in range(count)) == sorted(current)
+        if cover.is_settled:
+            break
+        cover.tidy()
+        weighed += 1
+    assert weighed <= len(added) / SLICE
+    assert len(cover) == len({*added, *later})
+
+
+def test_a_gap_without_events_is_closed_once_that_is_known_and_opened_when_it_is_not() -> None:
+    extent = Extent((0.0,), (100.0,))
+    neighbours = [((8.0,), (10.0,)), ((20.0,), (22.0,))]
+    cover = Cover(extent, looseness=0.25)
+    for box in neighbours:
+        cover.add(box)
+    assert sorted(cover.boxes) == neighbours
+    cover.use_density(GridDensity(extent, np.array([60, 0, 30, 0, 0, 0, 0, 0, 0, 10])))
+    assert list(cover.boxes) == [((8.0,), (22.0,))]
+    cover.use_density(None)
+    assert sorted(cover.boxes) == neighbours
+
+
 def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
     with pytest.raises(OutOfRangeError):
         Cover(SQUARE, looseness=-1.0)

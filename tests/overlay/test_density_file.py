@@ -15,7 +15,7 @@ from nearcast.model.errors import FileFormatError
 from nearcast.overlay import Extent, GridDensity, MarginalDensity
 from nearcast.overlay.density_file import read_density
 from nearcast.pipeline.jobs.histogram import EventHistogram, save_histogram
-from nearcast.server.learned.histogram_files import load_densities
+from nearcast.server.learned.histogram_files import HistogramFiles
 
 SHOPS = Space(
     name="shops",
@@ -43,7 +43,7 @@ def test_what_the_pipeline_wrote_is_the_same_density(
 ) -> None:
     path = tmp_path / "histogram-shops.json"
     save_histogram(histogram, path)
-    density = load_densities(tmp_path, [SHOPS])["shops"]
+    density = HistogramFiles(tmp_path, [SHOPS]).densities["shops"]
     assert isinstance(density, GridDensity if histogram.samples is None else MarginalDensity)
     assert density.expected(BOX) == histogram.density().expected(BOX) > 0
 
@@ -89,12 +89,54 @@ def test_a_node_goes_on_without_a_file_and_says_what_is_wrong_with_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="nearcast"):
-        assert load_densities(None, [SHOPS]) == {}
-        assert load_densities(tmp_path, [SHOPS]) == {}
+        assert HistogramFiles(None, [SHOPS]).densities == {}
+        assert HistogramFiles(tmp_path, [SHOPS]).densities == {}
         (tmp_path / "histogram-shops.json").write_bytes(b"\xff\xfe")
-        assert load_densities(tmp_path, [SHOPS]) == {}
+        assert HistogramFiles(tmp_path, [SHOPS]).densities == {}
         (tmp_path / "histogram-shops.json").write_text(saved(tmp_path, format="plan"))
-        assert load_densities(tmp_path, [SHOPS]) == {}
+        assert HistogramFiles(tmp_path, [SHOPS]).densities == {}
     levels = [one.levelname for one in caplog.records]
     assert levels == ["INFO", "WARNING", "WARNING"]
     assert "another kind of file" in caplog.text
+
+
+def test_a_file_that_changes_is_read_again_and_the_network_stands_in_when_it_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "histogram-shops.json"
+    files = HistogramFiles(tmp_path, [SHOPS])
+    assert not files.load_changed()
+    save_histogram(grid(), path)
+    assert files.load_changed()
+    own = files.densities["shops"]
+    assert not files.load_changed()
+    assert files.densities["shops"] is own
+
+    shared = json.dumps({"shops": json.loads(saved(tmp_path)), "pubs": {}}).encode()
+    with caplog.at_level(logging.INFO, logger="nearcast"):
+        assert not files.take_shared(shared)  # the node's own file decides
+    assert "pubs: no such space here" in caplog.text
+    assert "own file decides" in caplog.text
+    assert files.densities["shops"] is own
+
+    path.write_text("damaged")
+    assert not files.load_changed()
+    assert files.densities["shops"] is own
+    path.unlink()
+    assert files.load_changed()
+    assert files.densities["shops"] is not own
+    assert files.densities["shops"].expected(BOX) == own.expected(BOX)
+    assert files.take_shared(b"{}") is False
+    assert files.densities == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"3", b"[1]", b"\xff", b'{"shops": {"format": "plan"}}'])
+def test_histograms_of_the_network_that_do_not_fit_are_refused_and_the_old_ones_stay(
+    data: bytes, tmp_path: Path
+) -> None:
+    files = HistogramFiles(None, [SHOPS])
+    assert files.take_shared(json.dumps({"shops": json.loads(saved(tmp_path))}).encode())
+    before = files.densities
+    with pytest.raises(FileFormatError):
+        files.take_shared(data)
+    assert files.densities == before

@@ -262,6 +262,56 @@ def test_a_running_network_takes_up_the_plan(lesson: dict[str, Any], tmp_path: P
             assert next(one for one in heard if "probe" not in one) == f"shops/{lat}"
 
 
+def test_a_run_that_shares_changes_how_a_running_cluster_decides(
+    lesson: dict[str, Any], tmp_path: Path
+):
+    try:
+        find_nats_server()
+    except EnvironmentProblem:
+        pytest.skip("nats-server is not installed (make setup)")
+    with ExitStack() as stack:
+        fleet = stack.enter_context(LocalCluster(tmp_path))
+        address = fleet.start_nats(free_port())
+        config = lesson["folder"] / "nearcast.toml"
+        ports = [free_port(), free_port()]
+        children = [
+            fleet.start_node(name, port, address, config)
+            for name, port in zip("ab", ports, strict=True)
+        ]
+        fleet.wait_until_ready()
+        wait_for(lambda: len(json.loads(nearcast("nodes", "--join", address, "--json"))) == 2)
+        write_policies(Policies(), tmp_path / "none.json")
+        nearcast("nodes", "--join", address, "--policies", str(tmp_path / "none.json"))
+        for child in children:
+            wait_for(lambda child=child: child.has_said("policies of the network are used: 0"))  # type: ignore[misc]
+        output = tmp_path / "nightly"
+        asked = [
+            *("--input", str(lesson["folder"] / "data" / "eventlog"), "--output", str(output)),
+            *("--config", str(config), "--capacity", "0.3", "--refit", "never", "--no-audit"),
+            *("--brokers", "2", "--share", "--join", address, "--json"),
+        ]
+        with News(ports[0]):
+            wait_for(lambda: newcomer(ports[0], "before"))  # a copy, once there is one
+            shared = json.loads(nearcast("pipeline", "run", *asked))["shared"]
+            assert (shared["plan"], shared["policies"], shared["histograms"]) == (1, 2, 1)
+            for child in children:
+                for said in (
+                    "plan 1 is taken up",
+                    "policies of the network are used: 2 topics",
+                    "histograms of the network are used: shops",
+                ):
+                    wait_for(lambda child=child, said=said: child.has_said(said))  # type: ignore[misc]
+            assert not newcomer(ports[0], "after")
+        plan = load_plan(output / "plan.json")
+        assert plan.nodes == ("a", "b")
+        assert set(plan.brokers or ()) == {0, 1}
+        told = nearcast("nodes", "--join", address, "--plan", str(output / "plan.json"))
+        assert told == "Plan 1 is what the cluster has already.\n"
+        again = json.loads(nearcast("pipeline", "run", *asked))  # the same log: the same plan
+        assert again["shared"]["plan"] == 1
+        assert load_plan(output / "plan.json") == plan
+
+
 def is_known(shop: Client, walker: Client, lat: float) -> bool:
     """Tell whether the shop's node has heard where the walker is by now."""
     probe = f"shops/probe{next(PROBES)}"

@@ -14,9 +14,9 @@ from nearcast.config import NetworkSection
 from nearcast.model.errors import FileFormatError
 from nearcast.nats.connection import close, connect
 from nearcast.retained import Policies, policies_to_text, write_policies
-from nearcast.server.cluster.nats_admin import share_policies
 from nearcast.server.cluster.nats_members import open_bucket
 from nearcast.server.cluster.nats_settings import POLICIES, SharedSettings
+from nearcast.server.cluster.nats_sharing import share_policies
 from nearcast.server.learned.policy_file import PolicyFile
 from nearcast.server.local_cluster import LocalCluster, free_port
 

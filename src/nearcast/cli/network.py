@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearcast.cli.serve import ConfigFile, NoConfig, found_config
-from nearcast.cli.terminal import JSON, console, errors_by_option, print_json
+from nearcast.cli.sharing import (
+    Join,
+    Network,
+    Reassign,
+    network_section,
+    share_plan_file,
+    share_policy_file,
+)
+from nearcast.cli.terminal import JSON, console, print_json
 from nearcast.model.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -154,8 +162,8 @@ def _watch_over(fleet: LocalCluster) -> None:
 
 def nodes(
     *,
-    join: Annotated[str | None, typer.Option(help="The address of NATS.")] = None,
-    network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
+    join: Join = None,
+    network: Network = None,
     config: ConfigFile = None,
     no_config: NoConfig = False,
     leave: Annotated[
@@ -171,6 +179,7 @@ def nodes(
     plan: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Apply this plan to all nodes.")
     ] = None,
+    reassign: Reassign = False,
     policies: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Apply this policy file to all nodes."),
@@ -191,21 +200,23 @@ def nodes(
     given = [name for name, value in changes.items() if value is not None]
     if len(given) > 1:
         raise MisuseError(" and ".join(given), where="nodes", expected="one of them at a time")
-    section = _section(found_config(config, no_config=no_config), join, network)
+    if reassign and plan is None:
+        raise MisuseError("no plan", where="--reassign", expected="--plan FILE")
+    section = network_section(found_config(config, no_config=no_config), join, network)
     if leave is not None:
         asyncio.run(ask_to_leave(section, leave))
-        _say(f"{leave} is leaving.", {"leaving": leave}, as_json=json)
+        _report([f"{leave} is leaving."], {"leaving": leave}, as_json=json)
         return
     if forget is not None:
         asyncio.run(forget_node(section, forget))
         told = f"The network keeps nothing for {forget} any more."
-        _say(told, {"forgotten": forget}, as_json=json)
+        _report([told], {"forgotten": forget}, as_json=json)
         return
     if plan is not None:
-        _share(section, plan, as_json=json)
+        _report(*share_plan_file(section, plan, reassigns=reassign), as_json=json)
         return
     if policies is not None:
-        _share_policies(section, policies, as_json=json)
+        _report(*share_policy_file(section, policies), as_json=json)
         return
     members = asyncio.run(look(section))
     if json:
@@ -218,51 +229,12 @@ def nodes(
         raise typer.Exit(1)
 
 
-def _say(text: str, fields: dict[str, object], *, as_json: bool) -> None:
+def _report(lines: Sequence[str], fields: Mapping[str, object], *, as_json: bool) -> None:
     if as_json:
         print_json(fields)
-    else:
-        typer.echo(text)
-
-
-def _share(section: NetworkSection, path: Path, *, as_json: bool) -> None:
-    import asyncio
-
-    from nearcast.cli.terminal import os_errors_translated
-    from nearcast.locality import load_plan
-    from nearcast.server.cluster.nats_admin import share_plan
-
-    with os_errors_translated():
-        plan = load_plan(path)
-    named = asyncio.run(share_plan(section, plan))
-    told = f"Plan {named.version} is shared with {', '.join(named.nodes)}."
-    _say(told, {"plan": named.version, "nodes": list(named.nodes)}, as_json=as_json)
-
-
-def _share_policies(section: NetworkSection, path: Path, *, as_json: bool) -> None:
-    import asyncio
-
-    from nearcast.cli.terminal import os_errors_translated
-    from nearcast.retained import policies_to_text, read_policies
-    from nearcast.server.cluster.nats_admin import share_policies
-
-    with os_errors_translated():
-        text = policies_to_text(read_policies(path))
-    version = asyncio.run(share_policies(section, text))
-    _say(f"Policies {version} are shared.", {"policies": version}, as_json=as_json)
-
-
-def _section(config: Path | None, join: str | None, network: str | None) -> NetworkSection:
-    from nearcast.config import load
-
-    options = {"JOIN": ("--join", join), "NAME": ("--network", network)}
-    given = {f"NEARCAST_NETWORK__{key}": one for key, one in options.items() if one[1] is not None}
-    environ = {variable: str(value) for variable, (_, value) in given.items()}
-    with errors_by_option({variable: option for variable, (option, _) in given.items()}):
-        section = load(config, {**os.environ, **environ}).network
-    if section.join:
-        return section
-    return section.model_copy(update={"join": ["nats://127.0.0.1:4222"]})
+        return
+    for line in lines:
+        typer.echo(line)
 
 
 def _print_members(section: NetworkSection, members: list[MemberRecord]) -> None:

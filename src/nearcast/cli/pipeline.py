@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nearcast.cli.pipeline_stream import stream
+from nearcast.cli.sharing import Join, Network, network_section, share_run
 from nearcast.cli.spark import (
     Config,
     ConfigFile,
@@ -28,9 +29,10 @@ from nearcast.cli.spark import (
 )
 from nearcast.cli.terminal import JSON, print_json
 from nearcast.cli.whatif import whatif
+from nearcast.model.errors import KeyMissingError, MisuseError
 
 if TYPE_CHECKING:
-    from nearcast.config import Configuration
+    from nearcast.config import Configuration, NetworkSection
     from nearcast.locality import Rect
     from nearcast.pipeline.job import Job
     from nearcast.pipeline.jobs.plan import PlanRules
@@ -128,7 +130,6 @@ def _ingest_events(
     path: str, output: str, columns: str, timezone: str, space: str, config: Path
 ) -> Job:
     from nearcast.eventlog.log_files import is_event_log
-    from nearcast.model.errors import MisuseError
     from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
     from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
 
@@ -146,8 +147,6 @@ def _ingest_events(
 
 def _mapping(text: str, wanted: tuple[str, ...]) -> dict[str, str]:
     """Return the mapping 'a=b,c=d' over the column names of a job."""
-    from nearcast.model.errors import MisuseError
-
     names = {name: name for name in wanted}
     for pair in filter(None, text.split(",")):
         want, equals, source = (part.strip() for part in pair.partition("="))
@@ -271,7 +270,6 @@ def _plan_rules(
 
 def _rect(text: str) -> Rect | None:
     from nearcast.locality.layout.rect import checked_rect
-    from nearcast.model.errors import MisuseError
 
     if not text:
         return None
@@ -375,21 +373,36 @@ def run(
     refit: Refit = "auto",
     most_topics: MostTopics = 10_000,
     audit: Annotated[bool, typer.Option(help="Also audit the logs.")] = True,
+    share: Annotated[
+        bool,
+        typer.Option(
+            "--share", help="Share plan, policies and histograms with the nodes of a cluster."
+        ),
+    ] = False,
+    join: Join = None,
+    network: Network = None,
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
     """Run ingest, regions, plan, histogram, train and audit, for example every night.
 
     Prints what changed since the last run. Plan and policies are written when all jobs are done; if
-    a job fails, the old files stay.
+    a job fails, the old files stay. With --share, the nodes of a running cluster then use what was
+    learned.
 
     Example: nearcast pipeline run --input data/eventlog --output nightly --config nearcast.toml
     --policies data/policies.json
+
+    Example: nearcast pipeline run --input a/eventlog --input b/eventlog --output nightly
+    --config nearcast.toml --share --join nats://127.0.0.1:4222
     """
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.run import RunJob, RunRules, changes, last_report
     from nearcast.pipeline.spark_errors import spark_errors_translated
 
+    section = _cluster_to_share_with(config, join, network) if share else None
+    if section is None and (join or network):
+        raise MisuseError("--join or --network", where="run", expected="them with --share")
     configuration = _load(config)
     rules = RunRules(
         plan=_plan_rules(leaves, capacity, brokers, depth, bounds, weights, hold_out),
@@ -411,16 +424,34 @@ def run(
     spark = started_spark(master, as_json=json)
     with spark_errors_translated(output), spark_progress(spark, "run"):
         steps = job.run(spark)
+    lines, shared = ([], None) if section is None else share_run(section, job.files(steps))
     if json:
         changed = {
             step.name: changes(before.get(step.name, {}), step.summary or {}) for step in steps
         }
         shown = [step.as_fields() for step in steps]
-        print_json({"output": output, "steps": shown, "changes": changed, "first": not before})
+        told = {"output": output, "steps": shown, "changes": changed, "first": not before}
+        print_json(told if shared is None else told | {"shared": shared})
         return
+    for line in lines:
+        typer.echo(line)
     typer.echo(
         f"All in {output}." + ("" if before else " There was no earlier run to compare with.")
     )
+
+
+def _cluster_to_share_with(
+    config: Path | None, join: str | None, network: str | None
+) -> NetworkSection:
+    """Return how to reach a cluster whose nodes are there: a run takes long, and may be in vain."""
+    import asyncio
+
+    from nearcast.server.cluster.nats_admin import look
+
+    section = network_section(config, join, network)
+    if not asyncio.run(look(section)):
+        raise KeyMissingError("no nodes", where=f"network {section.name}", todo="Start one first")
+    return section
 
 
 def _print_step(step: RunStep, before: Summary) -> None:

@@ -1,17 +1,22 @@
-"""`nearcast plan show` and `plan diff`: the layout of a network, and what changes in it."""
+"""`nearcast plan show` and `plan diff`: the layout of a network, and what a new one changes."""
 
 from __future__ import annotations
 
 import json as json_text
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearcast.cli.serve import ConfigFile, NoConfig, found_config
+from nearcast.cli.sharing import Join, Network, Reassign, network_section
 from nearcast.cli.terminal import JSON, os_errors_translated, print_json
+from nearcast.model.errors import KeyMissingError, MisuseError
 
 if TYPE_CHECKING:
-    from nearcast.locality import Plan, Rect
+    from nearcast.config import NetworkSection
+    from nearcast.locality import NodeChange, Plan, Rect
 
 app = typer.Typer(help="Show and compare plans of a cluster.", no_args_is_help=True)
 
@@ -90,23 +95,107 @@ def _read_regions(path: Path) -> list[Rect]:
 
 
 @app.command()
-def diff(old: PlanFile, new: PlanFile, *, json: bool = JSON) -> None:
-    """Compare two plans: leaves that are added, removed, reshaped or moved to another broker.
+def diff(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[OLD] NEW",
+            help="Plan files (JSON). Without OLD: the plan of the running cluster.",
+            show_default=False,
+        ),
+    ],
+    *,
+    join: Join = None,
+    network: Network = None,
+    config: ConfigFile = None,
+    no_config: NoConfig = False,
+    reassign: Reassign = False,
+    json: bool = JSON,
+) -> None:
+    """Show what a new plan would change: for leaves, and for each node and its users.
 
-    The exit code is 1 if registrations would have to move.
+    With one file: what 'nearcast nodes --plan FILE' would change in the running cluster. The exit
+    code is 1 if registrations would have to move.
 
     Example: nearcast plan diff plan-1.json plan-2.json
+
+    Example: nearcast plan diff plan.json --join nats://127.0.0.1:4222
     """
     from dataclasses import asdict
 
-    from nearcast.locality import load_plan, plan_diff
+    from nearcast.locality import load_plan, node_changes, plan_diff
 
+    if len(files) > 2 or (len(files) == 2 and (join or network or reassign)):
+        expected = "two files, or one to compare with a running cluster"
+        raise MisuseError(f"{len(files)} files", where="plan diff", expected=expected)
     with os_errors_translated():
-        difference = plan_diff(load_plan(old), load_plan(new))
-    if json:
-        print_json(asdict(difference))
+        plans = [load_plan(path) for path in files]
+    if len(plans) == 2:
+        before, after = _comparable(*plans)
     else:
-        for line in difference.lines():
+        section = network_section(found_config(config, no_config=no_config), join, network)
+        before, after = _in_force_and_offered(section, plans[0], reassigns=reassign)
+    difference, nodes = plan_diff(before, after), node_changes(before, after)
+    if json:
+        print_json(asdict(difference) | _by_node(nodes))
+    else:
+        for line in (*difference.lines(), *_node_lines(nodes)):
             typer.echo(line)
     if not difference.is_empty:
         raise typer.Exit(1)
+
+
+def _in_force_and_offered(
+    section: NetworkSection, plan: Plan, *, reassigns: bool
+) -> tuple[Plan, Plan]:
+    """Return the plan of a running cluster, and a plan as it would be shared."""
+    import asyncio
+
+    from nearcast.server.cluster.nats_sharing import look_at_plan
+
+    offer = asyncio.run(look_at_plan(section, plan, reassigns=reassigns))
+    if offer.last is None:
+        raise KeyMissingError(
+            "no plan",
+            where=f"network {section.name}",
+            expected="one to compare with",
+            todo="Every leaf of the file would be new. Compare two files, or share it",
+        )
+    return offer.last.plan, offer.plan.plan
+
+
+def _comparable(old: Plan, new: Plan) -> tuple[Plan, Plan]:
+    """Return both plans; a new one without names as it would be shared with the old one's nodes."""
+    from nearcast.locality import NamedPlan, plan_for_nodes
+
+    if old.nodes is None or new.nodes is not None:
+        return old, new
+    last = NamedPlan(old, old.nodes)
+    return old, plan_for_nodes(new, old.nodes, last=last).plan
+
+
+def _by_node(nodes: Sequence[NodeChange]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "nodes": [asdict(one) for one in nodes],
+        "users": sum(one.users_after for one in nodes),
+        "registrations_handed_over": sum(one.users_in for one in nodes),
+    }
+
+
+def _node_lines(nodes: Sequence[NodeChange]) -> list[str]:
+    """Return a table: the leaves and users of each node afterwards, and what comes and goes."""
+    if not nodes:
+        return ["Which nodes that concerns is open: a plan assigns no brokers."]
+    wide = max(len("node"), *(len(one.node) for one in nodes))
+    lines = [f"{'node':<{wide}}  leaves  gained  lost   users  coming  going"]
+    lines += [
+        f"{one.node:<{wide}}  {one.leaves_after:>6}  {len(one.gained):>6}  {len(one.lost):>4}  "
+        f"{one.users_after:>6}  {one.users_in:>6}  {one.users_out:>5}"
+        for one in nodes
+    ]
+    told = _by_node(nodes)
+    moving, users = told["registrations_handed_over"], told["users"]
+    lines.append(f"About {moving:,} of {users:,} users change their node; so do registrations.")
+    return lines

@@ -255,6 +255,11 @@ class Cluster:
         self.now_ms = now_ms
         return self._spatial.use_plan(plan, now_ms)
 
+    def use_densities(self, densities: Mapping[str, Density], now_ms: int) -> None:
+        """Merge the boxes that peers are told by other densities of events, by space."""
+        self.now_ms = now_ms
+        self._gossip.use_densities(densities)
+
     # --- called by links --------------------------------------------------------------------
 
     def take_part(self, peer: PeerNode, kind: bytes, part: bytes) -> None:

@@ -64,6 +64,15 @@ class FilterAggregation:
         """Remove a subscription; return the change of the count of each announced filter."""
         return self._changed(selection, -1)
 
+    def use_densities(self, densities: Mapping[str, Density]) -> None:
+        """Merge boxes by other densities; `tidy` rebuilds those of spaces whose density is new."""
+        before, self._densities = self._densities, dict(densities)
+        for topic_filter, (space, cover) in self._covers.items():
+            density = self._densities.get(space.name)
+            if density is not before.get(space.name):
+                cover.use_density(density)
+                self._unsettled[topic_filter] = None
+
     def tidy(self) -> Changes:
         """Continue to rebuild boxes that have become too loose; return the changes."""
         return [change for text in list(self._unsettled) for change in self._tidied(text)]

@@ -5,9 +5,15 @@ Subscriptions with conditions are announced as boxes around them (`filter_aggreg
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.cluster.filter_aggregation import Changes, FilterAggregation, bare_of_wishes
 from nearcast.cluster.messages import Interest
+
+if TYPE_CHECKING:  # NumPy stays out of a node without spaces
+    from nearcast.overlay import Density
 
 _MOST_LEFT = 10_000
 """How many share groups without members are remembered."""
@@ -70,6 +76,10 @@ class SubscriptionGossip:
         self._told_ready.update(news)
         self._stirred = {}
         return news
+
+    def use_densities(self, densities: Mapping[str, Density]) -> None:
+        """Merge boxes by other densities, in slices: peers are told as boxes change."""
+        self._summaries.use_densities(densities)
 
     @property
     def is_settled(self) -> bool:

@@ -19,12 +19,14 @@ from nearcast.locality.layout.balancing import (
 from nearcast.locality.layout.changes import PlanDiff, adapted, plan_diff
 from nearcast.locality.layout.drawing import draw_layouts, draw_plan, plan_geojson
 from nearcast.locality.layout.grid import CellCounts, Grid
+from nearcast.locality.layout.node_changes import NodeChange, node_changes
 from nearcast.locality.layout.plan import Leaf, Plan
 from nearcast.locality.layout.planfile import load_plan, plan_from_json, plan_to_json, save_plan
 from nearcast.locality.layout.rect import Rect
 from nearcast.locality.registration.gateway import Gateway
 from nearcast.locality.registration.messages import Timing
 from nearcast.locality.registration.plan_assignment import NamedPlan, PlanAssignment
+from nearcast.locality.registration.plan_sharing import plan_for_nodes
 from nearcast.locality.registration.retry import RetryUntilAcked
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Grid",
     "Leaf",
     "NamedPlan",
+    "NodeChange",
     "Plan",
     "PlanAssignment",
     "PlanDiff",
@@ -47,7 +50,9 @@ __all__ = [
     "load_plan",
     "movement_flows",
     "naive_assignment",
+    "node_changes",
     "plan_diff",
+    "plan_for_nodes",
     "plan_from_json",
     "plan_geojson",
     "plan_to_json",

@@ -88,7 +88,7 @@ class Cover:
         self._extent = extent
         self._allowed = 1.0 + looseness + 1e-12
         self._most = most
-        self._density = None if isinstance(density, UniformDensity) else density
+        self._density = _counted(density)
         self._members: dict[Bounds, _Member] = {}
         self._groups: list[_Group] = []  # by row
         self._worn: deque[_Group] = deque()
@@ -150,6 +150,15 @@ class Cover:
             if not group.members:
                 self._drop(group)
             self._place(box, member.count)
+
+    def use_density(self, density: Density | None) -> None:
+        """Weigh boxes by another density; all groups are dissolved, by this and later calls."""
+        self._density = _counted(density)
+        while self._groups:
+            group = self._groups[-1]
+            self._leave_row(group)
+            self._worn.append(group)
+        self.tidy()
 
     def take_changes(self) -> dict[Bounds, int]:
         """Return the net additions of each box since the last call; below 0: removed."""
@@ -268,6 +277,11 @@ class Cover:
 
     def _note(self, box: Bounds, change: int) -> None:
         self._changes[box] = self._changes.get(box, 0) + change
+
+
+def _counted(density: Density | None) -> Density | None:
+    """Return a density that counts events; None for an even one, which is the volume."""
+    return None if isinstance(density, UniformDensity) else density
 
 
 def _least(values: Floats, count: int) -> list[int]:

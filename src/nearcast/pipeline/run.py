@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,15 @@ class RunStep:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files that brokers load, as a run has left them; None or missing: its job was skipped."""
+
+    plan: Path | None
+    policies: Path | None
+    histograms: Mapping[str, Path]  # by space
+
+
+@dataclass(frozen=True, slots=True)
 class RunJob:
     """All jobs in order, on the event logs of all brokers or on files of positions."""
 
@@ -114,18 +123,43 @@ class RunJob:
         _save_report(steps, Path(self.output) / REPORT_FILE)
         return steps
 
+    def files(self, steps: Sequence[RunStep]) -> RunFiles:
+        """Return the files of the jobs that were not skipped."""
+        done = {step.name: step.summary for step in steps if step.summary is not None}
+        plan, train = self._plan_job().path, self._train_job().path
+        counted = {name for name, told in done.get("histogram", {}).items() if "events" in told}
+        return RunFiles(
+            plan if "plan" in done and plan.exists() else None,
+            train if "train" in done and train.exists() else None,
+            {
+                one.name: self._histogram_job(one).path
+                for one in self._spaces()
+                if one.name in counted
+            },
+        )
+
+    def _plan_job(self) -> PlanJob:
+        positions, regions = f"{self.output}/positions", f"{self.output}/regions"
+        return PlanJob(positions, regions, self.output, self.rules.plan, self.rules.plan_file)
+
+    def _train_job(self) -> TrainJob:
+        rules = self.rules
+        settings, file = rules.retained, rules.policy_file
+        return TrainJob(self.inputs, self.output, settings, rules.training, file)
+
+    def _histogram_job(self, space: Space) -> HistogramJob:
+        return HistogramJob(f"{self.output}/{space.name}/events", self.output, space)
+
     def _jobs(
         self, *, has_log: bool, moves: bool
     ) -> list[tuple[str, Callable[[SparkSession], JobResult], str]]:
         """Return the name of each job, the work, and the reason to skip it."""
         inputs, output, rules = self.inputs, self.output, self.rules
-        positions, regions = f"{output}/positions", f"{output}/regions"
         of_positions: list[Job] = [
             IngestJob(inputs, output),
-            RegionsJob(positions, output),
-            PlanJob(positions, regions, output, rules.plan, rules.plan_file),
+            RegionsJob(f"{output}/positions", output),
+            self._plan_job(),
         ]
-        train = TrainJob(inputs, output, rules.retained, rules.training, rules.policy_file)
         audit = AuditJob(inputs, output, rules.spaces)
         no_position = "" if moves else "no client has published its position"
         no_log = "" if has_log else _ONLY_POSITIONS
@@ -135,7 +169,7 @@ class RunJob:
         return [
             *((job.name, job.run, no_position) for job in of_positions),
             ("histogram", self._histograms, no_log or no_space),
-            ("train", train.run, no_log or no_topic),
+            ("train", self._train_job().run, no_log or no_topic),
             ("audit", audit.run, no_log or ("" if rules.audits else "switched off: --no-audit")),
         ]
 
@@ -160,7 +194,7 @@ class RunJob:
             is_empty = problem.found == NO_ROWS
             why = "no event of this space is in the log" if is_empty else str(problem)
             return JobResult({"skipped": why}, [f"{space.name}: skipped, {why}"])
-        return HistogramJob(f"{folder}/events", self.output, space).run(spark)
+        return self._histogram_job(space).run(spark)
 
 
 # --- since the last run ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from nearcast.broker import Broker, RetainedSettings, SpaceSettings
 from nearcast.cluster import Cluster, LinkTiming, NamedPlan
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_registry import PACKETS, PLACES, PeerRegistry
-from nearcast.locality import Rect, assign_leaves
+from nearcast.locality import Rect, plan_for_nodes
 from nearcast.locality.layout.planfile import plan_from_json
 from nearcast.model import FileFormatError
 from nearcast.mqtt import Publish
@@ -97,20 +97,25 @@ def compare(
 def read_plan(path: Path, nodes: Sequence[str]) -> NamedPlan:
     """Read a plan file; if it names no nodes, assign its leaves to these nodes.
 
-    Raises FileFormatError for a file of another version or kind.
+    Raises FileFormatError for a file of another version or kind. A plan of other nodes is replayed
+    with those of the log.
     """
     data = path.read_bytes()
-    if b'"nodes"' in data[:200]:
+    if _is_shared(data):
         return NamedPlan.from_bytes(data, str(path))
     try:
         plan = plan_from_json(data.decode(), str(path))
     except UnicodeDecodeError:
         raise FileFormatError("bytes that are no UTF-8", where=str(path)) from None
-    count = min(len(nodes), len(plan.leaves))
-    loads = [leaf.load for leaf in plan.leaves]
-    if plan.brokers is None or max(plan.brokers) >= len(nodes):
-        plan = plan.with_brokers(assign_leaves(plan, {}, count, loads).brokers)
-    return NamedPlan(plan, tuple(nodes))
+    return plan_for_nodes(plan, nodes, reassigns=True)
+
+
+def _is_shared(data: bytes) -> bool:
+    """Return whether this is a plan as nodes share it, not a plan file."""
+    try:
+        return "plan" in json.loads(data)
+    except (ValueError, TypeError):
+        return False
 
 
 class _CountingRegistry(PeerRegistry):

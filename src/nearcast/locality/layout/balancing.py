@@ -16,18 +16,18 @@ more people cross it. So each broker gets leaves that lie together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nearcast.locality.layout.plan import Flows as PlanFlows
 from nearcast.locality.layout.plan import Plan
 from nearcast.model.errors import MisuseError, OutOfRangeError
 
 Flags = NDArray[np.bool_]
-Flows = Mapping[tuple[int, int], int]
-"""Number of movements between two leaves, in either direction; the smaller leaf number first."""
+Flows = PlanFlows
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,8 @@ def _parent(key: str) -> str | None:
 class PlanDiff:
     """What changes from one plan to another, by leaf key.
 
-    `moved` are leaves of both plans that another broker serves now; `reshaped` are those whose
-    rectangle differs.
+    `moved` are leaves of both plans that another node serves now, or another broker where the plans
+    do not both name their nodes; `reshaped` are those whose rectangle differs.
     """
 
     old_version: int
@@ -143,16 +143,21 @@ def plan_diff(old: Plan, new: Plan) -> PlanDiff:
     before = {leaf.key: leaf for leaf in old.leaves}
     after = {leaf.key: leaf for leaf in new.leaves}
     both = [key for key in before if key in after]
+    server = _node if old.nodes is not None and new.nodes is not None else _broker
     return PlanDiff(
         old.version,
         new.version,
         tuple(key for key in after if key not in before),
         tuple(key for key in before if key not in after),
         tuple(key for key in both if before[key].rect != after[key].rect),
-        tuple(key for key in both if _broker(old, before[key]) != _broker(new, after[key])),
+        tuple(key for key in both if server(old, before[key]) != server(new, after[key])),
         {key: leaf.load for key, leaf in before.items()},
         {key: leaf.load for key, leaf in after.items()},
     )
+
+
+def _node(plan: Plan, leaf: Leaf) -> int | str:
+    return plan.node_of(leaf.number)
 
 
 def _broker(plan: Plan, leaf: Leaf) -> int | str:

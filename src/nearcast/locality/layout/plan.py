@@ -15,7 +15,8 @@ Read next: `grid.py` (exact borders), `quadtree.py` and `rtree.py` (the two part
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -44,6 +45,8 @@ from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, Unkn
 
 Layout = Literal["qr", "q", "r"]
 Kind = Literal["r", "q"]
+Flows = Mapping[tuple[int, int], int]
+"""Number of movements between two leaves, in either direction; the smaller leaf number first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ class Leaf:
 class Plan:
     """An immutable, versioned plan.
 
-    Leaves are numbered: R leaves first, then Q leaves. Complexity, for k leaves found and r regions
+    Leaves are numbered: R leaves first, then Q leaves. `nodes[n]` is the name of broker n, None if
+    brokers are numbers only; `flows` are movements between leaves as counted from the record, empty
+    if unknown. Complexity, for k leaves found and r regions
     over the area's coarse cells: `leaf_at` O(depth + r), `leaves_for_*` O(k · depth + r);
     `leaf_numbers_at` about 30 ns per position.
 
@@ -86,8 +91,8 @@ class Plan:
 
     __slots__ = (
         "_candidates", "_cells", "_children", "_leaf_of", "_level", "_node_at", "_rects",
-        "brokers", "fanout", "grid", "layout", "leaves", "links", "quadtree", "r_count", "rtree",
-        "version",
+        "brokers", "fanout", "flows", "grid", "layout", "leaves", "links", "nodes", "quadtree",
+        "r_count", "rtree", "version",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +105,8 @@ class Plan:
         fanout: int,
         version: int,
         brokers: Sequence[int] | None = None,
+        nodes: Sequence[str] | None = None,
+        flows: Flows | None = None,
     ) -> None:
         """Make a plan from its leaves (key, rectangle, load); `build` is the usual way."""
         self.version, self.layout, self.fanout = version, layout, fanout
@@ -111,6 +118,8 @@ class Plan:
         self.rtree = RTree.over(self.space, [leaf[1] for leaf in r_leaves], fanout)
         self.quadtree = QuadTree.of_leaves([leaf[0][1:] for leaf in q_leaves], self.r_count)
         self.brokers = _checked_brokers(brokers, len(self.leaves))
+        self.nodes = _checked_nodes(nodes, self.brokers, len(self.leaves))
+        self.flows = _checked_flows(flows or {}, len(self.leaves))
         self._index_regions()
         self.links = self._cross_links()
 
@@ -399,7 +408,7 @@ class Plan:
 
     def _values(self) -> tuple[object, ...]:
         shape = (self.layout, self.fanout, self.space, self.grid.depth)
-        return (self.version, *shape, self.leaves, self.brokers)
+        return (self.version, *shape, self.leaves, self.brokers, self.nodes, self.flows)
 
     # --- variants of this plan ------------------------------------------------------------------
 
@@ -409,9 +418,32 @@ class Plan:
             [(leaf.key, leaf.rect, leaf.load) for leaf in self.leaves], brokers, version
         )
 
+    def numbered(self, version: int) -> Plan:
+        """Return this plan as another version."""
+        other = copy.copy(self)
+        other.version = version
+        return other
+
+    def with_nodes(self, nodes: Sequence[str] | None) -> Plan:
+        """Return this plan with broker n named `nodes[n]`; None: without names. O(leaves)."""
+        named = copy.copy(self)
+        named.nodes = _checked_nodes(nodes, self.brokers, len(self.leaves))
+        return named
+
+    def with_flows(self, flows: Flows) -> Plan:
+        """Return this plan with the movements between its leaves. O(flows)."""
+        counted = copy.copy(self)
+        counted.flows = _checked_flows(flows, len(self.leaves))
+        return counted
+
     def broker_of(self, leaf: int) -> int:
         """Return the broker that serves a leaf; without an assignment, the leaf's own number."""
         return leaf if self.brokers is None else self.brokers[leaf]
+
+    def node_of(self, leaf: int) -> str:
+        """Return the name of the node that serves a leaf, or "broker 3" where none is named."""
+        broker = self.broker_of(leaf)
+        return f"broker {broker}" if self.nodes is None else self.nodes[broker]
 
     def remade(
         self,
@@ -419,11 +451,27 @@ class Plan:
         brokers: Sequence[int] | None,
         version: int | None,
     ) -> Plan:
-        """Return a plan of the same space with other leaves (key, rectangle, load)."""
-        return Plan(
+        """Return a plan of the same space with other leaves (key, rectangle, load).
+
+        The names of the nodes stay where they name all its brokers, and the movements between
+        leaves that both plans have.
+        """
+        plan = Plan(
             self.space, leaves, layout=self.layout, depth=self.grid.depth, fanout=self.fanout,
             version=self.version if version is None else version, brokers=brokers,
         )  # fmt: skip
+        if self.nodes is not None and len(self.nodes) >= _broker_count(
+            plan.brokers, len(plan.leaves)
+        ):
+            plan.nodes = self.nodes
+        numbers = {leaf.key: leaf.number for leaf in plan.leaves}
+        ends = {leaf.number: numbers.get(leaf.key) for leaf in self.leaves}
+        plan.flows = {
+            (min(a, b), max(a, b)): moves
+            for (one, other), moves in self.flows.items()
+            if (a := ends[one]) is not None and (b := ends[other]) is not None
+        }
+        return plan
 
 
 def _check_build(layout: str, capacity: int, fanout: int, max_depth: int | None) -> None:
@@ -448,6 +496,36 @@ def _checked_brokers(brokers: Sequence[int] | None, leaves: int) -> tuple[int, .
             expected="one number from 0 for each leaf",
         )
     return checked
+
+
+def _broker_count(brokers: tuple[int, ...] | None, leaves: int) -> int:
+    return leaves if brokers is None else max(brokers) + 1
+
+
+def _checked_nodes(
+    nodes: Sequence[str] | None, brokers: tuple[int, ...] | None, leaves: int
+) -> tuple[str, ...] | None:
+    if nodes is None:
+        return None
+    count = _broker_count(brokers, leaves)
+    if len(nodes) < count or len(set(nodes)) < len(nodes) or not all(nodes):
+        raise MisuseError(
+            ", ".join(map(repr, nodes)) or "no name",
+            where="nodes of a plan",
+            expected=f"different names, one for each of {count} brokers",
+        )
+    return tuple(nodes)
+
+
+def _checked_flows(flows: Flows, leaves: int) -> dict[tuple[int, int], int]:
+    for (one, other), moves in flows.items():
+        if not 0 <= one < other < leaves or moves < 0:
+            raise MisuseError(
+                f"{moves} moves between leaves {one} and {other}",
+                where="flows of a plan",
+                expected=f"two leaves from 0 to {leaves - 1}, the smaller first",
+            )
+    return dict(flows)
 
 
 def _packed_leaves(

@@ -2,7 +2,7 @@
 
     {
       "format": "nearcast-plan",      always
-      "format_version": 1,            of this description
+      "format_version": 2,            of this description; 1 if neither nodes nor flows are known
       "version": 7,                   of the plan; a network moves from n to n + 1
       "layout": "qr",                 "qr", "q" or "r"
       "space": [west, south, east, north],
@@ -12,8 +12,13 @@
         {"key": "r0", "rect": [west, south, east, north], "load": 120},   R leaf: region 0
         {"key": "q031", "load": 80}                                       Q leaf: path 0, 3, 1
       ],
-      "brokers": [0, 0, 1]            which broker serves each leaf; null: one broker per leaf
+      "brokers": [0, 0, 1],           which broker serves each leaf; null: one broker per leaf
+      "nodes": ["east", "north"],     optional: the name of each broker
+      "flows": [[0, 2, 31]]           optional: 31 moves between leaves 0 and 2 in the record
     }
+
+A file of version 1 has neither nodes nor flows; a plan that knows neither is still written as one,
+so that older releases can read it.
 
 R leaves come first, in order; Q leaves follow, sorted by key, and tile the space. Numbers are
 written so that reading them gives the same float64.
@@ -31,7 +36,7 @@ from nearcast.locality.layout.rect import Rect, checked_rect
 from nearcast.model.errors import FileFormatError, MisuseError
 
 FORMAT = "nearcast-plan"
-FORMAT_VERSION = 1
+PLAIN_VERSION, FORMAT_VERSION = 1, 2
 _KEY = re.compile(r"q[0-3]*|r[0-9]+(\.[0-3]+)?")
 
 
@@ -43,9 +48,12 @@ def plan_to_json(plan: Plan) -> str:
         if leaf.kind == "r":
             row["rect"] = list(leaf.rect)
         leaves.append({**row, "load": leaf.load})
+    flows = sorted([*pair, moves] for pair, moves in plan.flows.items())
+    known = {"nodes": plan.nodes and list(plan.nodes), "flows": flows}
+    more = {name: value for name, value in known.items() if value}
     content = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if more else PLAIN_VERSION,
         "version": plan.version,
         "layout": plan.layout,
         "space": list(plan.space),
@@ -54,7 +62,7 @@ def plan_to_json(plan: Plan) -> str:
         "leaves": leaves,
         "brokers": None if plan.brokers is None else list(plan.brokers),
     }
-    return json.dumps(content, indent=1)
+    return json.dumps(content | more, indent=1)
 
 
 def plan_from_json(text: str, where: str = "plan") -> Plan:
@@ -84,11 +92,11 @@ def _check_head(content: Any, where: str) -> None:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise FileFormatError("something else", where=where, expected=f'"format": "{FORMAT}"')
     found = content.get("format_version")
-    if found != FORMAT_VERSION:
+    if found not in (PLAIN_VERSION, FORMAT_VERSION) or isinstance(found, bool):
         raise FileFormatError(
             f"format version {found!r}",
             where=where,
-            expected=f"format version {FORMAT_VERSION}",
+            expected=f"format version {PLAIN_VERSION} or {FORMAT_VERSION}",
             todo="Make the plan again with this version of Nearcast",
         )
 
@@ -100,7 +108,7 @@ def _plan_of(content: dict[str, Any]) -> Plan:
     ]
     if content["layout"] not in ("qr", "q", "r"):
         raise FileFormatError(repr(content["layout"]), where="layout", expected="qr, q or r")
-    brokers = content["brokers"]
+    brokers, is_plain = content["brokers"], content["format_version"] == PLAIN_VERSION
     plan = Plan(
         space,
         leaves,
@@ -109,6 +117,8 @@ def _plan_of(content: dict[str, Any]) -> Plan:
         fanout=max(2, _whole(content["fanout"], "fanout")),
         version=_whole(content["version"], "version"),
         brokers=None if brokers is None else [_whole(broker, "brokers") for broker in brokers],
+        nodes=None if is_plain else _nodes(content.get("nodes")),
+        flows={} if is_plain else _flows(content.get("flows")),
     )
     if [leaf.key for leaf in plan.leaves] != [leaf[0] for leaf in leaves]:
         raise FileFormatError(
@@ -137,6 +147,26 @@ def _whole(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise FileFormatError(repr(value), where=where, expected="a whole number from 0")
     return value
+
+
+def _nodes(names: Any) -> list[str] | None:
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FileFormatError(repr(names), where="nodes", expected="a list of names")
+    return names
+
+
+def _flows(rows: Any) -> dict[tuple[int, int], int]:
+    found: dict[tuple[int, int], int] = {}
+    for row in rows or []:
+        if not isinstance(row, list) or len(row) != 3 or (row[0], row[1]) in found:
+            raise FileFormatError(
+                repr(row), where="flows", expected="[leaf, leaf, moves], each pair once"
+            )
+        one, other, moves = (_whole(value, "flows") for value in row)
+        found[one, other] = moves
+    return found
 
 
 def save_plan(plan: Plan, path: Path) -> None:

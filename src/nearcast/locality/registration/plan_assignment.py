@@ -26,20 +26,18 @@ _Holders = dict[NodeId, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NamedPlan:
-    """A plan whose broker n is the node `nodes[n]`."""
+    """A plan as nodes follow it: broker n is the node `nodes[n]`; movements are left out."""
 
     plan: Plan
     nodes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        brokers = self.plan.brokers
-        most = len(self.plan.leaves) if brokers is None else max(brokers) + 1
-        if most > len(self.nodes) or not self.nodes:
-            raise MisuseError(
-                f"{len(self.nodes)} nodes",
-                where=f"plan {self.plan.version}",
-                expected=f"{most}, one for each broker of the plan",
-            )
+        try:
+            named = self.plan.with_nodes(self.nodes).with_flows({})
+        except MisuseError as problem:
+            problem.where = f"plan {self.plan.version}"
+            raise
+        object.__setattr__(self, "plan", named)
 
     @property
     def version(self) -> int:
@@ -47,8 +45,9 @@ class NamedPlan:
         return self.plan.version
 
     def to_bytes(self) -> bytes:
-        """Return the plan as JSON."""
-        document = {"nodes": list(self.nodes), "plan": json.loads(plan_to_json(self.plan))}
+        """Return the plan as JSON, with the names outside the plan: so every release reads it."""
+        plan = plan_to_json(self.plan.with_nodes(None))
+        document = {"nodes": list(self.nodes), "plan": json.loads(plan)}
         return json.dumps(document).encode()
 
     @classmethod

@@ -1,10 +1,10 @@
-"""The command line's requests to a network: list nodes, make one leave, share plan and policies."""
+"""The command line's requests to a network: list nodes, make one leave, forget one.
+
+Plans and the like are shared by `nats_sharing.py`.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -12,12 +12,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
-from nearcast.nats.connection import (
-    COMMAND_TIMEOUT_S,
-    NatsConnection,
-    close,
-    connect,
-)
+from nearcast.nats.connection import NatsConnection
 from nearcast.server.cluster.nats_members import (
     LinkState,
     MemberRecord,
@@ -25,21 +20,11 @@ from nearcast.server.cluster.nats_members import (
     list_members,
     open_bucket,
 )
-from nearcast.server.cluster.nats_settings import PLAN, POLICIES, SharedSettings
+from nearcast.server.cluster.nats_sharing import connected, now_ms, offer_plan
 from nearcast.server.cluster.runtime import request_subject
 
 if TYPE_CHECKING:
-    from nearcast.locality import Plan
-    from nearcast.locality.registration.plan_assignment import NamedPlan
-
-
-@asynccontextmanager
-async def _connected(section: NetworkSection) -> AsyncGenerator[NatsConnection, None]:
-    client = await connect(section, "nearcast nodes", timeout_s=COMMAND_TIMEOUT_S)
-    try:
-        yield client
-    finally:
-        await close(client)
+    from nearcast.locality import NamedPlan, Plan
 
 
 async def look(section: NetworkSection) -> list[MemberRecord]:
@@ -47,7 +32,7 @@ async def look(section: NetworkSection) -> list[MemberRecord]:
 
     A node that was refused may have been fixed meanwhile: its peers will report it again if not.
     """
-    async with _connected(section) as client:
+    async with connected(section) as client:
         members = await list_members(client, section)
     present = {one.name for one in members}
     return [replace(one, links=_current(one.links, present)) for one in members]
@@ -61,7 +46,7 @@ def _current(links: dict[str, LinkState], present: set[str]) -> dict[str, LinkSt
 
 async def ask_to_leave(section: NetworkSection, name: str) -> None:
     """Ask a node to hand over its undelivered messages, leave the network, and stop."""
-    async with _connected(section) as client:
+    async with connected(section) as client:
         await _find(client, section, name)
         try:
             await client.request(
@@ -75,7 +60,7 @@ async def ask_to_leave(section: NetworkSection, name: str) -> None:
 
 async def forget_node(section: NetworkSection, name: str) -> None:
     """Mark a node that will not return as left: all nodes drop what they keep for it."""
-    async with _connected(section) as client:
+    async with connected(section) as client:
         _check_away(await list_members(client, section), section.name, name)
         nodes = await open_bucket(client, section, expires=True)
         kept = await open_bucket(client, section, expires=False)
@@ -98,41 +83,8 @@ def _check_away(members: list[MemberRecord], network: str, name: str) -> None:
 
 
 async def share_plan(section: NetworkSection, plan: Plan) -> NamedPlan:
-    """Share a plan with the listed nodes; assign its leaves evenly if it names no brokers."""
-    from nearcast.locality import assign_leaves
-    from nearcast.locality.registration.plan_assignment import NamedPlan
-
-    async with _connected(section) as client:
-        names = [one.name for one in await list_members(client, section)]
-        if not names:
-            raise KeyMissingError("no nodes", where=f"network {section.name}")
-        brokers = plan.brokers
-        if brokers is None or max(brokers) >= len(names):
-            loads = [leaf.load for leaf in plan.leaves]
-            plan = plan.with_brokers(assign_leaves(plan, {}, len(names), loads).brokers)
-        named = NamedPlan(plan, tuple(names))
-        kept = await open_bucket(client, section, expires=False)
-        await SharedSettings(client, kept).put(PLAN, named.to_bytes(), at_ms=now_ms())
-        return named
-
-
-async def share_policies(section: NetworkSection, text: str) -> int:
-    """Share the text of a policy file with all nodes; return its version.
-
-    An invalid text is a FileFormatError, and nothing changes.
-    """
-    from nearcast.retained import policies_from_text
-
-    policies_from_text(text, "policies")
-    async with _connected(section) as client:
-        kept = await open_bucket(client, section, expires=False)
-        head = await SharedSettings(client, kept).put(POLICIES, text.encode(), at_ms=now_ms())
-        return head.version
-
-
-def now_ms() -> int:
-    """Return the current time."""
-    return int(time.time() * 1000)
+    """Share a plan with the nodes; return it with the node of each leaf (`offer_plan`)."""
+    return (await offer_plan(section, plan)).plan
 
 
 async def _find(client: NatsConnection, section: NetworkSection, name: str) -> None:

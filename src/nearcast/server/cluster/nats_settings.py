@@ -1,4 +1,4 @@
-"""Values that all nodes of a network share: the plan, the policies. Versioned, any length.
+"""Values that all nodes of a network share: plan, policies, histograms. Versioned, any length.
 
 A value is split into pieces under their own keys, which are written first. The head names version,
 length and digest; it is written last, and only if no other writer has changed it meanwhile. So a
@@ -19,7 +19,7 @@ from nats.js.kv import KeyValue
 from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError
 from nearcast.nats.connection import NatsConnection, store_answers
 
-PLAN, POLICIES = "plan", "policies"
+PLAN, POLICIES, HISTOGRAMS = "plan", "policies", "histograms"
 _PIECE_BYTES = 512 << 10
 _HEADS, _PIECES = "shared.", "piece."
 
@@ -80,6 +80,13 @@ class SharedSettings:
             if old is not None and old.digest != digest:
                 await self._drop_pieces(old)
         return head
+
+    async def version(self, name: str) -> int:
+        """Return the version that `put` replaces; 0 if there is no value, or no head to read."""
+        with store_answers(self._client):
+            text, _ = await self._entry(name)
+        head = _head_or_none(text, name)
+        return 0 if head is None else head.version
 
     async def get(self, name: str) -> Shared:
         """Return a value; KeyMissingError if there is none, FileFormatError if it is damaged."""

@@ -4,7 +4,7 @@
 |---|---|---|
 | policies | `policies.json` in the data directory, or the cluster | every 10 s and on SIGHUP |
 | plan | the cluster | when shared, as soon as no other change of plans is under way |
-| histograms | the directory `[network] histograms` | at the start |
+| histograms | the directory `[network] histograms`, or the cluster | as policies |
 
 An artefact that cannot be read is refused as a whole and logged; the old one stays in force.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.broker import Broker
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
-from nearcast.server.learned.histogram_files import load_densities
+from nearcast.server.learned.histogram_files import HistogramFiles
 from nearcast.server.learned.policy_file import FILE_NAME, PolicyFile
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _RETRY_S = 2.0
 _REFUSED = {
     "plan": "a plan was refused, the old one stays: %s",
     "policies": "policies were refused, the old ones stay: %s",
+    "histograms": "histograms were refused, the old ones stay: %s",
 }
 
 
@@ -52,13 +53,15 @@ class LearnedArtefacts:
         self._policies: PolicyFile | None = None  # None if no topic asks for policies
         if node.deferred_retained is not None:
             self._policies = PolicyFile(directory / FILE_NAME)
-        self._shared_policies = ""  # digest of the cluster's policies
+        self._histograms = HistogramFiles(None, ())
+        self._digests: dict[str, str] = {}  # of the cluster's values, by name
         self._cluster: Cluster | None = None
         self._plan: NamedPlan | None = None
 
     def densities(self, directory: Path | None) -> dict[str, Density]:
-        """Return the density of each space that has a histogram in a directory."""
-        return load_densities(directory, [one.space for one in self._node.spaces])
+        """Return the density of each space that has a histogram in a directory, from now on."""
+        self._histograms = HistogramFiles(directory, [one.space for one in self._node.spaces])
+        return self._histograms.densities
 
     # --- files ------------------------------------------------------------------------------
 
@@ -66,6 +69,8 @@ class LearnedArtefacts:
         """Load the files that have changed."""
         if self._policies is not None:
             self._use_policies(self._policies.take_changed())
+        if self._histograms.load_changed():
+            self._use_histograms()
 
     def watch(self, turns: LoopBatches) -> None:
         """Load files again whenever they change, until `stop`."""
@@ -83,6 +88,11 @@ class LearnedArtefacts:
             self._node.load_policies(policies, self._now_ms())
             self._schedule()
 
+    def _use_histograms(self) -> None:
+        if self._cluster is not None:
+            self._cluster.use_densities(self._histograms.densities, self._now_ms())
+            self._schedule()
+
     def _schedule(self) -> None:
         if self._turns is not None:
             self._turns.schedule()
@@ -92,12 +102,13 @@ class LearnedArtefacts:
     def follow(
         self, shared: SharedSettings, cluster: Cluster
     ) -> Iterator[Coroutine[None, None, None]]:
-        """Yield what keeps this node's plan and policies those of the cluster, until cancelled."""
-        from nearcast.server.cluster.nats_settings import PLAN, POLICIES
+        """Yield what keeps this node's artefacts those of the cluster, until cancelled."""
+        from nearcast.server.cluster.nats_settings import HISTOGRAMS, PLAN, POLICIES
 
         self._cluster = cluster
         yield _follow(shared, PLAN, self.take_plan)
         yield _follow(shared, POLICIES, self.take_policies)
+        yield _follow(shared, HISTOGRAMS, self.take_histograms)
 
     def take_plan(self, shared: Shared) -> None:
         """Take a plan that the cluster shares."""
@@ -117,9 +128,24 @@ class LearnedArtefacts:
 
     def take_policies(self, shared: Shared) -> None:
         """Take policies that the cluster shares; a policy file of this node has precedence."""
-        if self._policies is not None and shared.head.digest != self._shared_policies:
-            self._shared_policies = shared.head.digest  # a new connection reports it again
-            self._use_policies(self._policies.take_shared(shared.data))
+        if not self._is_new(shared):
+            return
+        if self._policies is None:
+            log.info("the network shares policies; no [[retained]] block here asks for them")
+            return
+        self._use_policies(self._policies.take_shared(shared.data))
+
+    def take_histograms(self, shared: Shared) -> None:
+        """Take histograms that the cluster shares; a file of this node has precedence."""
+        if self._is_new(shared):
+            self._histograms.take_shared(shared.data)
+            self._use_histograms()
+
+    def _is_new(self, shared: Shared) -> bool:
+        """Return whether a value is another one: a new connection reports the old one again."""
+        before = self._digests.get(shared.head.name)
+        self._digests[shared.head.name] = shared.head.digest
+        return before != shared.head.digest
 
 
 async def _follow(settings: SharedSettings, name: str, take: Callable[[Shared], None]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearcast.model.errors import NearcastError
+from nearcast.server.learned.file_stamp import FileStamp, file_stamp
 
 if TYPE_CHECKING:
     from nearcast.retained import Policies
@@ -20,20 +21,18 @@ log = logging.getLogger("nearcast.server")
 
 FILE_NAME = "policies.json"
 
-_Stamp = tuple[int, int, int]
-
 
 class PolicyFile:
     """Reads a policy file when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp: _Stamp | None = None
+        self._stamp: FileStamp | None = None
         self._shared: Policies | None = None
 
     def take_changed(self) -> Policies | None:
         """Return the policies in force from now on; None if nothing has changed."""
-        stamp = self._look()
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return None
         before, self._stamp = self._stamp, stamp
@@ -57,14 +56,6 @@ class PolicyFile:
             return None
         log.info("policies of the network are used: %s", _summary(self._shared))
         return self._shared
-
-    def _look(self) -> _Stamp | None:
-        """Return a stamp of the file's version; None if there is no file."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
     def _read(self, *, gone: bool) -> Policies:
         from nearcast.retained import Policies, read_policies, shipped_policy

@@ -1,0 +1,178 @@
+"""What the command line shares with all nodes: a plan, policies, histograms.
+
+Each is a value of `nats_settings.py`. A value is checked before it is written; of two operators who
+write at the same time, the slower one gets an error, and its write has no effect.
+
+Read next: `nearcast/locality/registration/plan_sharing.py`, `nearcast/server/learned/artefacts.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nearcast.config import NetworkSection
+from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError, MisuseError
+from nearcast.nats.connection import COMMAND_TIMEOUT_S, NatsConnection, close, connect
+from nearcast.server.cluster.nats_members import MemberRecord, list_members, open_bucket
+from nearcast.server.cluster.nats_settings import HISTOGRAMS, PLAN, POLICIES, SharedSettings
+
+if TYPE_CHECKING:
+    from nearcast.locality import Plan
+    from nearcast.locality.registration.plan_assignment import NamedPlan
+
+
+@asynccontextmanager
+async def connected(section: NetworkSection) -> AsyncGenerator[NatsConnection, None]:
+    """Yield a connection for one command."""
+    client = await connect(section, "nearcast nodes", timeout_s=COMMAND_TIMEOUT_S)
+    try:
+        yield client
+    finally:
+        await close(client)
+
+
+def now_ms() -> int:
+    """Return the current time."""
+    return int(time.time() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOffer:
+    """A plan with a node for each leaf, beside the plan in force."""
+
+    plan: NamedPlan
+    last: NamedPlan | None  # in force, or about to be; None: no plan was shared
+    members: tuple[MemberRecord, ...]
+    version: int  # of the shared value that the offer would replace
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether the cluster has this very plan."""
+        return self.plan == self.last
+
+    def notes(self) -> list[str]:
+        """Return what the operator should know: nodes that are away, and a change under way."""
+        present = {one.name for one in self.members}
+        away = sorted(set(self.plan.nodes) - present)
+        lines = [f"{name} is away: another node stands in until it is back." for name in away]
+        last = 0 if self.last is None else self.last.version
+        late = [one.name for one in self.members if one.plan < last] + sorted(
+            _away(self.members) - {*away}
+        )
+        if last and not self.is_in_force and (late or away):
+            names = ", ".join(sorted({*late, *away}))
+            lines.append(
+                f"Plan {last} is still being taken up ({names}); plan {self.plan.version} follows."
+            )
+        return lines
+
+
+async def look_at_plan(
+    section: NetworkSection, plan: Plan, *, reassigns: bool = False
+) -> PlanOffer:
+    """Return what `offer_plan` would share, and the plan in force. Changes nothing."""
+    async with connected(section) as client:
+        return await _offer(client, section, plan, reassigns=reassigns)
+
+
+async def offer_plan(
+    section: NetworkSection, plan: Plan, *, reassigns: bool = False, renumbers: bool = False
+) -> PlanOffer:
+    """Share a plan with the nodes, each leaf with its node (`plan_for_nodes`).
+
+    A plan that is no newer than the one in force is a KeyInUseError, unless it is that very plan,
+    or `renumbers`: then it gets the next number. If another operator shares a plan at the same
+    time, one of the two gets a KeyInUseError. A cluster without nodes is a KeyMissingError.
+    """
+    async with connected(section) as client:
+        offer = await _offer(client, section, plan, reassigns=reassigns)
+        if offer.is_in_force:
+            return offer
+        if offer.last is not None and plan.version <= offer.last.version:
+            if not renumbers:
+                raise _outdated(section, plan, offer.last)
+            plan = plan.numbered(offer.last.version + 1)
+            offer = await _offer(client, section, plan, reassigns=reassigns)
+        shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+        data, expected = offer.plan.to_bytes(), offer.version
+        await shared.put(PLAN, data, at_ms=now_ms(), expected=expected)
+        return offer
+
+
+async def _offer(
+    client: NatsConnection, section: NetworkSection, plan: Plan, *, reassigns: bool
+) -> PlanOffer:
+    from nearcast.locality import plan_for_nodes
+
+    members = tuple(await list_members(client, section))
+    if not members:
+        raise KeyMissingError("no nodes", where=f"network {section.name}")
+    shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+    version, last = await shared.version(PLAN), await _plan_in_force(shared)
+    named = plan_for_nodes(
+        plan,
+        [one.name for one in members],
+        away=_away(members),
+        last=last,
+        reassigns=reassigns,
+    )
+    return PlanOffer(named, last, members, version)
+
+
+def _away(members: tuple[MemberRecord, ...]) -> set[str]:
+    """Return the nodes that others know and that are not listed."""
+    return {other for one in members for other in one.links} - {one.name for one in members}
+
+
+async def _plan_in_force(shared: SharedSettings) -> NamedPlan | None:
+    """Return the plan that is shared; None if there is none, or one that nodes refuse."""
+    from nearcast.locality import NamedPlan
+
+    try:
+        return NamedPlan.from_bytes((await shared.get(PLAN)).data)
+    except (KeyMissingError, FileFormatError, MisuseError):
+        return None
+
+
+def _outdated(section: NetworkSection, plan: Plan, last: NamedPlan) -> KeyInUseError:
+    return KeyInUseError(
+        f"plan {plan.version}",
+        where=f"network {section.name}",
+        expected=f"a plan after {last.version}, which the cluster has",
+        todo="See what it would change: nearcast plan diff FILE. To share it all the same, set "
+        f'"version" in the file to {last.version + 1}',
+    )
+
+
+async def share_policies(section: NetworkSection, text: str) -> int:
+    """Share the text of a policy file with all nodes; return its version.
+
+    An invalid text is a FileFormatError, and nothing changes.
+    """
+    from nearcast.retained import policies_from_text
+
+    policies_from_text(text, "policies")
+    return await _put(section, POLICIES, text.encode())
+
+
+async def share_histograms(section: NetworkSection, texts: Mapping[str, str]) -> int:
+    """Share the text of a histogram file per space with all nodes; return their version.
+
+    They replace all histograms that were shared before. An invalid text is a FileFormatError, and
+    nothing changes.
+    """
+    from nearcast.overlay.density_file import content_of
+
+    contents = {space: content_of(text, where=space) for space, text in texts.items()}
+    return await _put(section, HISTOGRAMS, json.dumps(contents).encode())
+
+
+async def _put(section: NetworkSection, name: str, data: bytes) -> int:
+    async with connected(section) as client:
+        kept = await open_bucket(client, section, expires=False)
+        return (await SharedSettings(client, kept).put(name, data, at_ms=now_ms())).version
