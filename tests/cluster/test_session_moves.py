@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
-from tests.support.town import Town, town_plan
+from tests.support.simulated_city import SimulatedCity
+from tests.support.town import SPACE, Town, town_plan
 
-from nearcast.broker import Session
+from nearcast.broker import Session, SpaceSettings
+from nearcast.cluster import NamedPlan
 from nearcast.locality.registration.redirect_policy import RedirectRules
 from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.network import SimulatedLink, uniform
@@ -17,6 +21,149 @@ assert settings.default is not None
 IS_SOAK = settings.default.max_examples > 50
 RUNS = range(500) if IS_SOAK else range(8)
 MEANWHILE = ("nothing", "nothing", "crash old", "crash new", "cut", "plan", "stay")
+
+
+HERE = '{"lon": 0.1, "lat": 0.1, "id": %d}'
+SLOW_MS = 20
+
+
+def slow_city() -> tuple[SimulatedCity, SimulatedClient, list[SimulatedClient]]:
+    """Return three nodes, of which n2 holds everything, ann at n0, and a writer at each node."""
+    city = SimulatedCity(
+        3,
+        link=SimulatedLink(delay=uniform(SLOW_MS, SLOW_MS)),
+        spaces=[SpaceSettings(space=SPACE)],
+        redirect=RedirectRules(),
+    )
+    plan = town_plan(city.names, 1, 1).plan
+    named = NamedPlan(plan.with_brokers([2] * len(plan.leaves)), tuple(city.names))
+    for name in city.names:
+        city.at(name, lambda node, now: node.use_plan(named, now))
+    city.run(2_000)
+    writers = [city.client(f"writer {name}", name) for name in city.names]
+    ann = city.client("ann", "n0")
+    city.run(200)
+    city.publish(ann, "$position", b'{"lon": 0.1, "lat": 0.1}', 1)
+    ann.subscribe("$near/50000m/city/#")
+    city.turn(ann)
+    city.run(500)
+    return city, ann, writers
+
+
+def send_to_n1(city: SimulatedCity) -> None:
+    node = city.nodes["n0"]
+    session = node.node.session_of("ann")
+    assert session is not None
+    assert session.link is not None
+    node.mesh._redirects.offer(session, session.link, "n1", "n1:1883", city.world.now)
+    city.at("n0", lambda node, now: node.turn(now))
+
+
+def ids(client: SimulatedClient) -> list[int]:
+    return sorted(json.loads(one.payload)["id"] for one in client.received)
+
+
+def go_on_until(city: SimulatedCity, is_so: Callable[[], bool]) -> None:
+    for _ in range(1_000):
+        if is_so():
+            return
+        city.run(1)
+    raise AssertionError("waited too long")
+
+
+def has(city: SimulatedCity, name: str) -> bool:
+    return city.nodes[name].node.session_of("ann") is not None
+
+
+@pytest.mark.parametrize("every_ms", [1, 3])
+def test_a_stream_from_all_nodes_during_the_move_arrives_once(every_ms: int):
+    city, ann, writers = slow_city()
+    sent = 0
+
+    def tell(until_ms: int) -> None:
+        nonlocal sent
+        while city.world.now < until_ms:
+            payload = (HERE % sent).encode()
+            city.publish(writers[sent % 3], "city/news", payload, 1 + sent % 2)
+            sent += 1
+            city.run(every_ms)
+
+    tell(city.world.now + 200)
+    city.run(1_200)
+    send_to_n1(city)
+    tell(city.world.now + 50)
+    city.admit(ann, "n1")
+    tell(city.world.now + 300)
+    city.run(2_000)
+    assert ids(ann) == list(range(sent))
+    assert [has(city, name) for name in city.names] == [False, True, False]
+    assert city.nodes["n1"].mesh.relayed == 0
+
+
+def test_a_session_that_moved_survives_a_crash_of_its_new_home():
+    city, ann, writers = slow_city()
+    send_to_n1(city)
+    city.publish(writers[2], "city/news", (HERE % 0).encode(), 1)
+    city.run(200)
+    city.admit(ann, "n1")
+    go_on_until(city, lambda: has(city, "n1") and not has(city, "n0"))
+    city.at("n1", lambda node, now: node.drop(ann, now))
+    city.publish(writers[2], "city/news", (HERE % 1).encode(), 2)
+    city.crash("n1")
+    city.run(500)
+    city.restart("n1")
+    city.run(3_000)
+    city.publish(writers[2], "city/news", (HERE % 2).encode(), 1)
+    city.admit(ann, "n1")
+    city.run(1_000)
+    assert ids(ann) == [0, 1, 2]
+    assert has(city, "n1")
+
+
+@pytest.mark.parametrize("crashed", ["n0", "n1"])
+def test_the_old_home_ends_its_copy_whichever_node_crashes_before_it_knows(crashed: str):
+    city, ann, _ = slow_city()
+    send_to_n1(city)
+    city.admit(ann, "n1")
+    city.run(3 * SLOW_MS + SLOW_MS // 2)  # the session is on its way
+    city.world.network.cut("n1", "n0")  # what n1 says when it has the session is lost
+    go_on_until(city, lambda: has(city, "n1"))
+    assert has(city, "n0")
+    city.run(5)
+    city.crash(crashed)
+    city.world.network.heal()
+    city.run(100)
+    city.restart(crashed)
+    city.run(5_000)
+    assert [has(city, name) for name in city.names] == [False, True, False]
+    assert not city.nodes["n1"].mesh._moves.is_pending
+    assert city.nodes["n0"].mesh.counts.redirects_followed == 1
+
+
+def test_an_old_home_that_restarts_still_lets_the_session_go():
+    city, ann, _ = slow_city()
+    send_to_n1(city)
+    city.crash("n0")
+    city.run(100)
+    city.restart("n0")
+    city.run(3_000)
+    city.admit(ann, "n1")
+    city.run(1_000)
+    assert [has(city, name) for name in city.names] == [False, True, False]
+
+
+def test_a_client_that_comes_elsewhere_gets_a_tunnel_as_ever():
+    city, ann, _ = slow_city()
+    send_to_n1(city)
+    city.admit(ann, "n2")
+    city.run(500)
+    assert ann.is_connected
+    assert [has(city, name) for name in city.names] == [True, False, False]
+    city.at("n2", lambda node, now: node.drop(ann, now))
+    city.admit(ann, "n1")  # the offer is void: the client has used its session since
+    city.run(500)
+    assert [has(city, name) for name in city.names] == [True, False, False]
+    assert city.nodes["n1"].mesh.relayed == 1
 
 
 class MovingTown(Town):
@@ -37,8 +184,9 @@ class MovingTown(Town):
         """Return whether a client is connected to the only node that has its session."""
         home = self.homes[name]
         session = session_at(self, home, name)
-        wanted = int(name in self._wishes)
-        return homes_of(self, name) == [home] and len(session.subscriptions) == wanted
+        if session is None or homes_of(self, name) != [home]:
+            return False
+        return len(session.subscriptions) == int(name in self._wishes)
 
     def let_go(self, name: str) -> None:
         """Count a client no longer."""
