@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from tests.support.simulated_city import SimulatedCity
@@ -10,6 +11,8 @@ from tests.support.town import SPACE, town_plan
 
 from nearcast.broker import SpaceSettings
 from nearcast.broker.observer import ClientObserver
+from nearcast.broker.publish.message import Message, MessageHead
+from nearcast.broker.session.session import WillMessage
 from nearcast.cluster import NamedPlan
 from nearcast.locality.registration.redirect_policy import RedirectRules
 from nearcast.model import Attribute, Space
@@ -175,6 +178,58 @@ def test_a_client_that_is_relayed_stays():
     city.admit(ann, "n1")
     city.run(500)
     assert no_offer(city, ann, writer)
+
+
+def has_a_will(delay_s: int) -> Callable[[SimulatedCity], None]:
+    def bequeath(city: SimulatedCity) -> None:
+        session = city.nodes["n0"].node.session_of("ann")
+        assert session is not None
+        message = Message(MessageHead(b"\0\4will", 4, 1), b"dead")
+        session.will = WillMessage(message, delay_s, -1)
+
+    return bequeath
+
+
+def test_a_client_whose_will_would_be_published_stays():
+    city = city_at("n2")
+    ann, writer = far_client(city)
+    has_a_will(29)(city)
+    assert no_offer(city, ann, writer)
+
+
+def test_a_will_that_is_delayed_does_not_hinder_and_is_not_published():
+    city = city_at("n2")
+    ann, writer = far_client(city)
+    mourner = city.client("mourner", "n1", "will")
+    has_a_will(60)(city)
+    live(city, writer, 120)
+    city.admit(ann, "n2")
+    city.run(120_000)
+    assert city.nodes["n2"].node.session_of("ann") is not None
+    assert mourner.received == []
+
+
+def test_clients_of_other_listeners_stay():
+    city = city_at("n2", rules=replace(RULES, listeners=frozenset("0")))
+    assert no_offer(city, *far_client(city))  # simulated connections have no listener
+
+
+def test_a_client_that_has_moved_is_not_asked_again_at_its_new_home(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    city = city_at("n2")
+    ann, writer = far_client(city)
+    live(city, writer, 120)
+    city.admit(ann, "n2")
+    city.run(500)
+    redirects = city.nodes["n2"].mesh._redirects
+    assert redirects.policy is not None
+    monkeypatch.setattr(redirects, "_place_of", lambda _: "n1")
+    for _ in range(60):  # now it is far from there
+        redirects.policy.crossed("ann", "n1", city.world.now)
+        city.run(1_000)
+    assert ann.is_connected
+    assert offers(city) == 1
 
 
 def leaves(city: SimulatedCity) -> None:
