@@ -57,6 +57,7 @@ class Follower:
         self.paho.reconnect_delay_set(1, 1)
         self._go_to("127.0.0.1", port)
         self.paho.loop_start()
+        wait_for(lambda: self.resumed)
 
     def _go_to(self, host: str, port: int) -> None:
         lasting = Properties(PacketTypes.CONNECT)
