@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nearcast.cli.tracks import Fix, parse_fix, position_messages, read_track
+from nearcast.cli.connecting import Fix, parse_fix, position_messages, read_track
 from nearcast.model.errors import FileFormatError, MisuseError
 
 

@@ -70,6 +70,15 @@ TOLD = {
     "bids": m.TopKReply(1_024, [_BID, m.TopKCandidate(0.0, 1, 2, "cat")]),
     "claim": m.ClaimSession(3, "ann", True, 1_700_000_000_000),
     "claimed": m.SessionClaimed(3, -2),
+    "claimed and may move": m.SessionClaimed(3, 1_700_000_000_000, True),
+    "fetch session": m.FetchSession(3, "ann"),
+    "fetched session": m.FetchedSession(
+        3,
+        b"records",
+        m.MovedPlaces({"$near/500m/city/#": 5}, [(7, 1.5, -2.5)], [(b"n1/9", 60_000)], {"n1": 9}),
+        1_700_000_000_000,
+    ),
+    "draining": m.Draining(),
     "tunnel opened": m.TunnelOpened(4, b"\x10\x00", "Ann", "127.0.0.1:5"),
     "tunnel closed": m.TunnelClosed(4, False),
     "tunnel paused": m.TunnelPaused(4, True),
@@ -87,10 +96,11 @@ _OLDER = {
         _packed("b", 1, [(0.5, 1, 2, "a")]),
         m.TopKReply(1, [m.TopKCandidate(0.5, 1, 2, "a")]),
     ),
+    "claimed without moves": (_packed("H", 3, 5), m.SessionClaimed(3, 5)),
     "claim without instant": (_packed("h", 3, "ann", False), m.ClaimSession(3, "ann", False)),
     "settled with a later field": (_packed("s", 9, "later"), m.Settled(9)),
 }
-_GREETING = m.Greeting("n1", 1, 3, "00ff", "0123", 1_700_000_000_000, 100, True)
+_GREETING = m.Greeting("n1", 1, 4, "00ff", "0123", 1_700_000_000_000, 100, True, "h:1883")
 
 
 def _frames(parts: dict[str, tuple[FrameKind, int, int, int, bytes]]) -> dict[str, Frame]:
@@ -152,7 +162,7 @@ CODECS = {
     ),
     "frames/greeting.hex": Codec(
         "greetings, as versions 1 to 3 say them",
-        {"version 3": _GREETING},
+        {"version 4": _GREETING},
         m.encode,
         m.decode_greeting,
         {

@@ -20,6 +20,7 @@ from nearcast.broker import BrokerSettings, SpaceSettings
 from nearcast.cluster import LinkTiming, NamedPlan
 from nearcast.cluster.spatial_routing import PATIENCE
 from nearcast.locality import CellCounts, Plan
+from nearcast.locality.registration.redirect_policy import RedirectRules
 from nearcast.model import Attribute, Event, Space, Subscription, parse_shape
 from nearcast.mqtt import Properties, Publish
 from nearcast.simulator.mqtt_node import SimulatedClient
@@ -73,6 +74,7 @@ class Town(SimulatedCity):
         *,
         has_guest: bool = False,
         keep_digest: bool = False,
+        redirect: RedirectRules | None = None,
     ) -> None:
         self.random = Random(seed)
         self._link = link or SimulatedLink(delay=uniform(1, 5))
@@ -86,6 +88,7 @@ class Town(SimulatedCity):
             spaces=[SpaceSettings(space=SPACE)],
             patience=_PATIENCE,
             link_timing=_LINK_TIMING,
+            redirect=redirect,
         )
         self.clients: dict[str, SimulatedClient] = {}
         self.due: dict[str, Counter[bytes]] = {}

@@ -16,13 +16,15 @@ from nearcast.broker.content.spaces import SpaceSettings, SpaceTable
 from nearcast.broker.content.subscriptions import ContentSubscriptions
 from nearcast.broker.content.top_k import Chosen
 from nearcast.broker.counters import Counters
+from nearcast.broker.event_log_hooks import note_subscription
 from nearcast.broker.interface import BrokerInterface
 from nearcast.broker.observer import observe_loss
 from nearcast.broker.packets import PacketDispatch
 from nearcast.broker.peers.publish_handler import PeerPublishHandler
 from nearcast.broker.peers.sessions import PeerSessions
 from nearcast.broker.persistence.journal import Journal, NoJournal
-from nearcast.broker.persistence.replay import Replay, snapshot
+from nearcast.broker.persistence.moved_session import unpack_session
+from nearcast.broker.persistence.replay import Replay, snapshot, tell_session
 from nearcast.broker.persistence.unapplied_records import SetAside, will_aside
 from nearcast.broker.publish.acks import Acks
 from nearcast.broker.publish.delivery import Delivery
@@ -272,6 +274,45 @@ class Broker(BrokerInterface):
         """End a session for good: its client starts a new one at another node."""
         self.state.now_ms = now_ms
         self._handshake.give_up(client_id)
+
+    # --- sessions that move -----------------------------------------------------------------
+
+    def redirect(self, connection: Connection, address: str, text: str, now_ms: int) -> None:
+        """Ask a client of MQTT 5 to use another server, and close its connection."""
+        self.state.now_ms = now_ms
+        reason = ReasonCode.USE_ANOTHER_SERVER
+        self._lifecycle.disconnect(connection, reason, text, server_reference=address)
+
+    def hand_over(self, client_id: str, now_ms: int) -> None:
+        """End a session that another node has adopted: its will and its queue went there."""
+        self.state.now_ms = now_ms
+        session = self.state.sessions.get(client_id)
+        if session is not None:
+            session.will = None
+            self._delivery.give_away(session)
+            self._handshake.give_up(client_id)
+
+    def adopt(
+        self, data: bytes, now_ms: int, place: Callable[[Session, Callable[[], object]], None]
+    ) -> Session | None:
+        """Restore a session that another node has packed; return None if that is not possible.
+
+        `place` gets the session, and a function that puts its subscriptions into effect.
+        """
+        state = self.state
+        state.now_ms = now_ms
+        found = unpack_session(data, state)
+        if found is None:
+            return None
+        session, replay = found
+        place(session, replay.finish)
+        for one in session.subscriptions.values():
+            if one.inside is not None and state.selections is not None:
+                state.selections.crossing.entered(one)  # its old home sent what is in range
+            note_subscription(state, one, one.qos, is_added=True)
+        tell_session(session, state.journal, set())
+        self._lifecycle.restore(session, was_connected=False)
+        return session
 
     def drained(self, connection: Connection, now_ms: int) -> None:
         """Send more to a client whose outbox was written; called after every write."""

@@ -96,6 +96,11 @@ class BrokerInterface:
         return tuple(self.state.router.spaces.all)
 
     @property
+    def observer(self) -> ClientObserver:
+        """Is told when clients come and go."""
+        return self.state.observer
+
+    @property
     def is_journaled(self) -> bool:
         """Whether the broker's state survives a restart."""
         return self.state.journal.is_kept

@@ -35,6 +35,9 @@ class ClientObserver:
     def taken_over(self, connection: Connection, session: Session) -> None:
         """Report that a client has connected again and its older connection is closed."""
 
+    def not_redirected(self, node: str) -> None:
+        """Report that clients would be offered a node, but it has announced no address; once."""
+
     def publish_denied(self, session: Session, topic: str) -> None:
         """Report that a client may not publish to a topic; once per connection and topic."""
 

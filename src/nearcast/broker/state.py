@@ -88,7 +88,7 @@ class ClusterHooks(Protocol):
         The receivers are the peers on its route and the peers `meant` because of its values.
         """
 
-    def published(self, message: Message, event: Event, /) -> None:
+    def published(self, message: Message, event: Event, publisher: Session | None, /) -> None:
         """Send an event that has a place to the clients near it that other nodes serve."""
 
     def retained(self, message: Message, /) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.connecting import connects
+from nearcast.cli.connecting import Positions, TrackFile, connects
 from nearcast.cli.terminal import JSON, print_json, report_fields
-from nearcast.cli.tracks import Positions, TrackFile
 
 if TYPE_CHECKING:
     from nearcast.client.blocking import BlockingClient
@@ -66,7 +65,7 @@ def pub(
 
     Example: nearcast pub -t shops/bakery -m '{"price": 3}' -D '$lifetime=250ms' -D '$top=3'
     """
-    from nearcast.cli.tracks import position_messages, read_track
+    from nearcast.cli.connecting import position_messages, read_track
     from nearcast.client.blocking import BlockingClient
     from nearcast.mqtt import Publish
 
@@ -166,7 +165,7 @@ def sub(
 
     Example: nearcast sub -t 'shops/#' -q 1 --id bob --session 1h
     """
-    from nearcast.cli.tracks import position_messages, read_track
+    from nearcast.cli.connecting import position_messages, read_track
     from nearcast.client.blocking import BlockingClient
     from nearcast.mqtt import FilterRequest
 

@@ -23,6 +23,7 @@ from nearcast.cli.spark import (
     Top,
     TopicOfEvents,
     match_query,
+    parsed_bounds,
     run_job,
     space_section,
     started_spark,
@@ -33,7 +34,6 @@ from nearcast.model.errors import KeyMissingError, MisuseError
 
 if TYPE_CHECKING:
     from nearcast.config import Configuration, NetworkSection
-    from nearcast.locality import Rect
     from nearcast.pipeline.job import Job
     from nearcast.pipeline.jobs.plan import PlanRules
     from nearcast.pipeline.jobs.train import Settings, TrainingRules
@@ -265,22 +265,7 @@ def _plan_rules(
     from nearcast.pipeline.jobs.plan import PlanRules
 
     chosen = Weights.parse(weights) if weights else Weights()
-    return PlanRules(leaves, capacity, brokers, depth, _rect(bounds), chosen, hold_out)
-
-
-def _rect(text: str) -> Rect | None:
-    from nearcast.locality.layout.rect import checked_rect
-
-    if not text:
-        return None
-    try:
-        return checked_rect([float(part) for part in text.split(",")], "--bounds")
-    except ValueError as problem:
-        if isinstance(problem, MisuseError):
-            raise
-        raise MisuseError(
-            repr(text), where="--bounds", expected="four numbers: west,south,east,north"
-        ) from None
+    return PlanRules(leaves, capacity, brokers, depth, parsed_bounds(bounds), chosen, hold_out)
 
 
 def histogram(

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearcast.cli.terminal import print_json
+from nearcast.model.errors import MisuseError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from nearcast.config.schema import SpaceSection
+    from nearcast.locality import Rect
     from nearcast.model import Space
     from nearcast.pipeline.job import Job
     from nearcast.pipeline.jobs.match import MatchQuery
@@ -91,3 +93,19 @@ def match_query(space: Space, topic: str, top: int | None, rank: str) -> MatchQu
 
     matching = topic or space.topic_filter.replace("+", "x").replace("#", "x")
     return MatchQuery(space.name, matching, top, checked_rank(rank))
+
+
+def parsed_bounds(text: str) -> Rect | None:
+    """Return the rectangle of `--bounds`; None without one."""
+    from nearcast.locality.layout.rect import checked_rect
+
+    if not text:
+        return None
+    try:
+        return checked_rect([float(part) for part in text.split(",")], "--bounds")
+    except ValueError as problem:
+        if isinstance(problem, MisuseError):
+            raise
+        raise MisuseError(
+            repr(text), where="--bounds", expected="four numbers: west,south,east,north"
+        ) from None

@@ -113,6 +113,12 @@ class CausalGroups(ClusterPart):
         """Whether any space asks for causal order."""
         return bool(self._groups)
 
+    @property
+    def memory_ms(self) -> int:
+        """How long after its publication a message may still arrive out of order; 0: no groups."""
+        lifetimes = [int(one.lifetime * 1000) + self._skew_ms for one in self._groups.values()]
+        return max(lifetimes, default=0)
+
     def filters_of(self, topic_filter: str) -> list[str]:
         """Return the topic filters of the causal groups that a filter overlaps."""
         return [one for one in self._filters.values() if filters_overlap(one, topic_filter)]

@@ -15,6 +15,7 @@ Read next: `peer_registry.py`, `part.py`, `subscription_sync.py`, `session_relay
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
@@ -36,7 +37,9 @@ from nearcast.cluster.peer_registry import (
     PeerRegistry,
     PeerWire,
 )
+from nearcast.cluster.redirects import Redirects
 from nearcast.cluster.retained_sync import RetainedSync
+from nearcast.cluster.session_moves import SessionMoves
 from nearcast.cluster.session_relay import SessionRelay
 from nearcast.cluster.spatial_part import NoSpatialPart, SpatialPart
 from nearcast.cluster.spatial_routing import PATIENCE
@@ -45,6 +48,7 @@ from nearcast.cluster.subscription_gossip import SubscriptionGossip
 from nearcast.cluster.subscription_sync import DeferredSubacks, SubscriptionSync
 from nearcast.locality.registration.messages import Timing
 from nearcast.locality.registration.plan_assignment import NamedPlan
+from nearcast.locality.registration.redirect_policy import RedirectRules
 from nearcast.model.errors import PeerProtocolError
 
 if TYPE_CHECKING:
@@ -79,6 +83,7 @@ class Cluster:
         spaces: str = "",
         looseness: float = LOOSENESS,
         densities: Mapping[str, Density] | None = None,
+        redirect: RedirectRules | None = None,
     ) -> None:
         self.name = name  # of this node, unique in the cluster
         self.node = node
@@ -100,7 +105,17 @@ class Cluster:
         self.most_skew_ms = skew_ms if self._causal.is_used else 0
         self._terms = PeerTerms(spaces, self.most_skew_ms)
         self._top_k = DistributedTopK(name, node, peers)
-        self._relay = SessionRelay(name, node, peers)
+        self._moves = SessionMoves(node, peers, self._spatial, self._causal)
+        self._relay = SessionRelay(name, node, peers, self._moves)
+        self._redirects = Redirects(
+            name,
+            node,
+            peers,
+            redirect,
+            spatial=self._spatial,
+            causal=self._causal,
+            moves=self._moves,
+        )
         self._retained = RetainedSync(name, node, peers, self._race)
         self._subacks = DeferredSubacks(peers, self._gossip, self._relay)
         self._subscriptions = SubscriptionSync(
@@ -119,7 +134,9 @@ class Cluster:
             self._spatial,
             self._causal,
             self._top_k,
+            self._moves,
             self._relay,
+            self._redirects,
             self._retained,
             self._subacks,
         )
@@ -158,6 +175,10 @@ class Cluster:
     @now_ms.setter
     def now_ms(self, now_ms: int) -> None:
         self.neighbours.now_ms = now_ms
+
+    def announce(self, client_address: str) -> None:
+        """Set the address that this node's clients should use; call this before it has peers."""
+        self._terms = replace(self._terms, client_address=client_address)
 
     # --- membership -------------------------------------------------------------------------
 
@@ -238,6 +259,11 @@ class Cluster:
             end()
         return self.neighbours.take_frames()
 
+    def drain(self, now_ms: int) -> None:
+        """Tell the peers that this node is about to end: they send no more clients here."""
+        self.now_ms = now_ms
+        self._redirects.drain()
+
     def leave(self, now_ms: int) -> None:
         """Begin to leave the cluster; done once `has_unsettled` returns False."""
         self.now_ms = now_ms
@@ -303,6 +329,7 @@ class Cluster:
         version = self._terms.version_with(terms)
         is_new = not peering.remembers(peer.name, terms.generation)
         peer.begin(version, is_new=is_new, wants_retained=terms.wants_retained)
+        peer.client_address = terms.client_address
         takes_older = version >= PeerVersion.OLDER_PACKETS
         peer.connection = peering.attach(
             peer.name, terms.generation, self.now_ms, takes_older=takes_older

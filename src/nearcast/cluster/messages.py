@@ -29,6 +29,8 @@ class PeerVersion(IntEnum):
     """MQTT 3.1.1 packets may be forwarded unchanged."""
     MARKS_LAST_RETAINED = 3
     """A node marks the last of the retained messages that it sends when a link comes up."""
+    MOVES_SESSIONS = 4
+    """A session may move with its client, and a node announces its address and its end."""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True):
@@ -47,6 +49,8 @@ class Greeting(msgspec.Struct, array_like=True, frozen=True):
     """How far clocks may be apart in causal groups, the same at all nodes; 0: any."""
     wants_retained: bool = False
     """Send me all retained messages: I have not received them from you since I started."""
+    client_address: str = ""
+    """The host and port that my clients should use; empty: unknown."""
 
 
 class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -160,7 +164,7 @@ class ClaimSession(PeerMessage, frozen=True, tag="h"):
     """Asks for the session of a client that has connected to me.
 
     Answered with `SessionClaimed` unless `number` is 0. `clean`: end your session of the client, if
-    it last connected to you no later than `last_ms`.
+    it last connected to you no later than `last_ms`. `number` below 0: I have fetched it from you.
     """
 
     number: int
@@ -170,10 +174,58 @@ class ClaimSession(PeerMessage, frozen=True, tag="h"):
 
 
 class SessionClaimed(PeerMessage, frozen=True, tag="H"):
-    """When the client of your claim last connected here; or `NOT_HERE`, or `COMES_HERE`."""
+    """When the client of your claim last connected here; or `NOT_HERE`, or `COMES_HERE`.
+
+    `may_move`: I have sent the client to you, and you may fetch its session.
+    """
 
     number: int
     last_ms: int
+    may_move: bool = False
+
+
+class FetchSession(PeerMessage, frozen=True, tag="f"):
+    """Asks for a session that may move, instead of a tunnel; answered with `FetchedSession`."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.MOVES_SESSIONS
+
+    number: int
+    client_id: str
+
+
+class MovedPlaces(msgspec.Struct, array_like=True, frozen=True):
+    """What the next gateway of a client needs to deliver what is due and not yet delivered.
+
+    `since` has when each subscription was made, by its text; `places` the client's recent steps
+    (instant, longitude, latitude); `seen` the recent events that it had, with their deadlines;
+    `seen_to` the last event of each former home, which had served its own events itself.
+    """
+
+    since: dict[str, int]
+    places: list[tuple[int, float, float]]
+    seen: list[tuple[bytes, int]]
+    seen_to: dict[str, int]
+
+
+class FetchedSession(PeerMessage, frozen=True, tag="F"):
+    """The session that you fetched, as records of a journal; empty: open a tunnel instead.
+
+    You have it once I get a `ClaimSession` with `clean` from you; until then I keep it, too.
+    `asked_ms` is when its client was sent to you.
+    """
+
+    since: ClassVar[PeerVersion] = PeerVersion.MOVES_SESSIONS
+
+    number: int
+    records: bytes
+    places: MovedPlaces
+    asked_ms: int = 0
+
+
+class Draining(PeerMessage, frozen=True, tag="d"):
+    """I am about to end: send no more clients to me."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.MOVES_SESSIONS
 
 
 class TunnelOpened(PeerMessage, frozen=True, tag="t"):

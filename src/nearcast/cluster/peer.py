@@ -38,6 +38,10 @@ class PeerNode:
     """The newest version of the messages between nodes that both understand."""
     heard_ms: int = -1
     """The peer has received everything that this node sent before this time; -1: unknown."""
+    client_address: str = ""
+    """The host and port that the peer's clients should use; empty: unknown."""
+    is_draining: bool = False
+    """Whether the peer is about to end."""
     has_sent_retained: bool = False
     """Whether this process has received all retained messages of the peer."""
 
@@ -60,6 +64,7 @@ class PeerNode:
         if is_new or wants_retained:  # it has lost the state that this node sent
             self.heard_ms = -1
         self.version = version
+        self.is_draining = False
         self.known = 0
         self.used = None
 
@@ -90,4 +95,10 @@ class ClusterCounts:
         "Frames from unknown senders or in another format, and peers with incompatible terms",
         "network/frames/refused",
         name="frames_refused",
+    )
+    redirects_offered: int = counter(
+        "Clients that were offered the node that holds their place", "network/redirects/offered"
+    )
+    redirects_followed: int = counter(
+        "Clients that connected to the node that they were offered", "network/redirects/followed"
     )

@@ -20,13 +20,22 @@ class PeerTerms:
     """A digest of the configuration's spaces."""
     skew_ms: int = 0
     """How far clocks may be apart; 0 where no space is in causal order."""
+    client_address: str = ""
+    """Where this node's clients connect; empty: unknown."""
 
     def greeting(
         self, name: str, generation: str, now_ms: int, *, wants_retained: bool = False
     ) -> Greeting:
         """Return this node's greeting."""
         return Greeting(
-            name, *SPEAKS, self.spaces, generation, now_ms, self.skew_ms, wants_retained
+            name,
+            *SPEAKS,
+            self.spaces,
+            generation,
+            now_ms,
+            self.skew_ms,
+            wants_retained,
+            self.client_address,
         )
 
     def objection(self, name: str, greeting: Greeting) -> str:

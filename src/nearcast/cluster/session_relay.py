@@ -10,6 +10,9 @@ sessions at all peers and gets a new one at the entry node [MQTT-3.1.2-4].
 
 A tunnel ends with its link; to both sides that is a lost connection.
 
+A client that its session node has redirected to the entry node gets no tunnel: its session moves
+(`session_moves.py`).
+
 In the code `home` is the session node. Read next: `nearcast/broker/session/connection.py`.
 """
 
@@ -24,6 +27,8 @@ from nearcast.broker import Broker, Connection
 from nearcast.broker.session.connection import ForwardedIdentity
 from nearcast.cluster.messages import (
     ClaimSession,
+    FetchedSession,
+    FetchSession,
     SessionClaimed,
     TunnelClosed,
     TunnelOpened,
@@ -32,6 +37,7 @@ from nearcast.cluster.messages import (
 from nearcast.cluster.part import ClusterPart, handles
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_registry import TUNNELS, PeerRegistry
+from nearcast.cluster.session_moves import SessionMoves
 from nearcast.model.errors import PeerProtocolError
 from nearcast.mqtt import Connect, MqttProtocolError, decode_packet, encode_packet
 from nearcast.mqtt.framing import long_length
@@ -61,6 +67,10 @@ class PendingClaim:
     """When the claim is decided without the missing answers."""
     homes: dict[str, int] = field(default_factory=dict)
     """The peers that have a session of the client, and when it last connected there."""
+    may_move: set[str] = field(default_factory=set)
+    """Those of them that have redirected the client to this node."""
+    fetched_from: str | None = None
+    """The peer that was asked to send the session; None: not so far."""
 
 
 class SessionRelay(ClusterPart):
@@ -72,7 +82,8 @@ class SessionRelay(ClusterPart):
     Complexity: O(nodes) for a client without a session here, O(1) for anything else.
     """
 
-    def __init__(self, name: str, node: Broker, peers: PeerRegistry) -> None:
+    def __init__(self, name: str, node: Broker, peers: PeerRegistry, moves: SessionMoves) -> None:
+        self._moves = moves
         self._name = name
         self._node = node
         self._peers = peers
@@ -136,8 +147,8 @@ class SessionRelay(ClusterPart):
 
         If the client connects to both nodes at once, the node with the greater name keeps it.
         """
-        last_ms = NOT_HERE
-        rival = self._rival(message.client_id)
+        last_ms, client_id = NOT_HERE, message.client_id
+        rival = self._rival(client_id)
         if rival is not None and self._name > peer.name:
             last_ms = COMES_HERE
         else:
@@ -145,7 +156,8 @@ class SessionRelay(ClusterPart):
                 self._yield(rival)
             last_ms = self._answer(peer.name, message)
         if message.number:
-            self._peers.tell(peer, SessionClaimed(message.number, last_ms))
+            may_move = last_ms >= 0 and self._moves.may_move(client_id, peer.name)
+            self._peers.tell(peer, SessionClaimed(message.number, last_ms, may_move))
 
     def _rival(self, client_id: str) -> int | None:
         """Return the number of a pending claim of this node for the same client."""
@@ -163,7 +175,7 @@ class SessionRelay(ClusterPart):
         if (last_ms, self._name) > (message.last_ms, peer):  # ours is newer
             self._tell(peer, ClaimSession(0, message.client_id, clean=True, last_ms=last_ms))
             return last_ms
-        self._node.give_up(message.client_id, self.now_ms)
+        self._moves.end_session(peer, message, self.now_ms)
         return NOT_HERE
 
     def _last_seen(self, client_id: str) -> int:
@@ -177,7 +189,7 @@ class SessionRelay(ClusterPart):
     def answered(self, peer: PeerNode, message: SessionClaimed) -> None:
         """Handle a peer's answer to a claim of this node."""
         asking = self._asking.get(message.number)
-        if asking is None:
+        if self._moves.answered(message.number) or asking is None:
             return
         asking.waits_for.discard(peer.name)
         if message.last_ms == COMES_HERE:
@@ -185,6 +197,8 @@ class SessionRelay(ClusterPart):
         else:
             if message.last_ms >= 0:
                 asking.homes[peer.name] = message.last_ms
+                if message.may_move:
+                    asking.may_move.add(peer.name)
             self._go_on(message.number, asking)
 
     def _go_on(self, number: int, asking: PendingClaim) -> None:
@@ -198,7 +212,28 @@ class SessionRelay(ClusterPart):
         for name in asking.homes:
             if name != home:
                 self._tell(name, ClaimSession(0, asking.connect.client_id, clean=True))
-        self._open(home, number, asking)
+        if home in asking.may_move:
+            self._asking[number] = asking
+            asking.fetched_from, asking.until_ms = home, self.now_ms + MOST_PATIENCE_MS
+            self._tell(home, FetchSession(number, asking.connect.client_id))
+        else:
+            self._open(home, number, asking)
+
+    @handles(FetchedSession)
+    def fetched(self, peer: PeerNode, message: FetchedSession) -> None:
+        """Continue with a client whose session has moved here; if it has not, through a tunnel."""
+        asking = self._asking.get(message.number)
+        if asking is None or asking.fetched_from != peer.name:
+            return
+        del self._asking[message.number]
+        connection = asking.connection
+        if not connection.is_open or connection.is_closing:
+            return  # the session stays where it is
+        last_ms = asking.homes[peer.name]
+        if message.records and self._moves.adopt(peer.name, message, last_ms, self.now_ms):
+            self._node.found_home(connection, None, self.now_ms)
+        else:
+            self._open(peer.name, message.number, asking)
 
     # --- tunnels, at the entry node ---------------------------------------------------------
 
@@ -342,6 +377,8 @@ class SessionRelay(ClusterPart):
         for asking in self._asking.values():
             if asking.homes.pop(name, None) is not None:
                 asking.waits_for.add(name)
+                asking.may_move.discard(name)
+                asking.fetched_from = None
 
     def peer_removed(self, name: str) -> None:
         """Forget a peer that has left the cluster."""
@@ -357,6 +394,9 @@ class SessionRelay(ClusterPart):
             lost = {name for name in asking.waits_for & self._lost_ms.keys() if self.is_lost(name)}
             if asking.until_ms <= now_ms:
                 lost = set(asking.waits_for)
+                if asking.fetched_from is not None:
+                    del self._asking[number]
+                    self._open(asking.fetched_from, number, asking)
             if lost:
                 asking.waits_for -= lost
                 self._unasked.setdefault(asking.connect.client_id, set()).update(lost)

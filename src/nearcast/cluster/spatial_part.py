@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from nearcast.broker import Broker
 from nearcast.broker.publish.message import Message
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.cluster.locality_codec import decode_place_message, encode_place_message
-from nearcast.cluster.messages import PlansUsed
+from nearcast.cluster.messages import MovedPlaces, PlansUsed
 from nearcast.cluster.part import ClusterPart, handles
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_registry import PLACES, PeerRegistry
@@ -39,7 +39,7 @@ class NoSpatialPart(ClusterPart):
     def moved(self, session: Session, /, *, is_sure: bool) -> None:
         """Update the registrations of a client that moved; `is_sure`: the step is acknowledged."""
 
-    def published(self, message: Message, event: Event, /) -> None:
+    def published(self, message: Message, event: Event, publisher: Session | None, /) -> None:
         """Route an event with a position to the holders of that place."""
 
     def receive(self, peer: PeerNode, data: bytes) -> None:
@@ -52,6 +52,23 @@ class NoSpatialPart(ClusterPart):
     def use_plan(self, _plan: NamedPlan, _now_ms: int) -> bool:
         """Start to use a plan; return whether it is newer than those in use."""
         return False
+
+    def pack(self, _session: Session) -> MovedPlaces:
+        """Return what the next gateway of a client must know of its places."""
+        return MovedPlaces({}, [], [], {})
+
+    def adopt(
+        self, _session: Session, _moved: MovedPlaces, finish: Callable[[], object], _now_ms: int
+    ) -> None:
+        """Register the subscriptions of a session that came from a peer; `finish` adds them."""
+        finish()
+
+    def holder_of(self, _place: tuple[float, float]) -> str | None:
+        """Return the node that holds a place; None if that is not certain."""
+        return None
+
+    def count_with(self, crossed: Callable[[str, str], None]) -> None:
+        """Call `crossed` with client and holder for each message between them and this node."""
 
 
 class SpatialPart(NoSpatialPart):
@@ -70,7 +87,8 @@ class SpatialPart(NoSpatialPart):
 
     def came(self, subscription: SessionSubscription, *, is_restored: bool) -> None:
         """Register a subscription, new or from before a crash."""
-        arrive = self.routing.came_back if is_restored else self.routing.came
+        is_older = is_restored or self.routing.is_adopting
+        arrive = self.routing.came_back if is_older else self.routing.came
         arrive(subscription, self._node.now_ms)
 
     def went(self, subscription: SessionSubscription) -> None:
@@ -81,14 +99,33 @@ class SpatialPart(NoSpatialPart):
         """Move a client's registrations."""
         self.routing.moved(session, self._node.now_ms, is_sure=is_sure)
 
-    def published(self, message: Message, event: Event, /) -> None:
+    def published(self, message: Message, event: Event, publisher: Session | None, /) -> None:
         """Offer an event to the holders of its place."""
-        self.routing.published(message, event, self._node.now_ms)
+        self.routing.published(message, event, publisher, self._node.now_ms)
 
     @property
     def handovers(self) -> int:  # type: ignore[override]
         """How often a registration moved to another holder."""
         return self.routing.handovers
+
+    def pack(self, session: Session) -> MovedPlaces:
+        """Return what the next gateway of a client must know of its places. O(notes)."""
+        return self.routing.pack(session)
+
+    def adopt(
+        self, session: Session, moved: MovedPlaces, finish: Callable[[], object], now_ms: int
+    ) -> None:
+        """Register the subscriptions of a session as after a crash, with what it has had."""
+        self.routing.adopt(session, moved, finish, now_ms)
+
+    def holder_of(self, place: tuple[float, float]) -> str | None:
+        """Return the node that holds a place by the plan; None without one, or with two."""
+        holder = self.routing.holder_of(place)
+        return None if holder is None else str(holder)
+
+    def count_with(self, crossed: Callable[[str, str], None]) -> None:
+        """Call `crossed` with client and holder for each message between them and this node."""
+        self.routing.count_with(lambda client, node: crossed(client, str(node)))
 
     # --- peers and messages -----------------------------------------------------------------
 

@@ -11,9 +11,10 @@ Read next: `nearcast/locality/registration/node.py`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from struct import Struct
+from typing import Any
 
 import msgspec
 
@@ -21,11 +22,17 @@ from nearcast.broker import Broker
 from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.broker.session.session import Session, SessionSubscription
+from nearcast.cluster.messages import MovedPlaces
 from nearcast.locality.layout.rect import Rect
 from nearcast.locality.registration.gateway import FOREVER
 from nearcast.locality.registration.messages import (
     EventId,
+    EventOffer,
+    HolderMatch,
+    NodeId,
+    Outgoing,
     PlacedEvent,
+    Register,
     SubscriptionId,
     Timing,
 )
@@ -36,7 +43,7 @@ from nearcast.model import NearcastError
 from nearcast.model import Subscription as Selection
 from nearcast.model.shapes import Circle
 
-_EVENT, _SEEN, _SINCE, _PLACE = b"e", b"d", b"s", b"p"
+_EVENT, _SEEN, _SINCE, _PLACE, _SEEN_TO = b"e", b"d", b"s", b"p", b"D"
 _CURRENT, _UPCOMING, _STARTS = b"c", b"u", b"i"
 PATIENCE = Timing(retry_ms=1_000, most_retry_ms=4_000, probe_ms=20_000, lease_ms=60_000, slack=0.15)
 """Links lose nothing while they are up, so retries can be rare; a peer that has restarted, and so
@@ -45,6 +52,7 @@ _TIME, _STEP = Struct("<Q"), Struct("<Qdd")
 _WORLD = Rect(-180.0, -90.0, 180.0, 90.0)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_event = msgspec.msgpack.Decoder(PlacedEvent).decode
+_decode_seen_to = msgspec.msgpack.Decoder(dict[str, int]).decode
 Place = tuple[float, float]
 
 
@@ -56,9 +64,10 @@ class SpatialRouting:
 
     def __init__(self, name: str, node: Broker, timing: Timing) -> None:
         locality = self.locality = LocalityNode(name, timing, self)
-        self.receive, self.take, self.wake_at = locality.receive, locality.take, locality.wake_at
+        self.receive, self.wake_at = locality.receive, locality.wake_at
         self.lost, self.back, self.leave = locality.lost, locality.back, locality.leave
         self.uses, self.layout = locality.uses, locality.plans
+        self._name = name
         self._node = node
         self._timing = timing
         self._has_begun = False  # the life is chosen (`_begin`)
@@ -70,6 +79,11 @@ class SpatialRouting:
         self._steps: dict[int, list[tuple[int, Place]]] | None = None  # during the replay
         self._noted_at: dict[Session, int] = {}  # when a position was journalled last
         self._sweep_at = 0  # when `_forget_sessions` is due
+        self._adopted: dict[str, int] | None = None  # a moved session's subscriptions, since when
+        # Of a moved session, by number: its old homes, with the last event that it had there.
+        self._seen_to: dict[int, dict[str, int]] = {}
+        self._publishers: dict[EventId, str] = {}  # of the events of this batch, while counting
+        self._crossed: Callable[[str, NodeId], None] | None = None
 
     # --- clients ----------------------------------------------------------------------------
 
@@ -98,6 +112,9 @@ class SpatialRouting:
         """Register a subscription from before a crash, with its client's positions since then."""
         key, session = str(subscription.number), subscription.session
         self._subscriptions[key] = subscription
+        if self._adopted is not None:
+            since = self._adopted[subscription.text]
+            self._keep(_SINCE + subscription.number.to_bytes(8, "little"), _TIME.pack(since))
         since = self._noted_since(subscription)
         if session not in self._places:
             self._places[session] = self._noted_places(session, since)
@@ -167,12 +184,89 @@ class SpatialRouting:
             else:
                 self.locality.move(key, area, now)
 
+    # --- sessions that move -----------------------------------------------------------------
+
+    @property
+    def is_adopting(self) -> bool:
+        """Whether the subscriptions of a moved session are being added."""
+        return self._adopted is not None
+
+    def pack(self, session: Session) -> MovedPlaces:
+        """Return what the next gateway of a client needs, to deliver what is due and not yet seen.
+
+        That is the same as after a crash of this node, and the events published here: this node
+        has served them itself. O(notes).
+        """
+        prefix = _SEEN + session.number.to_bytes(4, "little")
+        until = {key: until_ms for until_ms, key in self._node.notes.expiries()}
+        return MovedPlaces(
+            {text: self._noted_since(one) for text, one in session.subscriptions.items()},
+            [(at, lon, lat) for at, (lon, lat) in self._places.get(session, [])],
+            [(key[len(prefix) :], until[key]) for key, _ in self._node.notes.starting_with(prefix)],
+            self._seen_to.get(session.number, {}) | {self._name: self.locality.outbox.last_serial},
+        )
+
+    def adopt(
+        self,
+        session: Session,
+        moved: MovedPlaces,
+        put_into_effect: Callable[[], object],
+        now: int,
+    ) -> None:
+        """Register the subscriptions of a session that comes from a peer, as after a crash."""
+        number = session.number.to_bytes(4, "little")
+        horizon_ms = self._timing.horizon_ms
+        self._places[session] = [(at, (lon, lat)) for at, lon, lat in moved.places]
+        for at, lon, lat in moved.places:
+            step = _STEP.pack(at, lon, lat)
+            self._note(_PLACE + number + at.to_bytes(8, "little"), step, now + horizon_ms)
+        for event_key, until_ms in moved.seen:
+            if until_ms > now:
+                self._note(_SEEN + number + event_key, b"", until_ms)
+        self._seen_to[session.number] = moved.seen_to
+        self._note(_seen_to_key(session.number), _encode(moved.seen_to), now + horizon_ms)
+        self._adopted = moved.since
+        try:
+            put_into_effect()
+        finally:
+            self._adopted = None
+        self.locality.catch_up([str(one.number) for one in session.subscriptions.values()], now)
+
+    def count_with(self, crossed: Callable[[str, NodeId], None]) -> None:
+        """Call `crossed` with client and holder for each message between them and this gateway."""
+        self._crossed = crossed
+        self.locality.observe = self._observe
+
+    def _observe(self, node: NodeId, message: Any) -> None:
+        assert self._crossed is not None
+        names: tuple[str, ...] = ()
+        if type(message) is Register:
+            names = (message.subscription,)
+        elif type(message) is HolderMatch:
+            names = message.subscriptions
+        elif type(message) is EventOffer:
+            client = self._publishers.get(message.event.event_id)
+            if client is not None:
+                self._crossed(client, node)
+        known = (self._subscriptions.get(name) for name in names)
+        for session in {one.session for one in known if one is not None}:
+            self._crossed(session.client_id, node)
+
+    def holder_of(self, place: Place) -> NodeId | None:
+        """Return the node that holds a place; None while there is no plan, or two are in use."""
+        plan = self.layout.current
+        if plan is None or self.layout.upcoming is not None:
+            return None
+        return next(iter(plan.holders(Rect.at(*place))))
+
     @property
     def handovers(self) -> int:
         """How often a registration moved to another holder."""
         return self.locality.gateway.handovers
 
-    def published(self, message: Message, occurrence: Occurrence, now: int) -> None:
+    def published(
+        self, message: Message, occurrence: Occurrence, publisher: Session | None, now: int
+    ) -> None:
         """Offer an event published by a client of this node to the holders."""
         area = _extent(occurrence)
         if area is None:
@@ -184,10 +278,18 @@ class SpatialRouting:
         event = self.locality.publish(
             area, now, qos=message.head.qos, lifetime_ms=lifetime_ms, payload=payload
         )
+        if self._crossed is not None and publisher is not None:
+            self._publishers[event.event_id] = publisher.client_id
         if event.qos:
             self._note(_EVENT + _key(event.event_id), _encode(event), event.deadline)
 
     # --- peers ------------------------------------------------------------------------------
+
+    def take(self, now: int) -> list[Outgoing]:
+        """Return the messages to send to other nodes."""
+        out = self.locality.take(now)
+        self._publishers.clear()
+        return out
 
     def advance(self, now: int) -> None:
         """Run everything that is due at `now`."""
@@ -204,6 +306,8 @@ class SpatialRouting:
         for session in [one for one in self._places if session_of(one.client_id) is not one]:
             del self._places[session]
             self._noted_at.pop(session, None)
+        for number in [one for one in self._seen_to if _seen_to_key(one) not in self._node.notes]:
+            del self._seen_to[number]
 
     @property
     def awaits_acks(self) -> bool:
@@ -247,6 +351,8 @@ class SpatialRouting:
         """Restore plans and events from the journal; `came_back` has restored the subscriptions."""
         self._steps = None
         self._begin(now)
+        for key, value in self._node.notes.starting_with(_SEEN_TO):
+            self._seen_to[int.from_bytes(key[1:], "little")] = _decode_seen_to(value)
         current, upcoming = self._noted_plan(_CURRENT), self._noted_plan(_UPCOMING)
         self.locality.restored(current, upcoming, self._noted_events(), now)
 
@@ -305,9 +411,14 @@ class SpatialRouting:
             place = self._place(session, event.published_at)
             wanted = self._node.peering.wanted(message, matched, place)
             key = _SEEN + session.number.to_bytes(4, "little") + _key(event.event_id)
-            if wanted and key not in self._node.notes:
+            if wanted and key not in self._node.notes and not self._had(session, event.event_id):
                 self._node.peering.deliver(session, wanted, message, now)
                 self._note(key, b"", event.deadline)
+
+    def _had(self, session: Session, event_id: EventId) -> bool:
+        """Return whether a moved client had an event at its old home, where it was published."""
+        seen_to = self._seen_to.get(session.number)
+        return seen_to is not None and event_id[1] <= seen_to.get(str(event_id[0]), 0)
 
     def _place(self, session: Session, at: int) -> Place | None:
         places = self._places.get(session, [])
@@ -343,6 +454,10 @@ def _extent(occurrence: Occurrence) -> Rect | None:
 def _around(bounds: Iterable[tuple[float, float, float, float]]) -> Rect:
     wests, souths, easts, norths = zip(*bounds, strict=True)
     return Rect(min(wests), min(souths), max(easts), max(norths))
+
+
+def _seen_to_key(number: int) -> bytes:
+    return _SEEN_TO + number.to_bytes(4, "little")
 
 
 def _key(event_id: EventId) -> bytes:

@@ -91,9 +91,28 @@ class NetworkSection(Section):
         example='"10.0.0.7:7400"',
     )
 
-    @field_validator("direct")
+    redirect: Literal["off", "offer"] = setting(
+        "off", "offer: MQTT 5 clients that are far are sent to the node that holds their place"
+    )
+    redirect_crossings: float = setting(
+        6.0,
+        "messages a minute between nodes because of a client, for an offer",
+        gt=0,
+        allow_inf_nan=False,
+    )
+    redirect_after: Seconds = setting(
+        300.0, "how long one node has held the place of a client, for an offer"
+    )
+    redirect_rate: int = setting(10, "offers a minute of this node, to all clients", ge=1)
+    client_address: str | None = setting(
+        None,
+        "HOST:PORT that clients are sent to; otherwise that of the first listener with a host",
+        example='"berlin.example.org:1883"',
+    )
+
+    @field_validator("direct", "client_address")
     @classmethod
-    def _direct_has_a_port(cls, value: str | None) -> str | None:
+    def _address_has_a_port(cls, value: str | None) -> str | None:
         if value is not None:
             split_address(value, "'10.0.0.7:7400' or '[::1]:7400'")
         return value

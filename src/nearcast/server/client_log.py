@@ -23,6 +23,7 @@ _EXPECTED: frozenset[int] = frozenset(
         ReasonCode.DISCONNECT_WITH_WILL,
         ReasonCode.SERVER_SHUTTING_DOWN,
         ReasonCode.KEEP_ALIVE_TIMEOUT,
+        ReasonCode.USE_ANOTHER_SERVER,
     }
 )
 
@@ -133,6 +134,15 @@ class ClientLog(ClientObserver):
             _as_user(session),
             _origin(connection),
             extra={"fields": fields},
+        )
+
+    def not_redirected(self, node: str) -> None:
+        """Log a node that clients cannot be sent to."""
+        log.warning(
+            "clients are not offered node %s, which is nearer: it has announced no address. "
+            "Set client_address in its [network] section.",
+            node,
+            extra={"fields": {"event": "not_redirected", "node": node}},
         )
 
     def publish_denied(self, session: Session, topic: str) -> None:

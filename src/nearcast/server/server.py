@@ -171,7 +171,7 @@ class Server:
         """Attach the cluster to the broker, before the journal restores subscriptions."""
         if self.configuration.network.join:
             from nearcast.cluster.cluster import Cluster
-            from nearcast.server.cluster.member_entry import describe_spaces
+            from nearcast.server.cluster.member_entry import describe_spaces, redirect_rules
 
             section = self.configuration.network
             self._mesh = Cluster(
@@ -183,6 +183,7 @@ class Server:
                 began_ms=0 if self._is_new() else self._began_ms,
                 looseness=section.looseness,
                 densities=self._learned.densities(section.histograms),
+                redirect=redirect_rules(self.configuration),
             )
 
     def _is_new(self) -> bool:
@@ -198,11 +199,12 @@ class Server:
         turns, mesh = self._turns, self._mesh
         if mesh is None or turns is None:
             return
-        from nearcast.server.cluster.member_entry import entry_of
+        from nearcast.server.cluster.member_entry import client_address, entry_of
         from nearcast.server.cluster.runtime import ClusterRuntime
         from nearcast.server.feed.sender import begin_feed
 
         section, describe = self.configuration.network, entry_of(self)
+        mesh.announce(client_address(section, self.ports))
         self.network = ClusterRuntime(
             section,
             mesh,
@@ -292,6 +294,8 @@ class Server:
     async def stop(self) -> None:
         """Close listeners, disconnect clients, store, close connections."""
         log.info("ending")
+        if self.network is not None:
+            self.network.drain()
         for door in self._doors:
             door.close()
         if self._metrics is not None:

@@ -14,10 +14,12 @@ from nearcast.broker import Broker, BrokerSettings, Connection, SpaceSettings
 from nearcast.broker.settings import RetainedSettings
 from nearcast.cluster import Cluster, LinkTiming, NamedPlan
 from nearcast.locality import Timing
+from nearcast.locality.registration.redirect_policy import RedirectRules
 from nearcast.mqtt import (
     Connack,
     Connect,
     Conversation,
+    Disconnect,
     FilterRequest,
     Packet,
     Properties,
@@ -57,6 +59,7 @@ class SimulatedClient:
         self._is_clean = is_clean
         self.received: list[Publish] = []
         self.subacks: list[Suback] = []
+        self.referred_to: str | None = None  # the Server Reference of the last DISCONNECT
         self._expiry_s = expiry_s
         self._talk: Conversation | None = None  # of the current connection
         self._earlier: Conversation | None = None  # of the lost one, with unacknowledged packets
@@ -120,6 +123,8 @@ class SimulatedClient:
             self.received.append(packet)
         elif isinstance(packet, Suback):
             self.subacks.append(packet)
+        elif isinstance(packet, Disconnect):
+            self.referred_to = packet.properties.server_reference
         elif isinstance(packet, Connack):
             self._earlier = None
 
@@ -137,8 +142,10 @@ class SimulatedNode:
         retained: Sequence[RetainedSettings] = (),
         patience: Timing | None = None,
         link_timing: LinkTiming | None = None,
+        redirect: RedirectRules | None = None,
     ) -> None:
         self.name = name
+        self._redirect = redirect
         self._seed = seed
         self._settings = settings
         self._spaces = spaces
@@ -169,7 +176,10 @@ class SimulatedNode:
             timing=self._link_timing,
             patience=self._patience,
             began_ms=now,
+            redirect=self._redirect,
         )
+        if self._redirect is not None:
+            self.mesh.announce(f"{self.name}:1883")
         self.node.restore(self._disk, now)
         self.node.take_journal()
         self._disk = list(self.node.snapshot())

@@ -131,7 +131,8 @@ class ContentFastPath:
             if is_logged:
                 note_run(self._state, publisher, self._way, 1, 0, topic, packet, head_size)
             if is_joined:
-                self._tell_network(route, topic, packet[head_size:], point, sessions)
+                payload = packet[head_size:]
+                self._tell_network(route, topic, payload, point, sessions, publisher)
             if not route.is_empty:
                 self._spread_bytes(connection, route, packet, stop - start, 1, head_size, topic)
             if sessions:
@@ -151,6 +152,7 @@ class ContentFastPath:
         payload: bytes,
         point: tuple[float, ...],
         sessions: list[Session],
+        publisher: Session,
     ) -> None:
         """Offer a client's event that has a place to other nodes; count a peer's in vain."""
         assert route.space is not None
@@ -158,7 +160,9 @@ class ContentFastPath:
         if self._is_arrival:
             self._state.counters.unwanted += not (sessions or route.by_session)
         elif space.coordinates is not None:
-            self._state.network.published(_message(topic, payload), _event(topic, space, point))
+            self._state.network.published(
+                _message(topic, payload), _event(topic, space, point), publisher
+            )
 
     def _send(
         self,

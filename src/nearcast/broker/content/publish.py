@@ -223,7 +223,7 @@ class ContentPublishHandler:
                 )
         if event is None:
             return route, False
-        network.published(message, event)
+        network.published(message, event, session)
         return route, event.space.coordinates is not None and bool(network.peers)
 
     def _unwrapped(

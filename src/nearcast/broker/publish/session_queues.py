@@ -351,6 +351,11 @@ class SessionQueues:
         del session.released[packet_id]
         return True
 
+    def give_away(self, session: Session) -> None:
+        """Release the queue of a session that another node has adopted with it."""
+        while session.queue:
+            self._let_go(session, session.queue.popleft()[0])
+
     def drop_all(self, session: Session) -> Work:
         """Release all messages of a session that has ended. May be interrupted."""
         session.copies.clear()

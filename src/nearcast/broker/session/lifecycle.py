@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from nearcast.broker.event_log_hooks import note_subscription
 from nearcast.broker.publish.delivery import Delivery
@@ -78,14 +79,24 @@ class Lifecycle:
             connection.loss = "no login in time"
             self._state.close(connection)
 
-    def disconnect(self, connection: Connection, reason: ReasonCode, text: str = "") -> None:
+    def disconnect(
+        self,
+        connection: Connection,
+        reason: ReasonCode,
+        text: str = "",
+        *,
+        server_reference: str | None = None,
+    ) -> None:
         """Close a connection and publish its will; MQTT 5 clients get DISCONNECT with a reason."""
         if connection.session is not None and connection.version >= ProtocolVersion.V5:
             tells = text and connection.tells_problems
-            properties = Properties(reason_string=text) if tells else NO_PROPERTIES
+            told = NO_PROPERTIES
+            if server_reference is not None:
+                told = Properties(server_reference=server_reference)
+            properties = replace(told, reason_string=text) if tells else told
             packet = encode_packet(Disconnect(reason, properties))
             if not connection.fits(packet):
-                packet = encode_packet(Disconnect(reason))
+                packet = encode_packet(Disconnect(reason, told))
             if connection.fits(packet):
                 self._state.send(connection, packet)
         self._state.close(connection)

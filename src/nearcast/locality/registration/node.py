@@ -15,7 +15,7 @@ Read next: `gateway.py`, `outbox.py`, `holder.py`, `plan_assignment.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from nearcast.locality.layout.rect import Area
@@ -75,6 +75,8 @@ class LocalityNode:
         self._out: list[Outgoing] = []  # to send, also to this node itself
         self._versions: dict[str, tuple[int, int]] = {}  # plan versions that each peer uses
         self._lost_at: dict[str, Instant] = {}  # peers that have just been disconnected
+        # is called with each message to a holder, and each match from one, this node included
+        self.observe: Callable[[NodeId, Any], None] | None = None
 
     def begin(self, life: int) -> None:
         """Start a life with an empty holder; event numbers are above those of earlier lives."""
@@ -127,6 +129,17 @@ class LocalityNode:
         self._out += out
         return event
 
+    def catch_up(self, subscriptions: Iterable[SubscriptionId], now: Instant) -> None:
+        """Deliver this node's own events to subscriptions that another gateway had until now.
+
+        Holders send no match to the node where an event was published: its clients had it then.
+        """
+        names = tuple(subscriptions)
+        for event in self.outbox.events():
+            due, _ = self.gateway.matched(HolderMatch(self._name, event, 0, names), now)
+            if due:
+                self._host.deliver(event, due, now)
+
     # --- peers ------------------------------------------------------------------------------
 
     def receive(self, message: Any, now: Instant) -> None:
@@ -134,6 +147,8 @@ class LocalityNode:
         if type(message) is Known:
             self._out += self.retry.known(message, now)
         elif type(message) is HolderMatch:
+            if self.observe is not None:
+                self.observe(message.holder, message)
             subscriptions, answers = self.gateway.matched(message, now)
             self._out += answers
             if subscriptions and message.event.event_id[0] != self._name:
@@ -164,6 +179,8 @@ class LocalityNode:
         while self._out:
             out, self._out = self._out, []
             for outgoing in out:
+                if self.observe is not None:
+                    self.observe(*outgoing)
                 if outgoing.to == self._name:
                     self.receive(outgoing.message, now)
                 else:

@@ -116,6 +116,15 @@ class EventOutbox:
     def __len__(self) -> int:
         return len(self._events)
 
+    @property
+    def last_serial(self) -> int:
+        """The number of the last event of this node."""
+        return self._serial
+
+    def events(self) -> list[PlacedEvent]:
+        """Return the events of QoS 1 and 2 that have not expired."""
+        return [event for event, _ in self._events.values()]
+
     def _offer_first(self, event: PlacedEvent, now: Instant) -> list[Outgoing]:
         holders = self._plans.holders_of_event(event.area)
         if event.qos == 0:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import nearcast
 from nearcast.cluster.messages import SPEAKS
-from nearcast.config import Configuration
+from nearcast.config import Configuration, NetworkSection
+from nearcast.locality.registration.redirect_policy import RedirectRules
 from nearcast.server.cluster.nats_members import MemberRecord
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nearcast.server.server import Server
 
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not opened
+_WITH_ADDRESS = ("tcp", "tls")  # kinds of listeners that host and port are enough for
 
 
 def entry_of(server: Server) -> Callable[[ClusterRuntime], MemberRecord]:
@@ -48,9 +50,42 @@ def entry_of(server: Server) -> Callable[[ClusterRuntime], MemberRecord]:
             plan=network.mesh.plans[0],
             unwanted=server.node.counters.unwanted,
             direct=network.doors.address,
+            redirects_offered=counts.redirects_offered,
+            redirects_followed=counts.redirects_followed,
         )
 
     return describe
+
+
+def client_address(section: NetworkSection, ports: Iterable[tuple[str, str, int]]) -> str:
+    """Return the address that clients are sent to; empty if there is none that others can use.
+
+    >>> client_address(NetworkSection(), [("ws", "10.0.0.7", 80), ("tcp", "10.0.0.7", 1883)])
+    '10.0.0.7:1883'
+    >>> client_address(NetworkSection(), [("tcp", "0.0.0.0", 1883)])
+    ''
+    """
+    found = (
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for kind, host, port in ports
+        if kind in _WITH_ADDRESS and host not in _EVERYWHERE
+    )
+    return section.client_address or next(found, "")
+
+
+def redirect_rules(configuration: Configuration) -> RedirectRules | None:
+    """Return when clients are offered another node; None: never."""
+    section = configuration.network
+    if section.redirect == "off":
+        return None
+    kinds = enumerate(one.kind for one in configuration.listener)
+    return RedirectRules(
+        section.redirect_crossings,
+        round(section.redirect_after * 1000),
+        section.redirect_rate,
+        # an address is not enough to find a WebSocket
+        listeners=frozenset(str(number) for number, kind in kinds if kind in _WITH_ADDRESS),
+    )
 
 
 def describe_spaces(configuration: Configuration) -> str:

@@ -72,6 +72,10 @@ class MemberRecord(MemberName, frozen=True, kw_only=True):
     """Publications from peers for which there was no subscriber."""
     direct: str = ""
     """Where peers may connect directly, without NATS."""
+    redirects_offered: int = 0
+    """Clients that were offered another node."""
+    redirects_followed: int = 0
+    """Clients that went there."""
 
 
 class DepartedMember(msgspec.Struct, frozen=True):

@@ -124,6 +124,11 @@ class ClusterRuntime:
         """List the nodes that the journal has sessions of as disconnected until they are met."""
         self._awaited = self.mesh.node.node_names()
 
+    def drain(self) -> None:
+        """Tell the peers that this node is about to end."""
+        self.mesh.drain(self._turns.clock.now_ms())
+        self._turns.schedule()
+
     async def stop(self, *, leave: bool) -> None:
         """Withdraw from the member list; with `leave`, for good, once peers acknowledged all."""
         if leave:
