@@ -14,7 +14,7 @@ from nearcast.locality.layout.movement import Movement
 from nearcast.locality.layout.proposals import (
     NAMES,
     LayoutCost,
-    Weights,
+    LayoutWeights,
     is_never_worse,
     layout_cost,
     layout_rows,
@@ -89,7 +89,7 @@ def test_slow_regions_become_leaves_where_that_pays() -> None:
     found = propose(SPACE, slow_regions(movement), movement, 3.0, REACH)
     assert found.plans["stays"].r_count > 0
     base, stays = found.learned["q_only"], found.learned["stays"]
-    without_events = Weights(events=0)
+    without_events = LayoutWeights(events=0)
     assert stays.relative(without_events, base) < base.relative(without_events, base)
 
 
@@ -173,17 +173,17 @@ def test_a_leaf_over_its_capacity_counts_as_its_parts() -> None:
 
 
 def test_weights() -> None:
-    assert Weights.parse("handovers=2, events=0") == Weights(1.0, 2.0, 0.0)
+    assert LayoutWeights.parse("handovers=2, events=0") == LayoutWeights(1.0, 2.0, 0.0)
     movement = made.cabs(9).movement()
-    few = propose(SPACE, [], movement, 3.0, REACH, Weights(1, 0.01, 0)).learned["optimised"]
-    calm = propose(SPACE, [], movement, 3.0, REACH, Weights(0.01, 1, 0)).learned["optimised"]
+    few = propose(SPACE, [], movement, 3.0, REACH, LayoutWeights(1, 0.01, 0)).learned["optimised"]
+    calm = propose(SPACE, [], movement, 3.0, REACH, LayoutWeights(0.01, 1, 0)).learned["optimised"]
     assert calm.handovers <= few.handovers
     with pytest.raises(UnknownNameError, match="handover"):
-        Weights.parse("handover=2")
+        LayoutWeights.parse("handover=2")
     with pytest.raises(OutOfRangeError, match="a number"):
-        Weights.parse("handovers=many")
+        LayoutWeights.parse("handovers=many")
     with pytest.raises(OutOfRangeError, match="above 0"):
-        Weights(brokers=0)
+        LayoutWeights(brokers=0)
 
 
 def test_rows_for_json() -> None:

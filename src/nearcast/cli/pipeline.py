@@ -261,10 +261,10 @@ def _plan_rules(
     weights: str,
     hold_out: float,
 ) -> PlanRules:
-    from nearcast.locality.layout.proposals import Weights
+    from nearcast.locality.layout.proposals import LayoutWeights
     from nearcast.pipeline.jobs.plan import PlanRules
 
-    chosen = Weights.parse(weights) if weights else Weights()
+    chosen = LayoutWeights.parse(weights) if weights else LayoutWeights()
     return PlanRules(leaves, capacity, brokers, depth, parsed_bounds(bounds), chosen, hold_out)
 
 

@@ -22,12 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nearcast.locality.layout.plan import Flows as PlanFlows
 from nearcast.locality.layout.plan import Plan
+from nearcast.locality.layout.plan_parts import Flows
 from nearcast.model.errors import MisuseError, OutOfRangeError
 
 Flags = NDArray[np.bool_]
-Flows = PlanFlows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nearcast.locality.layout.plan import REGION_DEPTH_LIMIT, Leaf, Plan
+from nearcast.locality.layout.plan import Leaf, Plan
+from nearcast.locality.layout.plan_parts import REGION_DEPTH_LIMIT
 from nearcast.locality.layout.rect import Rect
 from nearcast.model.errors import MisuseError, OutOfRangeError
 

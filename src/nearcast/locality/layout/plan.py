@@ -16,20 +16,30 @@ Read next: `grid.py` (exact borders), `quadtree.py` and `rtree.py` (the two part
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nearcast.locality.layout.grid import (
-    DEPTH_LIMIT,
     CellCounts,
     Grid,
     checked_regions,
     region_cells,
     space_rect,
+)
+from nearcast.locality.layout.plan_parts import (
+    Flows,
+    Layout,
+    broker_count,
+    check_build,
+    checked_brokers,
+    checked_flows,
+    checked_nodes,
+    packed_leaves,
+    split_region,
 )
 from nearcast.locality.layout.quadtree import QuadTree, block_of, split_by_load
 from nearcast.locality.layout.rect import (
@@ -40,13 +50,10 @@ from nearcast.locality.layout.rect import (
     covering_rects,
     is_covered,
 )
-from nearcast.locality.layout.rtree import RTree, packed_rects
-from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, UnknownNameError
+from nearcast.locality.layout.rtree import RTree
+from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError
 
-Layout = Literal["qr", "q", "r"]
 Kind = Literal["r", "q"]
-Flows = Mapping[tuple[int, int], int]
-"""Number of movements between two leaves, in either direction; the smaller leaf number first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +124,9 @@ class Plan:
         self.leaves = tuple(self._leaves(r_leaves, q_leaves))
         self.rtree = RTree.over(self.space, [leaf[1] for leaf in r_leaves], fanout)
         self.quadtree = QuadTree.of_leaves([leaf[0][1:] for leaf in q_leaves], self.r_count)
-        self.brokers = _checked_brokers(brokers, len(self.leaves))
-        self.nodes = _checked_nodes(nodes, self.brokers, len(self.leaves))
-        self.flows = _checked_flows(flows or {}, len(self.leaves))
+        self.brokers = checked_brokers(brokers, len(self.leaves))
+        self.nodes = checked_nodes(nodes, self.brokers, len(self.leaves))
+        self.flows = checked_flows(flows or {}, len(self.leaves))
         self._index_regions()
         self.links = self._cross_links()
 
@@ -148,7 +155,7 @@ class Plan:
         root. Complexity: O(cells + leaves · regions per cell).
         """
         rect = space_rect(space)
-        _check_build(layout, capacity, fanout, max_depth)
+        check_build(layout, capacity, fanout, max_depth)
         deepest = counts.depth if max_depth is None else min(max_depth, counts.depth)
         rows = checked_regions(rect, regions if layout != "q" else ())
         if layout != "q" and len(counts.per_region) not in (0, len(rows)):
@@ -163,9 +170,9 @@ class Plan:
             for i, (row, load) in enumerate(zip(rows.tolist(), loads, strict=False))
         ]
         if region_capacity is not None:
-            leaves = [part for leaf in leaves for part in _split_region(leaf, region_capacity)]
+            leaves = [part for leaf in leaves for part in split_region(leaf, region_capacity)]
         if layout == "r":
-            leaves += _packed_leaves(rect, counts, capacity, len(rows))
+            leaves += packed_leaves(rect, counts, capacity, len(rows))
             leaves.append(("q", rect, 0))
         else:
             users = counts.everyone if layout == "q" else counts.outside
@@ -427,13 +434,13 @@ class Plan:
     def with_nodes(self, nodes: Sequence[str] | None) -> Plan:
         """Return this plan with broker n named `nodes[n]`; None: without names. O(leaves)."""
         named = copy.copy(self)
-        named.nodes = _checked_nodes(nodes, self.brokers, len(self.leaves))
+        named.nodes = checked_nodes(nodes, self.brokers, len(self.leaves))
         return named
 
     def with_flows(self, flows: Flows) -> Plan:
         """Return this plan with the movements between its leaves. O(flows)."""
         counted = copy.copy(self)
-        counted.flows = _checked_flows(flows, len(self.leaves))
+        counted.flows = checked_flows(flows, len(self.leaves))
         return counted
 
     def broker_of(self, leaf: int) -> int:
@@ -460,7 +467,7 @@ class Plan:
             self.space, leaves, layout=self.layout, depth=self.grid.depth, fanout=self.fanout,
             version=self.version if version is None else version, brokers=brokers,
         )  # fmt: skip
-        if self.nodes is not None and len(self.nodes) >= _broker_count(
+        if self.nodes is not None and len(self.nodes) >= broker_count(
             plan.brokers, len(plan.leaves)
         ):
             plan.nodes = self.nodes
@@ -474,87 +481,5 @@ class Plan:
         return plan
 
 
-def _check_build(layout: str, capacity: int, fanout: int, max_depth: int | None) -> None:
-    if layout not in get_args(Layout):
-        raise UnknownNameError(repr(layout), where="layout", expected='"qr", "q" or "r"')
-    if capacity < 1:
-        raise OutOfRangeError(str(capacity), where="capacity", expected="1 user or more")
-    if fanout < 2:
-        raise OutOfRangeError(str(fanout), where="fanout", expected="2 children or more")
-    if max_depth is not None and not 0 <= max_depth <= DEPTH_LIMIT:
-        raise LimitError(str(max_depth), where="max_depth", expected=f"0 to {DEPTH_LIMIT}")
-
-
-def _checked_brokers(brokers: Sequence[int] | None, leaves: int) -> tuple[int, ...] | None:
-    if brokers is None:
-        return None
-    checked = tuple(int(broker) for broker in brokers)
-    if len(checked) != leaves or min(checked) < 0:
-        raise MisuseError(
-            f"{len(checked)} brokers for {leaves} leaves",
-            where="brokers of a plan",
-            expected="one number from 0 for each leaf",
-        )
-    return checked
-
-
-def _broker_count(brokers: tuple[int, ...] | None, leaves: int) -> int:
-    return leaves if brokers is None else max(brokers) + 1
-
-
-def _checked_nodes(
-    nodes: Sequence[str] | None, brokers: tuple[int, ...] | None, leaves: int
-) -> tuple[str, ...] | None:
-    if nodes is None:
-        return None
-    count = _broker_count(brokers, leaves)
-    if len(nodes) < count or len(set(nodes)) < len(nodes) or not all(nodes):
-        raise MisuseError(
-            ", ".join(map(repr, nodes)) or "no name",
-            where="nodes of a plan",
-            expected=f"different names, one for each of {count} brokers",
-        )
-    return tuple(nodes)
-
-
-def _checked_flows(flows: Flows, leaves: int) -> dict[tuple[int, int], int]:
-    for (one, other), moves in flows.items():
-        if not 0 <= one < other < leaves or moves < 0:
-            raise MisuseError(
-                f"{moves} moves between leaves {one} and {other}",
-                where="flows of a plan",
-                expected=f"two leaves from 0 to {leaves - 1}, the smaller first",
-            )
-    return dict(flows)
-
-
-def _packed_leaves(
-    space: Rect, counts: CellCounts, capacity: int, first: int
-) -> list[tuple[str, Rect, int]]:
-    grid = Grid.over(space, counts.depth)
-    leaves = []
-    for number, ((c0, r0, c1, r1), load) in enumerate(
-        packed_rects(counts.outside, capacity), first
-    ):
-        south_west, north_east = grid.block(grid.depth, c0, r0), grid.block(grid.depth, c1, r1)
-        leaves.append((f"r{number}", south_west.joined(north_east), load))
-    return leaves
-
-
 _FEW_CELLS = 32
 """Up to this many cells are looked up one by one; more are left to the trees."""
-
-REGION_DEPTH_LIMIT = 6
-"""How often an R leaf may be split into quarters (trap T0.5)."""
-
-
-def _split_region(leaf: tuple[str, Rect, int], capacity: int) -> list[tuple[str, Rect, int]]:
-    """Split an R leaf over its capacity into quarters, assuming users spread evenly."""
-    key, rect, load = leaf
-    if load <= capacity or len(key.partition(".")[2]) >= REGION_DEPTH_LIMIT:
-        return [leaf]
-    stem = key if "." in key else key + "."
-    parts = [
-        (f"{stem}{digit}", part, (load + digit) // 4) for digit, part in enumerate(rect.quarters())
-    ]
-    return [smaller for part in parts for smaller in _split_region(part, capacity)]

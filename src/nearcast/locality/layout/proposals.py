@@ -41,7 +41,7 @@ _LEAST_REGION = 0.05  # of a broker's capacity
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class LayoutWeights:
     """How much brokers, handovers and leaves per event count, each relative to Q-only's figure."""
 
     brokers: float = 1.0
@@ -55,7 +55,7 @@ class Weights:
             )
 
     @classmethod
-    def parse(cls, text: str) -> Weights:
+    def parse(cls, text: str) -> LayoutWeights:
         """Return weights written as `brokers=1,handovers=2,events=0.3`; others keep the default."""
         values: dict[str, float] = {}
         for part in text.split(","):
@@ -81,7 +81,7 @@ class LayoutCost:
     handovers: int
     leaves_per_event: float
 
-    def relative(self, weights: Weights, to: LayoutCost) -> float:
+    def relative(self, weights: LayoutWeights, to: LayoutCost) -> float:
         """Return the weighted sum of the three figures, each relative to another layout's."""
         return (
             weights.brokers * self.brokers / max(to.brokers, 1)
@@ -111,10 +111,12 @@ def propose(
     movement: Movement,
     capacity: float,
     reach: Reach,
-    weights: Weights | None = None,
+    weights: LayoutWeights | None = None,
 ) -> Proposals:
     """Lay out a network in four ways; `capacity` is the number of users that a broker bears."""
-    return _Drafts(space, regions, movement, capacity, reach, weights or Weights()).proposals()
+    return _Drafts(
+        space, regions, movement, capacity, reach, weights or LayoutWeights()
+    ).proposals()
 
 
 def is_never_worse(
@@ -139,7 +141,7 @@ class _Drafts:
         movement: Movement,
         capacity: float,
         reach: Reach,
-        weights: Weights,
+        weights: LayoutWeights,
     ) -> None:
         self.grid = Grid.over(space, movement.depth)
         self.movement, self.capacity, self.reach = movement, capacity, reach
@@ -262,7 +264,7 @@ class _Drafts:
         return round(time_ms / self.movement.span_ms)
 
 
-def _prices(base: LayoutCost, weights: Weights, movement: Movement) -> Prices:
+def _prices(base: LayoutCost, weights: LayoutWeights, movement: Movement) -> Prices:
     """Return what one broker, handover and reached leaf add to the relative cost."""
     events_ms = base.leaves_per_event * max(1, movement.time_in(movement.everywhere))
     total = weights.brokers + weights.handovers + weights.events

@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from nearcast.locality.layout.balancing import assign_leaves, border_flows
-from nearcast.locality.layout.plan import Flows, Plan
+from nearcast.locality.layout.plan import Plan
+from nearcast.locality.layout.plan_parts import Flows
 from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.model.errors import UnknownNameError
 

@@ -32,14 +32,15 @@ from nearcast.locality import (
     plan_geojson,
     save_plan,
 )
-from nearcast.locality.layout.balancing import Flows, judged_assignment
+from nearcast.locality.layout.balancing import judged_assignment
 from nearcast.locality.layout.cutting import Reach
 from nearcast.locality.layout.movement import Movement
+from nearcast.locality.layout.plan_parts import Flows
 from nearcast.locality.layout.proposals import (
     LayoutCost,
     LayoutName,
+    LayoutWeights,
     Proposals,
-    Weights,
     is_never_worse,
     layout_cost,
     layout_rows,
@@ -71,7 +72,7 @@ class PlanRules:
     brokers: int | None = None  # None: one broker per leaf
     depth: int = 9
     space: Rect | None = None  # None: the last plan's, or where nearly all positions are
-    weights: Weights = field(default_factory=Weights)
+    weights: LayoutWeights = field(default_factory=LayoutWeights)
     hold_out: float = 0.4  # the share of the record, at its end, that layouts are judged on
 
     def __post_init__(self) -> None:
@@ -243,6 +244,7 @@ def lay_out(
     leaves = [(leaf.key, leaf.rect, users[leaf.number]) for leaf in plan.leaves]
     version = 1 if last is None else last.version + 1
     new = plan.remade(leaves, None if assignment is None else assignment.brokers, version)
+    new = new.with_flows(flows[0])
     diff = plan_diff(comparable, new) if comparable else None
     is_new = diff is None or not diff.is_empty
     return PlanFound(
@@ -309,7 +311,7 @@ def _reach(space: Rect, depth: int) -> Reach:
 
 def _rehearsed(
     space: Rect, regions: Sequence[Rect], counted: Counted, capacity: float, reach: Reach,
-    weights: Weights,
+    weights: LayoutWeights,
 ) -> dict[LayoutName, LayoutCost]:  # fmt: skip
     """Learn from the first part of the record, and return the costs on the rest, if it has any."""
     if not counted.late.time_ms.any() or not counted.early.time_ms.any():
