@@ -14,8 +14,9 @@ from tests.support.commands import nearcast
 from tests.support.real_cluster import PahoClient, RealCluster
 from tests.support.waiting import wait_for
 
+from nearcast.cli.sharing import share_plan_file
 from nearcast.config import NetworkSection
-from nearcast.locality import NamedPlan, Plan, Rect, save_plan
+from nearcast.locality import NamedPlan, Plan, Rect, load_plan, save_plan
 from nearcast.model.errors import FileFormatError, KeyInUseError, UnknownNameError
 from nearcast.nats.connection import close, connect
 from nearcast.overlay import Extent
@@ -214,6 +215,30 @@ def test_of_two_operators_one_wins_and_the_other_is_told_also_afterwards(four: R
     assert renumbered.plan.version == next_version + 1
     assert holders(in_force(four)) == holders(renumbered.plan)
     wait_for(lambda: have_plan(four, next_version + 1, *NODES))
+
+
+def test_a_new_plan_gets_the_next_number_and_its_file_the_names_of_the_nodes_that_have_it(
+    four: RealCluster,
+):
+    version = in_force(four).version if _has_plan(four) else 0
+    path = four.directory / "new.json"
+    save_plan(plan(1, nodes=["west", "moon", "north", "east"]).with_flows({(0, 1): 7}), path)
+    with pytest.raises(UnknownNameError):
+        share_plan_file(section(four), path, is_new=True)
+
+    lines, told = share_plan_file(section(four), path, is_new=True, reassigns=True)
+
+    written = load_plan(path)
+    assert told["plan"] == written.version == max(1, version + 1)
+    assert written.nodes == ("west", "north", "east", "south")
+    assert [written.node_of(n) for n in range(4)] == ["west", "south", "north", "east"]
+    assert written.flows == {(0, 1): 7}
+    assert lines[0].startswith(f"Plan {written.version} is shared with")
+    bare = plan(1, brokers="")
+    save_plan(bare, path)
+    share_plan_file(section(four), path, is_new=True)
+    assert load_plan(path) == bare.numbered(written.version + 1)  # brokers stay open
+    wait_for(lambda: have_plan(four, written.version + 1, *NODES))
 
 
 def test_an_operator_sees_for_whom_a_plan_changes_something_before_it_does(four: RealCluster):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nearcast.cli.pipeline_stream import stream
-from nearcast.cli.sharing import Join, Network, network_section, share_run
+from nearcast.cli.sharing import Join, Network, Reassign, network_section, share_run
 from nearcast.cli.spark import (
     Config,
     ConfigFile,
@@ -366,6 +366,7 @@ def run(
     ] = False,
     join: Join = None,
     network: Network = None,
+    reassign: Reassign = False,
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -386,8 +387,9 @@ def run(
     from nearcast.pipeline.spark_errors import spark_errors_translated
 
     section = _cluster_to_share_with(config, join, network) if share else None
-    if section is None and (join or network):
-        raise MisuseError("--join or --network", where="run", expected="them with --share")
+    if section is None and (join or network or reassign):
+        asked = "--join, --network or --reassign"
+        raise MisuseError(asked, where="run", expected="them with --share")
     configuration = _load(config)
     rules = RunRules(
         plan=_plan_rules(leaves, capacity, brokers, depth, bounds, weights, hold_out),
@@ -409,7 +411,10 @@ def run(
     spark = started_spark(master, as_json=json)
     with spark_errors_translated(output), spark_progress(spark, "run"):
         steps = job.run(spark)
-    lines, shared = ([], None) if section is None else share_run(section, job.files(steps))
+    lines: list[str] = []
+    shared = None
+    if section is not None:
+        lines, shared = share_run(section, job.files(steps), reassigns=reassign)
     if json:
         changed = {
             step.name: changes(before.get(step.name, {}), step.summary or {}) for step in steps

@@ -87,7 +87,9 @@ def share_histogram_files(
     return [f"Histograms {version} are shared: {', '.join(texts)}."], {"histograms": version}
 
 
-def share_run(section: NetworkSection, files: RunFiles) -> tuple[list[str], dict[str, Any]]:
+def share_run(
+    section: NetworkSection, files: RunFiles, *, reassigns: bool = False
+) -> tuple[list[str], dict[str, Any]]:
     """Share what a run of the pipeline has written; the plan last, since it may be refused."""
     told: list[tuple[list[str], dict[str, Any]]] = []
     if files.policies is not None:
@@ -95,6 +97,6 @@ def share_run(section: NetworkSection, files: RunFiles) -> tuple[list[str], dict
     if files.histograms:
         told.append(share_histogram_files(section, files.histograms))
     if files.plan is not None:
-        told.append(share_plan_file(section, files.plan, is_new=True))
+        told.append(share_plan_file(section, files.plan, reassigns=reassigns, is_new=True))
     lines = [line for each, _ in told for line in each]
     return lines, {key: value for _, fields in told for key, value in fields.items()}
