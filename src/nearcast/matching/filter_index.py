@@ -124,7 +124,7 @@ class FilterIndex:
 
         index = BoxIndex.from_arrays(ids, lows, highs, weights=weights, extent=extent)
         table = np.zeros(len(owners), ROW)
-        table["key"], table["birth"] = owners, ids
+        table["key"], table["age"] = owners, ids
         table["weight"] = 1.0 if weights is None else weights
         table["accuracy"] = accuracies(lows, highs, space.extent)
         for name in ("lon", "lat", "radius_m"):
@@ -134,7 +134,7 @@ class FilterIndex:
     def contents(self) -> tuple[NDArray[np.void], BoxIndex, dict[int, list[str]]]:
         """Return rows, index and exact shapes for a file: box ids counted from 0, oldest first."""
         ids = sorted(
-            self._rows.used(), key=lambda box_id: (int(self._rows.table[box_id]["birth"]), box_id)
+            self._rows.used(), key=lambda box_id: (int(self._rows.table[box_id]["age"]), box_id)
         )
         rows = self._rows.table[ids]
         bounds = [self._bounds_of(box_id) for box_id in ids]
@@ -228,7 +228,7 @@ class FilterIndex:
 
     def _built(self, ids: list[int]) -> AnyBoxes:
         """Build the index; boxes enter in order of birth."""
-        ids.sort(key=lambda box_id: int(self._rows.table[box_id]["birth"]))
+        ids.sort(key=lambda box_id: int(self._rows.table[box_id]["age"]))
         self._in_order = True
         lows = np.array([self._bounds[box_id][0] for box_id in ids])
         highs = np.array([self._bounds[box_id][1] for box_id in ids])
@@ -345,7 +345,7 @@ class FilterIndex:
     def _best(self, ids: Ids, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:
         """Score boxes, keep each subscription's best, and return the k best."""
         scores = self._scores(ids, query, rank)
-        births = self._rows.table["birth"][ids].tolist()
+        births = self._rows.table["age"][ids].tolist()
         order = sorted(zip(scores, births, ids.tolist(), strict=True))
         if self._several:
             first: dict[int, tuple[float, int, int]] = {}
