@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 ROW = np.dtype(
     [
         ("key", np.int64),  # the subscription
-        ("age", np.int64),  # a birth number, saved under this name: a greater one is younger; moving keeps it
+        ("age", np.int64),  # its birth number: a greater one is younger; moving keeps it
         ("accuracy", np.float64),
         ("weight", np.float64),
         ("lon", np.float64),  # of the subscriber, or the middle of its area; NaN without one
