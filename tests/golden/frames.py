@@ -20,9 +20,9 @@ from nearcast.broker.state import BrokerState
 from nearcast.cluster import messages as m
 from nearcast.cluster.filter_aggregation import FilterAggregation
 from nearcast.cluster.links import Frame, FrameKind, decode_frame, encode_frame
-from nearcast.cluster.locality_codec import decode_place_message, encode_place_message
 from nearcast.cluster.peer_handshake import PeerTerms
 from nearcast.locality.layout.rect import Rect
+from nearcast.locality.registration.message_codec import decode_place_message, encode_place_message
 from nearcast.locality.registration.messages import (
     CoverSpan,
     EventOffer,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from nearcast.broker import Broker
 from nearcast.broker.publish.message import Message
 from nearcast.broker.session.session import Session, SessionSubscription
-from nearcast.cluster.locality_codec import decode_place_message, encode_place_message
 from nearcast.cluster.messages import MovedPlaces, PlansUsed
 from nearcast.cluster.part import ClusterPart, handles
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_registry import PLACES, PeerRegistry
 from nearcast.cluster.spatial_routing import SpatialRouting
+from nearcast.locality.registration.message_codec import decode_place_message, encode_place_message
 from nearcast.locality.registration.messages import Timing
 from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.model import Event

@@ -16,8 +16,10 @@ more people cross it. So each broker gets leaves that lie together.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -265,6 +267,30 @@ def judged_assignment(
     average = sum(loads) / brokers
     imbalance = max(total) / average if average else 1.0
     return Assignment(tuple(chosen), cut, sum(flows.values()), imbalance)
+
+
+Name = TypeVar("Name", int, str)
+
+
+def names_of_parts(
+    plan: Plan, parts: Sequence[int], names: Sequence[Name], today: Sequence[Name | None]
+) -> tuple[Name, ...]:
+    """Return the broker or node of each part: the one that holds most of its load today.
+
+    `today` has the holder of each leaf, None for one that holds nothing any more. Otherwise a plan
+    that hardly differs would move every registration.
+    """
+    common: Counter[tuple[int, Name]] = Counter()
+    for leaf, part, name in zip(plan.leaves, parts, today, strict=True):
+        if name is not None:
+            common[part, name] += leaf.load + 1
+    found: dict[int, Name] = {}
+    free = list(names)
+    for part, name in sorted(common, key=lambda key: (-common[key], key)):
+        if part not in found and name in free:
+            found[part] = name
+            free.remove(name)
+    return tuple(found[part] if part in found else free.pop(0) for part in range(len(names)))
 
 
 def _check(plan: Plan, brokers: int, loads: Sequence[int]) -> None:

@@ -122,19 +122,15 @@ class Movement:
         return CellRect(0, 0, self.side, self.side)
 
     @cached_property
-    def _sums(self) -> Longs:
+    def sums(self) -> Longs:
+        """Return the time south-west of each corner of the grid."""
         sums = np.zeros((self.side + 1, self.side + 1), np.int64)
         sums[1:, 1:] = self.time_ms.cumsum(0).cumsum(1)
         return sums
 
-    @property
-    def sums(self) -> Longs:
-        """Return the time south-west of each corner of the grid."""
-        return self._sums
-
     def time_in(self, rect: CellRect) -> int:
         """Return the time spent in a rectangle of cells; O(1)."""
-        sums = self._sums
+        sums = self.sums
         west, south, east, north = rect
         return int(sums[north, east] - sums[south, east] - sums[north, west] + sums[south, west])
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from nearcast.locality.layout.balancing import assign_leaves, border_flows
+from nearcast.locality.layout.balancing import assign_leaves, border_flows, names_of_parts
 from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.plan_parts import Flows
 from nearcast.locality.registration.plan_assignment import NamedPlan
@@ -86,9 +86,9 @@ def _named(plan: Plan, holders: Sequence[str], nodes: Sequence[str]) -> NamedPla
 def _newly_named(plan: Plan, nodes: Sequence[str], last: NamedPlan | None) -> NamedPlan:
     today = _holders_today(plan, nodes, last)
     if plan.brokers is not None and max(plan.brokers) < len(nodes):
-        return NamedPlan(plan, _names_of_parts(plan, plan.brokers, nodes, today))
+        return NamedPlan(plan, names_of_parts(plan, plan.brokers, nodes, today))
     found = assign_leaves(plan, plan.flows, len(nodes)).brokers
-    names = _names_of_parts(plan, found, nodes, today)
+    names = names_of_parts(plan, found, nodes, today)
     best = [names[part] for part in found]
     kept = _shared_out(plan, today, nodes)
     return _named(plan, kept if _is_bearable(plan, today, kept, best) else best, nodes)
@@ -104,26 +104,6 @@ def _holders_today(plan: Plan, nodes: Collection[str], last: NamedPlan | None) -
         name = last.plan.node_of(last.plan.leaf_at((west + east) / 2, (south + north) / 2).number)
         found.append(name if name in nodes else None)
     return found
-
-
-def _names_of_parts(
-    plan: Plan, parts: Sequence[int], nodes: Sequence[str], today: Sequence[str | None]
-) -> tuple[str, ...]:
-    """Return the node of each part: the one that holds most of its load today.
-
-    Otherwise a plan that hardly differs would move every registration.
-    """
-    common: Counter[tuple[int, str]] = Counter()
-    for leaf, part, name in zip(plan.leaves, parts, today, strict=True):
-        if name is not None:
-            common[part, name] += leaf.load + 1
-    names: dict[int, str] = {}
-    free = list(nodes)
-    for part, name in sorted(common, key=lambda key: (-common[key], key)):
-        if part not in names and name in free:
-            names[part] = name
-            free.remove(name)
-    return tuple(names[n] if n in names else free.pop(0) for n in range(len(nodes)))
 
 
 def _shared_out(plan: Plan, holders: Sequence[str | None], nodes: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ from nearcast.locality import (
     plan_geojson,
     save_plan,
 )
-from nearcast.locality.layout.balancing import judged_assignment
+from nearcast.locality.layout.balancing import judged_assignment, names_of_parts
 from nearcast.locality.layout.cutting import Reach
 from nearcast.locality.layout.movement import Movement
 from nearcast.locality.layout.plan_parts import Flows
@@ -347,33 +347,20 @@ def _assigned(
         before = judged_assignment(last.brokers, flows, brokers, times_ms)
         if before.cut <= _CUTS * found.cut and before.imbalance <= _CUTS * found.imbalance:
             return before
-    names = _kept_names(plan, found.brokers, last)
+    numbers = range(max(found.brokers) + 1)
+    names = names_of_parts(plan, found.brokers, numbers, _brokers_today(plan, last))
     return Assignment(
         tuple(names[part] for part in found.brokers), found.cut, found.flow, found.imbalance
     )
 
 
-def _kept_names(plan: Plan, brokers: Sequence[int], last: Plan) -> dict[int, int]:
-    """Return a broker number for each part: the broker that serves most of its load today.
-
-    Otherwise a plan that hardly differs would move every registration.
-    """
-    common: dict[tuple[int, int], int] = {}
-    for leaf, part in zip(plan.leaves, brokers, strict=True):
-        west, south, east, north = leaf.rect
-        before = last.leaf_at((west + east) / 2, (south + north) / 2)
-        key = (part, last.broker_of(before.number))
-        common[key] = common.get(key, 0) + leaf.load + 1
-    parts, free = sorted(set(brokers)), list(range(max(brokers) + 1))
-    names: dict[int, int] = {}
-    for part, name in sorted(common, key=lambda key: (-common[key], key)):
-        if part not in names and name in free:
-            names[part] = name
-            free.remove(name)
-    for part in parts:
-        if part not in names:
-            names[part] = free.pop(0)
-    return names
+def _brokers_today(plan: Plan, last: Plan) -> list[int]:
+    """Return the broker that has the middle of each leaf under the last plan."""
+    middles = (
+        ((west + east) / 2, (south + north) / 2)
+        for west, south, east, north in (leaf.rect for leaf in plan.leaves)
+    )
+    return [last.broker_of(last.leaf_at(x, y).number) for x, y in middles]
 
 
 def save_found(found: PlanFound, folder: Path, path: Path | None = None) -> None:
