@@ -1,4 +1,4 @@
-"""The load generator of `locality_node.py`: raw sockets, one process, buffers encoded before.
+"""The load generator of `broker.py`: raw sockets, one process, buffers encoded before.
 
 It answers runs of packets by slicing, so that it is seldom what is waited for.
 """

@@ -1,4 +1,4 @@
-"""Brokers as processes, for `locality_node.py`: ours in several settings, Mosquitto, amqtt."""
+"""Brokers as processes, for `broker.py`: ours in several settings, Mosquitto, amqtt."""
 
 from __future__ import annotations
 

@@ -80,14 +80,14 @@ number = { low = 0, high = 1000000 }
 
 
 class Cluster:
-    """Three NATS servers that are one, a node at each. A context manager."""
+    """NATS servers that are one, a node at each place. A context manager."""
 
-    def __init__(self, links: SlowLinks, directory: Path) -> None:
+    def __init__(self, links: SlowLinks, directory: Path, lifetime_ms: int = LIFETIME_MS) -> None:
         self.links = links
         self._directory = directory
         self._children: list[ChildProcess] = []
         self._program = find_nats_server()
-        (directory / "nearcast.toml").write_text(_CONFIG % LIFETIME_MS)
+        (directory / "nearcast.toml").write_text(_CONFIG % lifetime_ms)
 
     def __enter__(self) -> Cluster:
         try:
@@ -110,7 +110,7 @@ class Cluster:
             child.end(5)
 
     def _start_server(self, place: Place) -> ChildProcess:
-        others = [name for name in NAMES if name != place.name]
+        others = [name for name in self.links.places if name != place.name]
         routes = ",".join(f"nats://{self.links.address(place.name, one)}:6222" for one in others)
         store = self._directory / f"nats-{place.name}"
         words = ["-js", "-sd", str(store), "-p", "4222", "-n", place.name]
@@ -136,12 +136,13 @@ class Cluster:
 
     def _is_linked(self) -> bool:
         address = f"nats://{self.links.places['a'].address}:4222"
+        count = len(self.links.places)
         try:
             members = asyncio.run(look(NetworkSection(join=[address])))
         except EnvironmentProblem:
             return False
         links = [link for one in members for link in one.links.values()]
-        return len(links) == 6 and all(link.is_up for link in links)
+        return len(links) == count * (count - 1) and all(link.is_up for link in links)
 
     def settled(self) -> Counter[str]:
         """Return the same once every copy has been delivered or discarded, or after a while."""

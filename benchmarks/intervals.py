@@ -1,4 +1,4 @@
-"""The interval skip list beside its peers: stabbing, ranking, adding, removing, and claim C1.1.
+"""The interval skip list beside its peers and the box index: stabbing, ranking, changing.
 
     python benchmarks/intervals.py [--quick]
 
@@ -30,10 +30,11 @@ from numpy.typing import NDArray
 from sortedcontainers import SortedKeyList
 from superintervals import IntervalMap
 
-from nearcast.index import IntervalSkipList
+from nearcast.index import BoxIndex, IntervalSkipList
 from nearcast.kernels import load
 
 SPAN = 1_000_000_000  # whole numbers below 2**31: superintervals knows no others
+EXTENT = (0.0, 2.0 * SPAN)
 ROUNDS = 5
 Row = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -57,7 +58,9 @@ class Workload:
 
     def ours(self) -> IntervalSkipList:
         n = self.count
-        return IntervalSkipList.from_arrays(self.keys[:n], self.lows[:n], self.highs[:n])
+        return IntervalSkipList.from_arrays(
+            self.keys[:n], self.lows[:n], self.highs[:n], extent=EXTENT
+        )
 
     def superintervals(self) -> Any:
         n = self.count
@@ -146,7 +149,7 @@ def after_changes(work: Workload, extra: int) -> Row:
     """Stab after additions that have not been merged with the rest, beside the fresh list."""
     fresh, aged = work.ours(), work.ours()
     for key in range(work.count, work.count + extra):
-        aged.add(key, work.lows[key], work.highs[key])
+        aged.add(key, work.lows[key], work.highs[key], age=key)
     singles = work.values[:5000].tolist()
     got = rates(
         seconds_each({"aged": each(aged.stab, singles), "fresh": each(fresh.stab, singles)}, 5000)
@@ -159,10 +162,10 @@ def growing(count: int, matches: int) -> Row:
     """Add all intervals one by one to an empty list, every merge included."""
     work = Workload(count, matches)
     rows = list(zip(range(count), work.lows.tolist(), work.highs.tolist(), strict=True))
-    index = IntervalSkipList()
+    index = IntervalSkipList(EXTENT)
     start = time.process_time()
     for key, low, high in rows:
-        index.add(key, low, high)
+        index.add(key, low, high, age=key)
     rate = count / (time.process_time() - start)
     return row(f"add from nothing to {count:,}, {matches:,} matches", rate, {}, "(none)", None)
 
@@ -236,7 +239,7 @@ def changing(count: int, matches: int) -> list[Row]:
 
     def add_ours() -> None:
         for key, low, high in fresh:
-            ours.add(key, low, high)
+            ours.add(key, low, high, age=key)
 
     def add_theirs() -> None:
         for key, low, high in fresh[:few]:
@@ -276,11 +279,65 @@ def changing(count: int, matches: int) -> list[Row]:
     return rows
 
 
+def job_site(count: int) -> list[Row]:
+    """Compare with a box index where a hundredth of the intervals match: the best five, adding."""
+    work = Workload(count, count // 100, 5_000)
+    n, lows, highs = count, work.lows, work.highs
+    random = np.random.default_rng(2)
+    weights = random.random(count + 5_000)
+    ours = IntervalSkipList.from_arrays(
+        work.keys[:n], lows[:n], highs[:n], weights=weights[:n], extent=EXTENT
+    )
+    boxes = BoxIndex.from_arrays(
+        work.keys[:n], lows[:n, None], highs[:n, None],
+        weights=weights[:n], extent=([EXTENT[0]], [EXTENT[1]]),
+    )  # fmt: skip
+    values = random.integers(0, SPAN, 1_000).astype(np.float64).tolist()
+    points = [(value,) for value in values]
+    rows = []
+    ranks: tuple[Any, ...] = ("narrowest", "weight", "centre", {"narrowest": 0.7, "weight": 0.3})
+    for rank in ranks:
+        some = len(values) if rank == "narrowest" else 100
+        got = rates(
+            seconds_each(
+                {
+                    "ours": each(lambda x, rank=rank: ours.top(x, 5, rank), values[:some]),
+                    "box index": each(lambda p, rank=rank: boxes.top(p, 5, rank), points[:some]),
+                },
+                some,
+            )
+        )
+        rows.append(
+            row(f"best 5 of {n // 100:,} by {rank}", got["ours"],
+                {"box index": got["box index"]}, "(none)", None)
+        )  # fmt: skip
+    new = list(zip(range(n, n + 5_000), lows[n:].tolist(), highs[n:].tolist(), strict=True))
+
+    def add_ours() -> None:
+        for key, low, high in new:
+            ours.add(key, low, high, age=key)
+        for key, _, _ in new:
+            ours.remove(key)
+
+    def add_boxes() -> None:
+        for key, low, high in new:
+            boxes.add(key, (low,), (high,))
+        for key, _, _ in new:
+            boxes.remove(key)
+
+    got = rates(seconds_each({"ours": add_ours, "box index": add_boxes}, len(new)))
+    rows.append(
+        row("added and removed again", got["ours"], {"box index": got["box index"]},
+            ">= box index", got["ours"] >= got["box index"])
+    )  # fmt: skip
+    return rows
+
+
 FIRST_ANSWER = """
 from nearcast.index import IntervalSkipList
-index = IntervalSkipList(seed=0)
+index = IntervalSkipList((0.0, 9.0))
 index.add(1, 0.0, 2.0)
-assert index.top(1.0, 1)[0] == 1
+assert index.top(1.0, 1)[0][2] == 1
 assert index.stab(1.0)[0] == 1
 import time
 print(time.process_time())
@@ -297,59 +354,16 @@ def first_answer() -> Row:
     return row("first answer of a fresh process, processor s", seconds, {}, "< 1 s", seconds < 1)
 
 
-def paper_3_attribute(sigma: float, seed: int) -> tuple[Floats, Floats, Floats]:
-    """Return lows, highs and values: one attribute of the workload of paper 3."""
-    rng = np.random.default_rng(seed)
-    means = rng.choice([100.0, 50.0, 30.0, 10.0], size=3000, p=[0.1, 0.2, 0.3, 0.4])
-    sides = np.clip(rng.normal(means, 10.0), 0.0, 120.0)
-    centres = np.clip(rng.normal(500.0, sigma, 3000), 0.0, 1000.0)
-    lows = np.clip(centres - sides / 2, 0.0, 1000.0)
-    highs = np.clip(centres + sides / 2, 0.0, 1000.0)
-    values = np.clip(rng.normal(500.0, sigma, 3000), 0.0, 1000.0)
-    return lows, highs, values
-
-
-def papers_walk(sigma: float, seeds: int) -> dict[str, float]:
-    """Return how often the paper's walk errs on paper 3's workload, and what both walks touch."""
-    wrong_set = wrong_order = asked = touched = edges = matches = paper_touched = 0
-    for seed in range(seeds):
-        lows, highs, values = paper_3_attribute(sigma, seed)
-        index = IntervalSkipList.from_arrays(
-            np.arange(3000), lows, highs, seed=seed, _limit=3000
-        )  # all in the skip list, which is what the claim is about
-        for x in values.tolist():
-            count = len(index.stab(x))
-            if count < 6:
-                continue
-            exact = index.top(x, 5).tolist()
-            markers, path = index.touched
-            paper = index.top(x, 5, method="paper").tolist()
-            paper_touched += index.touched[0]
-            asked += 1
-            wrong_set += set(paper) != set(exact)
-            wrong_order += paper != exact
-            touched, edges, matches = touched + markers, edges + path, matches + count
-    return {
-        "sigma": sigma,
-        "queries": asked,
-        "wrong set of 5": wrong_set / asked,
-        "wrong order of 5": wrong_order / asked,
-        "matches": matches / asked,
-        "markers touched, exact": touched / asked,
-        "markers touched, paper": paper_touched / asked,
-        "marked edges on the path": edges / asked,
-    }
-
-
 def run(quick: bool) -> dict[str, Any]:
     """Measure everything; `quick` is for every day, with a tenth of the intervals."""
-    load(["intervals"])
+    load(["matching"])
     count = 100_000 if quick else 1_000_000
     rows: list[Row] = []
     for matches in (10, 100, 10_000):
         rows += stabbing(Workload(count, matches))
     rows.append(after_changes(Workload(count, 10, count // 20), count // 20))
     rows += ranking(count)
+    rows += job_site(count)
     for matches in (10, 100, 10_000):
         rows += changing(count, matches)
     rows += [growing(count, 10), growing(count, 10_000)]
@@ -357,17 +371,12 @@ def run(quick: bool) -> dict[str, Any]:
     start = time.process_time()
     built = Workload(count, 10).ours()
     build_s = time.process_time() - start
-    walks = [papers_walk(sigma, 1 if quick else 5) for sigma in (100.0, 300.0)]
-    for walk in walks:
-        name = f"paper's walk wrong in its best 5, share, sigma {walk['sigma']:.0f}"
-        rows.append(row(name, walk["wrong set of 5"], {}, "(none)", None))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     return {
         "rows": rows,
         "intervals": count,
-        "paper walk": walks,
         "build_s": build_s,
-        "bytes_per_interval": built.reserved_bytes / count,
+        "bytes_per_interval": built.nbytes / count,
         "machine": machine,
         "versions": {
             name: version(name)
@@ -384,8 +393,6 @@ def show(result: dict[str, Any]) -> None:
         ratio = "" if line["ratio"] is None else f"x{line['ratio']:.2f}"
         print(f"{line['name']:48} {line['ours']:>12,.1f}  {ratio:9}"
               f" {line['target']:22} {verdict:12} {peers}")  # fmt: skip
-    for line in result["paper walk"]:
-        print("paper's walk:", {k: round(v, 3) for k, v in line.items()})
     print(f"build {result['build_s']:.2f} s, {result['bytes_per_interval']:.0f} bytes an interval")
 
 

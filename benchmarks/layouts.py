@@ -1,10 +1,12 @@
 """Layouts on recorded movement, at equal capacity, on days that they were not learned from.
 
     python -m benchmarks.layouts RECORD.parquet [--slow 2.0] [--by-user]
+    python -m benchmarks.layouts commuters [--people 600]
 
-The record has the columns `user_id`, `t`, `lon` and `lat`. Layouts are learned from its first 60 %
-and judged on the rest; `--by-user` learns from three of five users instead, for records that are
-too short to have days. The capacities are those at which quadrants alone take about 20, 60 and 150
+The record has the columns `user_id`, `t`, `lon` and `lat`; or it is one of `made_movement.py`.
+Layouts are learned from its first 60 % and judged on the rest; `--by-user` learns from three of
+five users instead, for records that are too short to have days. What is learned from is rehearsed
+in the same way. The capacities are those at which quadrants alone take about 20, 60 and 150
 leaves.
 """
 
@@ -16,10 +18,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from benchmarks.made_movement import MADE
 from benchmarks.recorded_movement import Fixes, Mobility, regions_of_class
 
 from nearcast.locality.layout.movement import Movement
-from nearcast.locality.layout.proposals import propose
+from nearcast.locality.layout.proposals import Rehearsal, propose
 from nearcast.locality.layout.quadtree import split_by_load
 from nearcast.locality.layout.rect import Rect
 
@@ -54,14 +57,21 @@ def capacity_for(movement: Movement, leaves: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("record", type=Path)
+    parser.add_argument("record", help=f"a Parquet file, or one of {', '.join(MADE)}")
+    parser.add_argument("--people", type=int, default=600, help="of a made record")
     parser.add_argument("--slow", type=float, default=2.0, help="metres per second")
     parser.add_argument("--by-user", action="store_true")
     arguments = parser.parse_args()
-    fixes = Fixes.from_parquet(arguments.record).in_metres()
+    if arguments.record in MADE:
+        fixes = MADE[arguments.record](1, arguments.people)
+    else:
+        fixes = Fixes.from_parquet(Path(arguments.record)).in_metres()
     space = fixes.central(0.99)
-    first = fixes.users % 5 < 3 if arguments.by_user else fixes.seconds < 0.6 * fixes.seconds.max()
+    place = fixes.users % 5 / 5 if arguments.by_user else fixes.seconds / fixes.seconds.max()
+    first = place < 0.6
     learned, unseen = (movement_of(fixes, space, part) for part in (first, ~first))
+    before, after = (place < 0.36), first & (place >= 0.36)
+    rehearsal = Rehearsal(movement_of(fixes, space, before), movement_of(fixes, space, after))
     users, seconds, xs, ys = (
         column[first] for column in (fixes.users, fixes.seconds, fixes.xs, fixes.ys)
     )
@@ -69,14 +79,13 @@ def main() -> None:
     regions = regions_of_class(mobility, mobility.classes([arguments.slow], _REGION_S), 0)
     cell_m = ((space.east - space.west) / 2**DEPTH, (space.north - space.south) / 2**DEPTH)
     reach = (max(1, round(_EVENT_M / cell_m[0])), max(1, round(_EVENT_M / cell_m[1])))
-    print(
-        f"{arguments.record.stem}: {learned.users:.0f} users at once, {len(regions)} slow regions"
-    )
+    name = Path(arguments.record).stem
+    print(f"{name}: {learned.users:.0f} users at once, {len(regions)} slow regions")
     for leaves in LEAVES:
         capacity = capacity_for(learned, leaves)
-        started = time.perf_counter()
-        found = propose(space, regions, learned, capacity, reach)
-        took_s = time.perf_counter() - started
+        started = time.process_time()
+        found = propose(space, regions, learned, capacity, reach, rehearsal=rehearsal)
+        took_s = time.process_time() - started
         costs = found.on(unseen, capacity, reach)
         base = costs["q_only"]
         for name, cost in costs.items():
@@ -86,7 +95,7 @@ def main() -> None:
                 f"({cost.handovers / max(1, base.handovers) - 1:+.0%})  leaves per event "
                 f"{cost.leaves_per_event:.2f}"
             )
-        print(f"     {found.chosen}, planned in {took_s:.1f} s")
+        print(f"     {found.chosen}, planned in {took_s:.1f} s of CPU time", flush=True)
 
 
 if __name__ == "__main__":

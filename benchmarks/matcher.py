@@ -13,12 +13,14 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from nearcast.matching import Matcher, MatcherView
-from nearcast.model import Attribute, Circle, Event, Space, Subscription, parse_where
+from nearcast.model import Attribute, Between, Circle, Event, Space, Subscription, parse_where
 
 Row = dict[str, Any]
 
@@ -114,6 +116,56 @@ def mixed_crowd(count: int, rounds: int) -> list[Row]:
     ]
 
 
+def job_site(count: int, rounds: int) -> list[Row]:
+    """The best five of the hundredth of all vacancies that match; peer: boxes instead of lists."""
+    jobs = Space(
+        name="jobs", topic_filter="jobs/#", attributes=(Attribute.number("pay", 0, 100_000),)
+    )
+    chance = random.Random(6)
+    ends = [(low, min(low + chance.uniform(1, 2_000), 1e5)) for low in
+            (chance.uniform(0, 1e5) for _ in range(count))]  # fmt: skip
+    made = {"lists": Matcher([jobs]), "boxes": Matcher([jobs])}
+    added: dict[str, float] = {}
+    home = "nearcast.matching.filter_index.only_attribute"
+    for name, matcher in made.items():
+        start = time.process_time()
+        with nullcontext() if name == "lists" else patch(home, lambda *_: None):
+            for key, (low, high) in enumerate(ends):
+                where = Between(name="pay", low=low, high=high)
+                matcher.add(key, Subscription(topic_filter="jobs/#", where=where))
+        added[name] = (time.process_time() - start) / count
+    asked = [Event.of(jobs, "jobs/a", {"pay": chance.uniform(0, 1e5)}) for _ in range(500)]
+    rows = [
+        {
+            "name": f"add a vacancy, {count:,} in all, µs of CPU; peer: the box index alone",
+            "ours": added["lists"] * 1e6,
+            "peer": added["boxes"] * 1e6,
+            "ratio": added["lists"] / added["boxes"],
+            "target": "no more",
+            "holds": added["lists"] <= added["boxes"],
+        }
+    ]
+    for rank in ("narrowest", "narrowest:0.7,weight:0.3"):
+        taken: dict[str, list[float]] = {name: [] for name in made}
+        for _ in range(rounds):
+            for name, matcher in made.items():
+                start = time.process_time()
+                for event in asked:
+                    matcher.top(event, 5, rank)
+                taken[name].append((time.process_time() - start) / len(asked) * 1e6)
+        ours, peer = (statistics.median(taken[name]) for name in ("lists", "boxes"))
+        rows.append(
+            {
+                "name": f"best 5 of {count // 100:,} vacancies by {rank}, µs; peer: the box index",
+                "ours": ours,
+                "peer": peer,
+                "ratio": ours / peer,
+                "target": "report",
+            }
+        )
+    return rows
+
+
 def bulk(count: int, rounds: int) -> Row:
     """Many events of one topic against plain boxes, beside a NumPy scan."""
     rng = np.random.default_rng(4)
@@ -183,6 +235,7 @@ def _seconds_each(call: Any, count: int) -> float:
 def run(quick: bool) -> dict[str, list[Row]]:
     rounds = 3 if quick else 7
     rows = [*mixed_crowd(20_000 if quick else 100_000, rounds)]
+    rows += job_site(50_000 if quick else 1_000_000, rounds)
     rows.append(bulk(100_000 if quick else 1_000_000, rounds))
     rows.append(first_answer())
     return {"rows": rows}

@@ -15,12 +15,13 @@ import random
 import socket
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from benchmarks.broker_load import framed, link, read_packet, string
 from benchmarks.network_handovers import SPACE, wait_until
 from benchmarks.network_nodes import Nodes
+from numpy.typing import NDArray
 
 from nearcast.cluster import NamedPlan
 from nearcast.config import NetworkSection
@@ -50,17 +51,17 @@ class Person:
 
     def move(self, place: Place) -> None:
         self.place = place
-        self.sock.sendall(framed(0x32, string("$position") + b"\0\1" + _payload(place)))
+        self.sock.sendall(framed(0x32, string("$position") + b"\0\1" + payload_of(place)))
 
     def tell(self) -> None:
-        self.sock.sendall(framed(0x32, string("city/news") + b"\0\2" + _payload(self.place)))
+        self.sock.sendall(framed(0x32, string("city/news") + b"\0\2" + payload_of(self.place)))
 
 
-def _payload(place: Place) -> bytes:
+def payload_of(place: Place) -> bytes:
     return f'{{"lon":{place[0]:.6f},"lat":{place[1]:.6f}}}'.encode()
 
 
-def _places(movers: RandomWaypoints) -> list[Place]:
+def places_of(movers: Movers) -> list[Place]:
     return [
         (round(x / _PER_DEGREE, 6), round(y / _PER_DEGREE, 6))
         for x, y in zip(movers.xs.tolist(), movers.ys.tolist(), strict=True)
@@ -82,32 +83,39 @@ def _share_plan(nodes: Nodes, places: list[Place]) -> NamedPlan:
     return named
 
 
-def _holder(named: NamedPlan, place: Place) -> int:
+def holder_of(named: NamedPlan, place: Place) -> int:
     broker = named.plan.broker_of(named.plan.leaf_at(*place).number)
     return int(named.nodes[broker].rpartition("-")[2])
+
+
+class Movers(Protocol):
+    """People in metres from the south-west corner, who go on by steps."""
+
+    xs: NDArray[np.float64]
+    ys: NDArray[np.float64]
+
+    def step(self, seconds: float, /) -> None:
+        """Let everybody go on."""
 
 
 class City:
     """People on the nodes, who move and tell."""
 
-    def __init__(self, nodes: Nodes, people: int, seed: int) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Nodes, movers: Movers, named: NamedPlan, seed: int) -> None:
         self._rng = random.Random(seed)
-        speeds = [3.5] * (people // 2) + [10.5] * (people - people // 2)
-        area = Rect(0.0, 0.0, SIDE_M, SIDE_M)
-        self._movers = RandomWaypoints([area] * people, speeds, np.random.default_rng(seed))
-        places = _places(self._movers)
-        self._named = _share_plan(nodes, places)
+        self._movers, self._named = movers, named
+        places = places_of(movers)
         self._people = [
-            Person(nodes, _holder(self._named, place), f"person{number}", place)
+            Person(nodes, holder_of(self._named, place), f"person{number}", place)
             for number, place in enumerate(places)
         ]
         self.hops: Counter[int] = Counter()
+        self.delivered = 0
 
     def step(self, share: float) -> int:
         """Let everybody move, some tell; return the publications."""
         self._movers.step(STEP_S)
-        for one, place in zip(self._people, _places(self._movers), strict=True):
+        for one, place in zip(self._people, places_of(self._movers), strict=True):
             one.move(place)
         for one in self._people:
             _read_one(one.sock)
@@ -122,12 +130,12 @@ class City:
     def _check(self, person: Person, tellers: list[Person]) -> None:
         """Read all that is due to someone, and see that it is just that."""
         due = Counter(
-            _payload(one.place)
+            payload_of(one.place)
             for one in tellers
             if distance_m(*one.place, *person.place) <= RADIUS_M
         )
         for one in tellers:
-            if due[_payload(one.place)]:
+            if due[payload_of(one.place)]:
                 self.hops[self._hops(one, person)] += 1
         acknowledged = person in tellers
         got: Counter[bytes] = Counter()
@@ -137,6 +145,7 @@ class City:
                 acknowledged = False
             else:
                 got[body[2 + len("city/news") :]] += 1
+        self.delivered += got.total()
         if got != due:
             message = f"{due - got} missing, {got - due} too much"
             raise RuntimeError(message)
@@ -144,7 +153,7 @@ class City:
     def _hops(self, teller: Person, person: Person) -> int:
         if teller.home == person.home:
             return 0
-        holder = _holder(self._named, teller.place)
+        holder = holder_of(self._named, teller.place)
         return (teller.home != holder) + (holder != person.home)
 
     def close(self) -> None:
@@ -161,7 +170,11 @@ def _read_one(sock: socket.socket) -> None:
 
 def near_city(nodes: Nodes, people: int, steps: int, share: float) -> dict[str, Any]:
     """Return what nodes said to each other, what flooding would send, and the hops."""
-    city = City(nodes, people, seed=len(nodes.ports))
+    seed = len(nodes.ports)
+    speeds = [3.5] * (people // 2) + [10.5] * (people - people // 2)
+    area = Rect(0.0, 0.0, SIDE_M, SIDE_M)
+    movers = RandomWaypoints([area] * people, speeds, np.random.default_rng(seed))
+    city = City(nodes, movers, _share_plan(nodes, places_of(movers)), seed)
     time.sleep(2)  # what the nodes have counted is told once a second
     before = sum(one.messages_sent for one in nodes.members())
     published = sum(city.step(share) for _ in range(steps))

@@ -320,7 +320,7 @@ def compare_assignments(halves: Halves, plan: Plan, brokers: Sequence[int]) -> l
     rows = []
     for count in brokers:
         naive = naive_assignment(plan, flows, count, loads)
-        ours = assign_leaves(plan, flows, count, loads)
+        ours = assign_leaves(plan, flows, count, loads, tolerance=0.1)
         shares = [
             sum(n for (a, b), n in future.items() if chosen[a] != chosen[b]) / sum(future.values())
             for chosen in (naive.brokers, ours.brokers)

@@ -21,15 +21,23 @@ from typing import Any
 import numpy as np
 from benchmarks import retained_storm
 
-from nearcast.papers.learned_retained.experiment import topic_point
+from nearcast.papers.learned_retained.experiment import (
+    BURSTS,
+    experience_point,
+    reward_point,
+    topic_point,
+)
 from nearcast.retained import (
+    Caps,
     DecisionProcess,
+    Experience,
     Mode,
     Policies,
     RateEstimators,
     Rates,
     RetainedCopy,
     RetainedDelivery,
+    Timeliness,
     TopicPolicy,
     TopicSetting,
     Weights,
@@ -95,7 +103,7 @@ def decisions(quick: bool) -> list[Row]:
         setting = core._setting_of("t")
 
         def run() -> None:
-            ask = core._verdict
+            ask = core._decisions.verdict
             for _ in range(count):
                 ask("t", 60.2, 60.0, 60.2, setting)
 
@@ -111,7 +119,14 @@ def decisions(quick: bool) -> list[Row]:
 
     tables = Policies(topics={"t": table})
     everything = Policies(general=policy)
+    group = Experience(Weights(), Caps(), Timeliness(), 0.95)
+
+    def learning() -> None:
+        for number in range(count):
+            group.take(1 + number % 5, 0.3 * (1 + number % 20), model_wait=3)
+
     return [
+        _timed("learning from one newcomer, s", learning, repeats, count, 1e-5),
         _timed("decision, general policy, s", general, repeats, count, 2e-6),
         _timed("decision, table, s", lookup, repeats, count, 2e-6),
         _timed(
@@ -256,9 +271,60 @@ def topics(quick: bool) -> list[Row]:
     return rows
 
 
+def experience(quick: bool) -> list[Row]:
+    """Compare what a node follows with the model alone, where the model's assumption is wrong.
+
+    First exactly, after 4,000 newcomers; then the core of the broker on topics in real time, its
+    learning included.
+    """
+    rows = []
+    omegas, publishes = ((0.3, 0.7), (0.1, 0.2, 0.3, 0.6, 1.0))
+    for kind in ("poisson", "bursty", "very bursty", "steady"):
+        points = [
+            reward_point(seed=seed, omega=omega, publish=publish, kind=kind)
+            for omega in omegas
+            for publish in publishes
+            for seed in ((1,) if quick else (1, 2, 3))
+        ]
+        points = [point for point in points if point["share_experience"] is not None]
+        worst = min(point["share_experience"] for point in points)
+        mean = statistics.fmean(point["share_experience"] for point in points)
+        model = min(point["share_general"] for point in points)
+        least = 0.9 if kind == "poisson" else -0.02
+        rows.append(
+            _row(
+                f"share of the gain, {kind}, exact: worst point of what is followed",
+                worst,
+                f">= {least:g}",
+                worst >= least,
+                mean=mean,
+                model_alone=model,
+            )
+        )
+    seeds = (1, 2) if quick else (1, 2, 3, 4, 5, 6)
+    for kind in BURSTS:
+        for publish in (0.2, 0.4, 1.0):
+            found = [experience_point(seed=s, kind=kind, publish=publish) for s in seeds]
+            shares = [one["share"] for one in found]
+            least = 0.9 if kind == "poisson" else -0.02
+            mean = statistics.fmean(shares)
+            error = statistics.stdev(shares) / len(shares) ** 0.5
+            rows.append(
+                _row(
+                    f"share of the gain, {kind}, λP {publish:g}, the core with its learning",
+                    mean,
+                    f">= {least:g} within two standard errors",
+                    mean + 2.0 * error >= least,
+                    error=error,
+                    attainable_of_cost=found[0]["attainable"] / found[0]["plain"],
+                )
+            )
+    return rows
+
+
 def run(quick: bool) -> dict[str, Any]:
     rows: list[Row] = []
-    for part in (decisions, memory, solvers, shares, topics, retained_storm.rows):
+    for part in (decisions, memory, solvers, shares, topics, experience, retained_storm.rows):
         rows += part(quick)
     return {"name": "retained", "quick": quick, "python": sys.version.split()[0], "rows": rows}
 

@@ -2,6 +2,7 @@
 
 - A publish with 100,000 selective subscriptions on 1,000 connections, beside one to a plain topic
   of the same broker with as many receivers.
+- A job site: a million vacancies, each an interval on one attribute, and publications with `$top`.
 - Position updates a second of one core, while publishing goes on.
 - The moving city of `selective_city`, beside Mosquitto with geohash topics.
 
@@ -94,6 +95,11 @@ class Crowd:
             refused = [text for text, code in zip(texts, answer[2:], strict=True) if code > 2]
             if refused:
                 raise RuntimeError(f"refused: {refused[0]}")
+
+    def subscribe_in_parts(self, filters: list[list[str]], part: int = 500) -> None:
+        """Subscribe with so many filters a packet."""
+        for at in range(0, max(map(len, filters)), part):
+            self.subscribe([texts[at : at + part] for texts in filters])
 
     def close(self) -> None:
         self._poll.close()
@@ -241,6 +247,110 @@ def _cost_row(
         "holds": ours <= target * peer,
         "spread": {name: [min(all_), max(all_)] for name, all_ in figures.items()},
     }
+
+
+# --- the job site -------------------------------------------------------------------------------
+
+JOBS_SPACE: dict[str, Any] = {
+    "name": "jobs",
+    "topics": "jobs/#",
+    "attributes": {"pay": {"low": 0.0, "high": 100_000.0}},
+}
+JOB_SHARE = 0.01  # of all vacancies that match an applicant
+BEST = 5
+JOB_RANKS = ("narrowest", "narrowest:0.7,weight:0.3")
+
+
+class JobSite:
+    """Vacancies on one attribute, each connection an employer; all from a seed."""
+
+    def __init__(self, vacancies: int, employers: int, seed: int = 9) -> None:
+        random = np.random.default_rng(seed)
+        wide = 200_000.0 * JOB_SHARE
+        self.lows = np.round(random.random(vacancies) * 100_000, 2)
+        self.highs = np.round(np.minimum(self.lows + 1 + random.random(vacancies) * wide, 1e5), 2)
+        self.owners = np.arange(vacancies) % employers
+        self._random = random
+
+    def filters(self, employers: int) -> list[list[str]]:
+        texts: list[list[str]] = [[] for _ in range(employers)]
+        ends = zip(self.owners.tolist(), self.lows.tolist(), self.highs.tolist(), strict=True)
+        for owner, low, high in ends:
+            texts[owner].append(f"$where/pay={low:.2f}..{high:.2f}/jobs/#")
+        return texts
+
+    def applicants(self, count: int) -> list[float]:
+        """Return values whose best employers are `BEST` different ones, by brute force."""
+        found: list[float] = []
+        while len(found) < count:
+            pay = round(float(self._random.random() * 98_000 + 1_000), 3)
+            inside = np.flatnonzero((self.lows <= pay) & (pay <= self.highs))
+            if len(set(self.owners[inside].tolist())) >= BEST:
+                found.append(pay)
+        return found
+
+
+def jobs_rows(quick: bool) -> Rows:
+    """Publish to the best five of a hundredth of all vacancies; CPU of the broker alone."""
+    vacancies, employers = (50_000, 200) if quick else (1_000_000, 1_000)
+    site = JobSite(vacancies, employers)
+    broker = SpaceBroker(OURS, JOBS_SPACE)
+    crowd = Crowd(broker.port, employers)
+    sender = link(broker.port, 5, "applicant")
+    try:
+        before, started = broker.cpu_s(), time.perf_counter()
+        crowd.subscribe_in_parts(site.filters(employers))
+        yield {
+            "name": f"{vacancies:,} vacancies subscribed, a second; µs of CPU each",
+            "ours": vacancies / (time.perf_counter() - started),
+            "peer": (broker.cpu_s() - before) / vacancies * 1e6,
+            "target": "report",
+        }
+        pays = site.applicants(200)
+        for rank in JOB_RANKS:
+            for size, how in ((1, "one by one"), (20, "20 a write")):
+                packets = [job_packet(pay, {"$top": str(BEST), "$rank": rank}) for pay in pays]
+                rates = _job_rates(broker, crowd, sender, packets, size, 3 if quick else 5)
+                yield {
+                    "name": f"job site, best {BEST} by {rank}, {how}, publishes a second of CPU",
+                    "ours": statistics.median(rates),
+                    "spread": [min(rates), max(rates)],
+                    "target": "report",
+                }
+    finally:
+        sender.close()
+        crowd.close()
+        broker.close()
+
+
+def job_packet(pay: float, asked: dict[str, str] | None = None) -> bytes:
+    """Return a PUBLISH whose size does not depend on the value; of MQTT 5 with properties."""
+    payload = f'{{"pay":{pay:.3f}'.encode().ljust(_PADDING - 1) + b"}"
+    properties = b""
+    if asked is not None:
+        pairs = b"".join(b"\x26" + string(name) + string(value) for name, value in asked.items())
+        properties = bytes((len(pairs),)) + pairs
+    return framed(0x30, string("jobs/a") + properties + payload)
+
+
+def _job_rates(
+    broker: SpaceBroker,
+    crowd: Crowd,
+    sender: socket.socket,
+    packets: list[bytes],
+    size: int,
+    rounds: int,
+) -> list[float]:
+    """Return publishes a second of CPU; each is delivered to `BEST` employers."""
+    due = BEST * len(job_packet(1.0))
+    rates = []
+    for each_round in range(rounds + 1):  # the first warms up
+        joined = [b"".join(packets[at : at + size]) for at in range(0, len(packets), size)]
+        joined *= 5
+        used_us = cpu_per_publish(broker, crowd, sender, joined, due * size) / size
+        if each_round:
+            rates.append(1e6 / used_us)
+    return rates
 
 
 # --- positions ----------------------------------------------------------------------------------
@@ -411,6 +521,7 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
     """Return the rows; `only` keeps the sections that start so."""
     sections: dict[str, Callable[[bool], Rows]] = {
         "cost": cost_rows,
+        "jobs": jobs_rows,
         "positions": position_rows,
         "city": city_rows,
     }

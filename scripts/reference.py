@@ -27,6 +27,7 @@ from nearcast.server.metrics.declared import (
     Metric,
     broker_metrics,
     cluster_metrics,
+    peer_metrics,
 )
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -119,6 +120,7 @@ def metrics_reference() -> str:
     parts = {
         "The broker": broker_metrics(),
         "In a cluster": cluster_metrics(),
+        "A peer of an overlay": peer_metrics(),
         "The process": PROCESS_METRICS,
     }
     lines = [line for title, metrics in parts.items() for line in _metrics(title, metrics)]

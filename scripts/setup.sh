@@ -48,6 +48,14 @@ set_up_test() {
     warming=$!
     sh scripts/peers.sh
     step "Compiling all kernels for the tests" ended "$warming"
+    step "Preparing Java's classes for the tests" "$VENV/bin/python" scripts/java_archive.py
+    step "Compiling the tests" compile_tests
+}
+
+# Once, and not in every worker of the first run: pytest keeps what it compiles beside the environment.
+compile_tests() {
+    env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX="$PWD/$VENV/pycache" \
+        "$VENV/bin/pytest" --collect-only -q
 }
 
 ended() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; }

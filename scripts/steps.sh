@@ -9,9 +9,10 @@ step() {
     log=$(mktemp "$VENV/step.XXXXXX")
     printf '%s ' "$words"
     begun=$(date +%s)
+    work=
+    trap 'kill "${work:-$!}" 2>/dev/null; wait "${work:-$!}"; exit 130' INT TERM  # before there is work to end
     "$@" >"$log" 2>&1 </dev/null &
     work=$!
-    trap 'kill "$work" 2>/dev/null; wait "$work"; exit 130' INT TERM
     ticks=0
     while kill -0 "$work" 2>/dev/null; do
         sleep 0.1

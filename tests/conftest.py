@@ -1,4 +1,4 @@
-"""Settings for all tests, and the Spark session that they share."""
+"""Settings for all tests, and the Spark session that the tests of a worker share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,9 +23,15 @@ settings.register_profile("soak", max_examples=5_000, **_COMMON)  # type: ignore
 settings.load_profile(os.environ.get("NEARCAST_HYPOTHESIS", "quick"))
 
 # Tests run much code once and little of it often: Java's second compiler and a garbage collector
-# with threads of its own cost them more than they save (a fifth of the time each). Java processes
-# that tests start get this too.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# with threads of its own cost them more than they save (a fifth of the time each). Classes come
+# prepared from the file that scripts/java_archive.py wrote (half of the CPU time of a start). Java
+# processes that tests start get this too.
+_CLASSES = Path(sys.prefix) / "spark.jsa"
+_PREPARED = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable -Xlog:all=error:stderr"
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" + (_PREPARED if _CLASSES.exists() else ""),
+)
 
 # Tests find what set-up brought: programs of the environment (nats-server, node) and of
 # the system's administrator (mosquitto), and mqtt.js.
@@ -70,44 +76,51 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+# The files that take longest, longest first: a worker that begins one of them last would be alone
+# at the end of a run.
+_LONGEST = (
+    "tests/pipeline/test_run.py",
+    "tests/cli/test_examples.py",
+    "tests/demo/test_demo.py",
+    "tests/pipeline/test_loop.py",
+    "tests/pipeline/test_live.py",
+    "tests/golden/test_unchanged.py",
+    "tests/server/test_network_faults.py",
+    "tests/pipeline/test_plans.py",
+    "tests/pipeline/test_stream.py",
+    "tests/pipeline/test_training.py",
+    "tests/pipeline/test_cluster.py",
+    "tests/pipeline/test_audit_places.py",
+    "tests/pipeline/test_live_recipe.py",
+    "tests/kernels/test_kernels.py",
+)
+_PURE = 2
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what takes long first, and all that shares a Spark session into one group.
+    """Put first what takes long.
 
     Tests that start other processes have more time: the limit is for what hangs, not for what is
     slow; a soak has none.
     """
-    items.sort(key=_rank)
+    items.sort(key=lambda item: (_place(item), _rank(item)))
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            group = "java" if item.get_closest_marker("java") else "spark"
-            item.add_marker(pytest.mark.xdist_group(group))
         has_own = item.get_closest_marker("timeout") is not None
         if config.getoption("timeout", None) and _rank(item) < _PURE and not has_own:
             item.add_marker(pytest.mark.timeout(1_200))
 
 
-_PURE = 2
+def _place(item: pytest.Item) -> int:
+    """Return the place of a test's file among those that take longest."""
+    file = item.nodeid.partition("::")[0]
+    return _LONGEST.index(file) if file in _LONGEST else len(_LONGEST)
 
 
 def _rank(item: pytest.Item) -> int:
     """Return 0 for tests with Spark, 1 for those with other processes, and `_PURE` for the rest."""
     marks = ("spark", "server")
     return next((n for n, name in enumerate(marks) if item.get_closest_marker(name)), _PURE)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadgroup`, keep a file's tests together: they share brokers and clusters."""
-    if config.getvalue("dist") != "loadgroup":
-        return None
-    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
-
-    class GroupsAndFiles(LoadGroupScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return str(super()._split_scope(nodeid)).partition("::")[0]
-
-    return GroupsAndFiles(config, log)
 
 
 def not_tested(reasons: Counter[str]) -> str:

@@ -26,17 +26,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "matching": ("nearcast.index.boxes.box_index", "nearcast.matching.exact"),
+    "matching": (
+        "nearcast.index.boxes.box_index",
+        "nearcast.index.intervals.interval_skip_list",
+        "nearcast.matching.exact",
+        "nearcast.matching.polygon_table",
+    ),
     "ordering": ("nearcast.ordering.kernels",),
-    "retained": ("nearcast.retained.general",),
+    "retained": ("nearcast.retained.general", "nearcast.retained.experience"),
     "learning": ("nearcast.retained.exact", "nearcast.retained.qlearning"),
-    "intervals": ("nearcast.index.intervals.store", "nearcast.index.intervals.scores"),
+    "overlay": ("nearcast.overlay.events",),
 }
 """Parts that are compiled together, and the modules with their kernels."""
 _ONLY_COMPILED = ("nearcast.index.boxes.", "nearcast.index.intervals.")  # they read raw memory
 _ALSO_OF = {
     "nearcast.index.boxes.box_index": "nearcast.index.boxes.",
-    "nearcast.index.intervals.store": "nearcast.index.intervals.",
+    "nearcast.index.intervals.interval_skip_list": "nearcast.index.intervals.",
 }
 
 

@@ -25,7 +25,7 @@ from nearcast import kernel_files, kernels
 _WHOLE = {"plans": "nearcast.locality.layout.kernels"}
 """Parts without entry points: one function each, which calls everything once."""
 PARTS = (*kernels.PARTS, *_WHOLE)
-_SLOWEST = ("ordering.kernels", "index.boxes.change", "intervals.kernels", "index.boxes.top")
+_SLOWEST = ("ordering.kernels", "index.boxes.change", "intervals.skip_list", "index.boxes.top")
 """The modules that take longest come first, so that no processor is idle at the end."""
 _PROGRESS_S = 3.0
 

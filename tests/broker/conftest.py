@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.support.shop_space import Shops
 
 from nearcast.broker import Broker, BrokerSettings, Connection
 from nearcast.broker.persistence.unapplied_records import SetAside
@@ -207,3 +208,8 @@ def world() -> World:
 @pytest.fixture(scope="session")
 def make_world() -> type[World]:
     return World
+
+
+@pytest.fixture
+def shops(make_world: Any) -> Shops:
+    return Shops(make_world)

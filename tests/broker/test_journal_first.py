@@ -205,3 +205,18 @@ def test_a_note_whose_record_fails_is_not_there(make_world: Any) -> None:
             state.set_note(key, b"2", until_ms)
     assert list(state.notes) == [b"old"]
     assert state.notes[b"old"][1] == b"1"
+
+
+def test_such_a_failure_in_a_later_slice_ends_the_connection_too(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    client = lasting(world, "c", V311)
+    client.subscribe("a", 1)
+    break_journal(world, "unsubscribed")
+    world.node.slices.is_spent = lambda: True
+    client.send(Unsubscribe(2, ("b", "a")))
+    assert not client.is_closed
+    while world.node.slices.backlog:
+        world.node.serve_backlog(world.now_ms)
+        world.settle()
+    assert client.is_closed
+    assert texts(world, "c") == ["a"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from nearcast.config import ListenerSection
 from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, Space, parse_shape
 from nearcast.model import Subscription as Wish
-from nearcast.mqtt import Connect, FilterRequest, Properties, Subscribe, encode_packet
+from nearcast.mqtt import Connect, FilterRequest, Properties, Publish, Subscribe, encode_packet
 
 SHOPS = Space(
     name="shops",
@@ -183,3 +184,97 @@ def test_a_retained_message_that_another_node_has_no_room_for_is_told_to_its_pub
     world.node._delivery._spread_flagged(route, [message])
 
     assert message.was_refused
+
+
+def test_members_of_a_share_group_that_are_away_take_turns(make_world: Any) -> None:
+    world = make_world(with_journal=True)
+    away = []
+    for name in ("a", "b", "c"):
+        client = world.welcome(name, clean_start=False, props=LASTING)
+        client.subscribe("$share/g/x", 1)
+        client.lose()
+        away.append(world.node.state.sessions[name])
+    sender = world.welcome("s")
+    for _ in range(6):
+        sender.publish("x", b"", 1)
+    assert [len(session.queue) for session in away] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_the_bytes_of_publications_are_counted_at_every_quality(world: Any, qos: int) -> None:
+    receiver = world.welcome("r")
+    receiver.subscribe("a", qos)
+    receiver.take()
+    world.welcome("s").publish("a", bytes(100), qos)
+    (message,) = receiver.publications()
+    counters = world.node.state.counters
+    size = len(encode_packet(message, receiver.version))
+    assert (counters.publish_sent, counters.publish_bytes_sent) == (1, size)
+
+
+@pytest.mark.parametrize(("handling", "comes"), [(0, 1), (2, 0)])
+def test_who_wants_no_retained_messages_gets_none_that_come_into_range(
+    shops: Any, handling: int, comes: int
+) -> None:
+    shops.welcome("s").publish("shops/a", event(5, 8.5, 47.5), 1, retain=True)
+    client = shops.welcome("c")
+    client.publish("$position", b'{"lon": 0, "lat": 0}', 1)
+    near = Properties(user_properties=(("$near", "500m"),))
+    client.send(Subscribe(9, (FilterRequest("shops/#", 1, retain_handling=handling),), near))
+    client.publish("$position", b'{"lon": 8.5, "lat": 47.5}', 1)
+    assert len(client.payloads()) == comes
+
+
+def test_a_complaint_that_does_not_fit_is_left_out_of_the_connack(shops: Any) -> None:
+    pairs = (("lon", "8"), ("lat", "95"))
+    told = shops.client("a", properties=Properties(user_properties=pairs)).packets[0]
+    small = len(
+        encode_packet(replace(told, properties=replace(told.properties, reason_string=None)))
+    )
+    props = Properties(user_properties=pairs, maximum_packet_size=small)
+    client = shops.client("b", properties=props)
+    (connack,) = client.take()
+    assert (connack.reason, connack.properties.reason_string) == (0, None)
+    assert not client.is_closed
+
+
+def test_a_retained_message_that_came_into_range_and_was_deleted_is_not_sent(shops: Any) -> None:
+    sender, client = shops.welcome("s"), shops.welcome("c")
+    for topic in ("shops/a", "shops/b"):
+        sender.publish(topic, event(5, 8.5, 47.5), 1, retain=True)
+    client.publish("$position", b'{"lon": 0, "lat": 0}', 1)
+    near = Properties(user_properties=(("$near", "500m"),))
+    client.send(Subscribe(9, (FilterRequest("shops/#", 1),), near))
+    client.take()
+    client.link.is_paused = True
+    client.publish("$position", b'{"lon": 8.5, "lat": 47.5}', 1)
+    assert len(shops.node.state.sessions["c"].queue) == 2
+    sender.publish("shops/a", b"", 1, retain=True)
+    client.link.is_paused = False
+    shops.node.drained(client.link, shops.now_ms)
+    shops.settle()
+    assert [one.topic for one in client.publications()] == ["shops/b"]
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_position_comes_with_connect_where_that_is_set(make_world: Any, takes: bool) -> None:
+    settings = BrokerSettings(position_on_connect=takes)
+    world = make_world(settings, spaces=[SpaceSettings(space=SHOPS)])
+    world.client("c", properties=Properties(user_properties=(("lon", "8.5"), ("lat", "47.5"))))
+    assert world.node.state.sessions["c"].position == ((8.5, 47.5) if takes else None)
+
+
+def test_properties_within_a_run_of_events_are_not_taken_for_payload(shops: Any) -> None:
+    listener, sender = shops.welcome("l"), shops.welcome("s")
+    listener.send(
+        Subscribe(
+            9,
+            (FilterRequest("shops/#", 0),),
+            Properties(user_properties=(("$where", "price < 50"),)),
+        )
+    )
+    events = [event(price, 8.5, 47.5) for price in (1, 2, 3)]
+    expires = Properties(message_expiry_interval=60)
+    sender.send(*[Publish("shops/a", one, properties=expires if one is events[1] else Properties())
+                  for one in events])  # fmt: skip
+    assert listener.payloads() == events

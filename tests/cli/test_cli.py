@@ -40,6 +40,7 @@ COMMANDS = (
     "plan show",
     "plan diff",
     "policy show",
+    "policy explain",
 )
 
 

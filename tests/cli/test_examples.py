@@ -34,6 +34,8 @@ from nearcast.server.local_cluster import find_nats_server, free_port
 LOGGED = {"NEARCAST_LOG__EVENTS": "full", "NEARCAST_LOG__SEGMENT": "1s"}
 LONG = "its --quick takes longer than 20 s"
 ONLY_PARSED = {
+    "peer": "its addresses are of other machines; tests/server/test_peers.py runs peers",
+    "peers": "as peer",
     "demo": "it takes two minutes; tests/demo runs its parts",
     "reproduce": LONG + "; tests/papers runs its parts",
     **{f"bench {name}": LONG for name in ("match", "order", "broker", "selective", "retained")},
@@ -98,7 +100,8 @@ class Place:
     def words(self, example: str) -> list[str]:
         words = shlex.split(example.replace("1884", self.port))
         words = [one.replace("/var/lib/nearcast", "nearcast-data") for one in words]
-        if words[0] in {"pub", "sub", "explain"} and "--log" not in words:
+        is_asked = words[:2] == ["policy", "explain"]
+        if (words[0] in {"pub", "sub", "explain"} or is_asked) and "--log" not in words:
             words += ["-p", self.port]
         return words
 
@@ -134,7 +137,8 @@ def test_the_examples_of_files_work(place: Place):
     assert place.run(delete).stdout == "alice is no longer in users.txt\n"
 
 
-@runs("serve", "sub", "pub", "status", "explain", "journal check", "journal repair")
+@runs("serve", "sub", "pub", "status", "explain", "policy explain")
+@runs("journal check", "journal repair")
 @pytest.mark.server
 def test_the_examples_of_a_broker_work(place: Place):
     place.run("init")
@@ -158,6 +162,8 @@ def test_the_examples_of_a_broker_work(place: Place):
         assert told[0][0].startswith('shops/bakery {"price": 3, "lon": 2.35')
         assert told[1][0] == '{"price": 3, "lon": 2.35, "lat": 48.85}\n'
         assert "clients/connected" in place.run(examples("status")[0]).stdout
+        told_policy = place.run(examples("policy explain")[0])
+        assert "gets the retained message at once: no [[retained]] block" in told_policy.stdout
         live, logged = examples("explain")
         now = place.run(live)
         assert "topic       subscribed by shops/#" in now.stdout  # the session lasts, bob is away
@@ -237,6 +243,15 @@ def test_the_examples_of_plans_and_policies_work(place: Place):
     assert "r leaves" in place.run(examples("plan show")[0]).stdout
     assert "slow regions" in (place.folder / "plan.svg").read_text()
     assert place.run(examples("plan diff")[0]).stdout.startswith("plan 1 -> 2")
+    change = {"days": ["mon"], "at": "06:00", "plan": "plan.json"}
+    schedule = {"format": "nearcast-schedule", "format_version": 1, "time_zone": "UTC"}
+    schedule_file = place.folder / "schedule.json"
+    schedule_file.write_text(json.dumps({**schedule, "changes": [change]}))
+    shown = place.run("plan show schedule.json").stdout
+    assert "06:00 mon" in shown
+    assert "now              plan.json" in shown
+    in_json = json.loads(place.run("plan show schedule.json --json").stdout)
+    assert (in_json["in_force"], in_json["following"]) == ("plan.json", "plan.json")
     assert "plant/7/heat" in place.run(examples("policy show")[0]).stdout
     assert "<svg" in (place.folder / "policy.svg").read_text()
 

@@ -23,6 +23,8 @@ FAILURES = {
     "serve": "--config nowhere.toml",
     "up": "--config nowhere.toml",
     "nodes": "--leave a --forget b",
+    "peer": "--listen nowhere",
+    "peers": "--contact 127.0.0.1:1",
     "pub": "-t a -m x -p 1",
     "sub": "-t a -p 1",
     "status": "-p 1",
@@ -59,6 +61,7 @@ FAILURES = {
     "plan show": "nowhere.json",
     "plan diff": "nowhere.json nowhere.json",
     "policy show": "nowhere.json",
+    "policy explain": "plant/7/heat -p 1",
 }
 ANSWERED_ON_STDOUT = {"config check"}  # its answer is a list of problems
 

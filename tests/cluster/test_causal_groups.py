@@ -1,80 +1,15 @@
 """Questions and answers over several nodes: nobody hears an answer before its question."""
 
-from random import Random
-
 import pytest
+from tests.support.causal_forum import LIFETIME_MS, SPACE, Forum, wrong_order
 
 from nearcast.broker import SpaceSettings
-from nearcast.model import Attribute, Space
 from nearcast.mqtt import Properties, Publish
 from nearcast.ordering import DeltaCausal
+from nearcast.ordering.layout import table_of
 from nearcast.server.metrics.exposition import prometheus_text, sys_topics
 from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
 from nearcast.simulator.network import SimulatedLink, constant, uniform
-from nearcast.simulator.world import World
-
-LIFETIME_MS = 400
-SPACE = Space(name="talk", topic_filter="talk/#", attributes=(Attribute.number("price", 0, 100),))
-
-
-class Forum:
-    """Nodes with a client each; every question is answered by whoever hears it first."""
-
-    def __init__(self, nodes: int, seed: int, order: str | None, link: SimulatedLink) -> None:
-        self.random = Random(seed)
-        self.world = World(seed, link=link, keep_digest=False)
-        spaces = [SpaceSettings(space=SPACE, order=order, lifetime_ms=LIFETIME_MS)]
-        self.names = [f"n{number}" for number in range(nodes)]
-        self.nodes = {name: SimulatedNode(name, seed, spaces=spaces) for name in self.names}
-        self.clients = {name: SimulatedClient(f"c{name}") for name in self.names}
-        for name, node in self.nodes.items():
-            self.world.add(name, node)
-        for name, node in self.nodes.items():
-            self.world.perform(name, node.meet(self.names, self.world.now))
-        self.run(5_000)
-        for name, client in self.clients.items():
-            self.world.perform(name, self.nodes[name].admit(client, self.world.now))
-            client.subscribe("talk/#", 1)
-            self.turn(name)
-        self.run(5_000)
-
-    def run(self, ms: int) -> None:
-        self.world.run(self.world.now + ms)
-
-    def turn(self, name: str) -> None:
-        self.world.perform(name, self.nodes[name].turn(self.world.now))
-
-    def say(self, name: str, text: str, qos: int) -> None:
-        self.clients[name].publish(
-            Publish("talk/x", f'{{"price": 1, "say": "{text}"}}'.encode(), qos)
-        )
-        self.turn(name)
-
-    def heard(self, name: str) -> list[str]:
-        return [one.payload.decode().split('"')[-2] for one in self.clients[name].received]
-
-    def talk(self, questions: int, qos: int) -> None:
-        for number in range(questions):
-            asker, answerer = self.random.sample(self.names, 2)
-            self.say(asker, f"q{number}", qos)
-            for _ in range(200):
-                self.run(5)
-                if f"q{number}" in self.heard(answerer):
-                    self.say(answerer, f"a{number}", qos)
-                    break
-        self.run(3_000)
-
-
-def wrong_order(forum: Forum) -> int:
-    """Count the answers that somebody heard before, or without, their question."""
-    count = 0
-    for name in forum.names:
-        seen: set[str] = set()
-        for one in forum.heard(name):
-            if one[0] == "a" and f"q{one[1:]}" not in seen:
-                count += 1
-            seen.add(one)
-    return count
 
 
 def uneven(forum: Forum) -> None:
@@ -222,6 +157,35 @@ def test_what_may_have_been_here_before_a_crash_is_not_taken_again_at_qos_2(qos:
     assert groups.counts.discarded == ({} if qos == 1 else {"unsure": 1})
 
 
+# --- membership (trap T2.5) -----------------------------------------------------------------
+
+
+def open_at(forum: Forum, name: str) -> set[str]:
+    """Return the nodes at which messages that a node knows of may not have been delivered."""
+    group = forum.nodes[name].mesh._causal._groups["talk"]
+    names = group._names.table
+    bits = [int(entry[2]) for entry in table_of(group._state)]
+    return {one for number, one in enumerate(names) if any(each >> number & 1 for each in bits)}
+
+
+def test_t2_5_a_node_that_has_left_is_in_no_destination_set():
+    forum = Forum(3, 1, "causal", SimulatedLink(delay=constant(2)))
+    forum.say("n0", "q", 0)
+    assert open_at(forum, "n0") == {"n1", "n2"}
+    forum.world.perform("n0", forum.nodes["n0"].part("n2", forum.world.now))
+    assert open_at(forum, "n0") == {"n1"}
+
+
+def test_t2_5_nothing_is_left_of_what_has_expired():
+    forum = Forum(3, 1, "causal", SimulatedLink(delay=constant(2)))
+    forum.say("n0", "q", 0)
+    forum.run(10)
+    groups = [node.mesh._causal._groups["talk"] for node in forum.nodes.values()]
+    assert all(group.footprint for group in groups)
+    forum.run(LIFETIME_MS + 100 + 1_000)  # by the ticks of the node alone: nobody says anything
+    assert [group.footprint for group in groups] == [0, 0, 0]
+
+
 # --- clocks ---------------------------------------------------------------------------------
 
 
@@ -307,6 +271,30 @@ def test_holds_discards_and_violations_are_among_the_figures():
     assert "\nnearcast_causal_sent_total 1\n" in prometheus_text(
         forum.nodes["n0"].node, uptime_s=1.0
     )
+
+
+@pytest.mark.parametrize("lifetime", ["0s", "-5ms", "soon"])
+def test_a_lifetime_that_is_none_is_told_and_harms_nobody(
+    lifetime: str, monkeypatch: pytest.MonkeyPatch
+):
+    forum = Forum(2, 1, "causal", SimulatedLink(delay=constant(1)))
+    asker, heard = forum.clients["n0"], b""
+    receive = asker.receive
+
+    def overhear(data: bytes) -> None:
+        nonlocal heard
+        heard += data
+        receive(data)
+
+    monkeypatch.setattr(asker, "receive", overhear)
+    wish = Properties(user_properties=(("$lifetime", lifetime),))
+    asker.publish(Publish("talk/x", b'{"price": 1, "say": "bad"}', 1, properties=wish))
+    forum.turn("n0")
+    forum.say("n0", "good", 1)
+    forum.run(1_000)
+    assert b"$lifetime" in heard
+    assert forum.heard("n1") == ["good"]
+    assert asker.unsettled == 0
 
 
 @pytest.mark.parametrize(("order", "is_told"), [(None, True), ("causal", False)])

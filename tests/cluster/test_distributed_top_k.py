@@ -1,5 +1,6 @@
 """`$top` over several nodes: the best of all, whoever's clients they are."""
 
+from math import log2
 from random import Random
 
 import msgspec
@@ -9,6 +10,7 @@ from tests.support.town import SPACE
 from nearcast.broker import SpaceSettings
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.cluster.messages import TopKCandidate, decode
+from nearcast.model import Attribute, Space
 from nearcast.model.sphere import distance_m
 from nearcast.mqtt import FilterRequest, Properties, Publish
 from nearcast.simulator.mqtt_node import SimulatedClient, SimulatedNode
@@ -98,6 +100,54 @@ def test_an_order_reaches_the_nearest_couriers_of_all_nodes(qos: int):
         town.run(200)
         assert town.who_has(payload) == sorted(expected)
     assert town.shop.unsettled == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_best_by_a_blend_are_those_of_all_nodes(seed: int):
+    """Vacancies on one attribute, in the interval lists of three nodes, one of them few."""
+    random = Random(seed)
+    world = World(seed, link=SimulatedLink(delay=uniform(1, 5)), keep_digest=False)
+    jobs = Space(name="jobs", topic_filter="jobs/#", attributes=(Attribute.number("pay", 0, 100),))
+    names = ["n0", "n1", "n2"]
+    nodes = {
+        n: world.add(n, SimulatedNode(n, seed, spaces=[SpaceSettings(space=jobs)])) for n in names
+    }
+    for name, node in nodes.items():
+        world.perform(name, node.meet(names, world.now))
+    world.run(world.now + 4_000)
+
+    def client(name: str, home: str) -> SimulatedClient:
+        made = SimulatedClient(name)
+        world.perform(home, nodes[home].admit(made, world.now))
+        return made
+
+    vacancies = []
+    for number in range(70):
+        home = names[0] if number < 30 else names[1] if number < 65 else names[2]
+        low, width = random.uniform(0, 60), random.uniform(1, 40)
+        employer = client(f"e{number}", home)
+        employer.subscribe(f"$where/pay={low:.6f}..{low + width:.6f}/jobs/#")
+        world.perform(home, nodes[home].turn(world.now))
+        vacancies.append((round(low, 6), round(low + width, 6), employer))
+    applicant = client("applicant", names[1])
+    world.run(world.now + 4_000)
+    for number in range(12):
+        pay = random.uniform(0, 100)
+        wish = (("$top", "4"), ("$rank", "centre:1,narrowest:3"))
+        payload = f'{{"pay": {pay!r}, "number": {number}}}'.encode()
+        applicant.publish(
+            Publish("jobs/a", payload, 1, properties=Properties(user_properties=wish))
+        )
+        world.perform(names[1], nodes[names[1]].turn(world.now))
+        world.run(world.now + 300)
+        scores = sorted(
+            (0.75 * log2((high - low) / 100) + 0.25 * abs(2 * pay - low - high) / (high - low), at)
+            for at, (low, high, _) in enumerate(vacancies)
+            if low <= pay <= high
+        )
+        got = [at for at, one in enumerate(vacancies)
+               if any(m.payload == payload for m in one[2].received)]  # fmt: skip
+        assert got == sorted(at for _, at in scores[:4])
 
 
 def test_a_node_that_is_away_does_not_hold_up_the_others():

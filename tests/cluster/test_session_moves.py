@@ -140,6 +140,18 @@ def test_the_old_home_ends_its_copy_whichever_node_crashes_before_it_knows(crash
     assert city.nodes["n0"].mesh.counts.redirects_followed == 1
 
 
+def test_a_session_stays_where_it_is_if_its_client_leaves_during_the_move():
+    city, ann, _ = slow_city()
+    send_to_n1(city)
+    city.run(200)
+    city.admit(ann, "n1")
+    asking = city.nodes["n1"].mesh._relay._asking
+    go_on_until(city, lambda: any(one.fetched_from for one in asking.values()))
+    city.at("n1", lambda node, now: node.drop(ann, now))
+    city.run(2_000)
+    assert [has(city, name) for name in city.names] == [True, False, False]
+
+
 def test_an_old_home_that_restarts_still_lets_the_session_go():
     city, ann, _ = slow_city()
     send_to_n1(city)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.simulated_city import SimulatedCity
 
 from nearcast.broker import Connection, Session
-from nearcast.cluster.messages import TunnelOpened, encode
+from nearcast.cluster.messages import TunnelOpened, TunnelPaused, encode
 from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.network import SimulatedLink, uniform
 
@@ -342,6 +342,19 @@ def test_a_client_that_does_not_read_makes_its_home_wait():
     city.run(100)
     assert not is_paused(home)
     assert [one[:4] for one in payloads(anna)] == [b"%04d" % number for number in range(60)]
+
+
+def test_what_waits_for_a_client_that_does_not_read_is_written_once_it_reads():
+    city = SimulatedCity(nodes=2)
+    anna = city.client("anna", "n0", "a")
+    city.run(50)
+    go_to(city, anna, "n1")
+    mesh = city.nodes["n0"].mesh
+    (((name, number), way_in),) = mesh._relay._ways_in.items()
+    mesh._relay.paused(mesh.peers[name], TunnelPaused(number, is_paused=True))
+    assert (way_in.is_paused, way_in.is_dirty) == (True, False)
+    mesh._relay.paused(mesh.peers[name], TunnelPaused(number, is_paused=False))
+    assert (way_in.is_paused, way_in.is_dirty) == (False, True)
 
 
 def is_paused(session: Session) -> bool:

@@ -22,7 +22,7 @@ from nearcast.simulator.mqtt_node import SimulatedClient
 from nearcast.simulator.network import SimulatedLink, uniform
 
 assert settings.default is not None
-RUNS = max(4, settings.default.max_examples // 2)
+RUNS = max(4, settings.default.max_examples // 5)
 HERE, THERE = '"lon": 0.1, "lat": 0.1', '"lon": -0.8, "lat": -0.8'
 WISHES = ("city/news", "city/+", "$near/5000m/city/#", "$where/lon >= 0/city/#")
 

@@ -207,6 +207,8 @@ def test_a_space_has_defaults_and_paths_of_its_own() -> None:
         ("top = 0", "space[0].top"),
         ('rank = "best"', "space[0].rank"),
         ('lifetime = "0s"', "space[0].lifetime"),
+        ('lifetime = "-5ms"', "space[0].lifetime"),
+        ("lifetime = -5", "space[0].lifetime"),
         ("hysteresis = -0.5", "space[0].hysteresis"),
         ('positions = "secret"', "space[0].positions"),
         ('offline = "maybe"', "space[0].offline"),

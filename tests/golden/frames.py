@@ -64,6 +64,7 @@ TOLD = {
     "interest known": m.InterestKnown(7),
     "retained": m.Retained([_KEPT, m.RetainedEntry("c", 5, "n2", None)], True),
     "plans used": m.PlansUsed(4, 5),
+    "load report": m.LoadReport(4, {"q03": 120.5, "r1": 0.0}),
     "ordered": m.Ordered(9, "talk", b"control and payload"),
     "settled": m.Settled(9),
     "contest": m.TopKRequest(1_024, 3, "nearest", "bob", _MESSAGE),
@@ -71,6 +72,7 @@ TOLD = {
     "claim": m.ClaimSession(3, "ann", True, 1_700_000_000_000),
     "claimed": m.SessionClaimed(3, -2),
     "claimed and may move": m.SessionClaimed(3, 1_700_000_000_000, True),
+    "claimed with a past": m.SessionClaimed(3, -1, False, [("talk", b"past")]),
     "fetch session": m.FetchSession(3, "ann"),
     "fetched session": m.FetchedSession(
         3,
@@ -97,6 +99,7 @@ _OLDER = {
         m.TopKReply(1, [m.TopKCandidate(0.5, 1, 2, "a")]),
     ),
     "claimed without moves": (_packed("H", 3, 5), m.SessionClaimed(3, 5)),
+    "claimed without pasts": (_packed("H", 3, 5, True), m.SessionClaimed(3, 5, True)),
     "claim without instant": (_packed("h", 3, "ann", False), m.ClaimSession(3, "ann", False)),
     "settled with a later field": (_packed("s", 9, "later"), m.Settled(9)),
 }

@@ -26,6 +26,7 @@ from tests.golden import (
     figures,
     frames,
     journal,
+    peers,
     saved,
     settings,
     store,
@@ -39,6 +40,7 @@ _AREAS = (
     journal,
     wire,
     frames,
+    peers,
     store,
     eventlog,
     saved,
@@ -53,7 +55,7 @@ PLAIN: dict[str, Maker] = {name: make for area in _AREAS for name, make in area.
 SERVER: dict[str, Maker] = {**eventlog.SERVER_FILES, **figures.SERVER_FILES}
 """These start other processes or a broker."""
 SPARK: dict[str, Maker] = tables.SPARK_FILES
-CODECS: dict[str, Codec] = {**frames.CODECS, "store/feed.hex": store.FEED}
+CODECS: dict[str, Codec] = {**frames.CODECS, **peers.CODECS, "store/feed.hex": store.FEED}
 
 
 def main(names: list[str], *, writes: bool) -> int:

@@ -15,19 +15,26 @@ from tests.golden.wire import SHOPS
 from nearcast.locality import Plan, Rect, plan_geojson
 from nearcast.locality.layout.planfile import plan_to_json
 from nearcast.locality.registration.plan_assignment import NamedPlan
+from nearcast.locality.schedule.plan_schedule import ScheduledPlans, schedule_from_fields
 from nearcast.matching import Matcher, open_matcher, save_matcher
 from nearcast.model import Event, read_subscription
 from nearcast.overlay import Extent
 from nearcast.pipeline.jobs.histogram import EventHistogram, save_histogram
 from nearcast.retained import Policies, TopicPolicy
+from nearcast.retained.answers import BlockKey
+from nearcast.retained.experience import Experience, Follows
+from nearcast.retained.experience_file import experience_to_text
 from nearcast.retained.general import GeneralPolicy, RateRange
+from nearcast.retained.groups import GroupName, TopicGroups
 from nearcast.retained.policyfile import policies_to_text
 from nearcast.retained.process import Caps, Rates, Shape, Timeliness, Weights
 from nearcast.server import set_password
 
 SALT = bytes(range(16))
 PLAN, NAMED_PLAN, POLICIES = "saved/plan.json", "saved/named-plan.json", "saved/policies.json"
+SCHEDULE = "saved/shared-schedule.json"
 PLAN_2 = "saved/plan-with-nodes-and-flows.json"
+EXPERIENCE = "saved/retained-experience.json"
 USERS, MATCHER = "saved/users", "saved/matcher.hex"
 HISTOGRAM, MARGINALS = "saved/histogram.json", "saved/marginals.json"
 
@@ -49,9 +56,35 @@ THE_PLAN = Plan(
 )
 THE_PLAN_2 = THE_PLAN.with_nodes(["n1", "berlin.2", "n3"]).with_flows({(0, 8): 31, (1, 2): 7})
 THE_NAMED_PLAN = NamedPlan(THE_PLAN, ("n1", "berlin.2", "n3"))
+THE_SCHEDULE = ScheduledPlans(
+    schedule_from_fields(
+        {
+            "format": "nearcast-schedule",
+            "format_version": 1,
+            "time_zone": "Europe/Berlin",
+            "changes": [
+                {"days": ["mon", "sun"], "at": "06:30", "plan": "day.json"},
+                {"days": ["mon", "tue"], "at": "20:00", "plan": "night.json"},
+            ],
+        },
+        "here",
+    ),
+    {"day.json": THE_PLAN, "night.json": THE_PLAN},
+    1_794_567_600_000,
+)
 
 _CAPS = Caps(2, 3)
 _TIMELINESS = Timeliness(Shape.LINEAR, 4.5, 0.125)
+
+
+def the_experience() -> TopicGroups:
+    groups, one = TopicGroups(1), Experience(Weights(), _CAPS, Timeliness(), 0.95)
+    one.follows = Follows.EXPERIENCE
+    one.quality[0, 1], one.visits[1], one.evidence[:] = -0.25, 12, (9.5, 1, 2, 3, 4, 5)
+    groups.restore(GroupName(BlockKey("plant/#", 10.0, 0.7, 5.0), -1, 2), one)
+    return groups
+
+
 THE_POLICIES = Policies(
     _CAPS,
     _TIMELINESS,
@@ -138,9 +171,11 @@ def matches(files: dict[str, bytes]) -> list[int]:
 FILES: dict[str, Maker] = {
     PLAN: lambda: plan_to_json(THE_PLAN),
     PLAN_2: lambda: plan_to_json(THE_PLAN_2),
+    SCHEDULE: lambda: THE_SCHEDULE.to_bytes().decode() + "\n",
     NAMED_PLAN: lambda: THE_NAMED_PLAN.to_bytes().decode(),
     "saved/plan.geojson": lambda: plan_geojson(THE_PLAN, [Rect(1.0, 2.0, 3.0, 4.0)]),
     POLICIES: lambda: policies_to_text(THE_POLICIES),
+    EXPERIENCE: lambda: experience_to_text(the_experience(), Policies(_CAPS)),
     HISTOGRAM: lambda: histogram(HISTOGRAM),
     MARGINALS: lambda: histogram(MARGINALS),
     USERS: users,

@@ -32,7 +32,8 @@ from nearcast.pipeline.jobs.histogram import load_histogram
 from nearcast.pipeline.streaming.collector import identity
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter, pairs_of, read_spool
 from nearcast.pipeline.streaming.stream import pinned
-from nearcast.retained import read_policies
+from nearcast.retained import Caps, Policies, read_policies
+from nearcast.retained.experience_file import experience_from_text
 from nearcast.server import is_password, read_users
 from nearcast.server.cluster.nats_members import read_left, read_member
 from nearcast.server.cluster.nats_pieces import Assembly
@@ -168,6 +169,15 @@ def test_plans_are_read():
     assert load_plan(DIRECTORY / saved.PLAN) == saved.THE_PLAN  # version 1
     assert load_plan(DIRECTORY / saved.PLAN_2) == saved.THE_PLAN_2
     assert NamedPlan.from_bytes(text_of(saved.NAMED_PLAN).encode()) == saved.THE_NAMED_PLAN
+
+
+def test_experience_is_read():
+    text = (DIRECTORY / saved.EXPERIENCE).read_text("utf-8")
+    ((name, one),) = experience_from_text(text, Policies(Caps(2, 3)))
+    ((expected, kept),) = saved.the_experience().all()
+    assert (name, one.follows) == (expected, kept.follows)
+    for part in ("quality", "visits", "evidence"):
+        assert (getattr(one, part) == getattr(kept, part)).all()
 
 
 def test_policies_are_read():

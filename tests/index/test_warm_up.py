@@ -11,11 +11,11 @@ from nearcast.index import BoxIndex, IntervalSkipList, warm_up
 from nearcast.index.boxes import change, tree
 from nearcast.index.boxes import match as _box_match
 from nearcast.index.boxes import top as _box_top
-from nearcast.index.intervals import build, kernels, memory, queries, runs, scores
+from nearcast.index.intervals import queries, skip_list
+from nearcast.index.intervals import top as _interval_top
 
 KERNELS: list[types.ModuleType] = [
-    change, _box_match, _box_top, tree, build, kernels,
-    memory, queries, runs, scores,
+    change, _box_match, _box_top, tree, queries, skip_list, _interval_top,
 ]  # fmt: skip
 
 
@@ -39,14 +39,14 @@ def sealed(values: Any) -> Any:
 def live_through_everything() -> None:
     """Call all there is, with lists, sealed arrays, other types and strides."""
     keys, lows = sealed([1, 2, 3]), sealed([0.0, 1.0, 2.0])
-    index = IntervalSkipList.from_arrays(keys, lows, lows, weights=lows, _limit=2)
+    index = IntervalSkipList.from_arrays(keys, lows, lows, weights=lows, extent=(0, 50), _limit=2)
     for key in range(10, 40):
-        index.add(np.int32(key), 0, np.float32(key))
+        index.add(key, 0, float(np.float32(key)), weight=1, age=key)
     for xs in (lows, [1, 2], np.arange(6.0)[::2], sealed([1, 2])):
         index.stab_many(xs)
-        index.top_many(xs, 3, {"centre": 1, "weight": 1})
     index.stab(1)
-    index.top(1, 1000, method="paper")
+    index.meeting(0, 3)
+    index.top(1, 1000, {"centre": 1, "weight": 1})
     for key in range(10, 40):
         index.remove(key)
     for dims in (1, 2, 3):

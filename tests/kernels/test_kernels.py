@@ -234,8 +234,8 @@ def test_warming_tells_of_its_progress_and_of_parts_that_it_does_not_know(
     monkeypatch.setattr(warming, "_PROGRESS_S", 0.2)
     assert warming.main(["retained"]) == 0
     said = capsys.readouterr().out
-    assert "Compiling 3 kernels" in said
-    assert "of 3 after" in said
-    assert "Compiled 3 kernels" in said
+    assert "Compiling 6 kernels" in said
+    assert "of 6 after" in said
+    assert "Compiled 6 kernels" in said
     assert warming.main(["retained"]) == 0
     assert "All kernels are compiled" in capsys.readouterr().out

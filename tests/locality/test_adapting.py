@@ -136,7 +136,7 @@ def test_a_crowd_on_one_point_does_not_split_for_ever() -> None:
 
 
 def test_bad_rules_and_loads_are_refused() -> None:
-    with pytest.raises(OutOfRangeError, match="over > 1"):
+    with pytest.raises(OutOfRangeError, match="until > 1"):
         AdaptRules(over=0.9)
     with pytest.raises(MisuseError, match="3 loads"):
         PlanAdapter().propose(even_plan(), [1.0, 2.0, 3.0], 0.0)

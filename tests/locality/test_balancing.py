@@ -157,7 +157,7 @@ def test_borders_cut_are_shorter_than_those_of_strips(seed: int) -> None:
     strips = [[min(3, int(low // 2)) for low in lows] for lows in (wests, souths)]
     found = assign_leaves(plan, {}, 4)
     assert cut(list(found.brokers)) < 0.72 * min(map(cut, strips))
-    assert found.imbalance < 1.15
+    assert found.imbalance <= 1.2
 
 
 def test_counted_movements_count_and_borders_do_not() -> None:

@@ -72,6 +72,11 @@ def test_leaves_of_both_kinds_are_drawn_with_their_loads() -> None:
     drawn = [list(np.asarray(one.get_array())) for one in axes.collections]
     loads = {kind: [leaf.load for leaf in plan.leaves if leaf.kind == kind] for kind in "rq"}
     assert sorted(drawn) == sorted(loads.values())
+    space = plan.space
+    assert (axes.get_xlim(), axes.get_ylim()) == (
+        (space.west, space.east),
+        (space.south, space.north),
+    )
 
 
 def test_a_png_is_drawn_even_of_a_plan_without_regions(tmp_path: Path) -> None:

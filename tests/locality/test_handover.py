@@ -1,30 +1,25 @@
-"""Handover and change of plan: no loss, no double delivery, whatever order messages come in."""
+"""Handover and change of plan, case by case: no loss, no double delivery."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.support.locality_node import (
-    Acknowledged,
-    DeliverToClient,
-    LocalityActor,
-    Move,
-    SimPublish,
-    SimSubscribe,
-    SimUnsubscribe,
-    UsePlan,
+from tests.support.handover_nodes import (
+    EAST,
+    SPACE,
+    TIMING,
+    WEST,
+    halves,
+    node_at,
+    one,
+    plans_of,
+    published,
 )
 
-from nearcast.locality import CellCounts, Plan, Rect, adapted
+from nearcast.locality import Rect
 from nearcast.locality.registration.gateway import Gateway
 from nearcast.locality.registration.holder import Holder
 from nearcast.locality.registration.messages import (
     CoverSpan,
-    EventId,
     EventOffer,
     HolderMatch,
     Known,
@@ -35,69 +30,9 @@ from nearcast.locality.registration.messages import (
     Register,
     Timing,
 )
-from nearcast.locality.registration.node import LocalityNode
 from nearcast.locality.registration.outbox import EventOutbox
-from nearcast.locality.registration.plan_assignment import NamedPlan, PlanAssignment
 from nearcast.locality.registration.retry import RetryUntilAcked
 from nearcast.model.errors import KeyInUseError, KeyMissingError, OutOfRangeError
-from nearcast.simulator.world import Send
-
-SPACE = Rect(0.0, 0.0, 8.0, 8.0)
-TIMING = Timing(retry_ms=100, most_retry_ms=400, probe_ms=500, lease_ms=2_000, horizon_ms=10_000)
-WEST, EAST = Rect(1, 1, 2, 2), Rect(6, 1, 7, 2)
-
-
-NAMES = ("n0", "n1", "n2")
-
-
-def halves(version: int = 1, *, swapped: bool = False) -> NamedPlan:
-    """Four blocks: n0 has the west, n1 the east; the other way round if swapped."""
-    root = Plan.build(SPACE, [], CellCounts.empty(2))
-    four = adapted(root, [9], capacity=3)
-    west, east = (1, 0) if swapped else (0, 1)
-    return NamedPlan(four.with_brokers([west, east, west, east], version=version), NAMES)
-
-
-def plans_of(name: str) -> PlanAssignment:
-    plans = PlanAssignment(name)
-    plans.know(other for other in NAMES if other != name)
-    plans.current = halves()
-    return plans
-
-
-class Host:
-    """Remembers what a `LocalityNode` delivered, and how often its plans changed."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[str, EventId]] = []
-        self.changes = 0
-
-    def deliver(self, event: PlacedEvent, subscriptions: list[str], _now: int) -> None:
-        self.got += [(name, event.event_id) for name in subscriptions]
-
-    def plans_changed(self) -> None:
-        self.changes += 1
-
-
-def node_at(name: str) -> LocalityNode:
-    node = LocalityNode(name, TIMING, Host())
-    node.begin(1)
-    node.restored(halves(), None, [], 0)
-    node.know([other for other in NAMES if other != name], 0)
-    return node
-
-
-def one(messages: list[Any], kind: type) -> Any:
-    found = [m.message for m in messages if isinstance(m, Outgoing) and isinstance(m.message, kind)]
-    assert len(found) == 1, messages
-    return found[0]
-
-
-def published(place: Any, now: int, **more: Any) -> tuple[EventId, EventOffer]:
-    """Return an event of n2, and what n2 offers the holder of its place."""
-    event, offers = node_at("n2").outbox.publish(place, now, **more)
-    return event.event_id, one(offers, EventOffer)
-
 
 # --- T0.6: between the old table and the new one -----------------------------------------------
 
@@ -463,126 +398,6 @@ def test_an_event_under_way_since_before_the_change_is_still_matched_at_the_old_
     assert node.gateway.matched(match, now=31)[0] == ["s"]
 
 
-# --- any order at all --------------------------------------------------------------------------
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """Three nodes; messages come twice, late or never, in any order; nodes crash anywhere."""
-
-    @initialize()
-    def start(self) -> None:
-        self.now = 0
-        self.newest = halves()
-        self.nodes = {name: LocalityActor(name, NAMES, self.newest, TIMING) for name in NAMES}
-        self.bag: list[Send] = []
-        self.history: dict[str, list[tuple[int, Rect | None]]] = {}
-        self.events: list[PlacedEvent] = []
-        self.got: list[tuple[str, EventId]] = []
-
-    def take(self, outputs: list[Any]) -> None:
-        self.bag += [output for output in outputs if isinstance(output, Send)]
-        for output in outputs:
-            if isinstance(output, DeliverToClient):
-                self.got.append((output.subscription, output.event.event_id))
-            elif isinstance(output, Acknowledged):
-                self.events.append(output.event)
-
-    def act(self, node: str, request: Any) -> None:
-        """Make a client of a node do something, at an instant of its own."""
-        self.now += 1
-        self.take(self.nodes[node].receive(request, self.now))
-
-    def is_active(self, name: str) -> bool:
-        return name in self.history and self.history[name][-1][1] is not None
-
-    @rule(node=st.sampled_from(NAMES), area=st.sampled_from([WEST, EAST, SPACE]))
-    def subscribe_or_move(self, node: str, area: Rect) -> None:
-        name = f"s of {node}"
-        self.act(node, (Move if self.is_active(name) else SimSubscribe)(name, area))
-        self.history.setdefault(name, []).append((self.now, area))
-
-    @rule(node=st.sampled_from(NAMES))
-    def unsubscribe(self, node: str) -> None:
-        name = f"s of {node}"
-        if self.is_active(name):
-            self.act(node, SimUnsubscribe(name))
-            self.history[name].append((self.now, None))
-
-    @rule(
-        node=st.sampled_from(NAMES),
-        place=st.sampled_from([Rect.at(1.5, 1.5), Rect.at(6.5, 1.5), Rect(1, 1, 7, 2)]),
-    )
-    def publish(self, node: str, place: Rect) -> None:
-        self.act(node, SimPublish(place, qos=1, lifetime_ms=10_000))
-
-    @precondition(lambda self: self.bag)
-    @rule(which=st.integers(0, 99), keep=st.booleans())
-    def deliver(self, which: int, keep: bool) -> None:
-        place = which % len(self.bag)
-        message = self.bag[place] if keep else self.bag.pop(place)
-        self.take(self.nodes[str(message.to)].receive(message.message, self.now))
-
-    @precondition(lambda self: self.bag)
-    @rule(which=st.integers(0, 99))
-    def drop(self, which: int) -> None:
-        self.bag.pop(which % len(self.bag))
-
-    @rule(ms=st.sampled_from([1, 60, 250, 700]))
-    def wait(self, ms: int) -> None:
-        self.now += ms
-        for node in self.nodes.values():
-            self.take(node.advance(self.now))
-
-    @rule(node=st.sampled_from(NAMES))
-    def crash(self, node: str) -> None:
-        self.now += 1
-        self.take(self.nodes[node].restart(self.now))
-
-    @rule()
-    def new_plan(self) -> None:
-        version = self.newest.version + 1
-        if version < 5:
-            self.newest = halves(version, swapped=version % 2 == 0)
-            self.bag += [Send(name, UsePlan(self.newest)) for name in NAMES]
-
-    def teardown(self) -> None:
-        """Heal: deliver everything for a while, then judge by the definition."""
-        if not hasattr(self, "nodes"):
-            return
-        self.bag += [Send(name, UsePlan(self.newest)) for name in NAMES]
-        for _ in range(40):
-            self.now += 50
-            for node in self.nodes.values():
-                self.take(node.advance(self.now))
-            for _ in range(8):
-                bag, self.bag = self.bag, []
-                for message in bag:
-                    self.take(self.nodes[str(message.to)].receive(message.message, self.now))
-        used = {node.locality.plans.versions for node in self.nodes.values()}
-        assert used == {(self.newest.version, 0)}
-        assert sorted(self.got) == sorted(self.due())
-
-    def due(self) -> list[tuple[str, EventId]]:
-        pairs = []
-        for event in self.events:
-            for name, history in self.history.items():
-                areas = [area for since, area in history if since <= event.published_at]
-                alive = self.now < event.deadline
-                was_delivered = (name, event.event_id) in self.got
-                if (
-                    areas
-                    and areas[-1]
-                    and areas[-1].intersects(event.area)
-                    and (alive or was_delivered)
-                ):
-                    pairs.append((name, event.event_id))
-        return pairs
-
-
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(stateful_step_count=40)
-
-
 def test_misuse_is_refused_and_changes_nothing() -> None:
     node = node_at("n0")
     node.gateway.subscribe("s", WEST, now=0)
@@ -674,3 +489,15 @@ def test_an_outbox_that_begins_a_new_life_is_not_taken_for_an_older_one():
     assert event.event_id not in {one.event.event_id for one in told}
     after.begin(5)  # numbers never go back
     assert after.publish(WEST, 10)[0].event_id[1] > event.event_id[1]
+
+
+def test_an_event_that_was_restored_is_offered_once_however_often_plans_change():
+    plans = plans_of("n0")
+    first, again = (
+        EventOutbox("n0", plans, RetryUntilAcked("n0", TIMING, probes=True), TIMING) for _ in "ab"
+    )
+    event, offers = first.publish(WEST, 0)
+    again.restore(event)
+    assert [out.to for out in again.plans_changed(10)] == [out.to for out in offers]
+    assert offers
+    assert again.plans_changed(20) == []

@@ -163,3 +163,24 @@ def test_a_new_node_gets_leaves_though_the_others_could_bear_them():
     new = fine.with_nodes(None).remade([(f"q{path}", SPACE, 10) for path in paths], None, 2)
     found = plan_for_nodes(new, [*NODES, "new"], last=NamedPlan(fine, tuple(NODES)))
     assert holders(found).count("new") == 8
+
+
+def test_a_first_plan_gives_each_part_to_the_node_that_its_clients_are_connected_to():
+    """Otherwise nearly every event would cross: it is published at one node and held at another."""
+    plan = grid(version=1).with_nodes(None)
+    brokers = [leaf.number // 4 for leaf in plan.leaves]
+    middles = [
+        ((west + east) / 2, (south + north) / 2)
+        for west, south, east, north in (leaf.rect for leaf in plan.leaves)
+    ]
+    turned = [NODES[(part + 2) % 4] for part in brokers]
+    clients = {
+        name: [middles[n] for n, home in enumerate(turned) if home == name] for name in NODES
+    }
+    clients["unknown"] = [middles[0]] * 9  # a node that is not there does not count
+    clients[NODES[0]] = [*clients[NODES[0]], (99.0, 99.0)]  # nor does a place outside
+    found = plan_for_nodes(plan.with_brokers(brokers), NODES, clients=clients)
+    assert holders(found) == turned
+    last = NamedPlan(plan.with_brokers(brokers), tuple(NODES))
+    kept = plan_for_nodes(plan.with_brokers(brokers, 2), NODES, clients=clients, last=last)
+    assert holders(kept) == [NODES[part] for part in brokers]  # registrations are there already

@@ -130,6 +130,16 @@ def test_a_client_is_asked_once_an_hour():
     assert [one[0] for one in policy.ready(hour)] == ["ann"]
 
 
+def test_a_node_has_room_for_offers_again_a_minute_later():
+    policy = RedirectPolicy("here", RedirectRules(offers_per_min=2))
+    for now in (0, 1_000):
+        assert policy.has_room(now)
+        policy.offered(f"client {now}", now)
+    assert [policy.has_room(now) for now in (1_000, 59_999, 60_000)] == [False, False, True]
+    policy.offered("third", 60_000)
+    assert [policy.has_room(now) for now in (60_999, 61_000)] == [False, True]
+
+
 def test_what_fades_is_forgotten():
     policy = RedirectPolicy("here", RULES)
     policy.crossed("ann", "x", 0)

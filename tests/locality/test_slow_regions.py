@@ -64,5 +64,6 @@ def test_a_region_is_the_rectangle_around_its_cells_with_their_sums():
 def test_a_cell_without_a_size_is_refused(bad):
     with pytest.raises(OutOfRangeError, match="cell_m"):
         CellGrid(cell_m=bad, at_lat=0)
-    with pytest.raises(OutOfRangeError, match="at_lat"):
-        CellGrid(cell_m=1, at_lat=89.5)
+    for at_lat in (89.5, 89, -89):
+        with pytest.raises(OutOfRangeError, match="at_lat"):
+            CellGrid(cell_m=1, at_lat=at_lat)

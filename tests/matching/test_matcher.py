@@ -87,7 +87,15 @@ values = st.fixed_dictionaries(
 )
 event_areas = st.one_of(st.none(), st.none(), areas)
 ranks = st.sampled_from(
-    ["narrowest", "nearest", "centre", "weight", {"narrowest": 1, "weight": 4.0}]
+    [
+        "narrowest",
+        "nearest",
+        "centre",
+        "weight",
+        {"narrowest": 1, "weight": 4.0},
+        {"narrowest": 0.5, "nearest": 2.0, "weight": 1.0},
+        "weight:1,narrowest:3",
+    ]
 )
 
 
@@ -163,6 +171,7 @@ class MatcherAgreesWithTheDefinition(RuleBasedStateMachine):
         assert [match.key for match in found] == [key for _, _, key in best[:k]]
 
     def score(self, key, event, rank):
+        rank = {"weight": 0.25, "narrowest": 0.75} if ":" in rank else rank
         if isinstance(rank, dict):
             boxes = self.met(key, event)  # a blend is judged box by box
             return min(
@@ -180,6 +189,8 @@ class MatcherAgreesWithTheDefinition(RuleBasedStateMachine):
     def box_score(self, key, box, event, rank):
         if rank == "weight":
             return -self.known[key][1]
+        if rank == "nearest":  # in a blend, in kilometres
+            return self.distance(key, event) / 1000
         if rank == "narrowest":
             return round(box.accuracy(self.space.extent) * 2**24) / 2**24
         total = 0.0
@@ -280,7 +291,11 @@ EVENT = Event.of(city(), "city/x", {"price": 3, "lon": 0, "lat": 0})
         (lambda m: m.top(EVENT, 0), OutOfRangeError, "k"),
         (lambda m: m.top(EVENT, True), OutOfRangeError, "k"),
         (lambda m: m.top(EVENT, 1, "widest"), UnknownNameError, "widest"),
-        (lambda m: m.top(EVENT, 1, {"nearest": 1.0}), UnknownNameError, "nearest"),
+        (lambda m: m.top(EVENT, 1, {"farthest": 1.0}), UnknownNameError, "farthest"),
+        (lambda m: m.top(EVENT, 1, {"weight": -1.0}), OutOfRangeError, "weight"),
+        (lambda m: m.top(EVENT, 1, {"weight": 0.0}), OutOfRangeError, "sum to 0"),
+        (lambda m: m.top(EVENT, 1, {"weight": math.nan}), OutOfRangeError, "nan"),
+        (lambda m: m.top(EVENT, 1, "weight:1,weight:2"), MisuseError, "weight twice"),
         (lambda m: m.top(EVENT, 1, {}), MisuseError, "rank"),
         (lambda m: m.match_points("city", "city/x", [[1, 2, 3]]), MisuseError, "shape"),
         (lambda m: m.match_points("city", "city/x", [[1, 0, 0, math.nan]]), OutOfRangeError, "NaN"),
@@ -378,7 +393,7 @@ def test_a_damaged_file_is_an_answer(tmp_path: Path, damage: str):
     if damage == "cut":
         manifest.write_text(text[: len(text) // 2])
     elif damage == "format":
-        manifest.write_text(text.replace('"format": 1', '"format": 7'))
+        manifest.write_text(text.replace('"format": 2', '"format": 7'))
     elif damage == "missing":
         manifest.unlink()
     elif damage == "text":

@@ -79,6 +79,8 @@ def test_points_are_listed_for_both_sizes() -> None:
         "churn",
         "growth",
         "one hop",
+        "read: F = 0",
+        "read: climb",
     }
     assert len(points(quick=False)) > len(points(quick=True))
 

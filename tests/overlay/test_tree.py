@@ -12,7 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError, OutOfRangeError
-from nearcast.overlay import Climb, Extent, Method, OverlayEvent, Peer, Settings, Split, violations
+from nearcast.overlay import (
+    Climb,
+    Extent,
+    Method,
+    OverlayEvent,
+    OverlayPeer,
+    Settings,
+    Split,
+    violations,
+)
 
 MakeTown = Callable[..., Any]
 
@@ -276,8 +285,8 @@ def test_hops_grow_with_the_logarithm_of_the_peers(make_town: MakeTown) -> None:
 SQUARE = Extent((0.0, 0.0), (100.0, 100.0))
 
 
-def peer() -> Peer:
-    return Peer("a", Settings(SQUARE), Random(1))
+def peer() -> OverlayPeer:
+    return OverlayPeer("a", Settings(SQUARE), Random(1))
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,33 @@ def test_intervals_are_printed_with_as_many_digits_as_they_are_wide(
 def test_one_seed_is_not_called_seeds():
     text = page(outcome(replace(claim("C0.1"), seeds=(1,))))
     assert "(1 seed)" in text
+
+
+def reading(name: str, text: str, *, holds: bool) -> Claim:
+    return replace(claim(name, holds=holds), reading=text)
+
+
+def test_a_reading_does_not_change_the_verdict_and_stands_beside_it():
+    run = outcome(claim("C3.3", holds=False), reading("C3.3", "the literal climb", holds=True))
+    assert run.verdicts() == {"C3.3": "does not hold"}
+    text = page(run)
+    assert "Under which reading a claim holds" in text
+    assert "the literal climb" in text
+    assert "No reading" not in text
+
+
+def test_a_claim_that_no_reading_saves_says_so():
+    tried = outcome(claim("C3.1", holds=False), reading("C3.1", "another", holds=False))
+    assert "No reading that was tried saves it." in page(tried)
+    assert "No other reading was found." in page(outcome(claim("C3.1", holds=False)))
+
+
+def test_readings_of_a_claim_that_holds_are_not_shown():
+    text = page(outcome(claim("C3.3"), reading("C3.3", "the literal climb", holds=False)))
+    assert "Under which reading" not in text
+
+
+def test_every_reading_is_in_the_records():
+    assert reading("C3.3", "the literal climb", holds=True).record()["reading"] == (
+        "the literal climb"
+    )

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -10,21 +11,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS, REGIONS
 from nearcast.locality import CellCounts, Plan, Rect, load_plan, save_plan
+from nearcast.locality.layout.costs import LayoutWeights, layout_rows
 from nearcast.locality.layout.movement import Movement
-from nearcast.locality.layout.proposals import (
-    NAMES,
-    LayoutName,
-    is_never_worse,
-    layout_rows,
-    propose,
-)
+from nearcast.locality.layout.proposals import NAMES, propose
+from nearcast.locality.schedule.plan_schedule import load_schedule
 from nearcast.model.errors import FileFormatError, MisuseError, OutOfRangeError
 from nearcast.pipeline.jobs import plan as plan_job
 from nearcast.pipeline.jobs.occupancy import (
-    FOREVER_US,
     Counted,
+    RecordParts,
     central_space,
+    collected_moves,
     count_movement,
+    moves_between_cells,
     record_ends,
     time_per_cell,
 )
@@ -116,7 +115,7 @@ def test_movement_is_that_of_each_user_in_each_trip(
     rows = walks(1)
     positions = table(spark, rows, partitions=partitions, seed=seed)
     until = (START + timedelta(minutes=12)).timestamp()
-    found = count_movement(positions, SPACE, 4, round(until * 1e6))
+    found = count_movement(positions, SPACE, 4, RecordParts(round(until * 1e6)))
     for movement, since, end in (
         (found.whole, -np.inf, np.inf),
         (found.early, -np.inf, until),
@@ -131,6 +130,124 @@ def test_movement_is_that_of_each_user_in_each_trip(
     assert found.early.span_ms < found.whole.span_ms
     assert found.fixes + found.left_out == len(rows)
     assert record_ends(positions) == tuple(round(1e6 * t) for t in (instants[0], instants[-1]))
+
+
+def test_parts_of_a_record_are_told_apart(spark: SparkSession):
+    """By what people do and by the clock: each part is what it is alone."""
+    rng = np.random.default_rng(5)
+    rows: list[Fix] = []
+    for name in ("ann", "bob", "eve"):
+        for i in range(40):
+            x, y = (float(one) for one in rng.uniform(0, 8, 2))
+            step_s = 18_000.0 if i % 20 else 0.0
+            walked = float(rng.choice([0, 10_000, 90_000]))
+            rows.append((name, START + timedelta(hours=5 * i), x, y, i // 20, step_s, walked))
+    zone = "America/Los_Angeles"
+    found = count_movement(table(spark, rows, seed=3), SPACE, 4, RecordParts(zone=zone))
+    for kind, movement in enumerate(found.kinds):
+        alone = [row for row in rows if _kind(row) == kind]
+        assert movement.time_ms.ravel().tolist() == _times(alone)
+        assert alone
+    assert found.week is not None
+    for block, movement in enumerate(found.week[0].blocks):
+        alone = [row for row in rows if _block(row[1], zone) == block]
+        assert movement.time_ms.ravel().tolist() == _times(alone)
+        assert alone
+    assert sum(one.span_ms for one in found.week[0].blocks) == pytest.approx(
+        found.whole.span_ms, rel=0.01
+    )
+    assert 30 < sum(found.week[0].changes.values()) < 36  # four a day
+    assert sum(moves_of(found.whole).values()) > 90
+    assert sum(moves_of(found.whole).values()) == sum(
+        sum(moves_of(one).values()) for one in found.kinds
+    )
+
+
+def _times(rows: list[Fix]) -> list[int]:
+    times = [0] * 256
+    for _, _, x, y, _, step_s, _ in rows:
+        cell = cell_of(x, y)
+        if cell is not None:
+            times[cell] += round(step_s * 1000) or 1000
+    return times
+
+
+def _kind(row: Fix) -> int:
+    speed = row[6] / row[5] if row[5] else 0.0
+    return 0 if speed < 0.5 else 1 if speed < 2.5 else 2
+
+
+def _block(t: datetime, zone: str) -> int:
+    local = t.astimezone(ZoneInfo(zone))
+    return (4 if local.strftime("%a") in {"Sat", "Sun"} else 0) + local.hour // 6
+
+
+def test_what_is_collected_has_a_bound(spark: SparkSession):
+    """Nothing that grows with the positions reaches the driver."""
+    moves = moves_between_cells(table(spark, walks(1, users=40)), SPACE, 4)
+    whole = collected_moves(moves, 4)
+    total = whole["moves"].sum()
+    assert len(whole) > 100
+    few = collected_moves(moves, 4, most_rows=100)
+    assert 10 < len(few) <= 100
+    assert (few["low"] < few["high"]).all()
+    assert 0.3 * total < few["moves"].sum() <= total
+    exact = {(r.part, r.low, r.high): r.moves for r in whole.itertuples()}
+    step = 2
+    while True:
+        rounded: dict[tuple[int, int, int], int] = {}
+        for (part, *ends), count in exact.items():
+            a, b = sorted((c // 16 // step * step) * 16 + c % 16 // step * step for c in ends)
+            if a != b:
+                rounded[part, a, b] = rounded.get((part, a, b), 0) + count
+        if len(rounded) <= 100:
+            break
+        step *= 2
+    assert {(r.part, r.low, r.high): r.moves for r in few.itertuples()} == rounded
+
+
+def test_plans_of_their_own_where_they_pay(spark: SparkSession, tmp_path: Path):
+    """By day all are in the west, by night in the east: each needs brokers there."""
+    rng = np.random.default_rng(1)
+    rows: list[Fix] = []
+    for user in range(40):
+        for step in range(5 * 24 * 2):
+            t = START + timedelta(minutes=30 * step)
+            x = rng.uniform(0.1, 2.9) if 6 <= t.hour < 18 else rng.uniform(5.1, 7.9)
+            rows.append((f"u{user}", t, float(x), float(rng.uniform(0, 8)), 0, 1800.0, 10.0))
+    rules = PlanRules(capacity=4.0, depth=4, space=SPACE, time_zone="UTC", brokers=3,
+                      weights=LayoutWeights(1.0, 0.05, 0.0))  # fmt: skip
+    found = lay_out(table(spark, rows), [], rules)
+    assert found.scheduled is not None
+    by_name = {row["division"]: row for row in found.summary()["time_classes"]}
+    assert by_name["hours"]["chosen"]
+    assert by_name["hours"]["brokers"] < by_name["always"]["brokers"]
+    assert by_name["hours"]["handovers_by_changes"] > 0
+    save_found(found, tmp_path)
+    loaded = load_schedule(tmp_path / "schedule.json")
+    assert loaded.schedule.zone.key == "UTC"
+    assert len(loaded.plans) == 4
+    assert all(len(set(plan.brokers or ())) <= 3 for plan in loaded.plans.values())
+    text = "\n".join(found.lines())
+    assert "Plans by hours pay" in text
+    once = lay_out(table(spark, rows), [], PlanRules(capacity=4.0, depth=4, space=SPACE))
+    assert once.scheduled is None
+    save_found(once, tmp_path)
+    assert not (tmp_path / "schedule.json").exists()
+
+
+def test_where_people_do_the_same_at_all_hours_one_plan_is_best(spark: SparkSession):
+    rng = np.random.default_rng(2)
+    rows: list[Fix] = []
+    for user in range(20):
+        for i in range(5 * 48):
+            x, y = (float(one) for one in rng.uniform(0, 8, 2))
+            rows.append((f"u{user}", START + timedelta(minutes=30 * i), x, y, 0, 1800.0, 1.0))
+    rules = PlanRules(capacity=2.0, depth=4, space=SPACE, time_zone="Europe/Berlin")
+    found = lay_out(table(spark, rows), [], rules)
+    assert found.scheduled is not None
+    assert found.scheduled.classes.best == "always"
+    assert "One plan for all times is best" in "\n".join(found.lines())
 
 
 def test_the_space_is_where_nearly_all_are(spark: SparkSession):
@@ -151,9 +268,8 @@ def test_the_plan_is_the_one_that_locality_lays_out_of_these_counts(spark: Spark
     whole = count_movement(positions, SPACE, 4).whole
     reach = (1, 1)
     expected = propose(SPACE, [MARKET], whole, 0.5, reach)
-    name: LayoutName = "optimised" if found.is_gain else "q_only"
     assert [leaf.rect for leaf in found.plan.leaves] == [
-        leaf.rect for leaf in expected.plans[name].leaves
+        leaf.rect for leaf in expected.plans["optimised"].leaves
     ]
     assert found.regions_outside == 1
     summary = found.summary()
@@ -172,26 +288,34 @@ def test_layouts_are_judged_on_days_that_they_were_not_learned_from(spark: Spark
     rows = {(row["layout"], row["days"]): row for row in found.summary()["layouts"]}
     assert set(rows) == {(name, days) for name in NAMES for days in ("learned", "held_out")}
     first, last = record_ends(positions)
-    counted = count_movement(positions, SPACE, 4, last - round(0.3 * (last - first)))
+    parts = RecordParts(last - round(0.3 * (last - first)))
+    counted = count_movement(positions, SPACE, 4, parts)
     rehearsal = propose(SPACE, [MARKET], counted.early, 0.5, (1, 1))
     costs = rehearsal.on(counted.late, 0.5, (1, 1))
     assert [rows[name, "held_out"] for name in NAMES] == layout_rows(costs, "held_out")
-    assert found.is_gain == (is_never_worse(costs) and found.proposals.chosen != "q_only")
     text = "\n".join(found.lines())
     assert "optimised   held_out" in text
     none = lay_out(positions, [MARKET], PlanRules(capacity=0.5, depth=4, space=SPACE, hold_out=0))
     assert {row["days"] for row in none.summary()["layouts"]} == {"learned"}
 
 
-def test_a_plan_that_is_worse_on_the_days_held_out_is_not_used(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-):
-    rules = PlanRules(capacity=0.5, depth=4, space=SPACE)
-    positions = crowd(spark)
-    assert lay_out(positions, [], rules).plan.r_count > 0
-    monkeypatch.setattr(plan_job, "is_never_worse", lambda costs: False)
-    found = lay_out(positions, [], rules)
-    assert (found.is_gain, found.plan.layout) == (False, "q")
+@pytest.mark.parametrize(("days", "is_proof"), [(0, False), (1, False), (2, True)])
+def test_lines_of_its_own_need_a_second_day(spark: SparkSession, days: int, is_proof: bool):
+    """The hours held out are of the same day, or of another one."""
+    rows = walks(3, users=6)
+    again: list[Fix] = [(row[0], row[1] + timedelta(days=days), *row[2:]) for row in rows]
+    rules = PlanRules(capacity=0.5, depth=4, space=SPACE, hold_out=0.5)
+    found = lay_out(table(spark, rows + again if days else rows), [], rules)
+    rehearsal = plan_job._rehearsal(found.counted)
+    assert rehearsal is not None
+    assert rehearsal.is_proof == is_proof
+    assert is_proof or found.proposals.chosen in {"joined", "q_only"}
+
+
+def test_where_nothing_is_gained_the_plan_has_quadrants(spark: SparkSession):
+    rows = [(f"u{i}", START + timedelta(minutes=i), 4.1, 4.1, 0, 0.0, 0.0) for i in range(50)]
+    found = lay_out(table(spark, rows), [], PlanRules(capacity=0.5, depth=4, space=SPACE))
+    assert (found.proposals.chosen, found.plan.layout) == ("q_only", "q")
     assert "Nothing is gained over quadrants alone" in "\n".join(found.lines())
 
 
@@ -316,7 +440,7 @@ def test_a_stored_table_is_counted_like_any_frame(spark: SparkSession, tmp_path:
     assert 0 < len(some) < len(rows)
     census = count_movement(early, SPACE, 4)
     assert census.fixes + census.left_out == len(some)  # not those of the whole table
-    assert time_per_cell(early, SPACE, 4, FOREVER_US).where("part = 1").count() == 0
+    assert time_per_cell(early, SPACE, 4).where("part >= 24").count() == 0
 
 
 def assert_equal(found: Counted, wanted: Counted) -> None:

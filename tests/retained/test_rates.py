@@ -3,6 +3,7 @@
 import math
 import sys
 from array import array
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -43,9 +44,41 @@ def test_rates_are_decayed_counts_over_decayed_time(
     found = estimators.estimate(slot, now)
     assert list(found[:3]) == pytest.approx(expected, rel=1e-4, abs=1e-9)
     assert found.publishes_seen == pytest.approx(expected[0] * observed_s, rel=1e-4, abs=1e-9)
-    publish, leave, seen, last = estimators.what_matters(slot, now)
+    publish, leave, seen, last, spread = estimators.what_matters(slot, now)
+    assert spread == estimators.spread(slot)
     assert (publish, leave, seen) == pytest.approx((found[0], found[2], found[3]))
     assert last == max((at for at, _ in weights["publish"]), default=-math.inf)
+
+
+def test_the_spread_tells_steady_intervals_from_bursts() -> None:
+    random = Random(1)
+    ways = {
+        "steady": lambda _: 1.0,
+        "poisson": lambda _: random.expovariate(1.0),
+        "bursts": lambda number: 0.1 if number % 10 else 9.1,
+    }
+    spreads = {}
+    for name, gap in ways.items():
+        estimators = RateEstimators(600.0)
+        slot, now = estimators.allot(0.0), 0.0
+        for number in range(3000):
+            now += gap(number)
+            estimators.on_publish(slot, now)
+        spreads[name] = estimators.spread(slot)
+
+    assert spreads["steady"] == pytest.approx(0.0, abs=0.02)
+    assert spreads["poisson"] == pytest.approx(1.0, abs=0.4)
+    assert spreads["bursts"] == pytest.approx(8.29 - 1.0, abs=0.4)  # mean 1, mean square 8.29
+
+
+def test_one_outage_is_no_burst() -> None:
+    estimators = RateEstimators(600.0)
+    slot, now = estimators.allot(0.0), 0.0
+    for number in range(1000):
+        now += 300.0 if number == 990 else 1.0
+        estimators.on_publish(slot, now)
+
+    assert estimators.spread(slot) < 1.0  # as steady as Poisson at most
 
 
 def test_nothing_seen_means_rates_of_zero_even_at_the_first_instant() -> None:

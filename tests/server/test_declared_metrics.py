@@ -15,7 +15,7 @@ import pytest
 import nearcast
 from nearcast.broker import Broker, Counters
 from nearcast.broker.counters import DROPS, counter
-from nearcast.cluster.causal_groups import CausalCounts
+from nearcast.cluster.causal_groups import CausalCounts, GroupCounts
 from nearcast.cluster.peer import ClusterCounts
 from nearcast.server.feed.sender import FeedCounts
 from nearcast.server.metrics.declared import (
@@ -24,14 +24,18 @@ from nearcast.server.metrics.declared import (
     _declared,
     broker_metrics,
     cluster_metrics,
+    peer_metrics,
 )
 from nearcast.server.metrics.exposition import prometheus_text, sys_topics
+from nearcast.server.overlay.links import LinkCounts
+from nearcast.server.overlay.local_clients import PeerCounts
 
 SOURCES = sorted(Path(nearcast.__file__).parent.rglob("*.py"))
-METRICS = (*broker_metrics(), *cluster_metrics(), *PROCESS_METRICS)
+METRICS = (*broker_metrics(), *cluster_metrics(), *peer_metrics(), *PROCESS_METRICS)
 HOLDERS = {
     Counters: ("counters",),
-    **dict.fromkeys((ClusterCounts, CausalCounts, FeedCounts), ("counts",)),
+    **dict.fromkeys((ClusterCounts, CausalCounts, FeedCounts, LinkCounts, PeerCounts), ("counts",)),
+    GroupCounts: ("in_group",),
 }
 """The names under which objects of a class of counters are known in the source."""
 
@@ -39,9 +43,14 @@ HOLDERS = {
 @cache
 def counted(holder: str) -> frozenset[str]:
     """Return the attributes of `holder`, or of `something.holder`, to which the source adds."""
-    return frozenset(
-        name for file in SOURCES for name in _counted_in(ast.parse(file.read_text("utf-8")), holder)
-    )
+    return frozenset(name for tree in _trees(holder) for name in _counted_in(tree, holder))
+
+
+def _trees(word: str) -> Iterator[ast.AST]:
+    """Yield the syntax trees of the sources that have the word at all."""
+    for file in SOURCES:
+        if word in (text := file.read_text("utf-8")):
+            yield ast.parse(text)
 
 
 def _counted_in(tree: ast.AST, holder: str) -> Iterator[str]:

@@ -222,7 +222,7 @@ def test_a_nats_that_is_away_holds_nobody_up_and_all_follows_once(town: Town):
     began = time.monotonic()
     town.publish("a", *plain(200, first=10))
     town.publish("a", *plain(20, 2))
-    assert time.monotonic() - began < 30  # it takes a moment, and NATS would never answer
+    assert time.monotonic() - began < 120  # it takes a moment, and NATS would never answer
     port = town.kill("a")  # with all of it in its journal
     town.start_nats()
     town.start("a", port)

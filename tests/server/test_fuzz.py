@@ -44,3 +44,7 @@ def test_memory_stays_flat_over_short_connections() -> None:
 def test_a_broker_that_grows_by_more_than_allowed_is_told() -> None:
     with pytest.raises(AssertionError, match="at most"):
         runpy.run_path(str(FUZZ / "connections.py"))["run"](10, 1, most_grown_mb=-1_000.0)
+
+
+def test_damaged_messages_between_peers_harm_no_peer() -> None:
+    assert runpy.run_path(str(FUZZ / "overlay.py"))["run"](3.0, 1) > 10

@@ -94,8 +94,7 @@ def test_a_node_that_is_away_is_known_by_who_has_begun_anew_until_it_is_forgotte
 
     c = fleet.start_node("c", port, address, config)
     fleet.wait_until_ready()
-    wait_for(lambda: links_of(address, "c"))
-    assert links_of(address, "c") == {"a": LinkState(), "b": LinkState()}
+    wait_for(lambda: links_of(address, "c") == {"a": LinkState(), "b": LinkState()})
     with pytest.raises(KeyMissingError, match="no node 'B'; expected one that is away: a, b"):
         asyncio.run(forget_node(section, "B"))
     asyncio.run(forget_node(section, "b"))

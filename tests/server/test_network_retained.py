@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.support.real_cluster import RealCluster
 from tests.support.waiting import WAIT_S, wait_for
 
+from nearcast.cluster.links import LinkTiming
 from nearcast.server.cluster.runtime import JOIN_S
+from nearcast.server.local_cluster import ChildProcess, free_port
 
 pytestmark = pytest.mark.server
 
@@ -25,42 +29,45 @@ WRITTEN = {f"state/{number}": b"%d" % number for number in range(TOPICS)}
 
 
 class Network(RealCluster):
-    """Nodes that are ended, wiped and started again."""
+    """Nodes with metrics that are ended, wiped and started again."""
+
+    def __init__(self, directory: Path, sections: str = "") -> None:
+        super().__init__(directory)
+        self.sections = sections
+        self.metrics_ports: dict[str, int] = {}
+
+    def begin(self, name: str, prelude: str = "", config: Path | None = None) -> ChildProcess:
+        port = self.metrics_ports.setdefault(name, free_port())
+        config = self.directory / f"{name}.toml"
+        config.write_text(f"{self.sections}[log]\nmetrics_port = {port}\n")
+        return super().begin(name, prelude, config)
 
     def wipe(self, name: str) -> None:
         shutil.rmtree(self.directory / name)
 
-    def retained(self, name: str) -> dict[str, bytes]:
-        """Return what one node has for a newcomer, up to a mark that is published there.
+    def count(self, name: str) -> int:
+        """Return how many retained messages a node has at this instant, `$SYS` included."""
+        url = f"http://127.0.0.1:{self.metrics_ports[name]}/metrics"
+        with urllib.request.urlopen(url, timeout=WAIT_S) as page:
+            text = page.read().decode()
+        (count,) = re.findall(r"^nearcast_retained_messages (\d+)", text, re.MULTILINE)
+        return int(count)
 
-        Retained copies leave in slices, so a live message may overtake the last of them: they have
-        one more second.
-        """
+    def has_all(self, name: str) -> None:
+        """Assert that a node has all retained messages at this instant, and serves them."""
+        assert self.count(name) == self.count("a")
         got: dict[str, bytes] = {}
-        is_over = threading.Event()
-
-        def took(_c: object, _u: object, message: paho.MQTTMessage) -> None:
-            if message.topic == "mark":
-                is_over.set()
-            else:
-                got[message.topic] = bytes(message.payload)
-
-        def publish_mark(*_: object) -> None:
-            client.publish("mark", b"", 1)
-
         client = paho.Client(CallbackAPIVersion.VERSION2)
-        client.on_message = took
-        client.on_subscribe = publish_mark
+        client.on_message = lambda _c, _u, message: got.update(
+            {message.topic: bytes(message.payload)}
+        )
         client.connect("127.0.0.1", self.ports[name])
-        client.subscribe([("state/#", 1), ("mark", 1)])
+        client.subscribe("state/#", 1)
         client.loop_start()
-        assert is_over.wait(WAIT_S)
-        last = time.monotonic() + 1.0
-        while len(got) < TOPICS and time.monotonic() < last:
-            time.sleep(0.02)
+        wait_for(lambda: len(got) >= TOPICS, said=lambda: f"{len(got)} of {TOPICS} came")
         client.disconnect()
         client.loop_stop()
-        return got
+        assert got == WRITTEN
 
     def write(self, name: str) -> None:
         client = paho.Client(CallbackAPIVersion.VERSION2)
@@ -79,35 +86,38 @@ def network(tmp_path: Path) -> Iterator[Network]:
         yield one
 
 
-def settled(network: Network) -> None:
-    """Wait until the node that wrote knows that the others had everything: some beats."""
-    time.sleep(5)
+def settled(network: Network, *names: str) -> None:
+    """Wait until nodes have everything, and the node that wrote takes them to have it.
+
+    That is so once it has heard beats of theirs later than `silence_ms` after its last message.
+    """
+    wait_for(lambda: all(network.count(name) == network.count("a") for name in names))
+    timing = LinkTiming()
+    time.sleep((timing.silence_ms + 3 * timing.beat_ms) / 1000)
 
 
 def test_a_node_whose_data_was_wiped_has_all_retained_messages_once_it_is_ready(network: Network):
     network.start("a", "b", "c")
     network.write("a")
-    wait_for(lambda: len(network.retained("c")) == TOPICS)
-    settled(network)
+    settled(network, "b", "c")
     network.end("b", "c")
     for name in ("b", "c"):
         network.wipe(name)
     network.start("b", "c")  # both at once: the one has nothing to tell the other
 
-    assert [network.retained(name) for name in "bc"] == [WRITTEN] * 2
+    for name in "bc":
+        network.has_all(name)
 
 
 def test_a_node_that_keeps_nothing_on_disk_has_them_after_an_orderly_restart(network: Network):
-    network.config = network.directory / "off.toml"
-    network.config.write_text('[durability]\nmode = "off"\n')
+    network.sections = '[durability]\nmode = "off"\n'
     network.start("a", "b")
     network.write("a")
-    wait_for(lambda: len(network.retained("b")) == TOPICS)
-    settled(network)
+    settled(network, "b")
     network.end("b")
     network.start("b")
 
-    assert network.retained("b") == WRITTEN
+    network.has_all("b")
 
 
 def test_a_node_waits_for_the_only_one_that_has_them_if_that_is_slow(network: Network):
@@ -128,7 +138,7 @@ network.ClusterRuntime._joined = stop_and_join
     threading.Timer(2, os.kill, (holder, signal.SIGCONT)).start()
     network.local.wait_until_ready()
 
-    assert network.retained("b") == WRITTEN
+    network.has_all("b")
 
 
 def test_a_node_does_not_wait_for_ever_and_says_whom_it_did_not_wait_for(network: Network):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support.waiting import wait_for
 from nearcast.cli.sharing import share_plan_file
 from nearcast.config import NetworkSection
 from nearcast.locality import NamedPlan, Plan, Rect, load_plan, save_plan
+from nearcast.locality.schedule.plan_schedule import DAYS, ScheduledPlans, load_schedule
 from nearcast.model.errors import FileFormatError, KeyInUseError, UnknownNameError
 from nearcast.nats.connection import close, connect
 from nearcast.overlay import Extent
@@ -24,10 +26,12 @@ from nearcast.pipeline.jobs.histogram import EventHistogram, save_histogram
 from nearcast.retained import Policies, Rates, Weights, solve, write_policies
 from nearcast.retained.policyfile import TopicPolicy
 from nearcast.server.cluster.nats_members import open_bucket
-from nearcast.server.cluster.nats_settings import PLAN, SharedSettings
+from nearcast.server.cluster.nats_settings import PLAN, SCHEDULE, SharedSettings
 from nearcast.server.cluster.nats_sharing import (
     PlanOffer,
     look_at_plan,
+    make_scheduled_change,
+    now_ms,
     offer_plan,
     share_histograms,
     share_policies,
@@ -217,6 +221,61 @@ def test_of_two_operators_one_wins_and_the_other_is_told_also_afterwards(four: R
     wait_for(lambda: have_plan(four, next_version + 1, *NODES))
 
 
+def test_nodes_change_plans_by_the_clock_and_an_operator_ends_that(four: RealCluster):
+    """Now, a missed change, a clock set back, and two nodes at once."""
+    day, night = plan(1, brokers="0011"), plan(1, brokers="2233")
+    folder = four.directory
+    save_plan(day, folder / "day.json")
+    save_plan(night, folder / "night.json")
+    at = {"12:00": "day.json", "00:00": "night.json"}
+    changes = [{"days": list(DAYS), "at": time, "plan": name} for time, name in at.items()]
+    fields = {"format": "nearcast-schedule", "format_version": 1, "time_zone": "UTC"}
+    (folder / "schedule.json").write_text(json.dumps({**fields, "changes": changes}))
+    code, told = nodes_command(four, "--plan", str(folder / "schedule.json"))
+    assert code == 0, told
+    assert "follows at" in told
+    shared = load_schedule(folder / "schedule.json")
+    due, first = shared.schedule.plan_at(now_ms()), in_force(four)
+    assert first.plan.brokers == (0, 0, 1, 1)  # two parts of two leaves each
+    wait_for(lambda: have_plan(four, first.version, *NODES))
+    later = shared.schedule.following(now_ms() + 3 * 86_400_000)  # days were missed
+    assert sum(one is not None for one in make_change(four, later.at_ms + 5)) == 1
+    second = in_force(four)
+    assert second.version == first.version + 1
+    assert len(set(second.plan.brokers or ())) == 2
+    for now in (later.at_ms + 5, later.at_ms - 1, now_ms()):  # made already, and a clock set back
+        assert make_change(four, now) == [None, None]
+    assert in_force(four) == second
+    assert due in at.values()
+    last = plan(second.version + 1, nodes=NODES)
+    asyncio.run(offer_plan(section(four), last))  # an operator ends the schedule
+    assert make_change(four, later.at_ms + 9 * 86_400_000) == [None, None]
+    assert in_force(four).version == last.version
+    wait_for(lambda: have_plan(four, last.version, *NODES))
+
+
+def make_change(cluster: RealCluster, now: int) -> list[PlanOffer | None]:
+    """Let two nodes try to make the change that is due."""
+
+    async def both() -> list[PlanOffer | None]:
+        clients = [await connect(section(cluster), "test", timeout_s=30) for _ in range(2)]
+        kept = await open_bucket(clients[0], section(cluster), expires=False)
+        found = await SharedSettings(clients[0], kept).get(SCHEDULE)
+        plans = ScheduledPlans.from_bytes(found.data) or load_schedule(
+            cluster.directory / "schedule.json"
+        )
+        results = await asyncio.gather(
+            *(make_scheduled_change(one, section(cluster), plans, now) for one in clients),
+            return_exceptions=True,
+        )
+        for client in clients:
+            await close(client)
+        assert all(isinstance(one, PlanOffer | KeyInUseError | None) for one in results), results
+        return [one if isinstance(one, PlanOffer) else None for one in results]
+
+    return asyncio.run(both())
+
+
 def test_a_new_plan_gets_the_next_number_and_its_file_the_names_of_the_nodes_that_have_it(
     four: RealCluster,
 ):
@@ -310,8 +369,9 @@ def test_running_nodes_decide_by_policies_and_histograms_that_are_shared(tmp_pat
             wait_for(lambda said=said: said + 2 == sum(  # type: ignore[misc]
                 cluster.log(name).count("policies of the network are used") for name in "ab"
             ))  # fmt: skip
-            for _ in range(8):
+            for _ in range(12):  # evenly: a topic in bursts begins with plain MQTT
                 news.publish("plant/heat", b"old", 1, retain=True)
+                time.sleep(0.25)
             wait_for(lambda: all(_has_retained(cluster, name) for name in "ab"))
             for name in "ab":
                 assert first_of(cluster, name, news) == expected, (path, name)

@@ -21,7 +21,7 @@ def run(script: str, venv: Path, path: str = "") -> subprocess.CompletedProcess[
         env={"PATH": places, "VENV": str(venv), "PYTHON": "python3"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -34,10 +34,15 @@ def program(path: Path, body: str) -> Path:
 
 
 def test_a_step_says_what_it_does_a_dot_each_second_and_how_long_it_took(tmp_path: Path):
-    done = run("step 'Fetching much' sh -c 'echo noise; sleep 2.5'", tmp_path)
+    shown = tmp_path / "shown"
+    until_two_dots = f"echo noise; until grep -qF .. {shown}; do sleep 0.05; done"
+    done = run(f"step 'Fetching much' sh -c '{until_two_dots}' > {shown}", tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"Fetching much \.\.+ [23] s\n", done.stdout)
+    found = re.fullmatch(r"Fetching much (\.+) (\d+) s\n", shown.read_text())
+    assert found is not None
+    dots, seconds = len(found[1]), int(found[2])
+    assert 2 <= dots <= seconds  # a busy machine is late with its dots
     assert (tmp_path / "setup.log").read_text() == "noise\n"
 
 

@@ -21,7 +21,7 @@ from nearcast.locality.registration.holder import Holder
 from nearcast.locality.registration.messages import PlacedEvent
 from nearcast.locality.registration.node import LocalityNode
 
-EVERYDAY = 40
+EVERYDAY = 16
 SOAK = 2_000
 COUNTED = ("crashes", "dropped", "deliveries")
 

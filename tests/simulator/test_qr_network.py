@@ -105,6 +105,32 @@ def test_all_layouts_of_a_seed_see_the_same_people_and_events() -> None:
     assert len({row["deliveries"] for row in rows}) == 1
 
 
+def test_upkeep_is_a_message_per_rectangle_that_has_changed() -> None:
+    space, market = Rect(0.0, 0.0, 8.0, 8.0), Rect(1.0, 1.0, 3.0, 3.0)
+    xs, ys = np.array([1.5, 2.5, 6.0]), np.array([1.5, 2.5, 6.0])
+    counts = CellCounts.from_positions(space, [market], xs, ys, depth=2)
+    run = LayoutRun(PlannedLayout(Plan.build(space, [market], counts, capacity=9)), xs, ys)
+    run.round(xs, ys, [])
+    assert run.costs.upkeep_messages == 0
+    run.round(xs + np.array([0, 0, 1]), ys, [])  # outside the region
+    assert run.costs.upkeep_messages == 0
+    run.round(xs + np.array([0.1, 0, 1]), ys, [])
+    assert run.costs.upkeep_messages == 1
+    quadrants = LayoutRun(
+        PlannedLayout(Plan.build(space, [], counts, layout="q", capacity=9)), xs, ys
+    )
+    quadrants.round(xs + 0.1, ys, [])
+    assert quadrants.costs.upkeep_messages == 0
+    tree = SubscriberTree(space, xs, ys, capacity=2, fanout=4)
+    groups = tree.rects()
+    following = LayoutRun(FollowingLayout(tree), xs, ys)
+    assert following.costs.upkeep_messages == 0
+    following.round(xs + 0.01, ys, [])
+    after = tree.rects()
+    changed = [one for one in groups | after if groups.get(one) != after.get(one)]
+    assert following.costs.upkeep_messages == len(changed) > 1
+
+
 def test_an_unknown_layout_is_refused() -> None:
     with pytest.raises(UnknownNameError):
         run_point(replace(SMALL, layout="x"))
@@ -119,6 +145,7 @@ def rows_with(**values: dict[str, float]) -> list[Row]:
             for seed in (1, 2, 3):
                 cell = {c: v.get(layout[:2].rstrip("-"), 100.0) for c, v in values.items()}
                 cell = {**base, "retransmission_ratio": 0.1, **cell}
+                cell["with_upkeep"] = cell["multicast_messages"]
                 if size == 10:
                     cell["retransmission_ratio"] /= 4
                 row: Row = {"layout": layout, "subscribers": size, "rounds": 5, "seed": seed}
@@ -147,7 +174,8 @@ def test_a_claim_holds_when_the_figures_say_so_and_not_otherwise(
         return judged(claim, **{column: dict(zip(("q", "qr", "r"), means, strict=True))})
 
     found = verdicts_on(good)
-    assert [verdict.holds for verdict in found] == [True, True]  # for both readings of R-only
+    assert all(verdict.holds for verdict in found)  # for both readings of R-only
+    assert len(found) == (4 if claim == "C0.4" else 2)  # with upkeep, too
     assert not any(verdict.holds for wrong in bad for verdict in verdicts_on(wrong))
     assert all(verdict.low <= verdict.high for verdict in found)
     assert all(verdict.seeds == (1, 2, 3) for verdict in found)

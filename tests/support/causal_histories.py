@@ -170,7 +170,6 @@ class Circumstances:
     short_lived: float
     leaving: float
     on_the_wire: bool
-    moves: float
 
 
 def circumstances(seed: int) -> Circumstances:
@@ -193,7 +192,6 @@ def circumstances(seed: int) -> Circumstances:
         short_lived=random.choice([0, 0, 0.2]),
         leaving=random.choice([0, 0, 0.05]),
         on_the_wire=random.random() < 0.5,
-        moves=random.choice([0, 0, 0.1]),
     )
 
 
@@ -306,8 +304,6 @@ class World:
             self.leave(self.random.choice(present))
             return
         number = self.random.choice(present)
-        if self.random.random() < self.what.moves:
-            self.move_client(self.random.choice([p for p in present if p != number]), number)
         self._send(number, self._destinations(number, present))
 
     def _destinations(self, number: int, present: list[int]) -> set[int]:
@@ -322,14 +318,6 @@ class World:
         elif self.random.random() < 0.1:
             wanted = set(others)
         return wanted
-
-    def move_client(self, old: int, new: int) -> None:
-        """A client of `old` goes on at `new`, and takes its causal past along."""
-        if not hasattr(self.process[old], "past"):
-            return
-        past = self.process[old].past(self.local_us(old) / 1e6)  # type: ignore[attr-defined]
-        self.process[new].adopt(past, self.local_us(new) / 1e6)  # type: ignore[attr-defined]
-        self.life[new].past |= self.life[old].past
 
     def _send(self, number: int, destinations: set[int]) -> None:
         now_us, own_us = self.local_us(number), self.what.lifetime_us

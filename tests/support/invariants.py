@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from nearcast.index.boxes.boxes import Boxes, BoxTable
 from nearcast.matching import Matcher
+from nearcast.matching.attribute_lists import only_attribute
 from nearcast.matching.filter_index import FilterIndex
 
 
@@ -38,7 +40,17 @@ def check_filter_index(index: FilterIndex) -> None:
     assert len(ids) == len(index)
     if index._index is not None:
         check_boxes(index._index)
-        assert all(box_id in index._index for box_id in ids)
+        lists = index._lists._lists
+        assert all(lists.values()), "an empty list"
+        for box_id in ids:
+            at = [at for at, intervals in lists.items() if box_id in intervals]
+            assert at == [] if box_id in index._index else len(at) == 1
+            only = only_attribute(*index._bounds_of(box_id))
+            is_plain = box_id not in index._shapes
+            if only is not None and is_plain and math.isnan(index._rows.table[box_id]["lon"]):
+                assert at == [only]
+            else:
+                assert at == []
 
 
 def check_matcher(matcher: Matcher) -> None:

@@ -144,6 +144,15 @@ class Broker(BrokerInterface):
         route = self.state.router.arrivals.find(message.head.topic)
         self._peer_intake.publish(route, message, None, retain=False)
 
+    def arrive_whole(self, message: Message, now_ms: int) -> None:
+        """Deliver a message from another peer of an overlay to all clients here that want it.
+
+        Places and share groups included: it comes only once, and names none of them.
+        """
+        self.state.now_ms = now_ms
+        route = self.state.router.find(message.head.topic)
+        self._peer_intake.publish(route, message, None, retain=False)
+
     def bids(self, message: Message, k: int, rank: str, publisher: str) -> list[Chosen]:
         """Return the `k` best subscriptions of this node for a message: one part of a top-k."""
         return self._intake.selective.selection.bids(message, k, rank, publisher)

@@ -67,6 +67,9 @@ class Counters:
     retained_replaced: int = counter(
         "Deferred retained messages that were never sent: a live message came first"
     )
+    retained_created_ignored: int = counter(
+        "Retained publications whose creation time was not plausible: their arrival counts"
+    )
     tables_learned: int = counter("Policy tables that the broker learned itself")
     journal_records_set_aside: int = counter(
         "Records of the journal that could not be applied at the start"

@@ -18,8 +18,9 @@ class RetainedSettings:
 
     `immediate` is plain MQTT, `learned` asks a policy, `wait` defers wherever that is allowed; no
     subscriber waits longer than `hold_max_s`. `omega` weighs timeliness against traffic, and
-    `message_cost` is the cost of one message (paper 4). For up to `tables` topics the broker may
-    learn a table for the topic alone.
+    `message_cost` is the cost of one message (paper 4). `created` names the user property with a
+    message's creation time. For up to `tables` topics the broker may learn a table for the topic
+    alone.
     """
 
     topics: str
@@ -27,6 +28,7 @@ class RetainedSettings:
     hold_max_s: float = 10.0
     omega: float = 0.7
     message_cost: float = 5.0
+    created: str = "$created"
     tables: int = 0
 
 

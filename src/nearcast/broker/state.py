@@ -25,7 +25,7 @@ from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.settings import BrokerSettings
 from nearcast.broker.slices import Slices, Work
 from nearcast.broker.timers import Timers
-from nearcast.model import Event
+from nearcast.model import Event, Space
 from nearcast.mqtt import Connect
 
 if TYPE_CHECKING:  # a broker imports PyArrow only for an event log, Numba only for spaces
@@ -88,8 +88,11 @@ class ClusterHooks(Protocol):
         The receivers are the peers on its route and the peers `meant` because of its values.
         """
 
+    def takes(self, space: Space, /) -> bool:
+        """Return whether the events of a space are to be reported with `published`."""
+
     def published(self, message: Message, event: Event, publisher: Session | None, /) -> None:
-        """Send an event that has a place to the clients near it that other nodes serve."""
+        """Send an event to the clients of other nodes that want it because of its values."""
 
     def retained(self, message: Message, /) -> None:
         """Replicate a retained message to the other nodes; an empty payload deletes it there."""
@@ -108,6 +111,10 @@ class NoCluster(ClusterHooks):
     def when_known(self, release: Callable[[], None], /) -> None:
         """Call `release` now: there is no node that would have to know."""
         release()
+
+    def takes(self, _space: Space, /) -> bool:
+        """Return False: there is no other node."""
+        return False
 
     def group(self, _number: int, /) -> None:
         """Return None: no message comes from another node."""

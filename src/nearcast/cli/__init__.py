@@ -20,6 +20,7 @@ from nearcast.cli import (
     explain,
     journal,
     network,
+    peers,
     pipeline,
     plan,
     policy,
@@ -53,6 +54,8 @@ app.command(rich_help_panel=_RUN)(serve.passwd)
 app.add_typer(journal.app, name="journal", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(network.up)
 app.command(rich_help_panel=_RUN)(network.nodes)
+app.command(rich_help_panel=_RUN)(peers.peer)
+app.command(rich_help_panel=_RUN)(peers.peers)
 app.command(rich_help_panel=_USE)(clients.sub)
 app.command(rich_help_panel=_USE)(clients.pub)
 app.command(rich_help_panel=_USE)(clients.status)

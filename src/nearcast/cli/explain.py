@@ -37,7 +37,11 @@ def explain(
         typer.Option(help="The client that publishes it, to check the rules for publishing too."),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Read this event log directory instead of asking a broker.")
+        list[Path] | None,
+        typer.Option(
+            help="Read this event log directory instead of asking a broker; may be given several "
+            "times, for the nodes of a cluster."
+        ),
     ] = None,
     event: Annotated[
         int | None, typer.Option(help="The event's number in the log; default: the topic's last.")
@@ -51,8 +55,8 @@ def explain(
     """Show step by step why a client gets, or does not get, a message.
 
     Asks a running broker what it would do with a message now; nothing is sent to clients. With
-    --log, reads from the event log what happened to a message. The exit code is 0 if the client
-    gets it, 1 if not.
+    --log, reads from the event log what happened to a message; in causal order also whom it waited
+    for and how long, or why it was discarded. The exit code is 0 if the client gets it, 1 if not.
 
     Example: nearcast explain bob -t shops/bakery -m '{"price": 3, "lon": 2.35, "lat": 48.85}'
 
@@ -60,7 +64,7 @@ def explain(
     """
     from nearcast.model.errors import MisuseError
 
-    if log is not None:
+    if log:
         found = _from_log(log, config, client, topic, event)
     elif topic is None:
         raise MisuseError("no topic", expected="--topic, or --log with --event")
@@ -69,7 +73,7 @@ def explain(
         question |= {"properties": [list(pair_of(each)) for each in properties or []], "qos": qos}
         if publisher is not None:
             question["publisher"] = publisher
-        found = _from_broker(target, question)
+        found = ask_broker(target, question)
     if json:
         print_json(found)
     else:
@@ -77,7 +81,7 @@ def explain(
     raise typer.Exit(0 if found["delivered"] else 1)
 
 
-def _from_broker(target: BrokerAddress, question: dict[str, Any]) -> dict[str, Any]:
+def ask_broker(target: BrokerAddress, question: dict[str, Any]) -> dict[str, Any]:
     """Ask over MQTT and return the answer."""
     import json
     import secrets
@@ -104,7 +108,7 @@ def _from_broker(target: BrokerAddress, question: dict[str, Any]) -> dict[str, A
 
 
 def _from_log(
-    log: Path, config: Path | None, client: str, topic: str | None, event: int | None
+    logs: list[Path], config: Path | None, client: str, topic: str | None, event: int | None
 ) -> dict[str, Any]:
     from nearcast.cli.explain_log import explain_from_log, find_event, opened
     from nearcast.config import load
@@ -114,7 +118,7 @@ def _from_log(
         raise MisuseError("no message", expected="--event or --topic")
     default = Path("nearcast.toml")
     path = config or (default if default.exists() else None)
-    with os_errors_translated(), opened(log) as folder:
+    with os_errors_translated(), opened(*logs) as folder:
         row = find_event(folder, event, topic)
         return asdict(explain_from_log(folder, load(path, os.environ), client, row))
 

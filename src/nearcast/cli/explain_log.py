@@ -4,6 +4,9 @@ The log has the events (without their MQTT properties), their deliveries, the su
 positions of clients over time. So it tells for certain whether a message was delivered, and which
 step of the selection prevented it. Where all steps pass and yet nothing was delivered, it names the
 remaining causes, which are not logged.
+
+A message in causal order crosses from log to log: with the logs of several nodes, the explanation
+follows it to the node that the client is connected to, and tells whom it waited for there.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,24 +80,32 @@ class LogFolder:
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[LogFolder]:
-    """Open an event log. Open segments are read from copies, as the broker still writes them."""
+def opened(*directories: Path) -> Iterator[LogFolder]:
+    """Open event logs. Open segments are read from copies, as the broker still writes them."""
     from nearcast.eventlog.log_files import finished, segments_of
 
-    if not directory.is_dir():
-        raise EnvironmentProblem(
-            "there is no such directory",
-            where=str(directory),
-            todo='It is "eventlog" in the node\'s data directory, if [log] events is not "off".',
-        )
+    for directory in directories:
+        if not directory.is_dir():
+            raise EnvironmentProblem(
+                "there is no such directory",
+                where=str(directory),
+                todo='It is "eventlog" in the data directory, if [log] events is not "off".',
+            )
     with ExitStack() as stack:
-        yield LogFolder([stack.enter_context(finished(one)) for one in segments_of(str(directory))])
+        segments = [one for directory in directories for one in segments_of(str(directory))]
+        yield LogFolder([stack.enter_context(finished(one)) for one in segments])
 
 
 def explain_from_log(
     log: LogFolder, configuration: Configuration, client: str, event: Row
 ) -> Explanation:
     """Return why a logged event reached a client or not."""
+    order, event_there = _ordered(log, client, event)
+    if event_there is None:
+        assert order is not None
+        because = f"{order.step}: {order.detail}"
+        return Explanation(client, event["topic"], _shown_event(event), False, because, (order,))
+    event = event_there
     here = (("node", "==", event["node"]),)
     number = event["sequence"]
     past = (*here, ("client", "==", client), ("sequence", "<", number))
@@ -115,8 +127,85 @@ def explain_from_log(
         _shown_event(event),
         client in receivers,
         f"{decisive.step}: {decisive.detail}",
-        (*steps, last),
+        (*steps, *([] if order is None else [order]), last),
     )
+
+
+def _ordered(log: LogFolder, client: str, event: Row) -> tuple[Step | None, Row | None]:
+    """Return what causal order did to an event, and the event at the client's node.
+
+    The step is None without causal order, the event if it did not get to that node.
+    """
+    at = (("node", "==", event["node"]), ("sequence", "==", event["sequence"]))
+    notes = [one for one in log.rows("causal", *at) if one["step"] in ("sent", "delivered")]
+    if not notes:
+        return None, event
+    names = ("group", "sender", "stamp_us")
+    told = log.rows("causal", *((name, "==", notes[-1][name]) for name in names))
+    node = _node_of(log, client) or event["node"]
+    here = {one["step"]: one for one in told if one["node"] == node}
+    if "discarded" in here:
+        return Step("order", False, _discarded(here["discarded"])), None
+    if "delivered" in here:
+        found = log.rows(
+            "events", ("node", "==", node), ("sequence", "==", here["delivered"]["sequence"])
+        )
+        step = Step("order", True, _waited(log, here.get("held"), here["delivered"]))
+        return step, found[0] if found else event
+    if node == event["node"]:
+        return None, event
+    sent = next((one["detail"] for one in told if one["step"] == "sent"), "")
+    if node not in sent.split(","):
+        text = f"{client} was at {node}, which did not subscribe to it: it was sent to {sent}"
+    elif "held" in here:
+        text = f"it waits at {node} for {here['held']['detail']}"
+    else:
+        text = f"it was sent to {node}, and the log of {node} does not have it"
+    return Step("order", False, text), None
+
+
+def _node_of(log: LogFolder, client: str) -> str | None:
+    """Return the node where a client last subscribed."""
+    rows = log.rows("subscriptions", ("client", "==", client))
+    last = max(rows, key=lambda row: row["t"], default=None)
+    return None if last is None else str(last["node"])
+
+
+def _discarded(note: Row) -> str:
+    from nearcast.ordering import DiscardReason
+
+    reason = note["detail"]
+    why = "it may have been delivered before the node started again"
+    if reason.upper() in DiscardReason.__members__:
+        why = DiscardReason[reason.upper()].value
+    lifetime_ms = note["lifetime_us"] / 1000
+    return (
+        f"{note['node']} discarded it: {why} (lifetime {lifetime_ms:g} ms, sent by {_sent(note)})"
+    )
+
+
+def _waited(log: LogFolder, held: Row | None, delivered: Row) -> str:
+    """Return for whom a message waited at a node, and how long."""
+    node = delivered["node"]
+    if held is None:
+        return f"delivered at {node} at once: everything that it follows was there, or had expired"
+    parts = []
+    for text in held["detail"].split(","):
+        sender, _, stamp = text.rpartition("@")
+        one = {"sender": sender, "stamp_us": int(stamp)}
+        came = log.rows(
+            "causal",
+            *(("node", "==", node), ("step", "==", "delivered"), ("group", "==", held["group"])),
+            *((name, "==", value) for name, value in one.items()),
+        )
+        parts.append(f"{_sent(one)}, {'which came' if came else 'which did not come in time'}")
+    waited_ms = (delivered["t"] - held["t"]).total_seconds() * 1000
+    return f"it waited {waited_ms:.0f} ms at {node} for a message of {'; of '.join(parts)}"
+
+
+def _sent(note: Row) -> str:
+    at = datetime.fromtimestamp(note["stamp_us"] / 1e6, UTC)
+    return f"{note['sender']} at {at:%H:%M:%S.%f}"[:-3]
 
 
 def find_event(log: LogFolder, number: int | None, topic: str | None) -> Row:

@@ -177,7 +177,8 @@ def nodes(
         typer.Option(metavar="NODE", help="Drop what is kept for a node that will not come back."),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Apply this plan to all nodes.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Apply this plan, or schedule of plans, to all nodes."),
     ] = None,
     reassign: Reassign = False,
     policies: Annotated[
@@ -253,10 +254,12 @@ def _print_members(section: NetworkSection, members: list[MemberRecord]) -> None
     table.add_column("node", no_wrap=True)
     table.add_column("address", overflow="fold")
     table.add_column("up since", no_wrap=True)
-    for heading in ("links up", "clients", "sent", "received", "skew"):
+    headings = ["links up", "clients", "sent", "received", "skew"]
+    adapts = any(one.load for one in members)
+    for heading in [*headings, "plan", "load"] if adapts else headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for one in members:
-        table.add_row(*_cells(one))
+        table.add_row(*_cells(one), *([str(one.plan), f"{one.load:,}"] if adapts else []))
     screen.print(table)
     for one in members:
         for link in one.links.values():

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show and compare plans of a cluster.", no_args_is_help=True)
 
-PlanFile = Annotated[Path, typer.Argument(help="A plan file (JSON).", show_default=False)]
+PlanFile = Annotated[
+    Path, typer.Argument(help="A plan file (JSON), or a schedule of plans.", show_default=False)
+]
 
 
 @app.command()
@@ -39,11 +41,17 @@ def show(
 ) -> None:
     """Show what a plan consists of, and draw it.
 
+    Of a schedule of plans: when each plan is in force, and which one is now.
+
     Example: nearcast plan show plan.json --regions regions.geojson --out plan.svg
     """
     from nearcast.locality import draw_plan, load_plan, plan_geojson
+    from nearcast.locality.schedule.plan_schedule import is_schedule
 
     with os_errors_translated():
+        if is_schedule(path):
+            _show_schedule(path, out=out or regions, as_json=json)
+            return
         plan = load_plan(path)
         slow = [] if regions is None else _read_regions(regions)
         if out is not None and out.suffix == ".geojson":
@@ -58,6 +66,31 @@ def show(
         typer.echo(f"{name.replace('_', ' '):<16} {value}")
     if out is not None:
         typer.echo(f"Wrote {out}.")
+
+
+def _show_schedule(path: Path, *, out: Path | None, as_json: bool) -> None:
+    import time
+
+    from nearcast.locality.schedule.plan_schedule import load_schedule
+
+    if out is not None:
+        todo = "Show the plan files that the schedule names"
+        raise MisuseError("a schedule of plans", where=str(path), expected="one plan", todo=todo)
+    found = load_schedule(path)
+    schedule, now_ms = found.schedule, int(time.time() * 1000)
+    due, following = schedule.plan_at(now_ms), schedule.following(now_ms)
+    if as_json:
+        now = {"in_force": due, "following": following.plan, "following_ms": following.at_ms}
+        plans = {name: _facts(plan) for name, plan in found.plans.items()}
+        print_json(schedule.as_fields() | now | {"plans": plans})
+        return
+    typer.echo(f"time zone        {schedule.zone.key}")
+    for change in schedule.as_fields()["changes"]:
+        plan = found.plans[change["plan"]]
+        days = " ".join(change["days"])
+        typer.echo(f"{change['at']} {days:<28} {change['plan']} ({len(plan.leaves)} leaves)")
+    typer.echo(f"now              {due}")
+    typer.echo(f"next             {following.plan}, {schedule.local_time(following.at_ms)}")
 
 
 def _facts(plan: Plan) -> dict[str, Any]:
@@ -124,11 +157,16 @@ def diff(
     from dataclasses import asdict
 
     from nearcast.locality import load_plan, node_changes, plan_diff
+    from nearcast.locality.schedule.plan_schedule import is_schedule
 
     if len(files) > 2 or (len(files) == 2 and (join or network or reassign)):
         expected = "two files, or one to compare with a running cluster"
         raise MisuseError(f"{len(files)} files", where="plan diff", expected=expected)
     with os_errors_translated():
+        for path in files:
+            if is_schedule(path):
+                todo = "Compare the plan files that the schedule names"
+                raise MisuseError("a schedule of plans", where=str(path), todo=todo)
         plans = [load_plan(path) for path in files]
     if len(plans) == 2:
         before, after = _comparable(*plans)

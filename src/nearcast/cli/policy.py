@@ -1,4 +1,4 @@
-"""`nearcast policy show`: where a retained policy waits and where it sends."""
+"""`nearcast policy`: where a retained policy waits, and what a broker would do now."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearcast.cli.connecting import connects
+from nearcast.cli.explain import ask_broker
 from nearcast.cli.terminal import JSON, os_errors_translated, print_json
 
 if TYPE_CHECKING:
     from nearcast.retained import Policies
 
-app = typer.Typer(help="Show policies for retained messages.", no_args_is_help=True)
+app = typer.Typer(help="Policies for retained messages.", no_args_is_help=True)
 
 _MOST_PANELS = 6
 
@@ -102,3 +104,62 @@ def _draw(policies: Policies, topics: list[str], out: Path) -> None:
     if not names:
         raise MisuseError("no policy at all", where="--out", expected="a file with some policy")
     draw_tables({name: policies.topics[name].actions for name in names}, out)
+
+
+@app.command()
+@connects("version", "session")
+def explain(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    target: Any,
+    json: bool = JSON,
+) -> None:
+    """Show what a running broker would do with a new subscriber of a topic now, and why.
+
+    The retained message is sent at once, or deferred until the next publish. Nothing changes.
+
+    Example: nearcast policy explain plant/7/heat
+    """
+    found = ask_broker(target, {"newcomer": topic})
+    if json:
+        print_json(found)
+    else:
+        _print_outlook(found)
+
+
+_DECISIONS = {
+    "nothing": "a new subscriber gets nothing",
+    "send": "a new subscriber gets the retained message at once",
+    "wait": "a new subscriber waits for the next publish",
+}
+
+
+def _print_outlook(found: dict[str, Any]) -> None:
+    for name, detail in _outlook_lines(found):
+        typer.echo(f"  {name:<10}  {detail}")
+    typer.secho(f"{found['topic']}: {_DECISIONS[found['decision']]}: {found['because']}", bold=True)
+
+
+def _outlook_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    setting, rates, model = found.get("setting"), found.get("rates"), found.get("model")
+    experience = found.get("experience")
+    if setting:
+        where = f"[[retained]] topics = {setting['topics']}" if setting["topics"] else "none"
+        detail = f"{where}: {setting['mode']}, at most {setting['hold_s']:g} s"
+        lines.append(("setting", f"{detail}, ω {setting['omega']:g}, Cp {setting['cost']:g}"))
+        age = "of unknown age" if found["age_s"] is None else f"{found['age_s']:.3g} s old"
+        lines.append(("message", f"{age}; {found['created']}"))
+    if rates:
+        often = f"{rates['publish_per_s']:.3g} publishes a second"
+        known = f"{rates['publishes_seen']:.0f} in memory, spread {rates['spread']:.2g}"
+        lines.append(("topic", f"{often} ({known})"))
+    if model:
+        lines.append(("model", f"{model['policy']}: {model['decision']}"))
+    if experience:
+        text = f"{experience['group']}: {experience['count']:.0f} new subscribers"
+        if experience["count"]:
+            gains = experience["gain_of_model"], experience["gain_of_experience"]
+            text += "; model {:+.1%}, experience {:+.1%} of a message's cost each".format(*gains)
+        lines.append(("experience", text))
+    return lines

@@ -29,7 +29,8 @@ def reproduce(
 
     Writes OUT/report.html (one self-contained page), claims.json, rows.json and figures/.
     Needs Java, 'nearcast\[spark]' and 'nearcast\[research]'. Without --quick it takes hours. A
-    claim that does not hold is a result, not an error: the exit code is 0.
+    claim that does not hold is a result, not an error: the exit code is 0. Progress goes to
+    stderr, as lines where that is no terminal.
 
     Example: nearcast reproduce --quick --out reproduction
     """
@@ -42,7 +43,7 @@ def reproduce(
     need("matplotlib", extra="research")
     check(out, papers)
     spark = started_spark(master, as_json=json, name="nearcast-reproduce")
-    with spark_errors_translated(str(out)), spark_progress(spark, "reproduce"):
+    with spark_errors_translated(str(out)), spark_progress(spark, "reproduce", lines=True):
         outcome = run(spark, out, papers=papers, quick=quick)
     if json:
         report = str(out / REPORT)
@@ -61,5 +62,6 @@ def _print(outcome: RunOutcome) -> None:
     for paper in outcome.papers:
         for claim in paper.claims:
             verdict = "holds" if claim.holds else "does not hold"
-            table.add_row(claim.id, claim.variant, claim.measured, verdict)
+            reading = "; ".join(text for text in (claim.variant, claim.reading) if text)
+            table.add_row(claim.id, reading, claim.measured, verdict)
     console().print(table)

@@ -43,15 +43,18 @@ def network_section(config: Path | None, join: str | None, network: str | None) 
 def share_plan_file(
     section: NetworkSection, path: Path, *, reassigns: bool = False, is_new: bool = False
 ) -> tuple[list[str], dict[str, Any]]:
-    """Share a plan file; return lines for people and fields for JSON.
+    """Share a plan file, or a schedule of plans; return lines for people and fields for JSON.
 
     `is_new`: it was made just now. Then it gets the next number, whatever the cluster has, and the
     file is written with that number; with the nodes' names as well if it assigns brokers.
     """
     from nearcast.locality import load_plan, save_plan
+    from nearcast.locality.schedule.plan_schedule import is_schedule
     from nearcast.server.cluster.nats_sharing import offer_plan
 
     with os_errors_translated():
+        if is_schedule(path):
+            return _share_schedule_file(section, path)
         plan = load_plan(path)
         offer = asyncio.run(offer_plan(section, plan, reassigns=reassigns, renumbers=is_new))
         named, notes = offer.plan, offer.notes()
@@ -62,6 +65,22 @@ def share_plan_file(
     if offer.is_in_force:
         told = f"Plan {named.version} is what the cluster has already."
     return [told, *notes], {"plan": named.version, "nodes": list(named.nodes), "notes": notes}
+
+
+def _share_schedule_file(section: NetworkSection, path: Path) -> tuple[list[str], dict[str, Any]]:
+    from nearcast.locality.schedule.plan_schedule import load_schedule
+    from nearcast.server.cluster.nats_sharing import now_ms, share_schedule
+
+    plans = load_schedule(path)
+    offer = asyncio.run(share_schedule(section, plans))
+    due, following = plans.schedule.plan_at(now_ms()), plans.schedule.following(now_ms())
+    named, notes = offer.plan, offer.notes()
+    lines = [
+        f"The schedule is shared with {', '.join(named.nodes)}: {due} is plan {named.version}.",
+        f"{following.plan} follows at {plans.schedule.local_time(following.at_ms)}.",
+    ]
+    fields = {"plan": named.version, "nodes": list(named.nodes), "notes": notes}
+    return [*lines, *notes], {**fields, "scheduled": due, "following": following.plan}
 
 
 def share_policy_file(section: NetworkSection, path: Path) -> tuple[list[str], dict[str, Any]]:
@@ -96,7 +115,9 @@ def share_run(
         told.append(share_policy_file(section, files.policies))
     if files.histograms:
         told.append(share_histogram_files(section, files.histograms))
-    if files.plan is not None:
+    if files.schedule is not None:
+        told.append(share_plan_file(section, files.schedule))
+    elif files.plan is not None:
         told.append(share_plan_file(section, files.plan, reassigns=reassigns, is_new=True))
     lines = [line for each, _ in told for line in each]
     return lines, {key: value for _, fields in told for key, value in fields.items()}

@@ -26,7 +26,9 @@ ConfigFile = Annotated[Path, typer.Option(help="Where the space is declared.")]
 SpaceName = Annotated[str, typer.Option("--space", help="The space that the events belong to.")]
 TopicOfEvents = Annotated[str, typer.Option("--topic", help="The topic of the events.")]
 Top = Annotated[int | None, typer.Option(min=1, help="Only the k best of each event.")]
-Rank = Annotated[str, typer.Option(help="narrowest, nearest, centre or weight.")]
+Rank = Annotated[
+    str, typer.Option(help="narrowest, nearest, centre, weight, or narrowest:0.7,weight:0.3.")
+]
 
 
 def need(*modules: str, extra: str) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nearcast.client.pairs import Pairs, one_of, paho_properties
-from nearcast.model import RANKS, Shape, encode_level, parse_duration, parse_shape
+from nearcast.model import Shape, encode_level, parse_duration, parse_shape
 from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.model.ranks import parse_rank
 from nearcast.model.requests import ORDERS, REPLIES
 from nearcast.model.wording import shown
 
@@ -33,7 +34,7 @@ class Offer:
     top: int | None = None
     """Only this many best matches get the message."""
     rank: str | None = None
-    """The ranking: `narrowest`, `nearest`, `centre` or `weight`."""
+    """`narrowest`, `nearest`, `centre`, `weight`, or a blend: `narrowest:0.7,weight:0.3`."""
     lifetime: str | None = None
     """The message is discarded if it cannot be delivered within this time, such as `250ms`."""
     area: str | Shape | None = None
@@ -50,8 +51,9 @@ class Offer:
     def __post_init__(self) -> None:
         if self.top is not None:
             _check_top(self.top)
+        if self.rank is not None:
+            _check_rank(self.rank)
         for value, where, known in (
-            (self.rank, "$rank", tuple(RANKS)),
             (self.order, "$order", ORDERS),
             (self.reply, "$reply", REPLIES),
         ):
@@ -135,12 +137,22 @@ def _check_top(top: object) -> None:
         raise OutOfRangeError(shown(top), where="$top", expected="a whole number from 1")
 
 
+def _check_rank(text: str) -> None:
+    try:
+        parse_rank(text)
+    except MisuseError as problem:
+        raise _placed("$rank", problem) from None
+
+
+def _placed(name: str, problem: MisuseError) -> MisuseError:
+    where = f"{name}: {problem.where}" if problem.where else name
+    return type(problem)(problem.found, where=where, expected=problem.expected, todo=problem.todo)
+
+
 def _check_lifetime(text: str) -> None:
     try:
         lifetime_s = parse_duration(text)
     except MisuseError as problem:
-        raise type(problem)(
-            problem.found, where="$lifetime", expected=problem.expected, todo=problem.todo
-        ) from None
+        raise _placed("$lifetime", problem) from None
     if lifetime_s <= 0:
         raise OutOfRangeError(shown(text), where="$lifetime", expected="a duration above 0")

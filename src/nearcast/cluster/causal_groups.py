@@ -6,6 +6,12 @@ are part of the causal history that the message carries. A message that arrives 
 causal predecessors have been delivered or have expired. A message of QoS 1 or 2 is sent again after
 a link broke, within its lifetime.
 
+A client that connects to another node takes its causal past along (trap T2.8). The past is a
+message without payload, from the node that it was connected to, in the answer to the claim of its
+session; it waits for its causal predecessors as any other message, and the client is served when
+it is delivered. So whatever the client has heard was delivered at the new node, or has expired,
+before the client publishes there; and what it publishes comes after it everywhere.
+
 A node that restarts has lost its causal history, which its peers rely on. So it sends nothing until
 that history has expired, one lifetime plus skew after its start; and it drops QoS 2 messages that
 were sent before its start, since it may have delivered them already.
@@ -15,10 +21,10 @@ Read next: `nearcast/ordering/delta_causal.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import isinf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from nearcast.broker import Broker
 from nearcast.broker.counters import counter
@@ -26,11 +32,12 @@ from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.broker.publish.routes import Route
 from nearcast.broker.session.session import PeerSession, Session
-from nearcast.cluster.messages import Ordered, Settled
+from nearcast.cluster.messages import Ordered, PeerVersion, Settled
 from nearcast.cluster.part import ClusterPart, handles
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_registry import PeerRegistry
 from nearcast.index.topic_filters import filters_overlap
+from nearcast.model.errors import PeerProtocolError
 
 if TYPE_CHECKING:  # the kernels are loaded only where there is a causal group
     from nearcast.ordering import CausalMessage, DeltaCausal, Output
@@ -39,6 +46,10 @@ _SENT, _DELIVERED, _HELD, _DISCARDED, _KEPT = range(5)  # eventlog.records.Causa
 DEFAULT_LIFETIME_MS = 1_000
 """Δ of a causal space whose configuration states no lifetime."""
 _UNSURE = "unsure"  # reason for a discard: it may have been delivered before a crash
+_EXPIRED = ("late", "waited_too_long")
+
+Past: TypeAlias = tuple[str, bytes]
+"""The causal past of a client in one group: the group's name, and a message without payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +66,33 @@ class _Publication:
 
 
 @dataclass(slots=True)
+class _Arrival:
+    """A client that waits for its causal past."""
+
+    open: int
+    """How many messages of it are not delivered yet."""
+    then: Callable[[], None]
+
+
+@dataclass(slots=True)
+class GroupCounts:
+    """Counters of one causal group."""
+
+    waited: int = counter("Messages that waited for a causal predecessor")
+    expired: int = counter(
+        "Messages not delivered because their lifetime was over, on the way or while they waited"
+    )
+    discarded: int = counter(
+        "Messages not delivered for another reason: a duplicate, a wrong clock, damage"
+    )
+    skew_violations: int = counter(
+        "Clocks measured further apart than configured, and messages with a stamp in the future"
+    )
+
+
+@dataclass(slots=True)
 class CausalCounts:
-    """Counters of a node's causal groups."""
+    """Counters of a node's causal groups together."""
 
     sent: int = counter("Messages sent in causal order", "causal/messages/sent")
     delivered: int = counter(
@@ -71,6 +107,11 @@ class CausalCounts:
         "Clocks measured further apart than configured, and messages with a stamp in the future",
         "causal/skew/violations",
     )
+    moved_clients: int = counter(
+        "Clients that came from another node with their causal past", "causal/clients/moved"
+    )
+    groups: dict[str, GroupCounts] = field(default_factory=dict)
+    """By the name of the group, which is that of its space."""
 
 
 class CausalGroups(ClusterPart):
@@ -98,6 +139,9 @@ class CausalGroups(ClusterPart):
         self._began_ms = began_ms
         self._skew_ms = round(skew_s * 1000)
         self._early: list[_Publication] = []  # published before this node may send
+        self._left_ms: dict[str, int] = {}  # by client: when it disconnected, the latest last
+        # by group, sender and stamp of a past that is not delivered yet: who waits for it
+        self._arrivals: dict[tuple[str, str, int], _Arrival] = {}
         for one in node.spaces:
             if one.order == "causal":
                 self._open(one.space.name, one.lifetime_ms or DEFAULT_LIFETIME_MS, skew_s)
@@ -107,6 +151,7 @@ class CausalGroups(ClusterPart):
         from nearcast.ordering import DeltaCausal
 
         self._groups[group] = DeltaCausal(self._name, lifetime_ms / 1000, skew=skew_s)
+        self.counts.groups[group] = GroupCounts()
 
     @property
     def is_used(self) -> bool:
@@ -165,7 +210,7 @@ class CausalGroups(ClusterPart):
             deadline_ms = min(deadline_ms, message.expires_at_ms or deadline_ms)
             lifetime_s = max(1, deadline_ms - now_ms) / 1000
         if deadline_ms <= now_ms and one.at_ms < now_ms:
-            self._count_discarded("late")
+            self._count_discarded(one.group, "late")
             return
         data = encode_message(message)
         copies = group.send(set(one.names), data, now_ms / 1000, lifetime=lifetime_s)
@@ -195,12 +240,14 @@ class CausalGroups(ClusterPart):
         now_ms = self._instant(now_ms)
         message = CausalMessage.decode(data)
         if message.sent_us < self._began_ms * 1000 and _is_once(message):
-            self._count_discarded(_UNSURE)
+            self._count_discarded(group_name, _UNSURE)
             self._note_aside(_DISCARDED, group_name, message, now_ms, _UNSURE)
             return
         outputs = group.receive(message, now_ms / 1000)
         if not any(_is_same(one.message, message) for one in outputs):
             self.counts.held += 1
+            in_group = self.counts.groups[group_name]
+            in_group.waited += 1
             if self._node.recorder is not None:
                 waits = ",".join(f"{name}@{at_us}" for name, at_us in sorted(message.waits))
                 self._note_aside(_HELD, group_name, message, now_ms, waits)
@@ -241,11 +288,13 @@ class CausalGroups(ClusterPart):
         if isinf(error_ms) or self._clocks.get(name) == measured:
             return
         self._clocks[name] = measured
-        allowed = [
-            group.observe_offset(name, ahead_ms / 1000, error=error_ms / 1000)
-            for group in self._groups.values()
-        ]
-        self.counts.skew_violations += not all(allowed)
+        is_violated = False
+        for group_name, group in self._groups.items():
+            if not group.observe_offset(name, ahead_ms / 1000, error=error_ms / 1000):
+                is_violated = True
+                in_group = self.counts.groups[group_name]
+                in_group.skew_violations += 1
+        self.counts.skew_violations += is_violated
 
     def peer_removed(self, name: str) -> None:
         """Forget a peer that has left the cluster."""
@@ -278,7 +327,9 @@ class CausalGroups(ClusterPart):
         from nearcast.ordering import Deliver
 
         for one in outputs:
-            if isinstance(one, Deliver):
+            if not one.message.payload:
+                self._past_settled(group, one)
+            elif isinstance(one, Deliver):
                 message = decode_message(one.message.payload)
                 message.number = 0
                 self.counts.delivered += 1
@@ -286,12 +337,98 @@ class CausalGroups(ClusterPart):
                 self._note(_DELIVERED, group, one.message, now_ms, self._event_number())
             else:
                 reason = one.reason.name.lower()
-                self._count_discarded(reason)
-                self.counts.skew_violations += reason == "future"
+                self._count_discarded(group, reason)
                 self._note_aside(_DISCARDED, group, one.message, now_ms, reason)
 
-    def _count_discarded(self, reason: str) -> None:
+    def _count_discarded(self, group: str, reason: str) -> None:
         self.counts.discarded[reason] = self.counts.discarded.get(reason, 0) + 1
+        in_group = self.counts.groups[group]
+        if reason in _EXPIRED:
+            in_group.expired += 1
+        else:
+            in_group.discarded += 1
+        if reason == "future":
+            self.counts.skew_violations += 1
+            in_group.skew_violations += 1
+
+    # --- clients that go on at another node (trap T2.8) -------------------------------------
+
+    def there(self, session: Session) -> None:
+        """Record when a client disconnects: its causal past expires from then on."""
+        if not self._groups or session.link is not None:
+            return
+        now_ms, left_ms = self._node.now_ms, self._left_ms
+        left_ms.pop(session.client_id, None)
+        left_ms[session.client_id] = now_ms
+        oldest_ms = now_ms - self.memory_ms
+        while (first := next(iter(left_ms))) != session.client_id and left_ms[first] < oldest_ms:
+            del left_ms[first]
+
+    def pasts_of(self, client_id: str, peer: PeerNode) -> list[Past]:
+        """Return the causal past that a client takes from here to a peer; empty if it expired.
+
+        A node that may not send yet, having just started, has no past to give.
+        """
+        left_ms, now_ms = self._left_ms.get(client_id), self._instant(self._peers.now_ms)
+        if left_ms is None or peer.version < PeerVersion.CARRIES_PASTS:
+            return []
+        return [
+            (name, group.send({peer.name}, b"", now_ms / 1000)[peer.name].encode())
+            for name, group in self._groups.items()
+            if now_ms <= left_ms + int(group.lifetime * 1000) + self._skew_ms
+            and group.footprint
+            and now_ms >= self._speaks_at(name)
+        ]
+
+    def adopt(
+        self, pasts: Collection[tuple[str, Past]], then: Callable[[], None], now_ms: int
+    ) -> None:
+        """Take over a client's past from the peers named, and call `then` when it is delivered.
+
+        A past that is damaged is counted and reported as a problem of its peer; the client is
+        served without it.
+        """
+        arrival = _Arrival(1, then)
+        for peer_name, past in pasts:
+            try:
+                self._adopt(peer_name, past, arrival, now_ms)
+            except PeerProtocolError as problem:
+                self._peers.peers[peer_name].problem = str(problem)
+                self._peers.counts.refused += 1
+        self.counts.moved_clients += bool(pasts)
+        self._arrived(arrival)
+
+    def _adopt(self, peer_name: str, past: Past, arrival: _Arrival, now_ms: int) -> None:
+        from nearcast.ordering import CausalMessage
+
+        group_name, data = past
+        group = self._groups.get(group_name)
+        if group is None:
+            raise _bad_past(f"a past in the group {group_name}", "a causal group of this node")
+        message = CausalMessage.decode(data)
+        if message.payload or message.sender != peer_name:
+            raise _bad_past(f"a message of {message.sender}", f"a past that {peer_name} has sent")
+        arrival.open += 1
+        self._arrivals[group_name, peer_name, message.sent_us] = arrival
+        now_ms = self._instant(now_ms)
+        self._carry_out(group_name, group.receive(message, now_ms / 1000), now_ms)
+
+    def _past_settled(self, group: str, one: Output) -> None:
+        """Go on with the client of a past that is delivered here, or has expired."""
+        reason = getattr(one, "reason", None)
+        if reason is not None and reason.name != "LATE":
+            self._count_discarded(group, reason.name.lower())
+        key = (group, str(one.message.sender), one.message.sent_us)
+        arrival = self._arrivals.pop(key, None)
+        if arrival is not None:
+            self._arrived(arrival)
+
+    def _arrived(self, arrival: _Arrival) -> None:
+        arrival.open -= 1
+        if not arrival.open:
+            arrival.then()
+
+    # --- the event log ----------------------------------------------------------------------
 
     def _event_number(self) -> int:
         """Return the event log's number of the last publication or delivery."""
@@ -330,6 +467,10 @@ class CausalGroups(ClusterPart):
             sender, stamp_us = str(message.sender), message.sent_us
         note = CausalNote(group, sender, stamp_us, int(lifetime_s * 1_000_000), detail)
         log.causal(CausalStep(step), note, now_ms, number)
+
+
+def _bad_past(found: str, expected: str) -> PeerProtocolError:
+    return PeerProtocolError(found, where="causal past of a client", expected=expected)
 
 
 def _is_same(one: CausalMessage, other: CausalMessage) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from nearcast.broker import Broker
+from nearcast.broker import Broker, Session
 from nearcast.cluster.causal_groups import CausalGroups
 from nearcast.cluster.distributed_top_k import DistributedTopK
 from nearcast.cluster.filter_aggregation import LOOSENESS, FilterAggregation
@@ -46,6 +46,8 @@ from nearcast.cluster.spatial_routing import PATIENCE
 from nearcast.cluster.subscribe_race import SubscribeRace
 from nearcast.cluster.subscription_gossip import SubscriptionGossip
 from nearcast.cluster.subscription_sync import DeferredSubacks, SubscriptionSync
+from nearcast.locality.layout.adapting import AdaptRules
+from nearcast.locality.registration.leaf_loads import PlanProposal
 from nearcast.locality.registration.messages import Timing
 from nearcast.locality.registration.plan_assignment import NamedPlan
 from nearcast.locality.registration.redirect_policy import RedirectRules
@@ -84,6 +86,7 @@ class Cluster:
         looseness: float = LOOSENESS,
         densities: Mapping[str, Density] | None = None,
         redirect: RedirectRules | None = None,
+        adapt: AdaptRules | None = None,
     ) -> None:
         self.name = name  # of this node, unique in the cluster
         self.node = node
@@ -96,7 +99,7 @@ class Cluster:
         self._race = SubscribeRace(node.subscribers, self._gossip)
         self._spatial = NoSpatialPart()
         if any(one.coordinates is not None for one in declared):
-            self._spatial = SpatialPart(name, node, peers, patience or PATIENCE)
+            self._spatial = SpatialPart(name, node, peers, patience or PATIENCE, adapt)
         self._causal = CausalGroups(name, node, peers, skew_ms / 1000, began_ms)
         self.causal = self._causal.counts
         # of `nearcast.kernels`, what the cluster calls
@@ -106,7 +109,7 @@ class Cluster:
         self._terms = PeerTerms(spaces, self.most_skew_ms)
         self._top_k = DistributedTopK(name, node, peers)
         self._moves = SessionMoves(node, peers, self._spatial, self._causal)
-        self._relay = SessionRelay(name, node, peers, self._moves)
+        self._relay = SessionRelay(name, node, peers, self._moves, self._causal)
         self._redirects = Redirects(
             name,
             node,
@@ -155,12 +158,18 @@ class Cluster:
         self.came, self.went = self._subscriptions.came, self._subscriptions.went
         self.newcomer = self._subscriptions.newcomer
         self.arrived = self._race.arrived
-        self.there, self.group = self._gossip.there, self._gossip.group
+        self.group = self._gossip.group
         self.when_known = self._subacks.when_known
         self.moved, self.published = self._spatial.moved, self._spatial.published
+        self.takes = self._spatial.takes
         self.contest = self._top_k.contest
         self.ordered = self._causal.published
         self.retained = self._retained.retained
+
+    def there(self, session: Session) -> None:
+        """Handle that a client has connected or disconnected."""
+        self._gossip.there(session)
+        self._causal.there(session)
 
     def restored(self) -> None:
         """Load the parts' state after the journal was replayed; later changes are newer."""
@@ -280,6 +289,19 @@ class Cluster:
         """Start to use a plan; return whether it is newer than those in use."""
         self.now_ms = now_ms
         return self._spatial.use_plan(plan, now_ms)
+
+    def take_proposal(self) -> PlanProposal | None:
+        """Return the adapted plan that this node proposes, once; None if there is none."""
+        return self._spatial.take_proposal()
+
+    def client_places(self, most: int) -> list[tuple[float, float]]:
+        """Return the last positions of clients, at most so many."""
+        return self._spatial.client_places(most)
+
+    @property
+    def load(self) -> float:
+        """The load of the leaves that this node holds; 0 if it is not watched."""
+        return self._spatial.load
 
     def use_densities(self, densities: Mapping[str, Density], now_ms: int) -> None:
         """Merge the boxes that peers are told by other densities of events, by space."""

@@ -31,6 +31,10 @@ class PeerVersion(IntEnum):
     """A node marks the last of the retained messages that it sends when a link comes up."""
     MOVES_SESSIONS = 4
     """A session may move with its client, and a node announces its address and its end."""
+    CARRIES_PASTS = 5
+    """A client takes its causal past along to the node that it connects to."""
+    REPORTS_LOADS = 6
+    """A node reports the load of its leaves, so that one node can propose an adapted plan."""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True):
@@ -112,6 +116,15 @@ class PlansUsed(PeerMessage, frozen=True, tag="p"):
     upcoming: int
 
 
+class LoadReport(PeerMessage, frozen=True, tag="l"):
+    """The load of the leaves that I hold under this plan, in messages a minute, by their keys."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.REPORTS_LOADS
+
+    plan: int
+    loads: dict[str, float]
+
+
 class Ordered(PeerMessage, frozen=True, tag="o"):
     """A message of a causal group, with its causal history; answered with `Settled`."""
 
@@ -176,12 +189,15 @@ class ClaimSession(PeerMessage, frozen=True, tag="h"):
 class SessionClaimed(PeerMessage, frozen=True, tag="H"):
     """When the client of your claim last connected here; or `NOT_HERE`, or `COMES_HERE`.
 
-    `may_move`: I have sent the client to you, and you may fetch its session.
+    `may_move`: I have sent the client to you, and you may fetch its session. `pasts`: the causal
+    past of a client that was here, as a message of each causal group; deliver it before you
+    publish anything for the client.
     """
 
     number: int
     last_ms: int
     may_move: bool = False
+    pasts: list[tuple[str, bytes]] = []
 
 
 class FetchSession(PeerMessage, frozen=True, tag="f"):

@@ -102,3 +102,6 @@ class ClusterCounts:
     redirects_followed: int = counter(
         "Clients that connected to the node that they were offered", "network/redirects/followed"
     )
+    plans_proposed: int = counter(
+        "Plans that this node proposed because a node was too busy", "network/plans/proposed"
+    )

@@ -8,10 +8,11 @@ that peer, the session node, which serves the client as if it had connected ther
 takeover from an older connection anywhere [MQTT-3.1.4-3]. A client with clean start ends its
 sessions at all peers and gets a new one at the entry node [MQTT-3.1.2-4].
 
-A tunnel ends with its link; to both sides that is a lost connection.
+A tunnel ends with its link; to both sides that is a lost connection. A client that its session node
+has redirected to the entry node gets no tunnel: its session moves (`session_moves.py`).
 
-A client that its session node has redirected to the entry node gets no tunnel: its session moves
-(`session_moves.py`).
+A client that is served here takes its causal past along: the answers to the claim carry it, and the
+CONNACK waits until it is delivered here (paper 2, trap T2.8; `causal_groups.py`).
 
 In the code `home` is the session node. Read next: `nearcast/broker/session/connection.py`.
 """
@@ -25,6 +26,7 @@ from typing import TypeAlias
 
 from nearcast.broker import Broker, Connection
 from nearcast.broker.session.connection import ForwardedIdentity
+from nearcast.cluster.causal_groups import CausalGroups, Past
 from nearcast.cluster.messages import (
     ClaimSession,
     FetchedSession,
@@ -46,9 +48,7 @@ PATIENCE_MS = 3_000
 """How long a client waits for a peer that has just been lost: that peer may have its session."""
 MOST_PATIENCE_MS = 5_000
 """How long a client waits in total; a peer that has not answered by then is asked later."""
-NOT_HERE, COMES_HERE = -1, -2
-"""Values of `SessionClaimed.last_ms` instead of a time: no session here; connecting here right now.
-"""
+NOT_HERE, COMES_HERE = -1, -2  # in `SessionClaimed.last_ms`: no session; connecting here right now
 _NUMBER = Struct("<Q?")
 _MOST_UNREAD_BYTES = 1 << 18
 
@@ -57,20 +57,29 @@ TunnelKey: TypeAlias = tuple[str, int]  # the peer, and the number that the entr
 
 @dataclass(slots=True)
 class PendingClaim:
-    """A client that waits for the answers of the peers."""
+    """A client that waits for the answers of the peers, or for its causal past."""
 
     connection: Connection
     connect: Connect
     waits_for: set[str]
     """The peers that have not answered."""
     until_ms: int
-    """When the claim is decided without the missing answers."""
+    """When the claim is decided without what is missing."""
     homes: dict[str, int] = field(default_factory=dict)
     """The peers that have a session of the client, and when it last connected there."""
     may_move: set[str] = field(default_factory=set)
     """Those of them that have redirected the client to this node."""
     fetched_from: str | None = None
     """The peer that was asked to send the session; None: not so far."""
+    pasts: list[tuple[str, Past]] = field(default_factory=list)
+    """What peers sent of the client's causal past, each with the name of the peer."""
+    is_adopting: bool = False
+    """Whether the client waits for its causal past."""
+
+    @property
+    def home(self) -> str | None:
+        """The peer with the session that was used last."""
+        return max(self.homes, key=lambda name: (self.homes[name], name), default=None)
 
 
 class SessionRelay(ClusterPart):
@@ -82,8 +91,16 @@ class SessionRelay(ClusterPart):
     Complexity: O(nodes) for a client without a session here, O(1) for anything else.
     """
 
-    def __init__(self, name: str, node: Broker, peers: PeerRegistry, moves: SessionMoves) -> None:
+    def __init__(
+        self,
+        name: str,
+        node: Broker,
+        peers: PeerRegistry,
+        moves: SessionMoves,
+        causal: CausalGroups,
+    ) -> None:
         self._moves = moves
+        self._causal = causal
         self._name = name
         self._node = node
         self._peers = peers
@@ -130,7 +147,7 @@ class SessionRelay(ClusterPart):
         return True
 
     def is_lost(self, name: str) -> bool:
-        """Return whether a disconnected peer has been away too long to wait for."""
+        """Return whether a peer has been away too long to wait for."""
         return self.now_ms >= self._lost_ms.get(name, -PATIENCE_MS) + PATIENCE_MS
 
     def given_up_at(self, names: Collection[str]) -> int | None:
@@ -153,20 +170,18 @@ class SessionRelay(ClusterPart):
             last_ms = COMES_HERE
         else:
             if rival is not None:
-                self._yield(rival)
+                self._node.close(self._asking.pop(rival).connection)
             last_ms = self._answer(peer.name, message)
         if message.number:
             may_move = last_ms >= 0 and self._moves.may_move(client_id, peer.name)
-            self._peers.tell(peer, SessionClaimed(message.number, last_ms, may_move))
+            is_served_there = message.number > 0 and (last_ms == NOT_HERE or may_move)
+            pasts = self._causal.pasts_of(client_id, peer) if is_served_there else []
+            self._peers.tell(peer, SessionClaimed(message.number, last_ms, may_move, pasts))
 
     def _rival(self, client_id: str) -> int | None:
         """Return the number of a pending claim of this node for the same client."""
         claims = self._asking.items()
         return next((n for n, one in claims if one.connect.client_id == client_id), None)
-
-    def _yield(self, number: int) -> None:
-        """Close the connection of a client that connects to two nodes at once; a peer keeps it."""
-        self._node.close(self._asking.pop(number).connection)
 
     def _answer(self, peer: str, message: ClaimSession) -> int:
         last_ms = self._last_seen(message.client_id)
@@ -192,8 +207,9 @@ class SessionRelay(ClusterPart):
         if self._moves.answered(message.number) or asking is None:
             return
         asking.waits_for.discard(peer.name)
+        asking.pasts += [(peer.name, one) for one in message.pasts]
         if message.last_ms == COMES_HERE:
-            self._yield(message.number)
+            self._node.close(self._asking.pop(message.number).connection)
         else:
             if message.last_ms >= 0:
                 asking.homes[peer.name] = message.last_ms
@@ -204,20 +220,30 @@ class SessionRelay(ClusterPart):
     def _go_on(self, number: int, asking: PendingClaim) -> None:
         if asking.waits_for:
             return
-        del self._asking[number]
-        if not asking.homes:
-            self._node.found_home(asking.connection, None, self.now_ms)
-            return
-        home = max(asking.homes, key=lambda name: (asking.homes[name], name))
+        home = asking.home
         for name in asking.homes:
             if name != home:
                 self._tell(name, ClaimSession(0, asking.connect.client_id, clean=True))
-        if home in asking.may_move:
-            self._asking[number] = asking
+        if home is not None and home not in asking.may_move:
+            del self._asking[number]
+            self._open(home, number, asking)
+            return
+        asking.is_adopting, asking.until_ms = True, self.now_ms + self._causal.memory_ms + 1
+        pasts, asking.pasts = asking.pasts, []
+        self._causal.adopt(pasts, lambda: self._serve(number), self.now_ms)
+
+    def _serve(self, number: int) -> None:
+        """Continue with a client that is served here, now that its causal past is known."""
+        asking = self._asking.get(number)
+        if asking is None or not asking.is_adopting:
+            return  # it has gone, or the peer that has its session was lost meanwhile
+        asking.is_adopting, home = False, asking.home
+        if home is None:
+            del self._asking[number]
+            self._node.found_home(asking.connection, None, self.now_ms)
+        else:
             asking.fetched_from, asking.until_ms = home, self.now_ms + MOST_PATIENCE_MS
             self._tell(home, FetchSession(number, asking.connect.client_id))
-        else:
-            self._open(home, number, asking)
 
     @handles(FetchedSession)
     def fetched(self, peer: PeerNode, message: FetchedSession) -> None:
@@ -378,6 +404,8 @@ class SessionRelay(ClusterPart):
             if asking.homes.pop(name, None) is not None:
                 asking.waits_for.add(name)
                 asking.may_move.discard(name)
+                if asking.is_adopting:
+                    asking.is_adopting, asking.until_ms = False, self.now_ms + MOST_PATIENCE_MS
                 asking.fetched_from = None
 
     def peer_removed(self, name: str) -> None:
@@ -391,6 +419,9 @@ class SessionRelay(ClusterPart):
     def advance(self, now_ms: int) -> None:
         """Decide claims that have waited long enough for peers without an answer."""
         for number, asking in list(self._asking.items()):
+            if asking.is_adopting and asking.until_ms <= now_ms:  # its whole past has expired
+                self._serve(number)
+                continue
             lost = {name for name in asking.waits_for & self._lost_ms.keys() if self.is_lost(name)}
             if asking.until_ms <= now_ms:
                 lost = set(asking.waits_for)
@@ -451,8 +482,7 @@ class _WayBack:
     def pause_reading(self) -> None:
         """Do nothing: the link has its own flow control."""
 
-    def resume_reading(self) -> None:
-        """Do nothing: the link has its own flow control."""
+    resume_reading = pause_reading
 
     def finish(self) -> None:
         self._homes.finish(self._key, self._connection)

@@ -7,15 +7,22 @@ from collections.abc import Callable, Iterable
 from nearcast.broker import Broker
 from nearcast.broker.publish.message import Message
 from nearcast.broker.session.session import Session, SessionSubscription
-from nearcast.cluster.messages import MovedPlaces, PlansUsed
+from nearcast.cluster.messages import LoadReport, MovedPlaces, PlansUsed
 from nearcast.cluster.part import ClusterPart, handles
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_registry import PLACES, PeerRegistry
 from nearcast.cluster.spatial_routing import SpatialRouting
+from nearcast.locality.layout.adapting import AdaptRules
+from nearcast.locality.registration.leaf_loads import (
+    REPORT_MS,
+    LeafLoads,
+    PlanProposal,
+    PlanProposer,
+)
 from nearcast.locality.registration.message_codec import decode_place_message, encode_place_message
 from nearcast.locality.registration.messages import Timing
 from nearcast.locality.registration.plan_assignment import NamedPlan
-from nearcast.model import Event
+from nearcast.model import Event, Space
 
 
 class NoSpatialPart(ClusterPart):
@@ -25,6 +32,8 @@ class NoSpatialPart(ClusterPart):
     """How often a registration moved to another holder."""
     plans = (0, 0)
     """The versions of the plans in use: current and upcoming, 0 for none."""
+    load = 0.0
+    """The load of the leaves that this node holds, in messages a minute; 0 if it is not watched."""
 
     def concerns(self, _subscription: SessionSubscription) -> bool:
         """Return whether a subscription has a place, so that holders must know of it."""
@@ -39,6 +48,10 @@ class NoSpatialPart(ClusterPart):
     def moved(self, session: Session, /, *, is_sure: bool) -> None:
         """Update the registrations of a client that moved; `is_sure`: the step is acknowledged."""
 
+    def takes(self, _space: Space, /) -> bool:
+        """Return whether events of a space are routed by their place."""
+        return False
+
     def published(self, message: Message, event: Event, publisher: Session | None, /) -> None:
         """Route an event with a position to the holders of that place."""
 
@@ -48,6 +61,18 @@ class NoSpatialPart(ClusterPart):
     @handles(PlansUsed)
     def plans_used(self, peer: PeerNode, message: PlansUsed) -> None:
         """Record which plans a peer uses."""
+
+    @handles(LoadReport)
+    def load_reported(self, peer: PeerNode, message: LoadReport) -> None:
+        """Record the load of the leaves that a peer holds."""
+
+    def take_proposal(self) -> PlanProposal | None:
+        """Return the adapted plan that this node proposes, once; None if there is none."""
+        return None
+
+    def client_places(self, _most: int) -> list[tuple[float, float]]:
+        """Return the last positions of clients, at most so many."""
+        return []
 
     def use_plan(self, _plan: NamedPlan, _now_ms: int) -> bool:
         """Start to use a plan; return whether it is newer than those in use."""
@@ -74,10 +99,22 @@ class NoSpatialPart(ClusterPart):
 class SpatialPart(NoSpatialPart):
     """Gateway, outbox and holder of a node (`SpatialRouting`), and the plans of the cluster."""
 
-    def __init__(self, name: str, node: Broker, peers: PeerRegistry, timing: Timing) -> None:
+    def __init__(
+        self,
+        name: str,
+        node: Broker,
+        peers: PeerRegistry,
+        timing: Timing,
+        adapt: AdaptRules | None = None,
+    ) -> None:
         self.routing = SpatialRouting(name, node, timing)
+        self._name = name
         self._node = node
         self._peers = peers
+        self._loads = LeafLoads(name)
+        self._proposer = None if adapt is None else PlanProposer(name, adapt)
+        self._proposal: PlanProposal | None = None
+        self._watch_ms = 0  # when the loads are measured next
 
     # --- called by the broker and the runtime -----------------------------------------------
 
@@ -98,6 +135,10 @@ class SpatialPart(NoSpatialPart):
     def moved(self, session: Session, /, *, is_sure: bool) -> None:
         """Move a client's registrations."""
         self.routing.moved(session, self._node.now_ms, is_sure=is_sure)
+
+    def takes(self, space: Space, /) -> bool:
+        """Return whether a space has coordinates."""
+        return space.coordinates is not None
 
     def published(self, message: Message, event: Event, publisher: Session | None, /) -> None:
         """Offer an event to the holders of its place."""
@@ -159,10 +200,16 @@ class SpatialPart(NoSpatialPart):
     def advance(self, now_ms: int) -> None:
         """Run everything that is due at `now_ms`."""
         self.routing.advance(now_ms)
+        if self._proposer is not None and now_ms >= self._watch_ms:
+            self._watch_ms = now_ms + REPORT_MS
+            self._watch_loads(self._proposer, now_ms)
 
     def wake_at(self) -> int | None:
         """Return when `advance` is due next; None if nothing is scheduled."""
-        return self.routing.wake_at()
+        at = self.routing.wake_at()
+        if self._proposer is None or self.routing.layout.current is None:
+            return at
+        return self._watch_ms if at is None else min(at, self._watch_ms)
 
     def restored(self, now_ms: int) -> None:
         """Restore plans and events from the journal."""
@@ -203,3 +250,44 @@ class SpatialPart(NoSpatialPart):
             if peer.used != used:
                 peer.used = used
                 self._peers.tell(peer, used)
+
+    # --- loads ------------------------------------------------------------------------------
+
+    def _watch_loads(self, proposer: PlanProposer, now_ms: int) -> None:
+        """Measure the leaves of this node; report them to the first node, or propose as that."""
+        plan = self.routing.layout.current
+        if plan is None:
+            return
+        locality = self.routing.locality
+        loads = self._loads.measure(locality.holder, plan, now_ms)
+        self.load = sum(loads.values())
+        present = [peer.name for peer in self._peers.present]
+        first = min([self._name, *present])
+        if first != self._name:
+            self._peers.tell_named(first, LoadReport(plan.version, loads))
+            return
+        proposer.report(self._name, plan.version, loads, now_ms)
+        found = proposer.propose(plan, present, now_ms, is_changing=locality.is_changing)
+        if found is not None:
+            self._peers.counts.plans_proposed += 1
+            self._proposal = found
+
+    @handles(LoadReport)
+    def load_reported(self, peer: PeerNode, message: LoadReport) -> None:
+        """Record the load of the leaves that a peer holds."""
+        if self._proposer is not None:
+            self._proposer.report(peer.name, message.plan, message.loads, self._peers.now_ms)
+
+    def take_proposal(self) -> PlanProposal | None:
+        """Return the adapted plan that this node proposes, once; None if there is none."""
+        found, self._proposal = self._proposal, None
+        return found
+
+    def client_places(self, most: int) -> list[tuple[float, float]]:
+        """Return the last positions of clients, at most so many."""
+        return self.routing.client_places(most)
+
+    @property
+    def waits_for(self) -> str:
+        """Why this node cannot propose a plan just now; empty if it can, or is not to."""
+        return "" if self._proposer is None else self._proposer.waits_for

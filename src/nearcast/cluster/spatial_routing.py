@@ -259,6 +259,11 @@ class SpatialRouting:
             return None
         return next(iter(plan.holders(Rect.at(*place))))
 
+    def client_places(self, most: int) -> list[Place]:
+        """Return the last positions of clients, at most so many, evenly chosen. O(clients)."""
+        places = [steps[-1][1] for steps in self._places.values() if steps]
+        return places[:: -(-len(places) // most) or 1]
+
     @property
     def handovers(self) -> int:
         """How often a registration moved to another holder."""

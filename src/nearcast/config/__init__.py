@@ -1,7 +1,7 @@
 """The configuration `nearcast.toml`: what an operator may set, read and checked.
 
-- `schema.py` and `node_sections.py` declare every section and key, once: type, bounds, default,
-  help text, whether a reload applies it. `declaration.py` says how.
+- `schema.py`, `node_sections.py` and `peer_section.py` declare every section and key, once: type,
+  bounds, default, help text, whether a reload applies it. `declaration.py` says how.
 - `reading.py` turns text and environment into a `Configuration`, or into errors that name
   file, key and line; `lines.py` finds the line of a key.
 - `example_file.py` makes the file that `nearcast init` writes.
@@ -20,6 +20,7 @@ from nearcast.config.node_sections import (
     NodeSection,
     RuleSection,
 )
+from nearcast.config.peer_section import PeerSection
 from nearcast.config.reading import Reading, load, read, read_file
 from nearcast.config.schema import (
     Configuration,
@@ -37,6 +38,7 @@ __all__ = [
     "LogSection",
     "NetworkSection",
     "NodeSection",
+    "PeerSection",
     "Reading",
     "RetainedSection",
     "RuleSection",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nearcast.config.declaration import Section, setting
 from nearcast.config.node_sections import (
@@ -19,6 +19,7 @@ from nearcast.config.node_sections import (
     NodeSection,
     PositionSection,
 )
+from nearcast.config.peer_section import PeerSection
 from nearcast.config.values import (
     NETWORK_NAME,
     SPACE_NAME,
@@ -30,6 +31,7 @@ from nearcast.config.values import (
 )
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import Attribute, Space
+from nearcast.model.ranks import parse_rank, rank_text
 from nearcast.model.requests import LONGEST_LIFETIME_S
 
 
@@ -91,6 +93,9 @@ class NetworkSection(Section):
         example='"10.0.0.7:7400"',
     )
 
+    adapt: bool = setting(
+        False, "whether the nodes adapt the plan: leaves of a busy node move or are split"
+    )
     redirect: Literal["off", "offer"] = setting(
         "off", "offer: MQTT 5 clients that are far are sent to the node that holds their place"
     )
@@ -196,6 +201,10 @@ def _check_categories(names: list[str]) -> None:
         raise ValueError(msg)
 
 
+def _rank(text: str) -> str:
+    return rank_text(parse_rank(text))
+
+
 class SpaceSection(Section):
     """A space: topics whose events carry attributes that subscriptions put conditions on.
 
@@ -227,8 +236,10 @@ class SpaceSection(Section):
     top: int | None = setting(
         None, "publications go to this many best subscribers only", ge=1, fills="top", example="3"
     )
-    rank: Literal["narrowest", "nearest", "centre", "weight"] = setting(
-        "narrowest", "what is best for $top: narrowest, nearest, centre, weight", fills="rank"
+    rank: Annotated[str, AfterValidator(_rank)] = setting(
+        "narrowest",
+        "what is best for $top: narrowest, nearest, centre, weight, or a blend",
+        fills="rank",
     )
     lifetime: Annotated[Seconds, Field(le=LONGEST_LIFETIME_S)] | None = setting(
         None, "what is not delivered by then is discarded", fills="lifetime_ms", example='"30s"'
@@ -338,6 +349,12 @@ class RetainedSection(Section):
     cost: float = setting(
         5.0, "cost of one message", ge=0, allow_inf_nan=False, fills="message_cost"
     )
+    created: str = setting(
+        "$created",
+        "user property with the creation time of a message, in seconds since 1970",
+        min_length=1,
+        fills="created",
+    )
     learn: int = setting(
         0,
         "topics for which the broker learns a table itself, where policies.json has none",
@@ -370,6 +387,7 @@ class Configuration(Section):
     log: LogSection = LogSection()
     position: PositionSection = PositionSection()
     network: NetworkSection = NetworkSection()
+    peer: PeerSection = PeerSection()
     space: list[SpaceSection] = Field([])
     retained: list[RetainedSection] = Field([])
 

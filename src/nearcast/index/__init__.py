@@ -43,4 +43,4 @@ def warm_up() -> None:
     """
     from nearcast.kernels import load
 
-    load(["matching", "intervals"])
+    load(["matching"])

@@ -4,6 +4,7 @@
     ├── manifest.json      format, spaces, and for each filter index: its filter and exact shapes
     ├── 0.rows.npy         key, birth number, accuracy and place of each box (`rows.py`)
     ├── 0.boxes/           the BoxIndex of the filter index
+    ├── 0.polygons/        its polygons, if it has any (`polygon_table.py`)
     └── …
 
 An opened matcher is read-only: a worker matches; the owner of the matcher changes it and saves it
@@ -13,12 +14,14 @@ again.
 from __future__ import annotations
 
 import json
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nearcast.matching.filter_index import FilterIndex
+from nearcast.matching.polygon_table import PolygonTable
 from nearcast.matching.rows import ROW, Rows
 from nearcast.matching.view import MatcherView
 from nearcast.model import (
@@ -29,8 +32,24 @@ from nearcast.model import (
     Space,
     parse_shape,
 )
+from nearcast.model.shape_text import Shape
 
-FORMAT = 1
+FORMAT = 2
+
+
+class ShapesFromText(UserDict[int, tuple[Shape, ...]]):
+    """The exact shapes of box ids, each parsed when it is first asked for: that is rare."""
+
+    def __init__(self, texts: dict[str, list[str]]) -> None:
+        super().__init__()
+        self._texts = {int(box_id): of_box for box_id, of_box in texts.items()}
+        self.data = dict.fromkeys(self._texts, ())
+
+    def __getitem__(self, box_id: int) -> tuple[Shape, ...]:
+        """Return the shapes of a box."""
+        if not self.data[box_id]:
+            self.data[box_id] = tuple(map(parse_shape, self._texts[box_id]))
+        return self.data[box_id]
 
 
 def save_matcher(matcher: MatcherView, path: str | Path) -> None:
@@ -41,9 +60,11 @@ def save_matcher(matcher: MatcherView, path: str | Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     shelves = []
     for number, (space, topic_filter, shelf) in enumerate(matcher.shelves()):
-        rows, index, shapes = shelf.contents()
+        rows, index, shapes, polygons = shelf.contents()
         np.save(root / f"{number}.rows.npy", rows)
         index.save(root / f"{number}.boxes")
+        if shapes:
+            polygons.save(root / f"{number}.polygons")
         shelves.append({"space": space.name, "filter": topic_filter, "shapes": shapes})
     spaces = [_space_fields(space) for space in matcher.spaces.values()]
     manifest = {"format": FORMAT, "spaces": spaces, "shelves": shelves}
@@ -63,11 +84,13 @@ def open_matcher(path: str | Path) -> MatcherView:
             table = np.load(root / f"{number}.rows.npy", mmap_mode="r")
             if table.dtype != ROW:
                 raise FileFormatError("rows of another form", where=str(root), todo="Save it anew")
+            polygons = root / f"{number}.polygons"
             shelf = FilterIndex.of(
                 space,
                 Rows(table),
                 BoxIndex.open(root / f"{number}.boxes"),
-                {int(i): tuple(map(parse_shape, texts)) for i, texts in fields["shapes"].items()},
+                ShapesFromText(fields["shapes"]),
+                PolygonTable.open(polygons) if fields["shapes"] else PolygonTable(),
             )
             view.put_shelf(space, fields["filter"], shelf)
     except (OSError, ValueError, KeyError, TypeError) as error:

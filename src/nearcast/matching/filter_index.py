@@ -1,16 +1,19 @@
 """The filter index: the subscriptions of one topic filter in one space.
 
-Few boxes are scanned one by one; from `MANY` on they are in a `BoxIndex`. Conditions that a box
-cannot express (the exact border of a circle or polygon) are checked on the few boxes found.
+Few boxes are scanned one by one. From `MANY` on, those that constrain one attribute are in the
+interval skip list of that attribute (paper 1), the others in a `BoxIndex`, and a query merges both.
+Conditions that a box cannot express (the exact border of a circle or polygon) are checked on the
+few boxes found.
 
-Read next: `query.py`, and `rows.py`.
+Read next: `attribute_lists.py`, `exact_shapes.py`, `query.py`, and `rows.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -18,19 +21,25 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from nearcast.index.boxes.boxes import AnyBoxes, boxes_from_arrays, ranked
-from nearcast.matching.exact import inside_circles, keys_inside_circles, pairs_inside_circles
+from nearcast.matching.attribute_lists import AttributeLists, Scored, only_attribute
+from nearcast.matching.event_pairs import first_of_each, joined
+from nearcast.matching.exact import keys_inside_circles
+from nearcast.matching.exact_shapes import ExactShapes
 from nearcast.matching.moving_box import Covered
+from nearcast.matching.polygon_table import PolygonTable
 from nearcast.matching.query import Query
 from nearcast.matching.ranking import (
     SCORES,
     Bounds,
+    Match,
     Rank,
     ScoredBoxes,
     accuracies,
+    distance_of,
     is_indexed,
 )
 from nearcast.matching.rows import ROW, Rows
-from nearcast.model import MISSING, Box, Circle, Space
+from nearcast.model import MISSING, RANKS, Box, Space
 from nearcast.model.shape_text import Shape
 
 if TYPE_CHECKING:
@@ -58,19 +67,19 @@ class FilterIndexEntry:
 class FilterIndex:
     """Boxes of one topic filter in one space, found exactly by point or box.
 
-    Complexity: as `BoxIndex`, plus O(1) for each box that is found and has a circle.
+    Complexity: as `IntervalSkipList` for boxes that constrain one attribute, as `BoxIndex` for the
+    others, plus O(1) for each box that is found and has a circle.
     """
 
     __slots__ = (
         "_bounds",
         "_extent",
-        "_flat",
-        "_has_circles",
         "_in_order",
         "_index",
-        "_rough",
+        "_lists",
         "_rows",
         "_several",
+        "_shapes",
         "_viewed",
         "_views",
         "_youngest",
@@ -85,10 +94,9 @@ class FilterIndex:
         self._rows = Rows()
         self._bounds: dict[int, Bounds] = {}  # only while there is no index
         self._index: AnyBoxes | None = None
-        self._rough: dict[int, tuple[Shape, ...]] = {}
-        self._flat: dict[int, tuple[Shape, ...]] = {}
+        self._lists = AttributeLists(space)
+        self._shapes = ExactShapes(space, self._rows)
         self._several = 0  # boxes of subscriptions with more than one
-        self._has_circles = False
         self._youngest = -1
         self._in_order = True  # boxes entered the index in order of birth
         self._viewed: NDArray[np.void] | None = None
@@ -96,14 +104,19 @@ class FilterIndex:
 
     @classmethod
     def of(
-        cls, space: Space, rows: Rows, index: BoxIndex, rough: dict[int, tuple[Shape, ...]]
+        cls,
+        space: Space,
+        rows: Rows,
+        index: BoxIndex,
+        rough: MutableMapping[int, tuple[Shape, ...]],
+        polygons: PolygonTable,
     ) -> FilterIndex:
         """Return a filter index from the result of `contents`; it answers only point queries."""
         shelf = cls(space)
-        shelf._rows, shelf._index, shelf._rough = rows, index, rough
-        table = rows.table
-        shelf._has_circles = bool(np.isfinite(table["radius_m"]).any())
-        keys = np.sort(table["key"])
+        shelf._rows, shelf._index = rows, index
+        shelf._shapes = ExactShapes(space, rows, rough, polygons)
+        shelf._shapes.has_circles = bool(np.isfinite(rows.table["radius_m"]).any())
+        keys = np.sort(rows.table["key"])
         shelf._several = int(np.count_nonzero(keys[1:] == keys[:-1]))
         return shelf
 
@@ -129,9 +142,11 @@ class FilterIndex:
         table["accuracy"] = accuracies(lows, highs, space.extent)
         for name in ("lon", "lat", "radius_m"):
             table[name] = math.nan
-        return cls.of(space, Rows(table), index, {})
+        return cls.of(space, Rows(table), index, {}, PolygonTable())
 
-    def contents(self) -> tuple[NDArray[np.void], BoxIndex, dict[int, list[str]]]:
+    def contents(
+        self,
+    ) -> tuple[NDArray[np.void], BoxIndex, dict[int, list[str]], PolygonTable]:
         """Return rows, index and exact shapes for a file: box ids counted from 0, oldest first."""
         ids = sorted(
             self._rows.used(), key=lambda box_id: (int(self._rows.table[box_id]["age"]), box_id)
@@ -146,19 +161,14 @@ class FilterIndex:
         index = BoxIndex.from_arrays(
             np.arange(len(ids)), lows, highs, weights=rows["weight"], extent=self._extent
         )
-        shapes = {
-            new: [str(shape) for shape in self._rough[old]]
-            for new, old in enumerate(ids)
-            if old in self._rough
-        }
-        return rows, index, shapes
+        return rows, index, *self._shapes.of_boxes(ids)
 
     def bounds(self) -> list[Bounds]:
         """Return the closed bounds of all boxes."""
         return [self._bounds_of(box_id) for box_id in self._rows.used()]
 
     def __len__(self) -> int:
-        return len(self._bounds) if self._index is None else len(self._index)
+        return len(self._bounds) if self._index is None else len(self._index) + len(self._lists)
 
     # --- changes
 
@@ -174,12 +184,9 @@ class FilterIndex:
             accuracy = box.accuracy(self.space.extent)
             row = (placed.key, placed.birth_number, accuracy, placed.weight, lon, lat, radius_m)
             box_id = self._rows.put(row)
-            self._has_circles = self._has_circles or placed.radius_m is not None
-            if placed.rough:
-                self._rough[box_id] = placed.rough
-            if placed.flat:
-                self._flat[box_id] = placed.flat
-            self._add_bounds(box_id, box.lows, box.highs, placed.weight)
+            self._shapes.has_circles |= placed.radius_m is not None
+            self._shapes.put(box_id, placed.rough, placed.flat)
+            self._add_bounds(box_id, box.lows, box.highs)
             ids.append(box_id)
         return ids
 
@@ -189,10 +196,9 @@ class FilterIndex:
         for box_id in ids:
             if self._index is None:
                 del self._bounds[box_id]
-            else:
+            elif not self._lists.remove(box_id):
                 self._index.remove(box_id)
-            self._rough.pop(box_id, None)
-            self._flat.pop(box_id, None)
+            self._shapes.drop(box_id)
             self._rows.drop(box_id)
 
     def move(self, box_id: int, covered: Covered, place: tuple[float, float]) -> None:
@@ -215,41 +221,58 @@ class FilterIndex:
             self._views = tuple(table[name] for name in names)
         return self._views
 
-    def _add_bounds(
-        self, box_id: int, lows: tuple[float, ...], highs: tuple[float, ...], weight: float
-    ) -> None:
+    def _add_bounds(self, box_id: int, lows: tuple[float, ...], highs: tuple[float, ...]) -> None:
         if self._index is not None:
-            self._index.add(box_id, lows, highs, weight=weight)
+            if not self._add_to_list(box_id, lows, highs):
+                weight = float(self._rows.table[box_id]["weight"])
+                self._index.add(box_id, lows, highs, weight=weight)
             return
         self._bounds[box_id] = (lows, highs)
         if len(self._bounds) >= MANY:
             self._index = self._built(list(self._bounds))
             self._bounds = {}
 
+    def _add_to_list(self, box_id: int, lows: tuple[float, ...], highs: tuple[float, ...]) -> bool:
+        """Add a box to the list of its attribute; return False if it needs the box index.
+
+        A box with a place may move, and one with shapes is more than an interval.
+        """
+        at = only_attribute(lows, highs)
+        row = self._rows.table[box_id]
+        if at is None or row["lon"] == row["lon"] or box_id in self._shapes:
+            return False
+        weight, birth = float(row["weight"]), int(row["age"])
+        self._lists.add(box_id, at, lows[at], highs[at], weight, birth)
+        return True
+
     def _built(self, ids: list[int]) -> AnyBoxes:
-        """Build the index; boxes enter in order of birth."""
+        """Fill the lists and build the index; boxes enter in order of birth."""
         ids.sort(key=lambda box_id: int(self._rows.table[box_id]["age"]))
         self._in_order = True
-        lows = np.array([self._bounds[box_id][0] for box_id in ids])
-        highs = np.array([self._bounds[box_id][1] for box_id in ids])
-        rows = self._rows.table[ids]
-        return boxes_from_arrays(ids, lows, highs, weights=rows["weight"], extent=self._extent)
+        ids = [box_id for box_id in ids if not self._add_to_list(box_id, *self._bounds[box_id])]
+        shape = (-1, self.space.dimensions)
+        lows = np.array([self._bounds[box_id][0] for box_id in ids]).reshape(shape)
+        highs = np.array([self._bounds[box_id][1] for box_id in ids]).reshape(shape)
+        weights = self._rows.table[ids]["weight"] if ids else np.empty(0)
+        return boxes_from_arrays(
+            np.array(ids, np.int64), lows, highs, weights=weights, extent=self._extent
+        )
 
     # --- queries for one event
 
     def match(self, query: Query) -> list[int]:
-        """Return the keys of the subscriptions that match the event, each once."""
-        return self._keys(self._exact(self._candidates(query), query))
+        """Return the keys of the subscriptions that match, each once."""
+        return self._keys(self._shapes.exact(self._candidates(query), query))
 
     def match_point(self, point: tuple[float, ...]) -> list[int]:
         """Return what `match` returns for a point, without building a `Query`; for the broker."""
         index = self._index
-        if index is None or self._rough:
+        if index is None or self._shapes.rough:
             return self.match(self._point_query(point))
-        ids = index.match(point)
+        ids = self._at_point(index, point)
         if not ids.size:
             return []
-        if not self._has_circles:
+        if not self._shapes.has_circles:
             return self._keys(ids)
         lon_at, lat_at = self.space.coordinates or (0, 0)
         lon, lat = point[lon_at], point[lat_at]
@@ -258,45 +281,76 @@ class FilterIndex:
         keys: list[int] = keys_inside_circles(ids, (lon, lat), self._columns()[:4]).tolist()
         return list(dict.fromkeys(keys)) if self._several else keys
 
-    def top(self, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:
+    def _at_point(self, index: AnyBoxes, point: tuple[float, ...]) -> Ids:
+        """Return the boxes that contain a point, of the lists and the index."""
+        if not self._lists:
+            return index.match(point)
+        found = self._lists.match(point)
+        if len(index):
+            found.append(index.match(point))
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def top(self, query: Query, k: int, rank: Rank) -> list[Scored]:
         """Return score, birth number and box id of the k best subscriptions, best first."""
         index = None if self._index is None else ranked(self._index)
         if index is None or query.point is None or not is_indexed(rank):
-            return self._best(self._exact(self._candidates(query), query), query, k, rank)
+            found = self._scored(self._shapes.exact(self._candidates(query), query), query, rank)
+            return self._distinct(sorted(found))[:k]
         want = k
         while True:
-            ids = index.top(query.point, want, rank)
-            best = self._best(self._exact(ids, query), query, k, rank)
-            if len(ids) < want or (len(best) == k and self._is_settled(best, ids, query, rank)):
+            sources = self._lists.top(query.point, want, rank)
+            ends = [each[-1] for each in sources if len(each) == want]
+            if len(index):
+                boxes, end = self._top_boxes(index, query, want, rank)
+                sources.append(boxes)
+                ends += end
+            found = sources[0] if len(sources) == 1 else sorted(chain.from_iterable(sources))
+            best = self._distinct(found)[:k]
+            if not ends or (len(best) == k and best[-1] <= min(ends)):
                 return best
             want *= 4  # some were outside their exact shape, duplicates, or tie with the last
 
-    def _is_settled(
-        self, best: list[tuple[float, int, int]], ids: Ids, query: Query, rank: Rank
-    ) -> bool:
-        """Return whether no box beyond `ids` can be among the best.
+    def _top_boxes(
+        self, index: BoxIndex, query: Query, want: int, rank: Rank
+    ) -> tuple[list[Scored], list[Scored]]:
+        """Return the best boxes of the index, and whom all others come after, if there are more.
 
         The index breaks ties by the order in which boxes entered it. A box that entered late (its
         owner's position became known, or crossed the antimeridian) may be older than that order
-        suggests, so all boxes that tie with the last of the best have to be seen.
+        suggests, so all boxes that tie with the last have to be seen.
         """
-        return self._in_order or self._scores(ids[-1:], query, rank)[0] > best[-1][0]
+        ids = index.top(query.point, want, rank)  # type: ignore[arg-type]
+        found = sorted(self._scored(self._shapes.exact(ids, query), query, rank))
+        if len(ids) < want:
+            return found, []
+        ((score, birth, box_id),) = self._scored(ids[-1:], query, rank)
+        return found, [(score, birth if self._in_order else -1, box_id)]
 
-    def row(self, box_id: int) -> np.void:
-        """Return the row of a box."""
-        return self._rows.table[box_id]  # type: ignore[no-any-return]
+    def matches(self, found: list[Scored], query: Query) -> list[Match]:
+        """Return the matches of some results of `top`."""
+        ids = [box_id for _, _, box_id in found]
+        _, _, _, keys, accuracies_ = self._columns()
+        rows = zip(keys[ids].tolist(), accuracies_[ids].tolist(), found, strict=True)
+        if query.place is None:
+            return [Match(key, accuracy, None, score) for key, accuracy, (score, _, _) in rows]
+        table = self._rows.table
+        return [
+            Match(key, accuracy, _metres(distance_of(table[box_id], query)), score)
+            for key, accuracy, (score, _, box_id) in rows
+        ]
 
     def _candidates(self, query: Query) -> Ids:
         if query.point is not None:
             if self._index is not None:
-                return self._index.match(query.point)
+                return self._at_point(self._index, query.point)
             return self._scan(query.point, query.point)
-        found = [
-            self._scan(box.lows, box.highs)
-            if self._index is None
-            else self._index.match_box(box.lows, box.highs)
-            for box in query.boxes
-        ]
+        found: list[Ids] = []
+        for box in query.boxes:
+            if self._index is None:
+                found.append(self._scan(box.lows, box.highs))
+            else:
+                found += self._lists.match_box(box)
+                found.append(self._index.match_box(box.lows, box.highs))
         return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
 
     def _scan(self, lows: Sequence[float], highs: Sequence[float]) -> Ids:
@@ -310,49 +364,24 @@ class FilterIndex:
         ]
         return np.array(found, np.int64)
 
-    def _exact(self, ids: Ids, query: Query) -> Ids:
-        """Return the boxes whose exact shapes meet the event."""
-        if query.area is not None:
-            return self._touching(ids, query.area)
-        if query.place is None or not len(ids):  # without a place, the boxes have decided
-            return ids
-        lon, lat = query.place
-        if self._has_circles:
-            ids = inside_circles(ids, self._rows.table, lon, lat)
-        if not self._rough:
-            return ids
-        rough = self._rough
-        kept = [
-            i for i in ids.tolist() if all(shape.contains(lon, lat) for shape in rough.get(i, ()))
-        ]
-        return np.array(kept, np.int64)
-
-    def _touching(self, ids: Ids, area: Shape) -> Ids:
-        kept = [i for i in ids.tolist() if all(s.touches(area) for s in self._shapes(i))]
-        return np.array(kept, np.int64)
-
-    def _shapes(self, box_id: int) -> tuple[Shape, ...]:
-        """Return all shapes of a box, as they were given."""
-        row = self._rows.table[box_id]
-        lon, lat, radius_m = (float(row[name]) for name in ("lon", "lat", "radius_m"))
-        circle = () if math.isnan(radius_m) else (Circle(lon, lat, radius_m),)
-        return (*circle, *self._rough.get(box_id, ()), *self._flat.get(box_id, ()))
-
     def _keys(self, ids: Ids) -> list[int]:
         keys: list[int] = self._rows.table["key"][ids].tolist()
         return list(dict.fromkeys(keys)) if self._several else keys
 
-    def _best(self, ids: Ids, query: Query, k: int, rank: Rank) -> list[tuple[float, int, int]]:
-        """Score boxes, keep each subscription's best, and return the k best."""
-        scores = self._scores(ids, query, rank)
+    def _scored(self, ids: Ids, query: Query, rank: Rank) -> list[Scored]:
+        """Return score, birth number and id of boxes, in the order of `ids`."""
         births = self._rows.table["age"][ids].tolist()
-        order = sorted(zip(scores, births, ids.tolist(), strict=True))
-        if self._several:
-            first: dict[int, tuple[float, int, int]] = {}
-            for each in order:
-                first.setdefault(int(self._rows.table[each[2]]["key"]), each)
-            order = list(first.values())
-        return order[:k]
+        return list(zip(self._scores(ids, query, rank), births, ids.tolist(), strict=True))
+
+    def _distinct(self, found: list[Scored]) -> list[Scored]:
+        """Return each subscription's first box."""
+        if not self._several:
+            return found
+        keys = self._columns()[3]
+        first: dict[int, Scored] = {}
+        for each in found:
+            first.setdefault(int(keys[each[2]]), each)
+        return list(first.values())
 
     def _scores(self, ids: Ids, query: Query, rank: Rank) -> list[float]:
         """Return the score of each box; less is better."""
@@ -360,14 +389,17 @@ class FilterIndex:
         if isinstance(rank, str):
             return SCORES[rank](boxes)
         total = np.zeros(len(ids))
-        for name, share in rank.items():
-            if share:
-                total += share * np.array(SCORES[name](boxes))
+        for name, declared in RANKS.items():  # in this order, as the indexes add them up
+            if rank.get(name):
+                total += rank[name] * (np.array(SCORES[name](boxes)) / declared.blend_unit)
         return total.tolist()
 
     def _bounds_of(self, box_id: int) -> Bounds:
         if self._index is None:
             return self._bounds[box_id]
+        listed = self._lists.bounds_of(box_id)
+        if listed is not None:
+            return listed
         lows, highs = self._index.box(box_id)
         return tuple(lows.tolist()), tuple(highs.tolist())
 
@@ -380,26 +412,53 @@ class FilterIndex:
             found = [self.match(query) for query in queries]
             offsets = np.cumsum([0, *map(len, found)])
             return offsets, np.array([key for keys in found for key in keys], np.int64)
-        offsets, ids = self._index.match_many(points)
+        offsets, ids = self._at_points(self._index, points)
         events = np.repeat(np.arange(len(points)), np.diff(offsets))
-        keep = self._exact_pairs(events, ids, points)
+        keep = self._shapes.exact_pairs(events, ids, points)
         keys = self._rows.table["key"][ids]
         if self._several:
-            keep &= _first_of_each(events, keys, keep)
+            keep &= first_of_each(events, keys, keep)
         if keep.all():
             return offsets, keys
         counts = np.bincount(events[keep], minlength=len(points))
         return np.concatenate([[0], np.cumsum(counts)]), keys[keep]
 
+    def _at_points(self, index: AnyBoxes, points: NDArray[np.float64]) -> tuple[Ids, Ids]:
+        """Return offsets and boxes for points, of the lists and the index."""
+        parts = self._lists.match_many(points)
+        if len(index) or not parts:
+            parts.append(index.match_many(points))
+        return joined(parts, len(points))
+
     def top_points(self, points: NDArray[np.float64], k: int, rank: Rank) -> Ids | None:
         """Return the ranked keys for many points, or None where each needs its own query."""
         index = None if self._index is None else ranked(self._index)
-        if index is None or self._several or self._has_circles or self._rough:
+        if index is None or self._several or self._lists:
             return None
         if not (is_indexed(rank) and self._in_order):
             return None
-        ids = index.top_many(points, k, rank)
-        keys: Ids = np.where(ids >= 0, self._rows.table["key"][ids], -1)
+        if self._shapes.are_boxes:
+            ids = index.top_many(points, k, rank)
+            keys: Ids = np.where(ids >= 0, self._rows.table["key"][ids], -1)
+            return keys
+        return self._top_exact(index, points, k, rank)
+
+    def _top_exact(self, index: BoxIndex, points: NDArray[np.float64], k: int, rank: Rank) -> Ids:
+        """Return the ranked keys where boxes are candidates: more of them until k are exact."""
+        keys: Ids = np.full((len(points), k), -1, np.int64)
+        rows, want = np.arange(len(points)), 2 * k
+        while rows.size:
+            ids = index.top_many(points[rows], want, rank)
+            found = ids >= 0
+            events, candidates = np.nonzero(found)[0], ids[found]
+            keep = self._shapes.exact_pairs(events, candidates, points[rows])
+            events, candidates = events[keep], candidates[keep]
+            counts = np.bincount(events, minlength=len(rows))
+            nth = np.arange(len(events)) - (np.cumsum(counts) - counts)[events]
+            is_settled = (counts >= k) | ~found[:, -1]
+            best = (nth < k) & is_settled[events]
+            keys[rows[events[best]], nth[best]] = self._rows.table["key"][candidates[best]]
+            rows, want = rows[~is_settled], 4 * want
         return keys
 
     def _point_query(self, row: Sequence[float]) -> Query:
@@ -409,29 +468,6 @@ class FilterIndex:
             place = None if MISSING in (lon, lat) else (lon, lat)
         return Query(tuple(row), (), place, None)
 
-    def _exact_pairs(self, events: Ids, ids: Ids, points: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return for each pair whether the box's exact shapes contain the event."""
-        keep = np.ones(len(ids), np.bool_)
-        if self.space.coordinates is None or not (self._has_circles or self._rough):
-            return keep
-        lons, lats = (np.ascontiguousarray(points[:, at]) for at in self.space.coordinates)
-        has_place = (lons != MISSING) & (lats != MISSING)
-        if self._has_circles:
-            keep = pairs_inside_circles(events, ids, self._rows.table, lons, lats)
-            keep |= ~has_place[events]
-        rough = np.isin(ids, list(self._rough)) & has_place[events]
-        for box_id in np.unique(ids[rough]).tolist():
-            at = np.flatnonzero(rough & (ids == box_id))
-            for shape in self._rough[box_id]:
-                keep[at] &= shape.contains_many(lons[events[at]], lats[events[at]])
-        return keep
 
-
-def _first_of_each(events: Ids, keys: Ids, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which kept pairs are the first with their event and key."""
-    order = np.lexsort((~keep, keys, events))
-    same = np.zeros(len(keys), np.bool_)
-    same[1:] = (np.diff(events[order]) == 0) & (np.diff(keys[order]) == 0)
-    first = np.empty(len(keys), np.bool_)
-    first[order] = ~same
-    return first
+def _metres(far: float) -> float | None:
+    return far if math.isfinite(far) else None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nearcast.model import ACCURACY_FLOOR, RANKS, Box, distance_m
-from nearcast.model.errors import MisuseError, OutOfRangeError, UnknownNameError
-from nearcast.model.ranks import kernel_ranks
+from nearcast.model.errors import MisuseError, OutOfRangeError
+from nearcast.model.ranks import checked_shares, parse_rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ Bounds: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 _STEPS: Final = 2.0**24  # accuracies are compared in steps of 2^-24, as the index does
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Match:
     """A subscription that matches, and how well."""
 
@@ -36,20 +36,13 @@ class Match:
 
 
 def checked_rank(rank: Rank) -> Rank:
-    """Return the rank, or raise for an unknown one, or one that cannot be blended."""
+    """Return the rank's name, or the checked shares of a blend; a text is parsed."""
     if isinstance(rank, str):
-        if rank not in RANKS:
-            raise UnknownNameError(repr(rank), where="rank", expected=f"one of {', '.join(RANKS)}")
-        return rank
+        return rank if rank in RANKS else parse_rank(rank)
     if not isinstance(rank, Mapping) or not rank:
         expected = "a rank's name, or weights such as {'narrowest': 1, 'weight': 0.5}"
         raise MisuseError(repr(rank), where="rank", expected=expected)
-    blendable = kernel_ranks()
-    for name in rank:
-        if name not in blendable:
-            expected = f"{', '.join(blendable[:-1])} or {blendable[-1]}"
-            raise UnknownNameError(repr(name), where="a blend of ranks", expected=expected)
-    return rank
+    return checked_shares(rank)
 
 
 def checked_k(k: int) -> int:
@@ -141,4 +134,5 @@ if SCORES.keys() != RANKS.keys():
 
 def is_indexed(rank: Rank) -> bool:
     """Return whether the index finds the best in a rank; otherwise all matches are scored."""
-    return not isinstance(rank, str) or RANKS[rank].kernel is not None
+    names = (rank,) if isinstance(rank, str) else rank
+    return all(RANKS[name].kernel is not None for name in names)

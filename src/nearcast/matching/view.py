@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nearcast.index.topic_tree import TopicTree
+from nearcast.matching.event_pairs import joined
 from nearcast.matching.filter_index import FilterIndex, Ids
 from nearcast.matching.query import Query
-from nearcast.matching.ranking import Match, Rank, checked_k, checked_rank, distance_of
+from nearcast.matching.ranking import Match, Rank, checked_k, checked_rank
 from nearcast.model import MISSING, Event, MisuseError, OutOfRangeError, Space
 
 
@@ -69,13 +70,12 @@ class MatcherView:
         checked_k(k)
         rank = checked_rank(rank)
         query = Query.of(event)
-        found = [
-            (*each, shelf)
-            for shelf in self._shelves(event.space.name, event.topic)
-            for each in shelf.top(query, k, rank)
-        ]
-        found.sort(key=lambda each: each[:2])
-        return [_match(shelf.row(box_id), query, score) for score, _, box_id, shelf in found[:k]]
+        shelves = self._shelves(event.space.name, event.topic)
+        if len(shelves) == 1:
+            return shelves[0].matches(shelves[0].top(query, k, rank), query)
+        found = [(each, shelf) for shelf in shelves for each in shelf.top(query, k, rank)]
+        found.sort(key=lambda pair: pair[0][:2])
+        return [match for one, shelf in found[:k] for match in shelf.matches([one], query)]
 
     def match_points(self, space: str, topic: str, points: npt.ArrayLike) -> tuple[Ids, Ids]:
         """Match many events of one topic: event e has the keys `keys[offsets[e]:offsets[e + 1]]`.
@@ -149,22 +149,3 @@ class MatcherView:
             expected = "numbers: a value missing from this space stands for all, which is no point"
             raise OutOfRangeError("MISSING", where="points", expected=expected)
         return rows
-
-
-def joined(parts: list[tuple[Ids, Ids]], events: int) -> tuple[Ids, Ids]:
-    """Return the results of several filter indexes joined event by event."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return np.zeros(events + 1, np.int64), np.empty(0, np.int64)
-    counts = sum(np.diff(offsets) for offsets, _ in parts)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    event_of = np.concatenate([np.repeat(np.arange(events), np.diff(o)) for o, _ in parts])
-    keys = np.concatenate([k for _, k in parts])
-    return offsets, keys[np.argsort(event_of, kind="stable")]
-
-
-def _match(row: np.void, query: Query, score: float) -> Match:
-    far = distance_of(row, query)
-    away_m = far if math.isfinite(far) else None
-    return Match(int(row["key"]), float(row["accuracy"]), away_m, score)

@@ -31,6 +31,7 @@ Part: TypeAlias = tuple[Ring, ...]  # the outline, then the holes
 VERTEX_LIMIT = 20_000
 PAIR_LIMIT = 1_000_000
 """The most pairs of overlapping edges: Shapely compares each to check a polygon, 10 ns a pair."""
+_FEW_EDGES = 1_400  # all pairs of so few are below PAIR_LIMIT
 
 _BOX_LIMIT = 8  # parts beyond this share boxes
 
@@ -59,7 +60,8 @@ class Polygon:
         )
         if not parts or not all(parts):
             raise ShapeError("a polygon without points", expected="an outline of 4 points or more")
-        _check_edges(parts)
+        if vertices > _FEW_EDGES:
+            _check_edges(parts)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "geometry", _geometry(parts))
 
@@ -87,6 +89,7 @@ class Polygon:
         import shapely
 
         east, north = checked_places(lons, lats)
+        shapely.prepare(self.geometry)  # at the first call only
         inside: NDArray[np.bool_] = shapely.intersects_xy(self.geometry, east, north)
         seam = np.flatnonzero(np.abs(east) == 180)
         inside[seam] |= shapely.intersects_xy(self.geometry, -east[seam], north[seam])
@@ -200,7 +203,6 @@ def _geometry(parts: tuple[Part, ...]) -> Any:
             where="polygon",
             expected="rings that do not cross themselves or each other",
         )
-    shapely.prepare(geometry)
     return geometry
 
 

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from nearcast.model.errors import LimitError, MisuseError, OutOfRangeError, UnknownNameError
 from nearcast.model.quantities import as_number, parse_duration, parse_length
-from nearcast.model.ranks import RANKS
+from nearcast.model.ranks import parse_rank, rank_text
 from nearcast.model.shape_text import Shape, parse_shape
 from nearcast.model.subscription import RETAINED_CHOICES, Subscription
 from nearcast.model.where.grammar import parse_where
@@ -156,7 +156,7 @@ def read_publication(pairs: Iterable[Pair]) -> PublishRequest:
         return NO_REQUEST
     return PublishRequest(
         top=_read(given, "$top", _count),
-        rank=_read(given, "$rank", _one_of(tuple(RANKS))),
+        rank=_read(given, "$rank", _rank),
         lifetime_ms=_read(given, "$lifetime", _milliseconds),
         order=_read(given, "$order", _one_of(ORDERS)),
         area=_read(given, "$area", parse_shape),
@@ -209,6 +209,10 @@ def _milliseconds(text: str) -> int:
     if lifetime_s > LONGEST_LIFETIME_S:
         raise OutOfRangeError(shown(text), expected=f"at most {LONGEST_LIFETIME_S}s")
     return math.ceil(round(lifetime_s * 1000, 6))
+
+
+def _rank(text: str) -> str:
+    return rank_text(parse_rank(text))
 
 
 def _truth(text: str) -> bool:

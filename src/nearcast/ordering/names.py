@@ -82,7 +82,7 @@ class Names:
         self.check(process)
         return self._allot(process)
 
-    def numbers(self, processes: set[ProcessId]) -> list[int]:
+    def numbers(self, processes: frozenset[ProcessId]) -> list[int]:
         """Return the numbers of several; if one is refused, none is added."""
         number = self._number
         try:

@@ -46,6 +46,7 @@ DEFAULT_SKEW_S: Final = 0.01
 _REASONS: Final = tuple(DiscardReason)
 _NEEDS: Final = (layout.NEED_NUMBER, layout.NEED_CAPACITY, layout.NEED_HELD, layout.NEED_CELL)
 _ROOMS: Final = (layout.CAPACITY, layout.HELD_ROOM, layout.CELL)
+_MOST_REMEMBERED: Final = 1024  # sets of destinations; groups send to the same ones
 _new = tuple.__new__  # half the time of the class's own, and most of a send is making copies
 
 
@@ -87,6 +88,7 @@ class CausalProcess:
         state[layout.ME], state[layout.KIND] = self._names.own, self.kind
         self._lifetime_us = lifetime_us
         self._held: dict[int, CausalMessage] = {}
+        self._wanted: dict[frozenset[ProcessId], tuple[list[int], bytes]] = {}
         self._take_kernels()
         self._use(state)
         self._use_bytes(1024)
@@ -144,9 +146,9 @@ class CausalProcess:
         if type(payload) is not bytes:
             payload = _bytes_of(payload)
         now = self._float(now)
-        wanted = set(destinations) if type(destinations) is not set else destinations
-        numbers = self._numbers_of(wanted, destinations)
-        wire = array("H", numbers).tobytes()
+        key = frozenset(destinations)
+        wanted = self._wanted.get(key) or self._numbers_of(key, destinations)
+        numbers, wire = wanted
         copies = self._send(self._state, self._out, wire, own_us, len(payload), now)
         while copies < 0:
             self._make_room(copies, now)
@@ -159,7 +161,6 @@ class CausalProcess:
         starts = self._peek[first : first + len(numbers) + 1].tolist()
         offset = starts[0]
         written = self._view[offset : starts[-1]].tobytes()
-        numbers.sort()
         copies: dict[ProcessId, CausalMessage] = {}
         begin = 0
         for number, start in zip(numbers, starts[1:], strict=True):
@@ -281,16 +282,20 @@ class CausalProcess:
 
     # -- checks and bookkeeping ------------------------------------------------------------
 
-    def _numbers_of(self, wanted: set[ProcessId], given: object) -> list[int]:
+    def _numbers_of(self, wanted: frozenset[ProcessId], given: object) -> tuple[list[int], bytes]:
+        """Return the numbers of destinations, ascending, also as bytes; they are remembered."""
         if isinstance(given, str | bytes):
             raise MisuseError(repr(given), where="destinations", expected="a set of ids")
         if not wanted:
             raise MisuseError("no destination", where="send", expected="at least one")
         if self.process in wanted:
             raise MisuseError("the sender itself", where="destinations", expected="only others")
-        numbers = self._names.numbers(wanted)
+        numbers = sorted(self._names.numbers(wanted))
         self._make_room_for_names()
-        return numbers
+        if len(self._wanted) >= _MOST_REMEMBERED:
+            self._wanted.clear()
+        self._wanted[wanted] = known = (numbers, array("H", numbers).tobytes())
+        return known
 
     def _own_lifetime_us(self, lifetime: float) -> int:
         own_us = duration_us(lifetime, "lifetime", least_us=1)

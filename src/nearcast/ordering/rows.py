@@ -177,6 +177,26 @@ def merge_row(
 
 
 @inner
+def merge_single(state: State, mine: int, theirs: int) -> None:
+    """Do what `merge_row` does for two rows of one entry each, in place: most rows are such."""
+    words, time_us, their_us = state[WORDS], state[mine + 1], state[theirs + 1]
+    filled = 0
+    for w in range(words):
+        bits = state[mine + 2 + w] if time_us > their_us else state[theirs + 2 + w]
+        if time_us == their_us:
+            bits &= state[mine + 2 + w]
+        state[mine + 2 + w] = bits
+        filled |= bits
+    if state[mine] == state[M_SENDER]:
+        state[mine + 2 + (state[ME] >> 6)] &= ~bit_at(state[ME] & 63)
+        filled = 0 if is_empty(state, mine + 2, words) else 1
+    state[mine + 1] = max(time_us, their_us)
+    alone = filled != 0 and time_us != their_us
+    kept = -1 if alone and time_us < their_us else mine
+    note_knowers(state, mine, kept, not (alone and time_us > their_us))
+
+
+@inner
 def replace_row(state: State, begin: int, end: int, new_end: int) -> int:
     """Put what SPARE holds up to `new_end` in the place of a row; return where it ends."""
     spare, table_end = state[SPARE], state[TABLE] + state[COUNT] * state[STRIDE]
@@ -208,7 +228,13 @@ def merge_news(state: State, now_us: int) -> None:
         after = mine
         while after < mine_end and state[after] == number:
             after += stride
-        mine = replace_row(state, mine, after, merge_row(state, mine, after, theirs, row, dead_us))
+        is_single = after - mine == stride and row - theirs == stride
+        if is_single and max(state[mine + 1], state[theirs + 1]) >= dead_us:
+            merge_single(state, mine, theirs)
+            mine = after
+        else:
+            end = merge_row(state, mine, after, theirs, row, dead_us)
+            mine = replace_row(state, mine, after, end)
         theirs = row
 
 

@@ -1,6 +1,6 @@
 """The content overlay: peers in an R-tree of their own subscriptions (paper 3).
 
-A `Peer` joins, subscribes, changes, leaves and publishes by messages alone, knows only its
+An `OverlayPeer` joins, subscribes, changes, leaves and publishes by messages alone, knows only its
 neighbours, and repairs the tree after crashes and partitions. `elect` and its cost functions choose
 which peer relays for which; `Cover` maintains a few boxes around a node's many subscriptions as
 these are added and removed. `OneHopPeer` is the simple alternative that the tree is compared with;
@@ -21,7 +21,7 @@ from nearcast.overlay.events import EventBatch, OverlayEvent
 from nearcast.overlay.invariants import violations
 from nearcast.overlay.messages import Address, Envelope, EventDelivery, Output, size_bytes
 from nearcast.overlay.onehop import OneHopEnvelope, OneHopPeer
-from nearcast.overlay.peer import Peer
+from nearcast.overlay.peer import OverlayPeer
 from nearcast.overlay.settings import Climb, Placement, Settings
 from nearcast.overlay.splitting import Split
 
@@ -43,7 +43,7 @@ __all__ = [
     "OneHopPeer",
     "Output",
     "OverlayEvent",
-    "Peer",
+    "OverlayPeer",
     "Placement",
     "Settings",
     "Split",

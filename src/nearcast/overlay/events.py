@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nearcast.kernels import kernel
+from nearcast.kernels import entry_point
 from nearcast.model.errors import MisuseError, OutOfRangeError
 from nearcast.overlay.bounds import Bounds
 
@@ -127,7 +127,7 @@ def stacked(boxes: Sequence[Bounds]) -> tuple[Floats, Floats]:
     )
 
 
-@kernel  # type: ignore[misc, unused-ignore]
+@entry_point("float64[:, ::1], float64[:, ::1], float64[:, ::1], float64[:, ::1], int64")
 def hits(
     lows: Floats, highs: Floats, row_lows: Floats, row_highs: Floats, counted: int
 ) -> tuple[Ints, Ints, int]:

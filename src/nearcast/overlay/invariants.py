@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 
 from nearcast.overlay.bounds import covers
 from nearcast.overlay.messages import Address
-from nearcast.overlay.peer import Peer
+from nearcast.overlay.peer import OverlayPeer
 from nearcast.overlay.seat import Group, Seat
 
 
-def violations(peers: Iterable[Peer]) -> list[str]:
+def violations(peers: Iterable[OverlayPeer]) -> list[str]:
     """Return what is wrong with the tree of these peers; an empty list when nothing is.
 
     - there is one root, and every seat is reached from it exactly once;

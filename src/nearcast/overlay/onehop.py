@@ -5,9 +5,9 @@ to all; an event goes directly to the peers it concerns. No relays, no events in
 price is a table of all peers at each peer and n messages for each change. `docs/content-overlay.md`
 gives the size from which on the tree is cheaper.
 
-It has the same interface as `Peer`, so that both run in the same simulation. It does no repair: a
-crashed peer stays in the tables until another peer reports it; that makes it look better than it
-is.
+It has the same interface as `OverlayPeer`, so that both run in the same simulation. It does no
+repair: a crashed peer stays in the tables until another peer reports it; that makes it look better
+than it is.
 
 Read next: `summary.py`.
 """
@@ -78,11 +78,11 @@ class OneHopPeer:
         self._boxes: tuple[Bounds, ...] = ()
         self._rows: list[PeerId] | None = None
 
-    def join(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
+    def join(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as OverlayPeer
         """Ask a contact for its table."""
         return [OneHopEnvelope(contact, AskTable(self.peer_id)) for contact in self.contacts[:1]]
 
-    def announce(self, boxes: Iterable[Bounds], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
+    def announce(self, boxes: Iterable[Bounds], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as OverlayPeer
         """Replace this peer's boxes, and send them to all peers."""
         checked = tuple(self.extent.checked(low, high, where="a box") for low, high in boxes)
         self._version += 1
@@ -92,7 +92,7 @@ class OneHopPeer:
         others = [peer for peer in self.known if peer != self.peer_id]
         return [OneHopEnvelope(peer, news) for peer in others]
 
-    def publish(self, events: Sequence[OverlayEvent], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
+    def publish(self, events: Sequence[OverlayEvent], now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as OverlayPeer
         """Send events directly to all peers they concern."""
         batch = EventBatch.of(events, self.extent.dimensions)
         if not events:
@@ -117,7 +117,7 @@ class OneHopPeer:
                 outputs.append(OneHopEnvelope(peer, Direct(part.sent())))
         return outputs
 
-    def receive(self, body: OneHopBody, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
+    def receive(self, body: OneHopBody, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as OverlayPeer
         """Process a message."""
         if isinstance(body, Direct):
             return [EventDelivery(body.batch)]
@@ -132,7 +132,7 @@ class OneHopPeer:
             return []
         return [OneHopEnvelope(e.peer, mine) for e in newer if e.peer != self.peer_id]
 
-    def advance(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as Peer
+    def advance(self, now: Instant) -> list[OneHopOutput]:  # noqa: ARG002 - as OverlayPeer
         """Return nothing: nothing is ever due."""
         return []
 

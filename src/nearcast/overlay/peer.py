@@ -70,7 +70,7 @@ _HANDLERS: dict[type, Callable[[Seat, Address, Any, Instant], None]] = {
 }
 
 
-class Peer:
+class OverlayPeer:
     """One peer. It knows only its neighbours, never the whole tree.
 
     Contract:
@@ -81,7 +81,7 @@ class Peer:
     Invalid messages are dropped and counted (`refused`), never raised.
 
     >>> from nearcast.overlay.bounds import Extent
-    >>> peer = Peer("a", Settings(Extent((0.0,), (100.0,))), Random(1))
+    >>> peer = OverlayPeer("a", Settings(Extent((0.0,), (100.0,))), Random(1))
     >>> peer.subscribe("cheap", (0.0,), (20.0,), now=0)
     []
     >>> outputs = peer.publish([OverlayEvent.point("e1", [7.0])], now=1)
@@ -127,7 +127,7 @@ class Peer:
     ) -> list[Output]:
         """Join the overlay with one more box."""
         if key in self._keys:
-            raise KeyInUseError(repr(key), where="Peer.subscribe", expected="a new key")
+            raise KeyInUseError(repr(key), where="OverlayPeer.subscribe", expected="a new key")
         box = self.settings.extent.checked(lows, highs, where=f"subscription {key!r}")
         address = Address(self.peer_id, self._next_seat)
         seat = Seat(address, box, self.settings, self.random, self.contacts, now)
@@ -145,7 +145,7 @@ class Peer:
         self, key: Hashable, lows: Sequence[float], highs: Sequence[float], now: Instant
     ) -> list[Output]:
         """Change a subscription's box; the old place is kept until a new one is found."""
-        seat = self._seat(key, "Peer.change")
+        seat = self._seat(key, "OverlayPeer.change")
         box = self.settings.extent.checked(lows, highs, where=f"subscription {key!r}")
         seat.wanted = box
         seat.branches = None
@@ -155,7 +155,7 @@ class Peer:
 
     def unsubscribe(self, key: Hashable, now: Instant) -> list[Output]:
         """Remove one box from the overlay."""
-        seat = self._seat(key, "Peer.unsubscribe")
+        seat = self._seat(key, "OverlayPeer.unsubscribe")
         joining.leave_groups(seat, 0, now)
         outputs = self._turn(now)
         del self.seats[self._keys.pop(key)]
@@ -227,7 +227,9 @@ class Peer:
         if seat is None and isinstance(body, Join | Events | Meet | Greet):
             seat = self._speaker()  # these are for the peer, whichever seat it has
         if handler is None:
-            raise MisuseError(type(body).__name__, where="Peer.receive", expected="an envelope")
+            raise MisuseError(
+                type(body).__name__, where="OverlayPeer.receive", expected="an envelope"
+            )
         if seat is not None:
             handler(seat, sender, body, now)
         else:

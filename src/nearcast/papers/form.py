@@ -40,8 +40,10 @@ class Claim:
     """A verdict. `variant` names the reading of the claim where there are several.
 
     `ours` marks our replacement for the paper's method; it is reported beside the claim and does
-    not count in its verdict. `low` and `high` are the 95 % confidence interval, over seeds, of the
-    quantity that `interval_of` names; they are NaN if only one seed was run.
+    not count in its verdict. Nor does a verdict with a `reading`: that text says how something was
+    read that the paper leaves open, other than in the claim's own verdict. `low` and `high` are
+    the 95 % confidence interval, over seeds, of the quantity that `interval_of` names; they are NaN
+    if only one seed was run.
     """
 
     id: str
@@ -55,6 +57,12 @@ class Claim:
     seeds: tuple[int, ...]
     parameters: Mapping[str, Any]
     ours: bool = False
+    reading: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts in the verdict on its claim."""
+        return not (self.ours or self.reading)
 
     def record(self) -> Row:
         """Return the row of `claims.json`."""
@@ -63,6 +71,7 @@ class Claim:
             "id": self.id,
             "variant": self.variant,
             "ours": self.ours,
+            "reading": self.reading,
             "paper_says": self.says,
             "measured": self.measured,
             "interval_of": self.interval_of,
@@ -151,11 +160,12 @@ def judged(
     variant: str = "",
     over: Iterable[str] = (),
     ours: bool = False,
+    reading: str = "",
 ) -> Claim:
     """Return a verdict by some rows, with the interval of `values` and the parameters `over`."""
     return Claim(
         name, variant, says, measured, interval_of, *interval(values), bool(holds),
-        seeds_of(rows), varied(rows, over), ours,
+        seeds_of(rows), varied(rows, over), ours, reading,
     )  # fmt: skip
 
 

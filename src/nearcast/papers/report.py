@@ -36,7 +36,7 @@ class RunOutcome:
         for paper in self.papers:
             for claim in paper.claims:
                 readings.setdefault(claim.id, [])
-                readings[claim.id] += [] if claim.ours else [claim.holds]
+                readings[claim.id] += [claim.holds] if claim.counts else []
         return {name: summed(each) for name, each in readings.items()}
 
 
@@ -125,7 +125,8 @@ def _paper(paper: PaperOutcome) -> str:
 <p class="question">{_text(story.question)}</p>
 <h3>Method</h3><p>{_text(story.method)}</p>
 {"".join(_figure(figure) for figure in paper.figures)}
-<h3>Claims</h3>{_claims(paper.claims)}
+<h3>Claims</h3>{_claims([claim for claim in paper.claims if not claim.reading])}
+{_readings(story, paper.claims)}
 <h3>What differs, and why</h3><p>{_text(story.setting)}</p>{_causes(story, paper.claims)}
 <h3>Beyond the paper</h3><p>{_text(story.beyond)}</p>
 {"".join(_table(table) for table in paper.tables)}
@@ -166,6 +167,41 @@ def _claim(claim: Claim, anchor: str) -> str:
     )
 
 
+def _readings(story: PaperText, claims: Sequence[Claim]) -> str:
+    """Return, for each claim that fails, the readings that were tried, with a verdict each."""
+    failed = dict.fromkeys(claim.id for claim in claims if claim.counts and not claim.holds)
+    lines = []
+    for name in failed:
+        tried = [claim for claim in claims if claim.id == name and claim.reading]
+        lines += [_reading(claim) for claim in tried]
+        if not any(claim.holds for claim in tried):
+            why = story.beyond_saving.get(name, "")
+            told = "No reading that was tried saves it." if tried else "No other reading was found."
+            text = f"{told} {why}".strip()
+            lines.append(
+                f"<tr><td><strong>{_text(name)}</strong></td><td colspan=3>{_text(text)}</td></tr>"
+            )
+    if not lines:
+        return ""
+    heads = "<tr><th>Claim</th><th>Read as</th><th>Measured</th><th>Verdict</th></tr>"
+    return (
+        "<h3>Under which reading a claim holds</h3>"
+        f'<table class="claims"><thead>{heads}</thead><tbody>{"".join(lines)}</tbody></table>'
+    )
+
+
+def _reading(claim: Claim) -> str:
+    variant = f'<span class="variant">{_text(claim.variant)}</span>' if claim.variant else ""
+    told = f"{_text(claim.interval_of)}: {_interval(claim.low, claim.high)}"
+    verdict = _chip("holds" if claim.holds else "does not hold")
+    return (
+        f"<tr><td><strong>{_text(claim.id)}</strong>{variant}</td>"
+        f"<td>{_text(claim.reading)}</td>"
+        f'<td>{_text(claim.measured)}<span class="interval">{told}</span></td>'
+        f"<td>{verdict}</td></tr>"
+    )
+
+
 def _interval(low: float, high: float) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval from one seed"
@@ -176,7 +212,7 @@ def _interval(low: float, high: float) -> str:
 def _causes(story: PaperText, claims: Iterable[Claim]) -> str:
     items = []
     for claim in claims:
-        text = cause_of(story, claim)
+        text = "" if claim.reading else cause_of(story, claim)
         if not text:
             continue
         name = f"{claim.id}, {claim.variant}" if claim.variant else claim.id

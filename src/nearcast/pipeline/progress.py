@@ -1,43 +1,81 @@
-"""A progress bar for Spark jobs, shown on a terminal only."""
+"""The progress of Spark jobs: a bar on a terminal; on request, lines where output is redirected."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LINE_EVERY_S = 30.0
+"""How often a line is written where there is no terminal, if anything has been finished."""
+
 
 @contextmanager
-def spark_progress(spark: SparkSession, description: str) -> Iterator[None]:
-    """Show the share of finished tasks of the active Spark stages while the body runs."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+def spark_progress(spark: SparkSession, description: str, *, lines: bool = False) -> Iterator[None]:
+    """Show the share of finished tasks of the active Spark stages while the body runs.
 
-    done = threading.Event()
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=None)
+    Without a terminal nothing is shown; with `lines`, one line now and then on stderr.
+    """
+    tracker = spark.sparkContext.statusTracker()
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
 
-        def watch() -> None:
-            tracker = spark.sparkContext.statusTracker()
-            while not done.wait(0.5):
-                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                total = sum(stage.numTasks for stage in stages if stage)
-                finished = sum(stage.numCompletedTasks for stage in stages if stage)
-                if total:
-                    bar.update(task, total=total, completed=finished)
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(description, total=None)
+            with _watched(tracker, lambda done, of: bar.update(task, total=of, completed=done)):
+                yield
+    elif lines:
+        with _watched(tracker, ProgressLines(description).update):
             yield
-        finally:
-            done.set()
-            watcher.join()
+    else:
+        yield
+
+
+@contextmanager
+def _watched(tracker: Any, update: Callable[[int, int], object]) -> Iterator[None]:
+    """Call `update` with finished and all tasks, twice a second, while the body runs."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.5):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            total = sum(stage.numTasks for stage in stages if stage)
+            if total:
+                update(sum(stage.numCompletedTasks for stage in stages if stage), total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+class ProgressLines:
+    """Writes a line when the first task runs, and then when more are done, not too often."""
+
+    def __init__(self, description: str, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._description = description
+        self._now_s = now_s
+        self._began_s = now_s()
+        self._told_s = -LINE_EVERY_S
+        self._told = (-1, -1)
+
+    def update(self, done: int, total: int) -> None:
+        """Take note of how many tasks are done."""
+        now_s = self._now_s()
+        if (done, total) == self._told or now_s < self._told_s + LINE_EVERY_S:
+            return
+        self._told, self._told_s = (done, total), now_s
+        minutes = (now_s - self._began_s) / 60
+        text = f"{self._description}: {done} of {total} tasks done after {minutes:.1f} min"
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

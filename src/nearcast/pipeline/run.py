@@ -25,6 +25,7 @@ from nearcast.pipeline.jobs.histogram import HistogramJob
 from nearcast.pipeline.jobs.ingest import NO_ROWS, IngestJob
 from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
 from nearcast.pipeline.jobs.plan import PlanJob, PlanRules
+from nearcast.pipeline.jobs.plan_schedules import SCHEDULE_FILE
 from nearcast.pipeline.jobs.regions import RegionsJob
 from nearcast.pipeline.jobs.train import Settings, TrainingRules, TrainJob
 from nearcast.pipeline.sources.event_logs import has_rows, nothing_in
@@ -77,6 +78,7 @@ class RunFiles:
     """The files that brokers load, as a run has left them; None or missing: its job was skipped."""
 
     plan: Path | None
+    schedule: Path | None  # of plans, which are shared instead of the one plan
     policies: Path | None
     histograms: Mapping[str, Path]  # by space
 
@@ -127,9 +129,11 @@ class RunJob:
         """Return the files of the jobs that were not skipped."""
         done = {step.name: step.summary for step in steps if step.summary is not None}
         plan, train = self._plan_job().path, self._train_job().path
+        schedule = Path(self.output) / SCHEDULE_FILE
         counted = {name for name, told in done.get("histogram", {}).items() if "events" in told}
         return RunFiles(
             plan if "plan" in done and plan.exists() else None,
+            schedule if "plan" in done and schedule.exists() else None,
             train if "train" in done and train.exists() else None,
             {
                 one.name: self._histogram_job(one).path

@@ -7,8 +7,11 @@ Paper 4. The modules:
 - `qlearning.py`: the paper's Q-learning, a table for one topic;
 - `general.py`, `fitting.py`: one small function of the rates for all topics;
 - `policyfile.py`: policies as versioned files;
-- `rates.py`, `answers.py`, `delivery.py`: the core that a node calls. `RetainedDelivery` defers
-  copies and releases them, never an older message after a newer one, never later than Dmax;
+- `experience.py`, `groups.py`: what waiting cost and saved real new subscribers, and Q-learning
+  from that, for each group of topics;
+- `rates.py`, `answers.py`, `decisions.py`, `delivery.py`: the core that a node calls.
+  `RetainedDelivery` defers copies and releases them, never an older message after a newer one,
+  never later than Dmax;
 - `environment.py` (Gymnasium), `picture.py` (matplotlib): imported only on request.
 
 It does not store retained messages, match filters, queue or send anything, or read a clock.
@@ -32,6 +35,7 @@ from nearcast.retained.answers import (
     TopicSetting,
     Wait,
 )
+from nearcast.retained.decisions import Outlook
 from nearcast.retained.delivery import RetainedDelivery
 from nearcast.retained.exact import (
     attainable_gain,
@@ -39,10 +43,12 @@ from nearcast.retained.exact import (
     best_reward,
     expected_reward,
     mean_reward,
+    newcomer_worth,
     share_of_gain,
     solve,
     spent_on_newcomers,
 )
+from nearcast.retained.experience import Experience, Follows
 from nearcast.retained.fitting import Fit, fit
 from nearcast.retained.general import GeneralPolicy, RateRange, shipped_policy
 from nearcast.retained.policyfile import (
@@ -72,13 +78,16 @@ __all__ = [
     "Caps",
     "DecisionProcess",
     "Evidence",
+    "Experience",
     "Fit",
+    "Follows",
     "GeneralPolicy",
     "Handling",
     "Learned",
     "Learning",
     "LearningBounds",
     "Mode",
+    "Outlook",
     "Policies",
     "Publishing",
     "RateEstimators",
@@ -102,6 +111,7 @@ __all__ = [
     "fit",
     "learn",
     "mean_reward",
+    "newcomer_worth",
     "policies_from_text",
     "policies_to_text",
     "read_policies",

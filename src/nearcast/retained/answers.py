@@ -9,6 +9,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from nearcast.retained.process import Weights, require_number
 
@@ -31,6 +32,15 @@ class Handling(Enum):
     NEVER = 2
 
 
+class BlockKey(NamedTuple):
+    """What topics have in common that may share experience: their block, and its numbers."""
+
+    filter: str
+    hold_max_s: float
+    omega: float
+    message_cost: float
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
     """One topic's configuration; the default is plain MQTT (trap T4.4)."""
@@ -39,11 +49,16 @@ class TopicSetting:
     weights: Weights = field(default_factory=Weights)
     hold_max_s: float = 10.0  # Dmax: no subscriber is without state for longer
     learns: bool = True  # whether a table may be learned here, within the bounds
+    filter: str = ""  # the topic filter of its block
+    created: str = "$created"  # the user property with a message's creation time; the node reads it
     price: float = field(init=False, repr=False)  # weights.price, computed once
+    block: BlockKey = field(init=False, repr=False)  # topics of one block may share experience
 
     def __post_init__(self) -> None:
         require_number("hold_max_s", self.hold_max_s, 1e-3)
         object.__setattr__(self, "price", self.weights.price)
+        costs = self.weights.omega, self.weights.message_cost
+        object.__setattr__(self, "block", BlockKey(self.filter, self.hold_max_s, *costs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,7 @@ class Evidence:
     publishes_min: float = 8.0  # in memory; below, plain MQTT
     publishes_per_hold_min: float = 1.0  # a slower topic is quiet: no publish would come in time
     quiet_intervals: float = 4.0  # silent for this many mean intervals: it has gone quiet
+    observed_most: int = 10_000  # new subscribers observed at once; 0: nothing is learned from them
 
     def __post_init__(self) -> None:
         require_number("memory_s", self.memory_s, 1e-3)

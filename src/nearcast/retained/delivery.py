@@ -33,13 +33,15 @@ from nearcast.retained.answers import (
     TopicSetting,
     Wait,
 )
+from nearcast.retained.decisions import Outlook, TopicDecisions
+from nearcast.retained.groups import TopicGroups
 from nearcast.retained.policyfile import Policies, TopicPolicy
-from nearcast.retained.process import DecisionProcess, Rates
-from nearcast.retained.rates import Estimate, RateEstimators
+from nearcast.retained.process import DecisionProcess
+from nearcast.retained.rates import Estimate
 from nearcast.retained.waiting import TopicHold, WaitingCohort
 
 # Members of an Enum are slow to look up in Python 3.11, and these are used on the hot path.
-_IMMEDIATE, _WAIT = Mode.IMMEDIATE, Mode.WAIT
+_IMMEDIATE, _LEARNED = Mode.IMMEDIATE, Mode.LEARNED
 _SEND_IF_NEW, _NEVER = Handling.SEND_IF_NEW, Handling.NEVER
 
 
@@ -67,17 +69,17 @@ class RetainedDelivery:
         learning: LearningBounds | None = None,
     ) -> None:
         self._setting_of = setting_of
-        self._policies = policies or Policies()
-        self._evidence = evidence or Evidence()
-        self._learning = learning or LearningBounds()
-        self._estimators = RateEstimators(self._evidence.memory_s)
-        self._slots: dict[str, int] = {}
+        self._decisions = TopicDecisions(
+            setting_of,
+            policies or Policies(),
+            evidence or Evidence(),
+            learning or LearningBounds(),
+        )
+        self._estimators = self._decisions.estimators
         self._holds: dict[str, TopicHold] = {}
         self._topics_of: dict[Subscriber, set[str]] = {}
         self._alarms: list[tuple[float, int, str]] = []
         self._alarm_count = 0
-        self._own: dict[str, tuple[float, TopicPolicy | None]] = {}
-        self._candidates: dict[str, None] = {}  # topics with new subscribers, for their own tables
         self._now = -math.inf
         self._set_back_s = 0.0  # total by which the caller's clock was set back
 
@@ -128,16 +130,20 @@ class RetainedDelivery:
         """
         instant = self._instant(now)
         if retain and counts and self._setting_of(topic).mode is not _IMMEDIATE:
-            self._estimators.on_publish(self._slot(topic, instant), instant)
+            self._estimators.on_publish(self._decisions.slot(topic, instant), instant)
         hold = self._holds.pop(topic, None)
         if hold is None:
+            self.groups.published(topic, instant, qos=qos, replaces=retain)
             return []
         first: list[Subscriber] = []
+        count = 0
         for cohort in hold.cohorts:
             for subscriber, copy_qos in cohort.waiters.items():
                 self._no_longer_waits(subscriber, topic)
+                count += 1
                 if not retain or qos < copy_qos or subscriber in missed:
                     first.append(subscriber)
+        self.groups.published(topic, instant, qos=qos, replaces=retain and len(first) < count)
         return [Release(topic, tuple(first), ReleaseReason.BEFORE_LIVE)] if first else []
 
     def on_subscribe(
@@ -161,7 +167,7 @@ class RetainedDelivery:
         instant = self._instant(now)
         setting = self._setting_of(topic)
         if setting.mode is not _IMMEDIATE and not existed:
-            self._estimators.on_subscribe(self._slot(topic, instant), instant)
+            self._estimators.on_subscribe(self._decisions.slot(topic, instant), instant)
         if copy is None:
             return SEND_NOTHING
         copy_qos = min(qos, copy.qos)
@@ -171,15 +177,14 @@ class RetainedDelivery:
         if setting.mode is _IMMEDIATE or wish_now or handling is _SEND_IF_NEW:
             self._stop_waiting(topic, subscriber)
             return SEND_NOW
-        if setting.learns and len(self._candidates) < self._learning.tables_max:
-            self._candidates[topic] = None
+        self._decisions.is_candidate(topic, setting)
         return self._hold_back(topic, subscriber, instant, setting, copy, copy_qos)
 
     def on_unsubscribe(self, topic: str, subscriber: Subscriber, now: float) -> None:
         """Remove a subscriber of a topic; a copy deferred for it is not sent any more."""
         instant = self._instant(now)
         self._stop_waiting(topic, subscriber)
-        slot = self._slots.get(topic)
+        slot = self._decisions.known_slot(topic)
         if slot is not None:
             self._estimators.on_leave(slot, instant)
 
@@ -204,10 +209,7 @@ class RetainedDelivery:
         There is nothing left to send: returns the subscribers that no longer wait.
         """
         self._instant(now)
-        slot = self._slots.pop(topic, None)
-        if slot is not None:
-            self._estimators.release(slot)
-        self._own.pop(topic, None)
+        self._decisions.forget(topic)
         hold = self._holds.pop(topic, None)
         if hold is None:
             return []
@@ -233,9 +235,7 @@ class RetainedDelivery:
         Settings are read again as well. Deadlines only ever move closer.
         """
         instant = self._instant(now)
-        self._policies = policies
-        self._own.clear()
-        self._candidates.clear()
+        self._decisions.load(policies)
         releases: list[Release] = []
         for topic, hold in list(self._holds.items()):
             releases += self._review(topic, hold, instant)
@@ -245,13 +245,7 @@ class RetainedDelivery:
 
     def next_to_learn(self, now: float) -> tuple[str, DecisionProcess] | None:
         """Return a topic with new subscribers that is to be learned, as `to_learn` does."""
-        while self._candidates:
-            topic = next(iter(self._candidates))
-            del self._candidates[topic]
-            process = self.to_learn(topic, now)
-            if process is not None:
-                return topic, process
-        return None
+        return self._decisions.next_to_learn(self._instant(now))
 
     def to_learn(self, topic: str, now: float) -> DecisionProcess | None:
         """Return the process to learn a table from, or None where the bounds forbid it.
@@ -259,85 +253,11 @@ class RetainedDelivery:
         The runtime runs `learn` or `solve` on it wherever it likes, and passes the table to
         `adopt`.
         """
-        instant = self._instant(now)
-        setting, slot = self._setting_of(topic), self._slots.get(topic)
-        begun = self._own.get(topic)
-        if setting.mode is not Mode.LEARNED or not setting.learns:
-            return None
-        if slot is None or topic in self._policies.topics:
-            return None
-        if begun is None and len(self._own) >= self._learning.tables_max:
-            return None
-        if begun is not None and instant < begun[0] + self._learning.pause_s:
-            return None
-        estimate = self._estimators.estimate(slot, instant)
-        if estimate.publishes_seen < self._learning.publishes_min:
-            return None
-        self._own[topic] = (instant, begun[1] if begun else None)
-        return self._policies.process(self._rates(estimate, setting), setting.weights)
+        return self._decisions.to_learn(topic, self._instant(now))
 
     def adopt(self, topic: str, policy: TopicPolicy) -> bool:
         """Use a learned table; return False if the topic is not to be learned (any more)."""
-        begun = self._own.get(topic)
-        if begun is None or policy.actions.shape != self._policies.caps.table_shape:
-            return False
-        self._own[topic] = (begun[0], policy)
-        return True
-
-    # -- decisions ---------------------------------------------------------------------------------
-
-    def _slot(self, topic: str, instant: float) -> int:
-        slot = self._slots.get(topic)
-        if slot is None:
-            slot = self._slots[topic] = self._estimators.allot(instant)
-        return slot
-
-    def _step_s(self, setting: TopicSetting) -> float:
-        return setting.hold_max_s / self._policies.caps.hold_max
-
-    def _rates(self, estimate: Estimate, setting: TopicSetting) -> Rates:
-        step_s = self._step_s(setting)
-        return Rates(
-            estimate.publish_per_s * step_s,
-            estimate.subscribe_per_s * step_s,
-            estimate.leave_per_s * step_s,
-        )
-
-    def _verdict(
-        self, topic: str, since: float, made_at: float, instant: float, setting: TopicSetting
-    ) -> ReleaseReason | None:
-        """Return why the copy is sent now, or None to wait; O(1), two calls deep for speed."""
-        policies, known = self._policies, self._evidence
-        steps_per_s = policies.caps.hold_max / setting.hold_max_s
-        age = 1.0 + (instant - made_at) * steps_per_s + 1e-9
-        if age >= policies.caps.age_max:
-            return ReleaseReason.QUIET
-        slot = self._slots.get(topic)
-        if setting.mode is _IMMEDIATE or slot is None:
-            return ReleaseReason.POLICY
-        publish, leave, seen, last = self._estimators.what_matters(slot, instant)
-        if publish > 0.0 and instant >= last + known.quiet_intervals / publish:
-            return ReleaseReason.QUIET
-        if setting.mode is _WAIT:
-            return None
-        slow = publish * setting.hold_max_s < known.publishes_per_hold_min
-        if slow or seen < known.publishes_min:
-            return ReleaseReason.QUIET if slow else ReleaseReason.POLICY
-        held = int((instant - since) * steps_per_s + 1e-9)
-        table = policies.topics.get(topic) or self._own_table(topic)
-        if table is not None:
-            waits = table.flat[held * (policies.caps.age_max + 1) + int(age)] == 1
-        elif policies.general is not None:
-            step_s = 1.0 / steps_per_s
-            waits = policies.general.waits(
-                publish * step_s, leave * step_s, setting.price, held, int(age)
-            )
-        else:
-            waits = False
-        return None if waits else ReleaseReason.POLICY
-
-    def _own_table(self, topic: str) -> TopicPolicy | None:
-        return self._own[topic][1] if topic in self._own else None
+        return self._decisions.adopt(topic, policy)
 
     # -- deferring ---------------------------------------------------------------------------------
 
@@ -356,8 +276,13 @@ class RetainedDelivery:
         if cohort is not None:
             since = cohort.since
         made_at = instant - copy.age_s if copy.age_s >= 0.0 else instant  # NaN: as if new
-        reason = self._verdict(topic, since, made_at, instant, setting)
-        if reason is not None or not copy.expires_in_s > setting.hold_max_s:
+        reason = self._decisions.verdict(topic, since, made_at, instant, setting)
+        if not copy.expires_in_s > setting.hold_max_s:
+            self._stop_waiting(topic, subscriber)
+            return SEND_NOW
+        if setting.mode is _LEARNED and cohort is None:
+            self._decisions.observe(topic, copy_qos, made_at, instant, setting)
+        if reason is not None:
             self._stop_waiting(topic, subscriber)
             return SEND_NOW
         if hold is None:
@@ -372,23 +297,19 @@ class RetainedDelivery:
         self, topic: str, hold: TopicHold, instant: float, setting: TopicSetting
     ) -> WaitingCohort:
         """Return the cohort of this step; its first member has set its deadline and its timer."""
-        if not hold.cohorts or instant >= hold.cohorts[-1].since + self._step_s(setting):
+        if not hold.cohorts or instant >= hold.cohorts[-1].since + self._decisions.step_s(setting):
             hold.cohorts.append(WaitingCohort(instant, instant + setting.hold_max_s))
             self._schedule(topic, hold, instant, setting)
         return hold.cohorts[-1]
 
     def _schedule(self, topic: str, hold: TopicHold, instant: float, setting: TopicSetting) -> None:
         """Set the timer for the next moment at which the decision on a subscriber may change."""
-        step_s = self._step_s(setting)
+        step_s = self._decisions.step_s(setting)
         asked_again = math.inf
         for cohort in hold.cohorts:
             steps = int((instant - cohort.since) / step_s + 1e-9) + 1
             asked_again = min(asked_again, cohort.since + steps * step_s)
-        slot = self._slots.get(topic)
-        if slot is not None:
-            publish, _, _, last = self._estimators.what_matters(slot, instant)
-            quiet_after_s = self._evidence.quiet_intervals / publish if publish else math.inf
-            asked_again = min(asked_again, last + quiet_after_s)
+        asked_again = min(asked_again, self._decisions.quiet_at(topic, instant))
         # Later than now, or rounding could repeat this forever; never later than the promised
         # deadline.
         asked_again = max(asked_again, instant + 1e-6 * step_s)
@@ -406,7 +327,9 @@ class RetainedDelivery:
             cohort.until = min(cohort.until, cohort.since + setting.hold_max_s)
             reason: ReleaseReason | None = ReleaseReason.DEADLINE
             if instant < cohort.until:
-                reason = self._verdict(topic, cohort.since, hold.made_at, instant, setting)
+                reason = self._decisions.verdict(
+                    topic, cohort.since, hold.made_at, instant, setting
+                )
             if reason is None:
                 kept.append(cohort)
             else:
@@ -469,11 +392,28 @@ class RetainedDelivery:
 
     def age_s(self, topic: str, now: float) -> float:
         """Return how long ago the last counted publish was; infinite if none was seen."""
-        slot = self._slots.get(topic)
+        slot = self._decisions.known_slot(topic)
         return math.inf if slot is None else now - self._estimators.published_at(slot)
 
     def estimate(self, topic: str, now: float) -> Estimate | None:
         """Return a topic's estimated rates; None for a topic that is not tracked."""
         instant = self._instant(now)
-        slot = self._slots.get(topic)
+        slot = self._decisions.known_slot(topic)
         return None if slot is None else self._estimators.estimate(slot, instant)
+
+    def outlook(self, topic: str, now: float, age_s: float) -> Outlook:
+        """Return what would happen to a new subscriber of a topic now, and why."""
+        instant = self._instant(now)
+        return self._decisions.outlook(
+            topic, instant - max(0.0, age_s), instant, self._setting_of(topic)
+        )
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force."""
+        return self._decisions.policies
+
+    @property
+    def groups(self) -> TopicGroups:
+        """The topic groups and their experience."""
+        return self._decisions.groups

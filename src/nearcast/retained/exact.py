@@ -139,6 +139,12 @@ def advantage_at_prices(process: DecisionProcess, prices: Floats) -> Floats:
     return np.array(ladder)
 
 
+def newcomer_worth(process: DecisionProcess) -> Floats:
+    """Return the worth of a new subscriber under the best policy, by hidden phase and age."""
+    worth: Floats = _solved(process)[0][:, 0].max(axis=-1)
+    return worth
+
+
 def best_reward(process: DecisionProcess) -> float:
     """Return J of the best policy that sees hidden phases: no policy earns more."""
     return solve(process).expected_reward

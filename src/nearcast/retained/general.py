@@ -87,6 +87,16 @@ def _waits(  # pragma: no cover - compiled
     return math.log(price) > bar
 
 
+@entry_point("float64[::1], float64[::1], float64, float64, float64, int64")
+def _steps_waited(  # pragma: no cover - compiled
+    network: Floats, layout: Floats, publish: float, leave: float, price: float, t: int
+) -> int:
+    d = 0
+    while _waits(network, layout, publish, leave, price, d, t + d):
+        d += 1
+    return d
+
+
 @entry_point("float64[::1], float64[::1], float64, float64, float64, uint8[:, ::1]")
 def _fill(  # pragma: no cover - compiled
     network: Floats, layout: Floats, publish: float, leave: float, price: float, table: Actions
@@ -133,6 +143,10 @@ class GeneralPolicy:
     def waits(self, publish: float, leave: float, price: float, d: int, t: int) -> bool:
         """Return whether to defer the copy in state (d, t), at these rates and this price."""
         return _waits(self.network, self.layout, publish, leave, price, d, t)
+
+    def steps_waited(self, publish: float, leave: float, price: float, t: int) -> int:
+        """Return for how many steps it waits without a publish, from a message that is `t` old."""
+        return _steps_waited(self.network, self.layout, publish, leave, price, t)
 
     def critical_price(self, rates: Rates, d: int, t: int) -> float:
         """Return the price above which the best policy waits, without caution."""

@@ -73,24 +73,30 @@ class Policies:
 
 def policies_to_text(policies: Policies) -> str:
     """Return the file's text; `policies_from_text` reads it back unchanged."""
-    caps, timeliness, general = policies.caps, policies.timeliness, policies.general
+    general = policies.general
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "model": {
-            "hold_max": caps.hold_max,
-            "age_max": caps.age_max,
-            "discount": policies.discount,
-            "timeliness": {
-                "shape": timeliness.shape.value,
-                "scale_steps": timeliness.scale_steps,
-                "floor": timeliness.floor,
-            },
-        },
+        "model": model_to_json(policies),
         "general": None if general is None else _general_to_json(general),
         "topics": {topic: _topic_to_json(policy) for topic, policy in policies.topics.items()},
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def model_to_json(policies: Policies) -> dict[str, object]:
+    """Return how time and timeliness are cut, as files state it."""
+    caps, timeliness = policies.caps, policies.timeliness
+    return {
+        "hold_max": caps.hold_max,
+        "age_max": caps.age_max,
+        "discount": policies.discount,
+        "timeliness": {
+            "shape": timeliness.shape.value,
+            "scale_steps": timeliness.scale_steps,
+            "floor": timeliness.floor,
+        },
+    }
 
 
 def _general_to_json(general: GeneralPolicy) -> dict[str, object]:
@@ -116,7 +122,7 @@ def _topic_to_json(policy: TopicPolicy) -> dict[str, object]:
 
 
 @contextmanager
-def _reading(where: str, part: str) -> Iterator[None]:
+def reading(where: str, part: str, kind: str = FORMAT) -> Iterator[None]:
     """Convert any error of a malformed part into a `FileFormatError` that names the part."""
     try:
         yield
@@ -124,39 +130,42 @@ def _reading(where: str, part: str) -> Iterator[None]:
         raise
     except KeyError as problem:
         raise FileFormatError(
-            f"no {problem} in {part}", where=where, expected=f"a whole {FORMAT} file"
+            f"no {problem} in {part}", where=where, expected=f"a whole {kind} file"
         ) from problem
     except MisuseError as problem:
         raise FileFormatError(f"{part}: {problem}", where=where) from problem
     except (TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise FileFormatError(
-            f"a malformed {part} ({problem})", where=where, expected=f"a whole {FORMAT} file"
+            f"a malformed {part} ({problem})", where=where, expected=f"a whole {kind} file"
         ) from problem
 
 
-def _document(text: str, where: str) -> dict[str, Any]:
+def checked_document(
+    text: str, where: str, kind: str = FORMAT, version: int = VERSION
+) -> dict[str, Any]:
+    """Return the JSON object of a text, or raise `FileFormatError` for another kind of file."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise FileFormatError(
             f"no JSON ({problem})", where=where, expected="a whole file", todo="Was it cut short?"
         ) from problem
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FileFormatError("another kind of file", where=where, expected=f'"format": "{FORMAT}"')
-    if document.get("version") != VERSION:
+    if not isinstance(document, dict) or document.get("format") != kind:
+        raise FileFormatError("another kind of file", where=where, expected=f'"format": "{kind}"')
+    if document.get("version") != version:
         raise FileFormatError(
             f"version {document.get('version')!r}",
             where=where,
-            expected=f"version {VERSION}",
-            todo="Write the policies anew with this release.",
+            expected=f"version {version}",
+            todo="Write the policies anew with this release." if kind == FORMAT else "",
         )
     return document
 
 
 def policies_from_text(text: str, where: str = "policies") -> Policies:
     """Return the policies of a text or raise `FileFormatError`; `where` names the file in it."""
-    document = _document(text, where)
-    with _reading(where, "model"):
+    document = checked_document(text, where)
+    with reading(where, "model"):
         model = document["model"]
         caps = Caps(int(model["hold_max"]), int(model["age_max"]))
         shape = model["timeliness"]
@@ -165,11 +174,11 @@ def policies_from_text(text: str, where: str = "policies") -> Policies:
         )
         bare = Policies(caps, timeliness, float(model["discount"]))
         bare.process(Rates(), Weights())  # checks the discount
-    with _reading(where, "general policy"):
+    with reading(where, "general policy"):
         found = document["general"]
         general = None if found is None else _general_from_json(found, bare)
     topics = {}
-    with _reading(where, "topics"):
+    with reading(where, "topics"):
         for topic, entry in document["topics"].items():
             topics[topic] = _topic_from_json(entry, caps, topic, where)
     return Policies(caps, timeliness, bare.discount, general, topics)
@@ -188,7 +197,7 @@ def _general_from_json(found: dict[str, Any], model: Policies) -> GeneralPolicy:
 
 
 def _topic_from_json(found: dict[str, Any], caps: Caps, topic: str, where: str) -> TopicPolicy:
-    with _reading(where, f"topic {topic!r}"):
+    with reading(where, f"topic {topic!r}"):
         rates = Rates(**{key: float(value) for key, value in found["rates"].items()})
         weights = Weights(**{key: float(value) for key, value in found["weights"].items()})
         return TopicPolicy(_actions_from_json(found["actions"], caps, topic, where), rates, weights)

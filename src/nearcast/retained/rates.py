@@ -3,8 +3,9 @@
 For every topic three decaying counts (publishes, new subscribers, departures) and the decaying time
 over which they were gathered; a rate is a count over that time. An event `memory_s` ago weighs 1/e.
 The estimate is unbiased from the first second, and the count of publishes tells how reliable it is.
+The squared intervals between publishes tell whether they come evenly or in bursts.
 
-40 bytes a topic. Time is an argument and must not decrease (`delivery.py` ensures that).
+44 bytes a topic. Time is an argument and must not decrease (`delivery.py` ensures that).
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from array import array
 from typing import NamedTuple
 
 from nearcast.retained.process import require_number
+
+_LONGEST = 10.0  # mean intervals: a longer one counts as this, so that one outage is no burst
+_LARGEST = 1e37  # a float of 32 bits has no larger square
 
 
 class Estimate(NamedTuple):
@@ -28,7 +32,7 @@ class Estimate(NamedTuple):
 class RateEstimators:
     """Decaying estimates for any number of topics, each identified by its slot.
 
-    Every call is O(1); memory 40 bytes a slot and an eighth more for growth.
+    Every call is O(1); memory 44 bytes a slot and an eighth more for growth.
     """
 
     def __init__(self, memory_s: float) -> None:
@@ -40,6 +44,7 @@ class RateEstimators:
         self._publishes = array("f")
         self._arrivals = array("f")
         self._departures = array("f")
+        self._squares = array("f")  # of the intervals between publishes
         self._subscribers = array("I")
         self._free = array("I")
 
@@ -48,7 +53,13 @@ class RateEstimators:
         return len(self._updated_at) - len(self._free)
 
     def _columns(self) -> tuple[array[float], ...]:
-        return (self._observed_s, self._publishes, self._arrivals, self._departures)
+        return (
+            self._observed_s,
+            self._publishes,
+            self._arrivals,
+            self._departures,
+            self._squares,
+        )
 
     def allot(self, now: float) -> int:
         """Return a slot for a topic first seen now."""
@@ -80,10 +91,15 @@ class RateEstimators:
         self._publishes[slot] *= keep
         self._arrivals[slot] *= keep
         self._departures[slot] *= keep
+        self._squares[slot] *= keep
 
     def on_publish(self, slot: int, now: float) -> None:
         """Count a publish."""
         self._decay(slot, now)
+        last = self._published_at[slot]
+        if last > -math.inf and self._publishes[slot] > 0.0:
+            longest_s = _LONGEST * self._observed_s[slot] / self._publishes[slot]
+            self._squares[slot] += min((min(now - last, longest_s)) ** 2, _LARGEST)
         self._publishes[slot] += 1.0
         self._published_at[slot] = now
 
@@ -106,6 +122,13 @@ class RateEstimators:
         """Return the instant of the last publish; -inf if there was none."""
         return self._published_at[slot]
 
+    def spread(self, slot: int) -> float:
+        """Return the squared coefficient of variation of the intervals between publishes.
+
+        0 for steady intervals, 1 for Poisson, more for bursts; as of the last event.
+        """
+        return self.what_matters(slot, self._updated_at[slot])[4]
+
     def estimate(self, slot: int, now: float) -> Estimate:
         """Return the current rates, silence since the last event included."""
         keep = math.exp(-max(0.0, now - self._updated_at[slot]) / self.memory_s)
@@ -121,23 +144,25 @@ class RateEstimators:
             publishes,
         )
 
-    def what_matters(self, slot: int, now: float) -> tuple[float, float, float, float]:
-        """Return publishes and departures per second, publishes seen, and the last publish.
+    def what_matters(self, slot: int, now: float) -> tuple[float, float, float, float, float]:
+        """Return publishes and departures per second, publishes seen, the last one, the spread.
 
-        A faster `estimate` for the hot path.
+        A faster `estimate` and `spread` for the hot path.
         """
         gone_s = now - self._updated_at[slot]
-        observed_s = self._observed_s[slot]
+        observed_s, publishes = self._observed_s[slot], self._publishes[slot]
+        spread = self._squares[slot] * publishes / (observed_s * observed_s or math.inf) - 1.0
         keep = 1.0
         if gone_s > 0.0:
             keep = math.exp(-gone_s / self.memory_s)
             observed_s = observed_s * keep + self.memory_s * (1.0 - keep)
-        publishes = self._publishes[slot] * keep
+            publishes *= keep
         if observed_s <= 0.0:
-            return (0.0, 0.0, publishes, self._published_at[slot])
+            return (0.0, 0.0, publishes, self._published_at[slot], spread)
         return (
             publishes / observed_s,
             self._departures[slot] * keep / observed_s,
             publishes,
             self._published_at[slot],
+            spread,
         )

@@ -6,17 +6,25 @@ Until then plain Python and NumPy answer (see `nearcast.kernels`): correctly, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from nearcast import kernel_files, kernels
 from nearcast.warming import processors, worker_command
 
 log = logging.getLogger("nearcast.server")
+
+R = TypeVar("R")
+
+_SWITCH_S = 0.0005  # how long the loading thread runs before the event loop gets its turn
 
 
 class KernelLoader:
@@ -30,7 +38,8 @@ class KernelLoader:
     async def run(self) -> bool:
         """Compile missing kernels, load all, and switch to them; return False if that failed."""
         began = time.monotonic()
-        directory = kernel_files.choose(self._parts, self._data)
+        # It reads the sources of all kernels.
+        directory = await _in_thread(partial(kernel_files.choose, self._parts, self._data))
         if not kernel_files.is_warm(directory.parent, self._parts):
             what = ", ".join(self._parts)
             log.info(
@@ -65,22 +74,17 @@ class KernelLoader:
         self._workers.clear()
 
     async def _load(self) -> None:
-        """Load in a daemon thread: the process can exit without waiting for it."""
-        loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[BaseException | None] = loop.create_future()
+        """Load in a thread; let this one interrupt it often.
 
-        def load() -> None:
-            problem: BaseException | None = None
-            try:
-                kernels.load(self._parts)
-            except BaseException as found:  # noqa: BLE001 - raised again where it is awaited
-                problem = found
-            loop.call_soon_threadsafe(_settle, loaded, problem)
-
-        threading.Thread(target=load, name="kernels", daemon=True).start()
-        problem = await loaded
-        if problem is not None:
-            raise problem
+        The event loop gives up the interpreter's lock at each read and write, and gets it back
+        only when the loading thread's interval is over.
+        """
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
+        try:
+            await _in_thread(partial(kernels.load, self._parts))
+        finally:
+            sys.setswitchinterval(before_s)
 
     def end(self) -> None:
         """Kill the workers."""
@@ -89,6 +93,22 @@ class KernelLoader:
                 one.send_signal(signal.SIGKILL)
 
 
-def _settle(future: asyncio.Future[BaseException | None], problem: BaseException | None) -> None:
-    if not future.done():
-        future.set_result(problem)
+async def _in_thread(call: Callable[[], R]) -> R:
+    """Call a function in a daemon thread: the process can exit without waiting for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def run() -> None:
+        try:
+            end = partial(end_with, done.set_result, call())
+        except BaseException as problem:  # noqa: BLE001 - raised again where it is awaited
+            end = partial(end_with, done.set_exception, problem)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(end)
+
+    def end_with(set_outcome: Callable[[Any], None], outcome: object) -> None:
+        if not done.done():
+            set_outcome(outcome)
+
+    threading.Thread(target=run, name="kernels", daemon=True).start()
+    return await done

@@ -127,6 +127,7 @@ class Server:
     def _bring_back(self) -> None:
         """Create everything behind the listeners, with its stored state."""
         self._learned.load_changed()
+        self._learned.restore()
         self._make_mesh()
         if kernels.is_switched():
             kernels.load(self._kernel_parts())
@@ -171,6 +172,7 @@ class Server:
         """Attach the cluster to the broker, before the journal restores subscriptions."""
         if self.configuration.network.join:
             from nearcast.cluster.cluster import Cluster
+            from nearcast.locality.layout.adapting import AdaptRules
             from nearcast.server.cluster.member_entry import describe_spaces, redirect_rules
 
             section = self.configuration.network
@@ -184,6 +186,7 @@ class Server:
                 looseness=section.looseness,
                 densities=self._learned.densities(section.histograms),
                 redirect=redirect_rules(self.configuration),
+                adapt=AdaptRules() if self.configuration.network.adapt else None,
             )
 
     def _is_new(self) -> bool:
@@ -348,10 +351,11 @@ async def run(
     *,
     on_ready: Callable[[Server], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
+    kind: type[Server] = Server,
 ) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reloads the configuration and the users."""
     allow_descriptors(configuration.limits.connections)
-    server = Server(configuration)
+    server = kind(configuration)
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, server.request_stop)
@@ -407,10 +411,12 @@ def serve(
     *,
     on_ready: Callable[[Server], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
+    find_kind: Callable[[], type[Server]] = lambda: Server,
 ) -> None:
     """Serve on uvloop until a signal stops the broker; return after an orderly shutdown.
 
-    The process does not wait for kernels: plain Python answers until they are compiled.
+    The process does not wait for kernels: plain Python answers until they are compiled. `find_kind`
+    returns the class of the server; it may import kernels.
     """
     kernels.interpret()
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
@@ -419,4 +425,4 @@ def serve(
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(run(configuration, on_ready=on_ready, reread=reread))
+        runner.run(run(configuration, on_ready=on_ready, reread=reread, kind=find_kind()))

@@ -14,6 +14,7 @@ from nearcast.broker import Broker, BrokerSettings, Connection, SpaceSettings
 from nearcast.broker.settings import RetainedSettings
 from nearcast.cluster import Cluster, LinkTiming, NamedPlan
 from nearcast.locality import Timing
+from nearcast.locality.layout.adapting import AdaptRules
 from nearcast.locality.registration.redirect_policy import RedirectRules
 from nearcast.mqtt import (
     Connack,
@@ -143,9 +144,11 @@ class SimulatedNode:
         patience: Timing | None = None,
         link_timing: LinkTiming | None = None,
         redirect: RedirectRules | None = None,
+        adapt: AdaptRules | None = None,
     ) -> None:
         self.name = name
         self._redirect = redirect
+        self._adapt = adapt
         self._seed = seed
         self._settings = settings
         self._spaces = spaces
@@ -177,6 +180,7 @@ class SimulatedNode:
             patience=self._patience,
             began_ms=now,
             redirect=self._redirect,
+            adapt=self._adapt,
         )
         if self._redirect is not None:
             self.mesh.announce(f"{self.name}:1883")

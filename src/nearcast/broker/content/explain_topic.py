@@ -13,12 +13,14 @@ from nearcast.broker.publish.acks import PublishOutcome
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
 from nearcast.broker.publish.properties import PublishProperties
+from nearcast.broker.retained.explain import explain_newcomer
 from nearcast.broker.session.session import Session
 from nearcast.broker.state import BrokerState
 from nearcast.model import MisuseError
 from nearcast.model.event_decoder import Pairs, read_json
 from nearcast.model.wording import shown
 from nearcast.mqtt import ReasonCode
+from nearcast.mqtt.topics import has_wildcard
 
 _FORBIDDEN = int(ReasonCode.NOT_AUTHORIZED)
 _FORM = '{"client": …, "topic": …, "payload": …, "properties": {…}, "qos": 0, "publisher": …}'
@@ -45,11 +47,17 @@ class ExplainTopic:
             )
         topic = checked_response_topic(self._state, session, properties.response_topic)
         try:
-            document = explain(self._state, question_of(message.payload))
+            document = self._answer(message.payload)
         except MisuseError as problem:
             document = {"problem": str(problem)}
         reply_to(self._state, self._delivery, topic, document, message.head.qos, properties)
         return PublishOutcome(0)
+
+    def _answer(self, payload: bytes) -> dict[str, object]:
+        asked = read_json(payload)
+        if isinstance(asked, dict) and "newcomer" in asked:
+            return explain_newcomer(self._state, _topic_of(asked["newcomer"]))
+        return explain(self._state, question_of(payload))
 
     def _may_ask(self, session: Session) -> bool:
         if self._state.access.has_rules() or session.user_name is not None:
@@ -59,6 +67,13 @@ class ExplainTopic:
             return False
         host = link.address.rpartition(":")[0].strip("[]")
         return host in ("", "::1", "localhost") or host.startswith(("127.", "::ffff:127."))
+
+
+def _topic_of(value: object) -> str:
+    if not isinstance(value, str) or not value or has_wildcard(value):
+        raise MisuseError(shown(value), where="newcomer", expected="a topic, without + and #")
+    encoded(value, "newcomer")
+    return value
 
 
 def question_of(payload: bytes) -> ExplainQuestion:

@@ -154,12 +154,12 @@ class ContentFastPath:
         sessions: list[Session],
         publisher: Session,
     ) -> None:
-        """Offer a client's event that has a place to other nodes; count a peer's in vain."""
+        """Offer a client's event to other nodes, if they take it; count a peer's in vain."""
         assert route.space is not None
         space = route.space.space
         if self._is_arrival:
             self._state.counters.unwanted += not (sessions or route.by_session)
-        elif space.coordinates is not None:
+        elif self._state.network.takes(space):
             self._state.network.published(
                 _message(topic, payload), _event(topic, space, point), publisher
             )

@@ -91,14 +91,14 @@ class ContentPublishHandler:
         if self._state.holding is not None:
             self._state.holding.before_live(message, None, retain=False, reaches_all=False)
         note_event(self._state, message, "", CHOSEN)
+        chosen: list[Chosen] = []
         for number, place, distance_m in awards:
             one = self.selection.by_number(message, number)
             if one is None:
                 self._state.counters.dropped_no_member += 1
-                continue
-            chosen = Chosen(place, Candidate(0.0, 0, one, distance_m=distance_m))
-            extra = told_properties(chosen) if one.explain else b""
-            self._delivery.deliver_as(one.session, [one], [message], {}, False, extra)
+            else:
+                chosen.append(Chosen(place, Candidate(0.0, 0, one, distance_m=distance_m)))
+        self._deliver_to_best(message, chosen, retain=False, version=0)
 
     def take_arrival(
         self,
@@ -120,10 +120,12 @@ class ContentPublishHandler:
             self._state.counters.dropped_invalid += 1
             return
         event, _ = self.selection.event(route.space, message, properties, request)
-        found = [one for one in self.selection.matching(route, event) if not one.group]
-        # Without causal order, subscriptions with a place get the event through its holder.
-        if route.space.order != "causal":
-            found = [one for one in found if not one.has_place]
+        found = self.selection.matching(route, event)
+        if route.is_own:  # what comes from a node of the cluster names its share groups
+            found = [one for one in found if not one.group]
+            # Without causal order, subscriptions with a place get the event through its holder.
+            if route.space.order != "causal":
+                found = [one for one in found if not one.has_place]
         if not (found or route.by_session):
             self._state.counters.unwanted += 1
         holding = self._state.holding
@@ -160,6 +162,8 @@ class ContentPublishHandler:
             self._state.holding.before_live(
                 message, session, retain=retain, reaches_all=reaches_all
             )
+            if retain:
+                complaint = complaint or self._state.holding.complaint(message, session)
         goes_further = False
         if self._state.network.is_joined:
             complaint = complaint or order_complaint(settings, request.order)
@@ -224,7 +228,7 @@ class ContentPublishHandler:
         if event is None:
             return route, False
         network.published(message, event, session)
-        return route, event.space.coordinates is not None and bool(network.peers)
+        return route, network.takes(event.space) and bool(network.peers)
 
     def _unwrapped(
         self, route: Route, message: Message, properties: PublishProperties
@@ -295,10 +299,16 @@ class ContentPublishHandler:
     ) -> bool:
         """Deliver to the chosen clients, each through its best subscription."""
         variants: dict[tuple[bool, tuple[int, ...]], list[Message]] = {(False, ()): [message]}
+        qos, at_qos_0 = message.head.qos, []
         for one in chosen:
             best = one.candidate.subscription
             if version:
                 mark_inside([best], message, version)
+            if best.is_plain and not (retain or best.explain or (qos and best.qos)):
+                at_qos_0.append(best.session)
+                continue
             extra = told_properties(one) if best.explain else b""
             self._delivery.deliver_as(best.session, [best], [message], variants, retain, extra)
+        if at_qos_0:
+            self._delivery.send_to_each(at_qos_0, message)
         return bool(chosen)

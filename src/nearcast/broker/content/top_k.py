@@ -10,11 +10,12 @@ from nearcast.broker.content.subscriptions import ContentSubscriptions
 from nearcast.broker.publish.routes import Route
 from nearcast.broker.publish.share_groups import GroupKey
 from nearcast.broker.session.session import Session, SessionSubscription
-from nearcast.model import RANKS, Event
+from nearcast.model import Event
+from nearcast.model.ranks import plain_score
 from nearcast.mqtt.wire import encode_string
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """A subscription that matches, and how well: a lower score is better, then the older one."""
 
@@ -28,7 +29,7 @@ class Candidate:
         return (self.score, self.birth_number) < (other.score, other.birth_number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chosen:
     """One of the best, with its place among them (from 1).
 
@@ -69,9 +70,9 @@ class TopK:
                 continue
             unit = _unit(candidate.subscription)
             if unit not in units:
-                if k is not None and len(units) == k:
-                    break
                 units[unit] = candidate
+                if len(units) == k:
+                    break
         return [Chosen(place, one) for place, one in enumerate(units.values(), start=1)]
 
     def with_present_members(
@@ -116,15 +117,18 @@ class TopK:
         self, route: Route, event: Event | None, k: int | None, rank: str
     ) -> Iterator[Candidate]:
         """Yield all matching subscriptions, best first; asks the matcher for about k at once."""
-        plain = sorted(_plain_candidates(route, rank))
+        is_plain = route.by_session or route.shared
+        plain = sorted(_plain_candidates(route, rank)) if is_plain else []
         if event is None:
             yield from plain
             return
         told = 0
         for batch, is_all in self._batches(event, k, rank):
-            whole = list(merge(plain, batch))
+            whole = list(merge(plain, batch)) if plain else batch
             end = len(whole)
-            if not is_all:  # the next batch may precede the entries behind this batch's last
+            if (
+                plain and not is_all
+            ):  # the next batch may precede the entries behind this batch's last
                 end = next(i for i, one in enumerate(whole) if one is batch[-1]) + 1
             yield from whole[told:end]
             told = end
@@ -133,11 +137,11 @@ class TopK:
         self, event: Event, k: int | None, rank: str
     ) -> Iterator[tuple[list[Candidate], bool]]:
         matcher, by_number = self._selections.matcher, self._selections.by_number
-        want = len(by_number) if k is None else 2 * k + 8
+        want = len(by_number) if k is None else k
         while True:
             want = max(1, min(want, len(by_number)))
             batch = [
-                Candidate(one.score, one.key, by_number[one.key], one.accuracy, one.distance_m)
+                Candidate(one.score, key := one.key, by_number[key], one.accuracy, one.distance_m)
                 for one in matcher.top(event, want, rank)
             ]
             is_all = len(batch) < want or want == len(by_number)
@@ -153,13 +157,12 @@ def _unit(one: SessionSubscription) -> Session | GroupKey:
 
 
 def _plain_candidates(route: Route, rank: str) -> Iterator[Candidate]:
-    score = RANKS[rank].plain_score
     for subscriptions in route.by_session.values():
         for one in subscriptions:
-            yield Candidate(score(one.weight), one.number, one)
+            yield Candidate(plain_score(rank, one.weight), one.number, one)
     for group in route.shared:
         for one in group.members.values():
-            yield Candidate(score(one.weight), one.number, one)
+            yield Candidate(plain_score(rank, one.weight), one.number, one)
 
 
 def is_absent_member(chosen: Chosen) -> bool:

@@ -51,7 +51,7 @@ class PeerPublishHandler(PublishHandler):
             self._state.network.arrived(message.topic_text())
         awards = _awards(properties)
         if not awards:
-            self._note_arrival(message, publisher, properties, retain=retain)
+            self._note_arrival(route, message, publisher, properties, retain=retain)
         if awards:
             self.selective.award(_without_awards(message, properties), awards)
         elif properties is not None and properties.groups:
@@ -68,6 +68,7 @@ class PeerPublishHandler(PublishHandler):
 
     def _note_arrival(
         self,
+        route: Route,
         message: Message,
         publisher: Session | None,
         properties: PublishProperties | None,
@@ -76,7 +77,7 @@ class PeerPublishHandler(PublishHandler):
     ) -> None:
         """Log the message as an event that came from another node."""
         if publisher is None:
-            note_event(self._state, message, "", CAUSAL)
+            note_event(self._state, message, "", CAUSAL if route.is_own else FROM_NODE)
         else:
             way = CHOSEN if properties is not None and properties.groups else FROM_NODE
             note_event(self._state, message, publisher.client_id, way, retain=retain)

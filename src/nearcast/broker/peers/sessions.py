@@ -139,11 +139,10 @@ class PeerSessions:
     def _go_on_with(self, session: PeerSession, begun: list[int], generation: str) -> None:
         """Restore the begun QoS 2 deliveries of a peer in its new session."""
         session.peer_generation = generation
-        session.incoming.update(begun)
         self._state.journal.session(session)
         if session.is_durable:
-            for number in begun:
-                self._state.journal.incoming(session.number, number)
+            self._state.journal.incoming(session.number, begun)
+        session.incoming.update(begun)
 
     def wants(self, name: str, added: Iterable[tuple[str, int]], removed: Iterable[str]) -> None:
         """Change a peer's subscriptions: filters, each with the number of its share group.
@@ -269,8 +268,7 @@ class PeerSessions:
 
     def _forget_incoming(self, session: Session) -> None:
         if session.is_durable:
-            for number in session.incoming:
-                self._state.journal.released(session.number, number)
+            self._state.journal.released(session.number, session.incoming)
         session.incoming.clear()
 
 

@@ -8,7 +8,7 @@ messages and wills.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from struct import Struct
@@ -70,7 +70,8 @@ NOTE = Struct("<QH")  # until_ms, key size
 LONG_NOTE = Struct("<QI")  # the same, for a key of a long filter and a long topic
 WILL = Struct("<IIqQ")
 
-_SETTLED = Struct("<BIIH")
+_MESSAGE_RECORD = Struct("<BI" + "QBQHI")  # HEADER and MESSAGE
+_PACKET_RECORD = Struct("<BI" + "IH")  # HEADER and PACKET
 
 
 class Journal:
@@ -121,14 +122,34 @@ class Journal:
         message.number = number  # only once its record exists: other records refer to it
         self._next_message = max(self._next_message, number + 1)
 
+    def _add_messages(self, messages: list[Message]) -> None:
+        """Record messages without a number, as `message` does; most are of one head (hot path)."""
+        pack, kind, first = _MESSAGE_RECORD.pack, RecordKind.MESSAGE, self._next_message
+        parts: list[bytes] = []
+        last: MessageHead | None = None
+        for number, message in enumerate(messages, first):
+            head, payload = message.head, message.payload
+            if head is not last:
+                last, middle = head, head.topic + head.properties
+                size, flags = MESSAGE.size + len(middle), head.qos | head.retain << 2
+                sizes = len(head.topic) & 0xFFFF, len(head.properties)
+            fixed = pack(kind, size + len(payload), number, flags, message.expires_at_ms, *sizes)
+            parts += (fixed, middle, payload)
+        self._parts += parts
+        for number, message in enumerate(messages, first):
+            message.number = number
+        self._next_message = first + len(messages)
+
     # --- deliveries -----------------------------------------------------------------------
 
     def sent(self, session: int, messages: list[Message], packet_ids: list[int], qos: int) -> None:
         """Record that messages have got identifiers and are in flight."""
+        fresh = [one for one in messages if not one.number]
+        if fresh:
+            self._add_messages(fresh)
         pack = SENT_ONE.pack
         pairs = [
-            pack(one.number or self.named(one), packet_id)
-            for one, packet_id in zip(messages, packet_ids, strict=True)
+            pack(one.number, packet_id) for one, packet_id in zip(messages, packet_ids, strict=True)
         ]
         self._add(RecordKind.SENT, SENT.pack(session, qos) + b"".join(pairs))
 
@@ -140,21 +161,27 @@ class Journal:
         """Record that a queued message was dropped."""
         self._add(RecordKind.UNQUEUED, QUEUED.pack(session, message.number, 0))
 
-    def settled(self, session: int, packet_id: int) -> None:
-        """Record that a delivery is complete: PUBACK or PUBCOMP was received."""
-        self._parts.append(_SETTLED.pack(RecordKind.SETTLED, 6, session, packet_id))
+    def settled(self, session: int, packet_ids: Iterable[int]) -> None:
+        """Record that deliveries are complete: PUBACK or PUBCOMP was received."""
+        self._add_packets(RecordKind.SETTLED, session, packet_ids)
 
-    def recorded(self, session: int, packet_id: int) -> None:
-        """Record that a PUBREC was received: the client owns the message."""
-        self._parts.append(_SETTLED.pack(RecordKind.RECORDED, 6, session, packet_id))
+    def recorded(self, session: int, packet_ids: Iterable[int]) -> None:
+        """Record that PUBRECs were received: the client owns the messages."""
+        self._add_packets(RecordKind.RECORDED, session, packet_ids)
 
-    def incoming(self, session: int, packet_id: int) -> None:
-        """Record that a QoS 2 identifier of the client is in use."""
-        self._parts.append(_SETTLED.pack(RecordKind.INCOMING, 6, session, packet_id))
+    def incoming(self, session: int, packet_ids: Iterable[int]) -> None:
+        """Record that QoS 2 identifiers of the client are in use."""
+        self._add_packets(RecordKind.INCOMING, session, packet_ids)
 
-    def released(self, session: int, packet_id: int) -> None:
-        """Record that the client has released a QoS 2 identifier."""
-        self._parts.append(_SETTLED.pack(RecordKind.RELEASED, 6, session, packet_id))
+    def released(self, session: int, packet_ids: Iterable[int]) -> None:
+        """Record that the client has released QoS 2 identifiers."""
+        self._add_packets(RecordKind.RELEASED, session, packet_ids)
+
+    def _add_packets(self, kind: int, session: int, packet_ids: Iterable[int]) -> None:
+        """Add one record per identifier: all, or none where it raises."""
+        pack, size = _PACKET_RECORD.pack, PACKET.size
+        records = [pack(kind, size, session, packet_id) for packet_id in packet_ids]
+        self._parts.append(b"".join(records))
 
     # --- sessions -------------------------------------------------------------------------
 

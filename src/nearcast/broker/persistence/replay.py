@@ -428,12 +428,10 @@ def tell_session(session: Session, journal: Journal, told: set[int]) -> None:
     for packet_id, message in session.in_flight.items():
         qos = 2 if packet_id in session.exact else 1
         journal.sent(session.number, [message], [packet_id], qos)
-    for packet_id in session.released:
-        journal.recorded(session.number, packet_id)
+    journal.recorded(session.number, session.released)
     for message, qos in waiting:
         journal.queued(session.number, message, qos)
-    for packet_id in session.incoming:
-        journal.incoming(session.number, packet_id)
+    journal.incoming(session.number, session.incoming)
 
 
 def _tell_messages(messages: Iterable[Message], journal: Journal, told: set[int]) -> None:

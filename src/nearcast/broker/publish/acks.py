@@ -97,15 +97,14 @@ class Acks:
                 expected=f"at most {self._receive_maximum}",
             )
         if session.is_durable:  # first: it may raise
-            for number in numbers:
-                self._state.journal.incoming(session.number, number)
+            self._state.journal.incoming(session.number, numbers)
         session.incoming.update(numbers)
 
-    def forget_incoming(self, session: Session, number: int) -> None:
-        """Free a QoS 2 identifier of a client: the next PUBLISH with it is a new message."""
+    def forget_incoming(self, session: Session, numbers: list[int]) -> None:
+        """Free QoS 2 identifiers of a client: the next PUBLISH with one is a new message."""
         if session.is_durable:  # first: it may raise
-            self._state.journal.released(session.number, number)
-        session.incoming.discard(number)
+            self._state.journal.released(session.number, numbers)
+        session.incoming.difference_update(numbers)
 
     # --- acknowledgements from clients -------------------------------------------------
 
@@ -136,9 +135,7 @@ class Acks:
         self._state.counters.others_received += len(numbers)
         if session.exact and any(number in session.exact for number in numbers):
             raise MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")
-        settle = self._delivery.settle
-        for number in numbers:
-            settle(session, number)
+        self._delivery.settle(session, numbers)
         if session.has_more:
             self._delivery.pump(session)
 
@@ -152,12 +149,10 @@ class Acks:
         self._state.counters.others_received += len(numbers)
         delivery = self._delivery
         if reason >= 0x80:
-            for number in numbers:
-                if number in session.exact:
-                    delivery.settle(session, number)
+            delivery.settle(session, [number for number in numbers if number in session.exact])
             delivery.pump(session)
             return
-        known = [TWO_BYTES[number] for number in numbers if delivery.record(session, number)]
+        known = [TWO_BYTES[number] for number in delivery.record(session, numbers)]
         if known:
             self.answer_all(connection, 0x62, known, 0)
         if len(known) < len(numbers):
@@ -168,11 +163,9 @@ class Acks:
     ) -> None:
         """Free QoS 2 identifiers of the client and send PUBCOMPs [MQTT-4.3.3-11]."""
         self._state.counters.others_received += len(numbers)
-        known: list[bytes] = []
-        for number in numbers:
-            if number in session.incoming:
-                self.forget_incoming(session, number)
-                known.append(TWO_BYTES[number])
+        held = [number for number in dict.fromkeys(numbers) if number in session.incoming]
+        self.forget_incoming(session, held)
+        known = [TWO_BYTES[number] for number in held]
         if known:
             self.answer_all(connection, 0x70, known, 0)
         if len(known) < len(numbers):
@@ -183,9 +176,7 @@ class Acks:
     ) -> None:
         """Complete QoS 2 deliveries."""
         self._state.counters.others_received += len(numbers)
-        complete = self._delivery.complete
-        for number in numbers:
-            complete(session, number)
+        self._delivery.complete(session, numbers)
         if session.has_more:
             self._delivery.pump(session)
 

@@ -36,7 +36,6 @@ class Delivery(SessionQueues):
                 continue
             total = link.outbox_bytes + size
             if total > limit and link.outbox_bytes:
-                session.dropped += count
                 state.counters.dropped_slow += count
                 event_log_hooks.note_missed(
                     state, session, self._offset, event_log_hooks.SLOW, count
@@ -79,7 +78,6 @@ class Delivery(SessionQueues):
                 continue
             total = link.outbox_bytes + size
             if total > limit and link.outbox_bytes:
-                session.dropped += 1
                 state.counters.dropped_slow += 1
                 event_log_hooks.note_missed(state, session, 0, event_log_hooks.SLOW)
                 continue

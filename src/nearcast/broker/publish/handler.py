@@ -331,8 +331,7 @@ class PublishHandler:
         if connection.version >= 5 and any(one.was_refused for one in messages):
             pairs = zip(messages, fresh, strict=True)
             over = {raw for message, raw in pairs if message.was_refused}  # [MQTT-4.3.3-9]
-            for raw in over:
-                self._answers.forget_incoming(session, raw[0] << 8 | raw[1])
+            self._answers.forget_incoming(session, [raw[0] << 8 | raw[1] for raw in over])
             refused = [identifier in over for identifier in identifiers]
             self._answers.answer_each(connection, 0x50, identifiers, refused)
             return
@@ -411,7 +410,7 @@ class PublishHandler:
         if not qos:
             return
         if qos == 2 and outcome.reason >= 0x80 and connection.version >= 5:
-            self._answers.forget_incoming(session, packet_id)
+            self._answers.forget_incoming(session, [packet_id])
         answer = 0x40 if qos == 1 else 0x50
         self._answers.tell(connection, answer, TWO_BYTES[packet_id], outcome)
 
@@ -446,9 +445,11 @@ class PublishHandler:
             )
         if self._state.holding is not None:
             self._state.holding.before_live(message, publisher, retain=retain)
-        if retain:
-            retain_message(self._state, message)
         told = self._ignored(publisher, message, properties)
+        if retain:
+            if self._state.holding is not None:
+                told = told or self._state.holding.complaint(message, publisher)
+            retain_message(self._state, message)
         if route.is_empty:
             return PublishOutcome(_QUOTA if message.was_refused else _EMPTY, told)
         self._delivery.spread(route, [message], publisher, retain=retain)

@@ -12,9 +12,12 @@ OVERHEAD_BYTES = 120  # the Python objects of a message, counted in the quotas
 
 
 class MessageHead:
-    """Topic (with its two length bytes), encoded properties, QoS and payload size."""
+    """Topic (with its two length bytes), encoded properties, QoS and payload size.
 
-    __slots__ = ("_forms", "payload_size", "properties", "qos", "retain", "topic")
+    `size` is that of each of its messages for the quotas.
+    """
+
+    __slots__ = ("_forms", "payload_size", "properties", "qos", "retain", "size", "topic")
 
     def __init__(
         self,
@@ -29,6 +32,7 @@ class MessageHead:
         self.qos = qos
         self.properties = properties
         self.retain = retain
+        self.size = payload_size + len(topic) + len(properties) + OVERHEAD_BYTES
         self._forms: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def form(self, version: int, qos: int) -> tuple[bytes, bytes]:
@@ -76,8 +80,7 @@ class Message:
     @property
     def size(self) -> int:
         """Its size for the quotas, in bytes."""
-        head = self.head
-        return head.payload_size + len(head.topic) + len(head.properties) + OVERHEAD_BYTES
+        return self.head.size
 
     def wire(
         self, version: int, qos: int, packet_id: int, *, now_ms: int, duplicate: bool = False

@@ -9,6 +9,7 @@ Read next: `delivery.py` (all receivers of a message), `acks.py` (acknowledgemen
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from nearcast.broker import event_log_hooks
 from nearcast.broker.publish.message import Message, MessageHead
@@ -122,7 +123,6 @@ class SessionQueues:
         """Queue a message; return whether there was room."""
         size = message.size
         if not (self._has_room(session, size) or self._has_room_at_last(session, size)):
-            session.dropped += 1
             self._state.counters.dropped_quota += 1
             message.was_refused |= bool(qos)
             return False
@@ -150,7 +150,6 @@ class SessionQueues:
     def enqueue_retained(self, session: Session, message: Message, qos: int) -> None:
         """Queue a retained message for a new subscription, if there is room."""
         if not (self._has_room(session, message.size) or not session.held_bytes):
-            session.dropped += 1
             self._state.counters.dropped_quota += 1
             return
         self._hold(session, message, message.size)
@@ -309,47 +308,54 @@ class SessionQueues:
             qos = 2 if packet_id in session.exact else 1
             packet = self._fitted(link, message, qos, packet_id, duplicate=True)  # [MQTT-3.3.1-1]
             if packet is None:
-                self.settle(session, packet_id)
+                self.settle(session, [packet_id])
             else:
                 self._count_and_append(link, packet, 1)
 
     # --- acknowledgements -----------------------------------------------------------------
 
-    def settle(self, session: Session, packet_id: int) -> bool:
-        """Complete the delivery of an in-flight message; return whether there was one."""
-        message = session.in_flight.get(packet_id)
-        if message is None:
-            return False
+    def settle(self, session: Session, numbers: Iterable[int]) -> None:
+        """Complete the deliveries of in-flight messages; other identifiers are ignored."""
+        in_flight = session.in_flight
+        known = [number for number in dict.fromkeys(numbers) if number in in_flight]
         if session.is_durable:  # first: it may raise
-            self._state.journal.settled(session.number, packet_id)
-        del session.in_flight[packet_id]
-        session.exact.discard(packet_id)
-        self._let_go(session, message)
-        return True
+            self._state.journal.settled(session.number, known)
+        session.exact.difference_update(known)
+        self._let_go_all(session, [in_flight.pop(number) for number in known])
 
-    def record(self, session: Session, packet_id: int) -> bool:
-        """Handle a PUBREC: discard the message and keep its identifier until PUBCOMP.
+    def record(self, session: Session, numbers: list[int]) -> list[int]:
+        """Handle PUBRECs: discard the messages and keep their identifiers until PUBCOMP.
 
-        Returns whether the identifier is in use.
+        Returns the identifiers that are in use.
         """
-        if packet_id not in session.exact:
-            return packet_id in session.released
+        in_flight, exact, released = session.in_flight, session.exact, session.released
+        fresh = [number for number in dict.fromkeys(numbers) if number in exact]
         if session.is_durable:  # first: it may raise
-            self._state.journal.recorded(session.number, packet_id)
-        message = session.in_flight.pop(packet_id)
-        session.exact.discard(packet_id)
-        session.released[packet_id] = None
-        self._let_go(session, message)
-        return True
+            self._state.journal.recorded(session.number, fresh)
+        released.update(dict.fromkeys(fresh))
+        exact.difference_update(fresh)
+        self._let_go_all(session, [in_flight.pop(number) for number in fresh])
+        return [number for number in numbers if number in released]
 
-    def complete(self, session: Session, packet_id: int) -> bool:
-        """Handle a PUBCOMP: free the identifier; return whether it was in use."""
-        if packet_id not in session.released:
-            return False
+    def complete(self, session: Session, numbers: Iterable[int]) -> None:
+        """Handle PUBCOMPs: free the identifiers; others are ignored."""
+        known = [number for number in dict.fromkeys(numbers) if number in session.released]
         if session.is_durable:  # first: it may raise
-            self._state.journal.settled(session.number, packet_id)
-        del session.released[packet_id]
-        return True
+            self._state.journal.settled(session.number, known)
+        for number in known:
+            del session.released[number]
+
+    def _let_go_all(self, session: Session, messages: list[Message]) -> None:
+        """Release messages that were in flight (hot path)."""
+        held = in_all = 0
+        for message in messages:
+            size = message.head.size
+            held += size
+            message.holder_count -= 1
+            if not message.holder_count:
+                in_all += size
+        session.held_bytes -= held
+        self._state.held_bytes -= in_all
 
     def give_away(self, session: Session) -> None:
         """Release the queue of a session that another node has adopted with it."""

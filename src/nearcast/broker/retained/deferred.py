@@ -21,18 +21,21 @@ from typing import TYPE_CHECKING, cast
 from nearcast.broker.event_log_hooks import aside
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
+from nearcast.broker.retained import created
 from nearcast.broker.retained.deferred_routes import DeferredRouter
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.settings import HELD_NOTE, RetainedSettings
 from nearcast.broker.state import BrokerState
 from nearcast.broker.timers import Timer
 from nearcast.index.topic_filters import filters_overlap, topic_matches
+from nearcast.model.errors import MisuseError
 from nearcast.retained import (
     SEND_NOW,
     Answer,
     Handling,
     LearningBounds,
     Mode,
+    Outlook,
     Policies,
     Release,
     RetainedCopy,
@@ -47,6 +50,7 @@ from nearcast.retained import (
 if TYPE_CHECKING:
     from nearcast.retained import DecisionProcess
     from nearcast.retained.answers import Subscriber
+    from nearcast.retained.groups import TopicGroups
 
 Waiter = tuple[Session, str]  # a waiting subscription: its session and its text
 
@@ -129,6 +133,28 @@ class DeferredRetained:
         """Use a learned table for a topic; return False if it is no longer wanted."""
         return self._core.adopt(topic, policy)
 
+    def experience_text(self) -> str:
+        """Return what topic groups have learned, as the text of a file."""
+        from nearcast.retained.experience_file import experience_to_text
+
+        return experience_to_text(self._core.groups, self._core.policies)
+
+    def restore_experience(self, text: str, where: str) -> int:
+        """Use what an earlier process learned; return the number of groups of today's blocks."""
+        from nearcast.retained.experience_file import experience_from_text
+
+        blocks = {one.block for _, one in self._settings}
+        found = experience_from_text(text, self._core.policies, where)
+        kept = [(name, one) for name, one in found if name.block in blocks]
+        for name, one in kept:
+            self._core.groups.restore(name, one)
+        return len(kept)
+
+    @property
+    def groups(self) -> TopicGroups:
+        """The topic groups and their experience."""
+        return self._core.groups
+
     @property
     def waiting(self) -> int:
         """The number of copies that are deferred now."""
@@ -182,7 +208,31 @@ class DeferredRetained:
         left_s = math.inf
         if message.expires_at_ms:
             left_s = (message.expires_at_ms - self._state.now_ms) / 1000
-        return RetainedCopy(message.head.qos, self._core.age_s(topic, now_s), left_s)
+        return RetainedCopy(message.head.qos, self._age_s(topic, message, now_s), left_s)
+
+    def _age_s(self, topic: str, message: Message, now_s: float) -> float:
+        arrived_s = now_s - self._core.age_s(topic, now_s)
+        return created.age_s(message, self.setting_of(topic).created, arrived_s, now_s)
+
+    def complaint(self, message: Message, publisher: Session | None) -> str:
+        """Return why the creation time of a message to be retained is not used; else nothing."""
+        topic = message.topic_text()
+        setting = self.setting_of(topic)
+        if setting.mode is Mode.IMMEDIATE:
+            return ""
+        try:
+            created.created_s(message, setting.created, self._now_s)
+        except MisuseError as problem:
+            self._state.counters.retained_created_ignored += 1
+            told = f"{problem}. Its age counts from its arrival."
+            if publisher is not None:
+                self._state.observer.instructions_ignored(publisher, topic, told)
+            return told
+        return ""
+
+    def outlook(self, topic: str, message: Message) -> Outlook:
+        """Return what a new subscriber of a topic would get now, and why; nothing changes."""
+        return self._core.outlook(topic, self._now_s, self._age_s(topic, message, self._now_s))
 
     def _decided(self, subscription: SessionSubscription, topic: str, answer: Answer) -> None:
         """Count, journal and log the decision about one retained message."""
@@ -407,7 +457,9 @@ class DeferredRetained:
 
 def _topic_setting(one: RetainedSettings) -> TopicSetting:
     weights = Weights(one.omega, one.message_cost)
-    return TopicSetting(Mode(one.mode), weights, one.hold_max_s, learns=one.tables > 0)
+    return TopicSetting(
+        Mode(one.mode), weights, one.hold_max_s, one.tables > 0, one.topics, one.created
+    )
 
 
 def _waiter(subscriber: Subscriber) -> Waiter:

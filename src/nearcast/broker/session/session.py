@@ -131,7 +131,6 @@ class Session:
     held_bytes: int = 0  # the size of `queue` and `in_flight`
     last_packet_id: int = 0  # the identifier used last
     is_pumped: bool = False  # its queue is being sent, now or in a later slice
-    dropped: int = 0  # messages dropped for it so far; at QoS 0 by `publish/delivery.py`
 
     # Written by `publish/acks.py`: on a QoS 2 PUBLISH of the client, and on its PUBREL.
     # QoS 2 identifiers that the client has yet to release.

@@ -1,364 +1,310 @@
-"""The public interval skip list: ranked stabbing queries on one attribute (paper 1).
+"""The interval skip list: intervals on one attribute, ranked (paper 1).
 
-Read this file first; then `store.py`, `memory.py`, `lists.py`,
-`nodes.py`, `runs.py`, `kernels.py`, `queries.py`,
-`best.py`, `scores.py` and `build.py`, which do the work.
+Reading path: this file (the public class), `memory.py`, `skip_list.py` (the paper's structure),
+`runs.py` (where intervals go when the list is full), `queries.py`, `top.py`. `intervals.py` has
+what a server uses until the kernels are compiled.
 """
 
 from __future__ import annotations
 
-import operator
-from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is a class
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex
+import math
 
 import numpy as np
+import numpy.typing as npt
 
-from nearcast.index.boxes.input import Rank, blend_of, key_of
-from nearcast.index.intervals import kernels, memory, queries, scores
-from nearcast.index.intervals.arguments import (
-    bad_value,
-    checked_extent,
-    checked_k,
-    checked_method,
-    column,
-    complain,
-    key_array,
-    missing,
-    number,
-    value_array,
+from nearcast.index.boxes.input import Rank, blend_of
+from nearcast.index.intervals import queries, skip_list
+from nearcast.index.intervals import top as ranking
+from nearcast.index.intervals.input import (
+    LARGEST,
+    check_interval,
+    checked_range,
+    key_in_use,
+    key_missing,
+    not_finite,
+    steps_of,
+    steps_of_all,
 )
-from nearcast.index.intervals.store import Store
-from nearcast.model.errors import MisuseError
+from nearcast.index.intervals.memory import (
+    L_AGE,
+    L_KEY,
+    L_STEPS,
+    LISTED,
+    M_PLACES,
+    M_RUN,
+    M_RUN_LENGTH,
+    M_RUNS,
+    M_TOUCHED,
+    MOST_RUNS,
+    PLACE_BITS,
+    Memory,
+    address_table,
+    empty_list,
+    new_memory,
+)
+from nearcast.index.intervals.runs import (
+    GROUP,
+    H_ENTRIES,
+    HEADER_WORDS,
+    Columns,
+    build_run,
+    content_of,
+    merged,
+)
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+_LIMIT = 128  # most intervals in the list before they become a run
+_LIKE_SIZE = 3  # a run is merged with new intervals unless it is this many times larger
+_ROOM = 1024  # keys for which there is always room
+_AT_ONCE = 1 << 16
+_SHARES = {"narrowest": (1.0, 0.0, 0.0), "centre": (0.0, 1.0, 0.0), "weight": (0.0, 0.0, 1.0)}
 
-    Keys = NDArray[np.int64]
-
-_LIST_LIMIT = 256  # most intervals in the list before they become a run
-_NO_LIMIT = 1 << 40
-_SOON_FOUND = 256  # keys for which there is always room
-_AT_ONCE = 1 << 16  # least room for keys in `stab_many`
-_NO_KEYS = np.empty(0, dtype=np.int64)
-_COLUMNS = ("lows", "highs", "low_open", "high_open", "weights")
-_NARROWEST = (1.0, 0.0, 0.0)  # the width itself, so that no rounding makes a tie
-
-# Layouts of a query for a kernel, in words.
-_pack_interval = Struct("=qddqd").pack_into
-_pack_key = Struct("=q").pack_into
-_pack_question = Struct("=qqqqqddd").pack_into
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Ranked = tuple[float, int, int]  # score, age, key
 
 
 class IntervalSkipList:
-    """Intervals on one attribute: which contain a value, and which of them rank best.
+    """Closed finite intervals on one attribute: which contain a value, which of them rank best.
 
-    Keys are any int64. An infinite bound means "open on this side". `extent`, the attribute's
-    range, gives the width of an interval without bounds, and is the unit of widths in blended
-    ranks; without it such an interval is infinitely wide and widths count in the attribute's own
-    unit.
+    Keys are small whole numbers from 0, used again when they are free: a table of homes has a
+    place for each. `extent` is the attribute's range. Ranks are those of a `BoxIndex` of
+    `dimensions` attributes of which all others are open, number for number: `narrowest`, `centre`,
+    `weight`, or a blend. Ties go to the interval of less `age`, which the caller gives.
 
-    Ranks, less is better, ties go to the older interval:
-
-    - `narrowest`: the width.
-    - `centre`: the distance of the value from the interval's centre as a share of half its width:
-      0 at the centre, 1 at the ends; 0 for a point, and for an interval with an open side, which
-      has no centre. This is the rank `centre` of `BoxIndex` too.
-    - `weight`: the greater `weight` (1 unless given) first.
-    - a blend such as {"narrowest": 0.7, "weight": 0.3}: least 0.7 · width / range - 0.3 · weight,
-      the range being the extent's, or 1 without extent.
-
-    New intervals go into an interval skip list as in paper 1. When it has some hundreds, they
-    become a sorted run, and runs of similar size are merged; so the list stays small and most
-    intervals are in a few runs with a tree of bounds over each. Levels are random; the generator is
-    part of the list and starts from `seed`, so that equal histories give equal lists.
+    New intervals go into an interval skip list as in paper 1. When it is full, they become a sorted
+    run, and runs of similar size are merged. Levels are random; the generator is part of the list
+    and starts from `seed`, so that equal histories give equal lists.
 
     Complexity, for n intervals: `add` amortised O(log n), `remove` O(log n), `stab` expected
-    O(log² n + matches); `top` visits what its bounds cannot exclude, and in the list itself
-    finds the narrowest in O(log n + k log log n) however many match. A failed call changes
-    nothing. Not thread-safe.
+    O(log² n + matches); `top` visits what its bounds cannot exclude. A failed call changes nothing.
+    Not thread-safe.
 
-    >>> index = IntervalSkipList(seed=0)
-    >>> index.add(1, 20, 25)
-    >>> index.add(2, 20, 60)
-    >>> index.add(3, 25, 30, low_open=True)
-    >>> index.top(25, k=2).tolist()
-    [1, 2]
+    >>> jobs = IntervalSkipList((0, 100))
+    >>> for key, (low, high) in enumerate([(20, 60), (20, 25), (30, 40)]):
+    ...     jobs.add(key, low, high, age=key)
+    >>> sorted(jobs.stab(25).tolist()), [key for _, _, key in jobs.top(25, 1)]
+    ([0, 1], [1])
     """
 
     def __init__(
         self,
-        seed: int = 0,
-        extent: tuple[float, float] | None = None,
+        extent: tuple[float, float],
         *,
-        _limit: int = _LIST_LIMIT,
+        dimensions: int = 1,
+        seed: int = 0,
+        _limit: int = _LIMIT,
     ) -> None:
-        self._extent = checked_extent(extent)
-        self._unit = 1.0 if extent is None else self._extent[1] - self._extent[0]
-        self._seed = operator.index(seed)
-        signed_seed = (self._seed + (1 << 63)) % (1 << 64) - (1 << 63)
-        self._store = Store(self._extent, signed_seed, _limit)
-        self._state: Keys = self._store.state
-        self._address: int = self._store.address
-        self._ask = self._state.data.cast("B")[8 * memory.S_ASK :]
-        self._value = np.empty(1)
-        self._value_address = self._value.ctypes.data
-        self._add = kernels.add
-        self._remove = kernels.remove
-        self._stab = queries.stab
-        self._top = scores.top
-        self._whole: IntervalSkipList | None = None
-        self._whole_at = (0, 0)
-        self._make_answer(_SOON_FOUND)
-
-    def _make_answer(self, capacity: int) -> None:
-        self._answer: Keys = np.empty(capacity + 16, dtype=np.int64)
-        self._answer_address = self._answer.ctypes.data
-        self._answer_capacity = capacity
+        self._extent = checked_range(extent)
+        self._span = self._extent[1] - self._extent[0]
+        self._span_log2 = math.log2(self._span)
+        self._memory: Memory = new_memory(_limit, seed, dimensions)
+        self._runs: list[Ints] = []
+        self._count = 0
+        self._install()
+        self._make_answer(_ROOM)
+        self._make_best(64)
 
     @classmethod
     def from_arrays(
         cls,
-        keys: ArrayLike,
-        lows: ArrayLike,
-        highs: ArrayLike,
+        keys: npt.ArrayLike,
+        lows: npt.ArrayLike,
+        highs: npt.ArrayLike,
         *,
-        low_open: ArrayLike = False,
-        high_open: ArrayLike = False,
-        weights: ArrayLike = 1.0,
+        extent: tuple[float, float],
+        weights: npt.ArrayLike = 1.0,
+        ages: npt.ArrayLike | None = None,
+        dimensions: int = 1,
         seed: int = 0,
-        extent: tuple[float, float] | None = None,
-        _limit: int = _LIST_LIMIT,
+        _limit: int = _LIMIT,
     ) -> IntervalSkipList:
-        """Build a list at once; earlier intervals are older. O(n log n)."""
-        index = cls(seed, extent, _limit=_limit)
-        index._build(key_array(keys), lows, highs, low_open, high_open, weights)
+        """Build a list at once, as one run; ages ascend with the rows unless given. O(n log n)."""
+        index = cls(extent, dimensions=dimensions, seed=seed, _limit=_limit)
+        key_row = np.asarray(keys, np.int64)
+        count = len(key_row)
+        low_row, high_row = np.asarray(lows, np.float64), np.asarray(highs, np.float64)
+        for row in np.flatnonzero(~((low_row <= high_row) & np.isfinite(high_row - low_row)))[:1]:
+            check_interval(float(low_row[row]), float(high_row[row]), 1.0, f"row {row}")
+        if len(np.unique(key_row)) < count:
+            raise key_in_use(int(key_row[0]), "from_arrays")
+        content = Columns(
+            low_row,
+            high_row,
+            np.broadcast_to(np.asarray(weights, np.float64), count),
+            steps_of_all(low_row, high_row, index._extent),
+            np.arange(count) if ages is None else np.asarray(ages, np.int64),
+            key_row,
+        )
+        index._reserve(int(key_row.max(initial=0)))
+        index._count = count
+        index._set_runs(0, [merged([content])])
         return index
 
-    def _build(self, keys: Keys, *rest: ArrayLike) -> None:
-        lows, highs, low_open, high_open, weights = (
-            column(each, len(keys), name) for each, name in zip(rest, _COLUMNS, strict=True)
-        )
-        openness = (low_open != 0) + 2 * (high_open != 0).astype(np.int64)
-        mistake, at = self._store.fill(keys, lows, highs, openness, weights)
-        if mistake:
-            complain(mistake, int(keys[at]), float(lows[at]), float(highs[at]), f"row {at}")
-
-    def add(
-        self,
-        key: SupportsIndex,
-        low: SupportsFloat,
-        high: SupportsFloat,
-        low_open: bool = False,
-        high_open: bool = False,
-        weight: SupportsFloat = 1.0,
-    ) -> None:
-        """Add an interval. Amortised O(log n) beside the list, which is small."""
-        opens = (1 if low_open else 0) | (2 if high_open else 0)
-        try:
-            _pack_interval(self._ask, 0, key, low, high, opens, weight)
-        except (StructError, TypeError, OverflowError):
-            self._refuse(key, low, high, weight)
-        status = self._add(self._address)
-        if status:
-            self._settle_add(status, key, low, high)
-
-    def _settle_add(
-        self, status: int, key: SupportsIndex, low: SupportsFloat, high: SupportsFloat
-    ) -> None:
-        """Make room and add again, or raise for an invalid interval."""
-        if status == kernels.NO_ROOM:
-            self._store.make_room()
-            status = self._add(self._address)
-        if status:
-            complain(status, key_of(key), float(low), float(high), "add")
-
-    @staticmethod
-    def _refuse(key: SupportsIndex, *numbers: SupportsFloat) -> NoReturn:
-        key_of(key)
-        for each, name in zip(numbers, ("low", "high", "weight"), strict=True):
-            number(each, name)
-        raise AssertionError("`struct` refused what is fine")
-
-    def remove(self, key: SupportsIndex) -> None:
-        """Remove an interval. Expected O(log² n) in the list, O(log n) in a run."""
-        try:
-            _pack_key(self._ask, 0, key)
-        except (StructError, TypeError, OverflowError):
-            key_of(key)
-            raise
-        status = self._remove(self._address)
-        if status:
-            self._settle_remove(status, key)
-
-    def _settle_remove(self, status: int, key: SupportsIndex) -> None:
-        if status == kernels.NO_ROOM:
-            self._store.make_run()
-            status = self._remove(self._address)
-        if status == kernels.KEY_MISSING:
-            raise missing(key, "remove")
-        if status == kernels.WORN:
-            self._store.mend_worn_run()
-
-    def rebuild(self) -> None:
-        """Move everything into one run; never needed, O(n). Queries are fastest after it."""
-        self._store.gather()
+    def __len__(self) -> int:
+        return self._count
 
     def __contains__(self, key: object) -> bool:
-        try:
-            number = key_of(key)
-        except MisuseError:
-            return False
-        slot: int = kernels.slot_of(self._address, number)
-        return slot >= 0
+        homes = self._homes
+        return isinstance(key, int) and 0 <= key < homes.size and homes.item(key) >= 0
 
-    def __len__(self) -> int:
-        return len(self._store)
+    # --- changes
 
-    def stab(self, x: SupportsFloat) -> Keys:
+    def add(self, key: int, low: float, high: float, *, weight: float = 1.0, age: int = 0) -> None:
+        """Add an interval under a new key. Amortised O(log n)."""
+        low, high, weight = float(low), float(high), float(weight)  # as the kernel is compiled
+        if not (low <= high and high - low < math.inf and math.isfinite(weight)):
+            check_interval(low, high, weight, "add")
+        if not 0 <= key < self._homes.size:
+            self._reserve(key)
+        elif self._homes.item(key) >= 0:
+            raise key_in_use(key, "add")
+        steps = steps_of(low, high, self._span)
+        above = math.nextafter(high, math.inf)
+        if skip_list.add(self._address, key, low, high, above, weight, steps, age):
+            self._make_run()
+            skip_list.add(self._address, key, low, high, above, weight, steps, age)
+        self._count += 1
+
+    def remove(self, key: int) -> None:
+        """Remove an interval. Expected O(log² n) in the list, O(log n) in a run."""
+        home = self._homes.item(key) if 0 <= key < self._homes.size else -1
+        if home < 0:
+            raise key_missing(key, "remove")
+        self._count -= 1
+        if skip_list.remove(self._address, key) == skip_list.WORN:
+            number = home >> PLACE_BITS
+            self._set_runs(number, [content_of(run) for run in self._runs[number:]])
+
+    def _make_run(self) -> None:
+        """Move the list into a run, and merge that with runs of similar size."""
+        listed = self._listed()
+        first, total = len(self._runs), len(listed.keys)
+        while first and (
+            self._runs[first - 1][H_ENTRIES] <= _LIKE_SIZE * total or first >= MOST_RUNS
+        ):
+            first -= 1
+            total += int(self._runs[first][H_ENTRIES])
+        self._set_runs(first, [content_of(run) for run in self._runs[first:]] + [listed])
+        empty_list(self._memory)
+
+    def _set_runs(self, first: int, parts: list[Columns]) -> None:
+        """Replace all runs from `first` on by one of these intervals."""
+        content = merged(parts)
+        runs = self._runs[:first]
+        if len(content.keys):
+            runs.append(build_run(content))
+            self._memory.homes[content.keys] = np.arange(len(content.keys)) | first << PLACE_BITS
+        self._runs = runs
+        meta = self._memory.meta
+        meta[M_RUNS] = len(runs)
+        for number, run in enumerate(runs):
+            meta[M_RUN + number], meta[M_RUN_LENGTH + number] = run.ctypes.data, run.size
+
+    def _listed(self) -> Columns:
+        """Return the intervals in the list."""
+        used = int(self._memory.meta[M_PLACES])
+        words = self._memory.listed[:used]
+        live = words[:, L_AGE] >= 0
+        bounds, words = self._memory.bounds[:used][live], words[live]
+        return Columns(
+            bounds[:, 0], bounds[:, 1], bounds[:, 3],
+            words[:, L_STEPS], words[:, L_AGE], words[:, L_KEY],
+        )  # fmt: skip
+
+    def _reserve(self, key: int) -> None:
+        """Make room for a key in the table of homes."""
+        homes = self._memory.homes
+        if key < 0 or key >= 1 << PLACE_BITS:
+            raise key_missing(key, "add")
+        if key >= homes.size:
+            grown = np.full(max(key + 1, 2 * homes.size), -1, np.int64)
+            grown[: homes.size] = homes
+            self._memory = self._memory._replace(homes=grown)
+            self._install()
+
+    def _install(self) -> None:
+        self._homes = self._memory.homes
+        self._table = address_table(self._memory)
+        self._address = int(self._table.ctypes.data)
+
+    # --- queries
+
+    def stab(self, x: float) -> Ints:
         """Return the keys of all intervals that contain x, in no particular order."""
-        value = float(x)
-        found = self._stab(self._address, value, self._answer_address, self._answer_capacity)
-        if found > self._answer_capacity:
-            self._make_answer(2 * found)
-            found = self._stab(self._address, value, self._answer_address, 2 * found)
-        if found < 0:
-            raise bad_value(value, "stab")
+        return self.meeting(x, x)
+
+    def meeting(self, low: float, high: float) -> Ints:
+        """Return the keys of all intervals that meet [low, high]; its ends may be infinite."""
+        if not low <= high:
+            raise not_finite(low, "meeting")
+        # A place without interval is [inf, -inf], which meets no range of finite ends.
+        low, high = max(float(low), -LARGEST), min(float(high), LARGEST)
+        found = queries.meet(self._address, low, high, self._answer_at, self._room)
+        if found + GROUP > self._room:
+            self._make_answer(2 * found + _ROOM)
+            queries.meet(self._address, low, high, self._answer_at, self._room)
         return self._answer[:found].copy()
 
-    def stab_many(self, xs: ArrayLike) -> tuple[Keys, Keys]:
+    def _make_answer(self, room: int) -> None:
+        self._answer: Ints = np.empty(room, np.int64)
+        self._answer_at, self._room = self._answer.ctypes.data, room
+
+    def _make_best(self, room: int) -> None:
+        self._best: Floats = np.empty((room, 3))
+        self._best_at = self._best.ctypes.data
+
+    def stab_many(self, xs: npt.ArrayLike) -> tuple[Ints, Ints]:
         """Return (offsets, keys): the keys for xs[i] are keys[offsets[i]:offsets[i + 1]]."""
-        values = value_array(xs, "stab_many")
-        offsets = np.zeros(len(values) + 1, dtype=np.int64)
-        parts = [_NO_KEYS]
+        values = np.require(xs, np.float64, ("C", "W"))
+        offsets = np.zeros(len(values) + 1, np.int64)
+        parts = [np.empty(0, np.int64)]
         first, room = 0, _AT_ONCE
         while first < len(values):
-            out = np.empty(room + 16, dtype=np.int64)
-            last = queries.stab_some(self._address, values, first, offsets, out.ctypes.data, room)
-            if last == first:  # one result is longer than that
+            out = np.empty(room, np.int64)
+            last = queries.stab_some(self._address, values, first, offsets, out)
+            if last == first:  # one answer is longer than that
                 room *= 2
                 continue
             parts.append(out[: offsets[last]])
-            room = int(offsets[last] / (last - first) * (len(values) - last) * 1.1) + _AT_ONCE
             offsets[first + 1 : last + 1] += offsets[first]
             first = last
-        return offsets, parts[1] if len(parts) == 2 else np.concatenate(parts)
+        return offsets, np.concatenate(parts)
 
-    def top(
-        self, x: SupportsFloat, k: SupportsIndex, rank: Rank = "narrowest", method: str = "exact"
-    ) -> Keys:
-        """Return the keys of the k best intervals that contain x, the best first.
+    def top(self, x: float, k: int, rank: Rank = "narrowest") -> list[Ranked]:
+        """Return score, age and key of the k best intervals that contain x, the best first."""
+        shares = _SHARES.get(rank) if isinstance(rank, str) else None
+        if shares is None:
+            shares = tuple(blend_of(rank).tolist())
+        if k > len(self._best):
+            k = min(k, max(1, self._count))
+            if k > len(self._best):
+                self._make_best(2 * k)
+        x = float(x)
+        if not math.isfinite(x):
+            raise not_finite(x, "top")
+        found = ranking.top(self._address, x, k, self._span_log2, *shares, self._best_at)
+        return [(score, int(age), int(key)) for score, age, key in self._best[:found].tolist()]
 
-        `rank` is a name or a blend, see the class. `method="paper"` walks as paper 1 does, which is
-        wrong now and then (trap T1.1); it needs all intervals in one skip list, which is built for
-        it if there are runs, and kept until the next change.
-        """
-        value = float(x)
-        wanted = checked_k(k)
-        if wanted > _SOON_FOUND:
-            wanted = min(wanted, len(self))
-        if wanted > self._answer_capacity:
-            self._make_answer(2 * wanted)
-        if method != "exact" and checked_method(method, rank) == "paper":
-            found = self._top_paper(value, min(wanted, len(self)))
+    def interval(self, key: int) -> tuple[float, float]:
+        """Return the bounds of an interval."""
+        if key not in self:
+            raise key_missing(key, "interval")
+        home = int(self._memory.homes[key])
+        number, place = home >> PLACE_BITS, home & ((1 << PLACE_BITS) - 1)
+        if number == LISTED:
+            low, high = self._memory.bounds[place, :2].tolist()
         else:
-            self._value[0] = value
-            out = self._answer_address
-            found = self._top_rows(self._value_address, 1, wanted, out, 0, rank)
-        if found < 0:
-            raise bad_value(value, "top")
-        return self._answer[:found].copy()
-
-    def _top_rows(
-        self, values: int, count: int, wanted: int, out: int, room: int, rank: Rank
-    ) -> int:
-        """Rank for `count` values in rows of `room` keys; values and rows are addresses."""
-        shares = _NARROWEST if rank == "narrowest" else self._coefficients(rank)
-        if wanted > 512:
-            self._store.reserve_scratch(wanted)
-        _pack_question(self._ask, 0, values, count, wanted, out, room, *shares)
-        found: int = self._top(self._address)
-        return found
-
-    def _top_paper(self, value: float, wanted: int) -> int:
-        whole_list = self._whole_list()
-        found: int = queries.top_paper(whole_list._address, value, wanted, self._answer_address)
-        for word in (memory.S_TOUCHED, memory.S_EDGES):
-            self._state[word] = whole_list._state[word]
-        return found
-
-    def _whole_list(self) -> IntervalSkipList:
-        """Return a list that has all intervals in one skip list, without runs."""
-        if not self._store.runs:
-            return self
-        if self._whole is None or self._whole_at != self._store.changes:
-            self._whole = _rebuild(_NO_LIMIT, *self._content())
-            self._whole_at = self._store.changes
-        return self._whole
-
-    def _coefficients(self, rank: Rank) -> tuple[float, float, float]:
-        narrowest, centre, weight = blend_of(rank).tolist()
-        return narrowest / self._unit, centre, weight
-
-    def top_many(self, xs: ArrayLike, k: SupportsIndex, rank: Rank = "narrowest") -> Keys:
-        """Return an array of shape (len(xs), k), best first, -1 where fewer match."""
-        values = value_array(xs, "top_many")
-        room = checked_k(k)
-        out = np.empty((len(values), room), dtype=np.int64)
-        wanted = min(room, len(self))
-        self._top_rows(values.ctypes.data, len(values), wanted, out.ctypes.data, room, rank)
-        return out
-
-    def interval(self, key: SupportsIndex) -> tuple[float, float]:
-        """Return the bounds of an interval; the extent's where it has none."""
-        slot = kernels.slot_of(self._address, key_of(key))
-        if slot < 0:
-            raise missing(key, "interval")
-        (low,), (high,) = self._store.bounds(np.array([slot]))
-        least, most = self._extent
-        return float(low) if low > -np.inf else least, float(high) if high < np.inf else most
+            ends = self._runs[number][HEADER_WORDS:].view(np.float64)
+            columns = (int(self._runs[number][H_ENTRIES]) // GROUP + 1) * GROUP
+            low, high = float(ends[place]), float(ends[columns + place])
+        return low, high
 
     @property
-    def touched(self) -> tuple[int, int]:
-        """Return how many markers and marked edges the last `top` visited (claim C1.1).
-
-        Intervals visited in runs count as markers.
-        """
-        return int(self._state[memory.S_TOUCHED]), int(self._state[memory.S_EDGES])
+    def touched(self) -> int:
+        """Return how many markers, and intervals in runs, the last `top` looked at."""
+        return int(self._memory.meta[M_TOUCHED])
 
     @property
-    def reserved_bytes(self) -> int:
-        """Return the memory of the list in bytes, spare room included."""
-        return int(self._store.nbytes)
-
-    def _content(self) -> tuple[Any, ...]:
-        extent = None if self._unit == 1.0 and self._extent[1] == np.inf else self._extent
-        return *self._store.columns(), self._seed, extent
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Return what pickle needs: the same intervals in the same order of age."""
-        return _rebuild, (_LIST_LIMIT, *self._content())
-
-
-def _rebuild(
-    limit: int,
-    keys: Keys,
-    lows: ArrayLike,
-    highs: ArrayLike,
-    low_open: ArrayLike,
-    high_open: ArrayLike,
-    weights: ArrayLike,
-    seed: int,
-    extent: tuple[float, float] | None,
-) -> IntervalSkipList:
-    return IntervalSkipList.from_arrays(
-        keys,
-        lows,
-        highs,
-        low_open=low_open,
-        high_open=high_open,
-        weights=weights,
-        seed=seed,
-        extent=extent,
-        _limit=limit,
-    )
+    def nbytes(self) -> int:
+        """Return the bytes of all arrays, unused room included."""
+        return sum(int(array.nbytes) for array in (*self._memory, *self._runs))

@@ -1,239 +1,126 @@
-"""Queries of the interval skip list: the intervals that contain a value, and the narrowest ones.
+"""Queries: the intervals that contain a value, or meet a range of values.
 
-In the list all follow the ordinary search path. It advances while the next key is *not above* the
-value, so a node equal to the value is reached, and the edges that leave it are read (trap T1.5).
+In the list the query follows the ordinary search path and reads the markers of the edges that it
+descends from. It advances while the next node is *not above* the value, so a node equal to the
+value is reached (trap T1.5). In a run only groups are read that may have a match.
 
-- `stab` copies the markers of the path's edges: no test, no duplicate; then it queries the runs.
-- `narrowest_in_list` merges the path's sorted lists through a heap: the exact k narrowest in
-  O(path + k · log path), where the paper's level-by-level walk errs (trap T1.1).
-- `top_paper` is that walk, fixed only as T1.5 requires. It ignores runs.
-
-Previous: `kernels.py`; next: `scores.py` (ranks).
+Read next: `top.py`.
 """
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
-from nearcast.index.intervals.lists import (
-    E_BLOCK,
-    E_NEXT,
-    E_NEXT_KEY,
-    before,
-    list_length,
-)
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+
 from nearcast.index.intervals.memory import (
-    S_CURSORS,
-    S_EDGES,
-    S_HEADER,
-    S_HEAP,
-    S_HEIGHT,
-    S_KEYS,
-    S_PATH,
-    S_RECORDS,
-    S_RUN,
-    S_RUN_COUNT,
-    S_TOUCHED,
-    load,
-    ordinal,
-    prefetch,
-    store,
+    B_HIGH,
+    B_LOW,
+    HEADER,
+    L_AGE,
+    L_KEY,
+    M_HEIGHT,
+    M_PLACES,
+    M_RUNS,
+    N_MARKER,
+    N_NEXT,
+    memory_at,
+    pointer,
 )
-from nearcast.index.intervals.nodes import TOP, edge_at
-from nearcast.index.intervals.runs import stab_run
+from nearcast.index.intervals.runs import GROUP, H_BEGIN, H_LEVELS, run_at
 from nearcast.kernels import entry_point, inner
 
-NOT_FINITE = -1
-SLOT_MASK = 0xFFFFFFFF
 
-# A cursor: the position of a merge in one list.
-_ENTRY = 0
-_POINTER = 1
-_END = 2
+@inner
+def _stab_list(m: Any, value: Any, out: Any, found: Any) -> Any:
+    """Append the keys of the list's intervals that contain a value; there is room for all."""
+    node = HEADER
+    for level in range(m.meta[M_HEIGHT] - 1, -1, -1):
+        while m.ends[m.nodes[node, N_NEXT + level]] <= value:
+            node = m.nodes[node, N_NEXT + level]
+        cell = m.nodes[node, N_MARKER + level]
+        while cell >= 0:
+            out[found] = m.listed[m.cells[cell, 0], L_KEY]
+            found += 1
+            cell = m.cells[cell, 1]
+    return found
 
 
 @inner
-def walk(s, number):  # type: ignore[no-untyped-def]
-    """Record the marked edges over a value, top down; return how many. Expected O(log n)."""
-    node = load(s, S_HEADER)
-    marked = 0
-    if list_length(edge_at(node, TOP)) > 0:
-        store(s, S_PATH, edge_at(node, TOP))
-        marked = 1
-    for level in range(load(s, S_HEIGHT) - 1, -1, -1):
-        edge = edge_at(node, level)
-        while load(edge, E_NEXT_KEY) <= number:
-            node = load(edge, E_NEXT)
-            edge = edge_at(node, level)
-        if list_length(edge) > 0:
-            prefetch(load(edge, E_BLOCK))
-            store(s, S_PATH + marked, edge)
-            marked += 1
-    return marked
+def _meet_list(m: Any, low: Any, high: Any, out: Any, found: Any) -> Any:
+    """Append the keys of the list's intervals that meet a range: the list is small, and scanned."""
+    for place in range(m.meta[M_PLACES]):
+        meets = m.bounds[place, B_LOW] <= high and m.bounds[place, B_HIGH] >= low
+        if meets and m.listed[place, L_AGE] >= 0:
+            out[found] = m.listed[place, L_KEY]
+            found += 1
+    return found
 
 
 @inner
-def _copy_keys(keys, block, length, out):  # type: ignore[no-untyped-def]
-    for index in range(length):
-        store(out, index, load(keys, load(block, index) & SLOT_MASK))
+def _meet_run(m: Any, number: Any, low: Any, high: Any, out: Any, found: Any) -> Any:
+    """Append the keys of a run's intervals that meet a range; those that do not fit are counted."""
+    run = run_at(m, number)
+    levels = run.header[H_LEVELS]
+    m.stack[0, 0] = 0
+    m.stack[0, 1] = levels + 1
+    top = 1
+    while top:
+        top -= 1
+        group = np.int64(m.stack[top, 0]) * GROUP
+        level = np.int64(m.stack[top, 1]) - 1
+        if level == 0:
+            if found + GROUP > out.size:
+                for place in range(group, group + GROUP):
+                    found += (run.lows[place] <= high) & (run.highs[place] >= low)
+                continue
+            for place in range(group, group + GROUP):
+                out[found] = run.keys[place]
+                found += (run.lows[place] <= high) & (run.highs[place] >= low)
+            continue
+        begin = run.header[H_BEGIN + level]
+        for child in range(group, group + GROUP):
+            if run.first_lows[begin + child] > high:
+                break
+            m.stack[top, 0] = child
+            m.stack[top, 1] = level
+            top += run.greatest_highs[begin + child] >= low
+    return found
 
 
 @inner
-def _stab(s, number, out, capacity):  # type: ignore[no-untyped-def]
-    """Write the keys of all that contain a value, while they fit; return their number."""
-    edges = walk(s, number)
-    total = 0
-    for index in range(edges):
-        total += list_length(load(s, S_PATH + index))
-    if total <= capacity:
-        keys = load(s, S_KEYS)
-        target = out
-        for index in range(edges):
-            edge = load(s, S_PATH + index)
-            _copy_keys(keys, load(edge, E_BLOCK), list_length(edge), target)
-            target += list_length(edge) << 3
-    for index in range(load(s, S_RUN_COUNT)):
-        total = stab_run(s, load(s, S_RUN + index), number, out, total, capacity)
-    return total
+def _meet(m: Any, low: Any, high: Any, out: Any) -> Any:
+    found = _stab_list(m, low, out, 0) if low == high else _meet_list(m, low, high, out, 0)
+    for number in range(m.meta[M_RUNS]):
+        found = _meet_run(m, number, low, high, out, found)
+    return found
 
 
-@entry_point("int64, float64, int64, int64")
-def stab(s, x, out, capacity):  # type: ignore[no-untyped-def]
-    """Write the keys of all intervals that contain x, while they fit; return their number."""
-    if not math.isfinite(x):
-        return NOT_FINITE
-    return _stab(s, ordinal(x), out, capacity)
+@entry_point("int64, float64, float64, int64, int64")
+def meet(address: Any, low: Any, high: Any, out: Any, room: Any) -> Any:
+    """Write the keys of the intervals that meet a range; return how many there are.
 
-
-@entry_point("int64, float64[::1], int64, int64[::1], int64, int64")
-def stab_some(s, xs, first, offsets, out, capacity):  # type: ignore[no-untyped-def]
-    """Answer xs[first:] one after the other while the keys fit; return where it stopped.
-
-    offsets[i + 1] is set for each value answered, counted from 0 at xs[first].
+    `room` is more than the list has; where it is too small for the runs, the rest is counted.
+    Expected O(log² n + matches) where neighbours are about as wide.
     """
+    return _meet(memory_at(address), low, high, carray(pointer(out), (room,), np.int64))
+
+
+@entry_point("int64, float64[::1], int64, int64[::1], int64[::1]")
+def stab_some(address: Any, values: Any, first: Any, offsets: Any, out: Any) -> Any:
+    """Answer values[first:] one after the other while the keys fit; return where it stopped.
+
+    offsets[i + 1] is set for each value answered, counted from 0 at values[first].
+    """
+    m = memory_at(address)
     total = 0
-    for index in range(first, len(xs)):
-        found = _stab(s, ordinal(xs[index]), out + (total << 3), capacity - total)
-        if total + found > capacity:
+    for index in range(first, values.size):
+        if out.size - total < m.listed.shape[0] + GROUP:
+            return index
+        found = _meet(m, values[index], values[index], out[total:])
+        if found + GROUP > out.size - total:
             return index
         total += found
         offsets[index + 1] = total
-    return len(xs)
-
-
-@inner
-def _cursor(s, index):  # type: ignore[no-untyped-def]
-    return s + ((S_CURSORS + 8 * index) << 3)
-
-
-@inner
-def _open_cursor(cursor, edge):  # type: ignore[no-untyped-def]
-    block = load(edge, E_BLOCK)
-    store(cursor, _ENTRY, load(block, 0))
-    store(cursor, _POINTER, block)
-    store(cursor, _END, block + (list_length(edge) << 3))
-
-
-@inner
-def _advance(cursor):  # type: ignore[no-untyped-def]
-    """Move to the next entry; return whether there is one."""
-    pointer = load(cursor, _POINTER) + 8
-    if pointer == load(cursor, _END):
-        return False
-    store(cursor, _POINTER, pointer)
-    store(cursor, _ENTRY, load(pointer, 0))
-    return True
-
-
-@inner
-def _sink(s, records, place, size):  # type: ignore[no-untyped-def]
-    """Sift the cursor at `place` of the heap down."""
-    spot = place
-    cursor = load(s, S_HEAP + spot)
-    entry = load(cursor, _ENTRY)
-    while True:
-        child = 2 * spot + 1
-        if child >= size:
-            break
-        lower = load(s, S_HEAP + child)
-        if child + 1 < size:
-            other = load(s, S_HEAP + child + 1)
-            if before(records, load(other, _ENTRY), load(lower, _ENTRY)):
-                child += 1
-                lower = other
-        if not before(records, load(lower, _ENTRY), entry):
-            break
-        store(s, S_HEAP + spot, lower)
-        spot = child
-    store(s, S_HEAP + spot, cursor)
-
-
-@inner
-def _merge_lists(s, path, size, k, out):  # type: ignore[no-untyped-def]
-    """Write the slots of the k narrowest markers on the `size` edges listed at `path`."""
-    records = load(s, S_RECORDS)
-    for index in range(size):
-        cursor = _cursor(s, index)
-        _open_cursor(cursor, load(path, index))
-        store(s, S_HEAP + index, cursor)
-    for place in range(size // 2 - 1, -1, -1):
-        _sink(s, records, place, size)
-    found = 0
-    left = size
-    while found < k and left > 0:
-        cursor = load(s, S_HEAP)
-        store(out, found, load(cursor, _ENTRY) & SLOT_MASK)
-        found += 1
-        if found == k:
-            break
-        if not _advance(cursor):
-            left -= 1
-            store(s, S_HEAP, load(s, S_HEAP + left))
-        _sink(s, records, 0, left)
-    return found
-
-
-@inner
-def narrowest_in_list(s, number, k, out):  # type: ignore[no-untyped-def]
-    """Write the slots of the k narrowest in the list that contain a value; return how many."""
-    edges = walk(s, number)
-    found = _merge_lists(s, s + (S_PATH << 3), edges, k, out)
-    store(s, S_EDGES, edges)
-    store(s, S_TOUCHED, found + edges)  # those returned, and one more inspected in each list
-    return found
-
-
-@entry_point("int64, float64, int64, int64")
-def top_paper(s, x, k, out):  # type: ignore[no-untyped-def]
-    """Write k keys in the paper's order: lowest edge first, each list in order of accuracy.
-
-    The edges that leave a node equal to x are its eqMarkers, and are read as one list.
-    """
-    if not math.isfinite(x):
-        return NOT_FINITE
-    number = ordinal(x)
-    edges = walk(s, number)
-    first_equal = edges - _edges_from_equal_node(s, number, edges)
-    path = s + (S_PATH << 3)
-    found = _merge_lists(s, path + (first_equal << 3), edges - first_equal, k, out)
-    for index in range(first_equal - 1, -1, -1):
-        if found == k:
-            break
-        found += _merge_lists(s, path + (index << 3), 1, k - found, out + (found << 3))
-    store(s, S_EDGES, edges)
-    store(s, S_TOUCHED, found)
-    _copy_keys(load(s, S_KEYS), out, found, out)
-    return found
-
-
-@inner
-def _edges_from_equal_node(s, number, edges):  # type: ignore[no-untyped-def]
-    """Return how many of the path's last marked edges leave a node equal to the value."""
-    node = load(s, S_HEADER)
-    marked = 0
-    for level in range(load(s, S_HEIGHT) - 1, -1, -1):
-        while load(edge_at(node, level), E_NEXT_KEY) <= number:
-            node = load(edge_at(node, level), E_NEXT)
-        if load(node, 0) == number and list_length(edge_at(node, level)) > 0:
-            marked += 1
-    return min(marked, edges)
+    return values.size

@@ -1,22 +1,26 @@
 """When and how a plan in use is adapted: leaves move from a node that is too busy, or are split.
 
     loads of leaves ──► is a node over 1.5 × the mean, for half a minute? ──► a few leaves move to
-                        the least busy nodes; one too heavy to move is split; calm siblings merge
+                        less busy nodes, until it has 1.2 × the mean; one too heavy to move is
+                        split; calm siblings merge
 
 The decision takes loads and the time as arguments. Changes are few at a time and rare (hysteresis),
-because each of them hands registrations over. A load may be anything that adds up: registrations,
-events and deliveries a second.
+because each of them hands registrations over. A load may be anything that adds up
+(`registration/leaf_loads.py`: messages a minute).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nearcast.locality.layout.changes import Part, merged_parts, plan_of_parts, split_leaf
 from nearcast.locality.layout.plan import Plan
+from nearcast.locality.layout.rect import Rect
 from nearcast.model.errors import MisuseError, OutOfRangeError
+
+_WORTH = 0.02  # of the mean load: a leaf with less is not worth moving
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +28,19 @@ class AdaptRules:
     """How soon and how much a plan is adapted."""
 
     over: float = 1.5  # of the mean load of the nodes: a busier one gives leaves away
-    least_load: float = 10.0  # of the busiest node: below it nothing is done
+    until: float = 1.2  # of the mean load: down to this
+    least_load: float = 100.0  # of the busiest node: below it nothing is done
     sustained_s: float = 30.0  # so long a node must be too busy
     least_gap_s: float = 60.0  # between two plans
     most_changes: int = 4  # leaves that move or split in one plan
     calm: float = 0.05  # of the mean load: four siblings with less in sum become one leaf
 
     def __post_init__(self) -> None:
-        if not self.over > 1 or self.most_changes < 1:
+        if not self.over >= self.until > 1 or self.most_changes < 1:
             raise OutOfRangeError(
-                str(self), where="rules of adaptation", expected="over > 1, most_changes >= 1"
+                str(self),
+                where="rules of adaptation",
+                expected="over >= until > 1, most_changes >= 1",
             )
 
 
@@ -64,28 +71,41 @@ class PlanAdapter:
         self._busy_since_s: float | None = None
         self._changed_s: float | None = None
 
-    def propose(self, plan: Plan, loads: Sequence[float], now_s: float) -> Plan | None:
-        """Return the next version of the plan, None if it stays; `loads[i]` is that of leaf i."""
+    def rest(self) -> None:
+        """Forget how long a node has been busy: the loads are not known just now."""
+        self._busy_since_s = None
+
+    def changed(self, now_s: float) -> None:
+        """Count the gap to the next plan from now: another plan is in force."""
+        self._changed_s, self._busy_since_s = now_s, None
+
+    def propose(
+        self, plan: Plan, loads: Sequence[float], now_s: float, brokers: int | None = None
+    ) -> Plan | None:
+        """Return the next version of the plan, None if it stays; `loads[i]` is that of leaf i.
+
+        `brokers` is the number of nodes that may get leaves, if some have none yet.
+        """
         if plan.brokers is None or len(loads) != len(plan.leaves):
             raise MisuseError(
                 f"{len(loads)} loads",
                 where="adaptation of a plan",
                 expected=f"{len(plan.leaves)} loads, and a plan that says which broker has a leaf",
             )
-        brokers = max(plan.brokers) + 1
-        draft = _Draft(plan, loads, brokers)
+        draft = _Draft(plan, loads, max(brokers or 0, max(plan.brokers) + 1))
         if not self._is_due(draft, now_s):
             return None
         changes = 0
-        while changes < self._rules.most_changes and draft.is_over(self._rules.over):
-            if not draft.relieve():
-                break
-            changes += 1
+        if draft.is_over(self._rules.over):
+            while changes < self._rules.most_changes and draft.is_over(self._rules.until):
+                if not draft.relieve():
+                    break
+                changes += 1
         if not changes:
             draft.merge(self._rules.calm)
         if not draft.is_changed:
             return None
-        self._changed_s, self._busy_since_s = now_s, None
+        self.changed(now_s)
         return plan_of_parts(plan, draft.parts)
 
     def _is_due(self, draft: _Draft, now_s: float) -> bool:
@@ -143,20 +163,35 @@ class _Draft:
         self._parts = merged_parts(self._parts, int(calm * self._mean))
 
     def relieve(self) -> bool:
-        """Move a leaf from the busiest node to the least busy one, or split its heaviest leaf.
+        """Move a leaf from the busiest node to a less busy one, or split its heaviest leaf.
 
-        The leaf that moves is the heaviest that leaves the receiver below the giver.
+        The leaf that moves leaves its receiver below the giver. One that borders on leaves of the
+        receiver is preferred, for fewer messages between the two; then the heaviest.
         """
         giver = self._loads.index(max(self._loads))
-        receiver = self._loads.index(min(self._loads))
-        room = (self._loads[giver] - self._loads[receiver]) / 2
-        mine = [place for place, part in enumerate(self._parts) if part[3] == giver]
-        movable = [place for place in mine if 0 < self._parts[place][2] <= room]
-        heaviest = max(mine, key=lambda place: self._parts[place][2])
-        if movable and self._parts[heaviest][2] <= 2 * room:
-            self._move(max(movable, key=lambda place: self._parts[place][2]), receiver)
-            return True
-        return self._split(heaviest)
+        mine = [part for part in self._parts if part[3] == giver and part[2] > 0]
+        heaviest = max(mine, key=lambda part: part[2], default=None)
+        least = min(self._loads)
+        if heaviest is None or least == self._loads[giver]:
+            return False
+        if heaviest[2] <= self._loads[giver] - least:
+            best = max(self._moves(mine, giver), default=None)
+            if best is not None:
+                self._move(best[2], best[3])
+                return True
+        return self._split(self._parts.index(heaviest))
+
+    def _moves(self, mine: Sequence[Part], giver: int) -> Iterator[tuple[bool, int, int, int]]:
+        """Yield what may move: whether it borders on the receiver, load, place and receiver."""
+        for receiver, load in enumerate(self._loads):
+            if load >= self._mean:
+                continue
+            room = (self._loads[giver] - load) / 2
+            theirs = [part[1] for part in self._parts if part[3] == receiver]
+            for part in mine:
+                if part[2] <= room and part[2] > _WORTH * self._mean:
+                    near = any(_touches(part[1], rect) for rect in theirs)
+                    yield near, part[2], self._parts.index(part), receiver
 
     def _move(self, place: int, broker: int) -> None:
         key, rect, load, before = self._parts[place]
@@ -171,3 +206,9 @@ class _Draft:
         self._loads[self._parts[place][3]] += sum(part[2] for part in found) - self._parts[place][2]
         self._parts[place : place + 1] = found
         return True
+
+
+def _touches(one: Rect, other: Rect) -> bool:
+    """Return whether two leaves have a border in common; tiles end just before the next one."""
+    slack = 1e-6 * (one.east - one.west + one.north - one.south)
+    return one.grown(slack).intersects(other)

@@ -1,14 +1,18 @@
-"""Assign many leaves to few brokers: equal load, and few users that change broker as they move.
+"""Assign many leaves to few brokers: about equal load, and little that crosses between brokers.
 
 The paper names a limited number of brokers as future work; this is our reading. Leaves are the
-vertices of a graph. The weight of an edge is how often users moved from one leaf to the other;
-cutting the edge means that each of them changes broker. The goal: N parts of about equal load, with
-little weight cut.
+vertices of a graph. The weight of an edge is what concerns both leaves: users who moved from one to
+the other, and events in one that reach the other (`crossings`); cutting the edge means that two
+brokers must speak about each of them. The goal: N parts of about equal load, with little weight
+cut.
 
 The method is a standard one: cut the leaves into runs of about equal load, in an order in which
 neighbours lie together (a Z-order curve, by x, by y, along the heaviest edges); then move single
 leaves to the part with the greatest gain, at most one leaf out of balance on the way, and keep the
-best balanced state of each pass (Fiduccia and Mattheyses). The best of the four results is used.
+best balanced state of each pass (Fiduccia and Mattheyses). The best of the results is used.
+
+Leaves that were cut without regard to brokers may leave no good border between brokers. So
+`cut_for_brokers` cuts the space into one rectangle for each broker first.
 
 Where no movements were counted, the borders between leaves replace them: the longer a border, the
 more people cross it. So each broker gets leaves that lie together.
@@ -17,26 +21,31 @@ more people cross it. So each broker gets leaves that lie together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nearcast.locality.layout.movement import CellRect, Longs, Movement, Owners, time_near
 from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.plan_parts import Flows
 from nearcast.model.errors import MisuseError, OutOfRangeError
 
 Flags = NDArray[np.bool_]
+EVENT_MS = 60_000
+"""A user is taken to publish once in this time, when movements and events are weighed."""
+TOLERANCE = 0.2
+"""How much more than the average load a broker may get: a fifth buys far fewer crossings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """Which broker serves each leaf, and what that costs.
 
-    `cut` is the weight of movements between leaves of different brokers, `flow` that of all
-    movements between leaves; `imbalance` is the heaviest broker's load over the average.
+    `cut` is the weight of what crosses between leaves of different brokers, `flow` that of all that
+    crosses between leaves; `imbalance` is the heaviest broker's load over the average.
     """
 
     brokers: tuple[int, ...]
@@ -46,7 +55,7 @@ class Assignment:
 
     @property
     def cut_share(self) -> float:
-        """Return the share of movements between leaves that also change broker."""
+        """Return the share of what crosses between leaves that also crosses between brokers."""
         return self.cut / self.flow if self.flow else 0.0
 
 
@@ -63,11 +72,28 @@ def movement_flows(users: ArrayLike, leaves: ArrayLike) -> dict[tuple[int, int],
     return {(int(a), int(b)): int(n) for (a, b), n in zip(pairs, counts, strict=True)}
 
 
+def crossings(
+    movement: Movement, owners: Owners, reach: tuple[int, int]
+) -> dict[tuple[int, int], int]:
+    """Return what concerns each two leaves, or brokers: moves between them, and events near both.
+
+    `owners` has the leaf of each cell, `reach` how many cells an event reaches to each side. An
+    event of a user in one leaf that reaches the other counts as a move between them does.
+    """
+    near = time_near(movement, owners, reach)
+    found: Counter[tuple[int, int]] = Counter(movement.flows(owners))
+    events = np.rint(np.triu(near + near.T, 1) / EVENT_MS).astype(np.int64)
+    for one, other in np.argwhere(events).tolist():
+        found[one, other] += int(events[one, other])
+    return dict(found)
+
+
 def border_flows(plan: Plan) -> dict[tuple[int, int], int]:
     """Return the length of the border between two leaves, in thousandths of the space's sides.
 
     It replaces movements where none were counted. For an R leaf and a Q leaf that contains a part
-    of it, it is the width plus the height of that part. O(leaves²), in arrays.
+    of it, it is the width plus the height of that part. R leaves that tile the space end at the
+    number before the border of the next one, and have that border in common. O(leaves²), in arrays.
     """
     space = plan.space
     sides = np.array([space.east - space.west, space.north - space.south])
@@ -77,7 +103,8 @@ def border_flows(plan: Plan) -> dict[tuple[int, int], int]:
         others = rects[number + 1 :]
         common = np.minimum(others[:, 2:], (east, north)) - np.maximum(others[:, :2], low)
         lengths = np.rint(1000 * (common / sides).sum(axis=1)).astype(int)
-        for other in np.flatnonzero((common >= 0).all(axis=1) & (lengths > 0)).tolist():
+        touches = (common >= -_TOUCHING * sides).all(axis=1)
+        for other in np.flatnonzero(touches & (lengths > 0)).tolist():
             found[number, number + 1 + other] = int(lengths[other])
     return found
 
@@ -102,10 +129,9 @@ def assign_leaves(
     brokers: int,
     loads: Sequence[int] | None = None,
     *,
-    tolerance: float = 0.1,
-    passes: int = 8,
+    tolerance: float = TOLERANCE,
 ) -> Assignment:
-    """Assign the leaves to `brokers` brokers: balanced by load, with few movements cut.
+    """Assign the leaves to `brokers` brokers: balanced by load, with little cut.
 
     No broker gets more than (1 + `tolerance`) times the average load, unless a single leaf is
     heavier than that. Without flows, the borders between brokers are made as short as possible
@@ -114,16 +140,61 @@ def assign_leaves(
     """
     loads = [leaf.load for leaf in plan.leaves] if loads is None else loads
     _check(plan, brokers, loads)
-    most = max(*loads, (1 + tolerance) * sum(loads) / brokers)
     paths = flows or border_flows(plan)
-    found = []
-    for order in _orders(plan, paths, len(loads)):
-        parts = _Parts(_even_runs(order, brokers, loads), paths, brokers, loads, most)
-        for _ in range(passes):
+    found = _candidates(plan, paths, brokers, loads, tolerance)
+    best = min(found, key=lambda parts: (not parts.is_balanced, parts.cut(paths), parts.chosen))
+    return judged_assignment(best.chosen, flows, brokers, loads)
+
+
+def assign_by_crossings(
+    plan: Plan,
+    movement: Movement,
+    owners: Owners,
+    reach: tuple[int, int],
+    brokers: int,
+    *,
+    first: Sequence[int] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Assignment:
+    """Assign the leaves as `assign_leaves` does, by all that crosses between brokers.
+
+    `owners` has the leaf of each cell of the movement's grid. An event that reaches several leaves
+    of another broker crosses once: pairs of leaves cannot tell, so results are compared by counting
+    again for whole brokers. `first` is an assignment to compare, and to improve.
+    """
+    loads = movement.time_by_owner(owners, len(plan.leaves))
+    _check(plan, brokers, loads)
+    flows = crossings(movement, owners, reach)
+    found = _candidates(plan, flows or border_flows(plan), brokers, loads, tolerance, first)
+
+    def cost(parts: _Parts) -> int:
+        by_broker = np.asarray(parts.chosen, np.int32)[owners]
+        return sum(crossings(movement, by_broker, reach).values())
+
+    best = min(found, key=lambda parts: (not parts.is_balanced, cost(parts), parts.chosen))
+    return replace(judged_assignment(best.chosen, flows, brokers, loads), cut=cost(best))
+
+
+def _candidates(
+    plan: Plan,
+    paths: Flows,
+    brokers: int,
+    loads: Sequence[int],
+    tolerance: float,
+    first: Sequence[int] | None = None,
+) -> list[_Parts]:
+    """Return good assignments, one for each order of the leaves; `first`, and `first` improved."""
+    most = max(*loads, (1 + tolerance) * sum(loads) / brokers)
+    starts = [_even_runs(order, brokers, loads) for order in _orders(plan, paths, len(loads))]
+    found = [
+        _Parts(chosen, paths, brokers, loads, most)
+        for chosen in (starts if first is None else [*starts, list(first)])
+    ]
+    for parts in found:
+        for _ in range(_PASSES):
             if not (parts.improve(most) | parts.improve(most + max(loads))):
                 break
-        found.append((not parts.is_balanced, parts.cut(paths), parts.chosen))
-    return judged_assignment(min(found)[2], flows, brokers, loads)
+    return found if first is None else [*found, _Parts(list(first), paths, brokers, loads, most)]
 
 
 class _Parts:
@@ -202,7 +273,9 @@ class _Parts:
         self.chosen[leaf] = part
 
 
+_PASSES = 8
 _PATIENCE = 30
+_TOUCHING = 1e-9  # of the space's sides
 _WORST = np.iinfo(np.int64).min
 
 
@@ -300,3 +373,119 @@ def _check(plan: Plan, brokers: int, loads: Sequence[int]) -> None:
         raise MisuseError(
             f"{len(loads)} loads", where="loads", expected=f"{len(plan.leaves)}, one per leaf"
         )
+
+
+# --- one rectangle for each broker ----------------------------------------------------------------
+
+_LINES = {2: 400, 3: 8, 4: 8, 5: 3, 6: 3, 7: 3, 8: 3}  # tried of each axis, by brokers; else 1
+_NONE = float("inf")
+
+
+class _Moves(NamedTuple):
+    """Moves between cells, each from one column and row to another."""
+
+    columns: tuple[Longs, Longs]
+    rows: tuple[Longs, Longs]
+    counts: Longs
+
+
+def cut_for_brokers(
+    movement: Movement, brokers: int, reach: tuple[int, int], *, tolerance: float = TOLERANCE
+) -> list[CellRect] | None:
+    """Cut the space into one rectangle for each broker, where little crosses; None if it cannot be.
+
+    No rectangle has more than (1 + `tolerance`) times the average load. The best lines of each
+    rectangle are tried, all of them for the last two brokers. Deterministic.
+    """
+    if brokers < 1:
+        raise OutOfRangeError(str(brokers), where="brokers", expected="1 or more")
+    mean_ms = movement.time_in(movement.everywhere) / brokers
+    if not mean_ms:
+        return None
+    return _BrokerCuts(movement, reach, (1 + tolerance) * mean_ms).cut(brokers)
+
+
+class _BrokerCuts:
+    """The search of `cut_for_brokers`: a tree of lines, remembered by rectangle and brokers."""
+
+    def __init__(self, movement: Movement, reach: tuple[int, int], most_ms: float) -> None:
+        self._movement, self._reach, self._most_ms = movement, reach, most_ms
+        self._known: dict[tuple[CellRect, int], tuple[float, tuple[CellRect, ...]]] = {}
+
+    def cut(self, brokers: int) -> list[CellRect] | None:
+        side, low, high = self._movement.side, self._movement.low, self._movement.high
+        moves = _Moves((low % side, high % side), (low // side, high // side), self._movement.moves)
+        price, rects = self._best(self._movement.everywhere, brokers, moves)
+        return list(rects) if price < _NONE else None
+
+    def _best(
+        self, rect: CellRect, brokers: int, moves: _Moves
+    ) -> tuple[float, tuple[CellRect, ...]]:
+        """Return the least cost of the lines inside a rectangle, and the parts."""
+        if brokers == 1:
+            return 0.0, (rect,)
+        if (rect, brokers) not in self._known:
+            moves = _inside(rect, moves)
+            best: tuple[float, tuple[CellRect, ...]] = (_NONE, ())
+            for axis in (0, 1):
+                for price, one, other, count in self._lines(rect, axis, brokers, moves):
+                    if price >= best[0]:
+                        break
+                    first = self._best(one, count, moves)
+                    second = self._best(other, brokers - count, moves)
+                    total = price + first[0] + second[0]
+                    if total < best[0]:
+                        best = (total, first[1] + second[1])
+            self._known[rect, brokers] = best
+        return self._known[rect, brokers]
+
+    def _lines(
+        self, rect: CellRect, axis: int, brokers: int, moves: _Moves
+    ) -> Iterator[tuple[float, CellRect, CellRect, int]]:
+        """Yield the cheapest lines across an axis: cost, both parts, and brokers of the first."""
+        west, south, east, north = rect
+        times = self._movement.time_ms[south:north, west:east].sum(axis=axis)
+        sums = np.concatenate([[0], times.cumsum()])
+        prices = _cuts(moves, axis, rect[axis], len(times)) + _near(sums, self._reach[axis])
+        left = _LINES.get(brokers, 1)
+        for at in (np.argsort(prices[1:-1], kind="stable") + 1).tolist():
+            for count in range(1, brokers):
+                if not (
+                    sums[at] <= count * self._most_ms
+                    and sums[-1] - sums[at] <= (brokers - count) * self._most_ms
+                ):
+                    continue
+                if not left:
+                    return
+                left -= 1
+                if axis == 0:
+                    parts = rect._replace(east=west + at), rect._replace(west=west + at)
+                else:
+                    parts = rect._replace(north=south + at), rect._replace(south=south + at)
+                yield float(prices[at]), *parts, count
+
+
+def _inside(rect: CellRect, moves: _Moves) -> _Moves:
+    """Return the moves that begin and end in a rectangle."""
+    is_in = np.ones(len(moves.counts), np.bool_)
+    for axis, ends in enumerate((moves.columns, moves.rows)):
+        for end in ends:
+            is_in &= (end >= rect[axis]) & (end < rect[axis + 2])
+    (a, b), (c, d) = moves.columns, moves.rows
+    return _Moves((a[is_in], b[is_in]), (c[is_in], d[is_in]), moves.counts[is_in])
+
+
+def _cuts(moves: _Moves, axis: int, first: int, size: int) -> NDArray[np.float64]:
+    """Return how many moves each line before a column or row cuts."""
+    one, other = moves.columns if axis == 0 else moves.rows
+    changes = np.zeros(size + 1, np.float64)
+    np.add.at(changes, np.minimum(one, other) - first + 1, moves.counts)
+    np.add.at(changes, np.maximum(one, other) - first + 1, -moves.counts)
+    return changes.cumsum()
+
+
+def _near(sums: Longs, reach: int) -> NDArray[np.float64]:
+    """Return how many events happen within reach of each line."""
+    at = np.arange(len(sums))
+    high, low = np.minimum(at + reach, len(sums) - 1), np.maximum(at - reach, 0)
+    return (sums[high] - sums[low]) / EVENT_MS

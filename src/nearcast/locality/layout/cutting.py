@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nearcast.locality.layout.cutting_kernels import count_cuts, sort_by_line
-from nearcast.locality.layout.movement import CellRect, Movement
+from nearcast.locality.layout.kernels import count_cuts, sort_by_line
+from nearcast.locality.layout.movement import CellRect, Movement, Owners
 
 Reach = tuple[int, int]
 """How many cells an event reaches to each side: columns and rows."""
@@ -67,14 +67,36 @@ def cut_space(
     reach: Reach,
     *,
     within: CellRect | None = None,
+    along: Owners | None = None,
     breadth: tuple[int, ...] = _BREADTH,
 ) -> list[CellRect]:
     """Return rectangles that tile the space, or `within`, with at most `most_ms` in each.
 
-    A single cell may have more: borders lie on the grid. Deterministic.
+    A single cell may have more: borders lie on the grid. With `along`, lines run along the borders
+    of these leaves only, so that no leaf is cut: each rectangle is a union of whole leaves, and a
+    leaf with more than `most_ms` is one by itself. Deterministic.
     """
     rect = within or movement.everywhere
-    return _Search(movement, rect, most_ms, prices, reach, breadth).cut()
+    inside = None if along is None else _Unbroken(along)
+    return _Search(movement, rect, most_ms, prices, reach, breadth, inside).cut()
+
+
+class _Unbroken:
+    """Which lines through a rectangle cut no leaf. O(lines) per rectangle."""
+
+    def __init__(self, owners: Owners) -> None:
+        side = len(owners)
+        # the cells before each line, summed along it, that belong to the same leaf as those behind
+        self._same = np.zeros((2, side + 1, side + 1), np.int64)
+        self._same[0, 1:side, 1:] = (owners[:, 1:] == owners[:, :-1]).T.cumsum(1)
+        self._same[1, 1:side, 1:] = (owners[1:] == owners[:-1]).cumsum(1)
+
+    def lines(self, rect: CellRect, axis: int, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of the lines that cut no leaf."""
+        low, high = (rect.south, rect.north) if axis == 0 else (rect.west, rect.east)
+        same = self._same[axis, at]
+        found: NDArray[np.int64] = at[same[:, high] == same[:, low]]
+        return found
 
 
 class _Search:
@@ -88,8 +110,9 @@ class _Search:
         prices: Prices,
         reach: Reach,
         breadth: tuple[int, ...],
+        unbroken: _Unbroken | None,
     ) -> None:
-        self._movement, self._rect = movement, rect
+        self._movement, self._rect, self._unbroken = movement, rect, unbroken
         self._most_ms, self._prices = most_ms, prices
         self._reach, self._breadth = reach, breadth
         side = movement.side
@@ -147,6 +170,8 @@ class _Search:
         found = []
         for axis, low, high in ((0, rect.west, rect.east), (1, rect.south, rect.north)):
             at = np.arange(low + 1, high)
+            if self._unbroken is not None:
+                at = self._unbroken.lines(rect, axis, at)
             before = self._time_before(rect, axis, at)
             inside = (before > 0) & (before < time_ms)
             at, before = at[inside], before[inside]

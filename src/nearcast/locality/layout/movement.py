@@ -165,6 +165,20 @@ class Movement:
         return dict(zip(zip(low.tolist(), high.tolist(), strict=True), moves.tolist(), strict=True))
 
 
+def joined_movement(parts: Sequence[Movement]) -> Movement:
+    """Return the movement of all parts together, which are of different times; one or more."""
+    low, high, moves = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high", "moves")
+    )
+    cells = parts[0].side ** 2
+    return Movement(
+        parts[0].depth,
+        sum((part.time_ms for part in parts[1:]), parts[0].time_ms),
+        *pair_counts(low, high, cells, moves),
+        sum(part.span_ms for part in parts),
+    )
+
+
 def pair_counts(
     before: ArrayLike, after: ArrayLike, most: int, times: ArrayLike | None = None
 ) -> tuple[Longs, Longs, Longs]:
@@ -175,6 +189,31 @@ def pair_counts(
     counts = np.zeros(len(pairs), np.int64)
     np.add.at(counts, place, 1 if times is None else np.asarray(times, np.int64))
     return pairs // most, pairs % most, counts
+
+
+def time_near(movement: Movement, owners: Owners, reach: tuple[int, int]) -> Longs:
+    """Return the time spent in cells of owner i from where an event reaches owner j, at [i, j].
+
+    An event reaches so many columns and rows to each side; [i, i] is 0. O(owners · cells near).
+    """
+    count = int(owners.max()) + 1
+    near = np.zeros((count, count), np.int64)
+    across, up = reach
+    for number in np.unique(owners).tolist():
+        rows, columns = np.nonzero(owners == number)
+        south, north = max(rows.min() - up, 0), min(rows.max() + 1 + up, movement.side)
+        west, east = max(columns.min() - across, 0), min(columns.max() + 1 + across, movement.side)
+        box = (slice(south, north), slice(west, east))
+        mine = np.pad(owners[box] == number, ((up, up), (across, across)))
+        sums = np.pad(mine.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+        high, wide = 2 * up + 1, 2 * across + 1
+        found = (
+            sums[high:, wide:] - sums[:-high, wide:] - sums[high:, :-wide] + sums[:-high, :-wide]
+        )
+        times = np.where(found > 0, movement.time_ms[box], 0)
+        np.add.at(near[:, number], owners[box].ravel(), times.ravel())
+        near[number, number] = 0
+    return near
 
 
 def owners_of(rects: Sequence[CellRect], side: int) -> Owners:

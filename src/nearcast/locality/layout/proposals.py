@@ -3,91 +3,66 @@
     q_only      quadrants, split where users are: no slow regions
     r_only      rectangles packed by load, and slow regions
     stays       the paper's form: R leaves over slow regions where that pays, quadrants elsewhere
-    optimised   ours: R leaves cut where few people cross (`cutting.py`), or the best of the others
+    optimised   ours: the best of three
+        cut     R leaves cut where few people cross (`cutting.py`)
+        joined  quadrants joined to R leaves: each of its borders is one of Q-only's, too
+        stays   as above
 
-The cost of a layout on a record: the brokers with users, the handovers, and the leaves that an
-event reaches. No leaf has more users than a broker bears: one that has, on days that the layout has
-not seen, counts as the parts into which it would be split.
+Lines that were cut where few people crossed may lie where a crowd stands on another day; borders of
+`joined` only where those of Q-only lie. So `cut` and `stays` are used if they have been rehearsed:
+learned from some days, and not worse than Q-only on others.
+
+Read next: `costs.py`, `cutting.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
+from nearcast.locality.layout.balancing import assign_by_crossings, cut_for_brokers
+from nearcast.locality.layout.costs import (
+    LayoutCost,
+    LayoutName,
+    LayoutWeights,
+    is_never_worse,
+    layout_cost,
+    plan_owners,
+)
 from nearcast.locality.layout.cutting import Prices, Reach, cut_space
 from nearcast.locality.layout.grid import CellCounts, Grid
-from nearcast.locality.layout.movement import CellRect, Movement, Owners, owners_of
+from nearcast.locality.layout.movement import CellRect, Movement, owners_of
 from nearcast.locality.layout.plan import Plan
 from nearcast.locality.layout.quadtree import block_of, split_by_load
 from nearcast.locality.layout.rect import Rect
-from nearcast.model.errors import OutOfRangeError, UnknownNameError
 
-LayoutName = Literal["q_only", "r_only", "stays", "optimised"]
+Chosen = Literal["cut", "joined", "stays", "q_only"]
 NAMES: tuple[LayoutName, ...] = ("q_only", "r_only", "stays", "optimised")
 
 FILL = 0.85
 """The share of a broker's capacity that is used on the days the layout is learned from."""
 _WORSE = 1.0  # of Q-only's brokers and of its handovers, on the record learned from
-_WIDER = 1.05  # of Q-only's leaves per event
 _GAIN = 1.95  # brokers and handovers together, in Q-only's: less gain is not worth a change
-_UNSEEN = 1.01  # of Q-only's brokers and handovers, on days that were not learned from
+_WHOLE = 1.1  # of what else would cross: up to that, each broker has one rectangle
 _MOST_REGIONS = 64  # of slow regions, the heaviest
 _LEAST_REGION = 0.05  # of a broker's capacity
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutWeights:
-    """How much brokers, handovers and leaves per event count, each relative to Q-only's figure."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Rehearsal:
+    """The days of a record before and after an instant.
 
-    brokers: float = 1.0
-    handovers: float = 1.0
-    events: float = 0.3
+    `is_proof`: they are different days, so that what held on the later ones may be relied on.
+    """
 
-    def __post_init__(self) -> None:
-        if min(self.brokers, self.handovers, self.events) < 0 or self.brokers <= 0:
-            raise OutOfRangeError(
-                str(self), where="weights", expected="numbers from 0, and above 0 for brokers"
-            )
-
-    @classmethod
-    def parse(cls, text: str) -> LayoutWeights:
-        """Return weights written as `brokers=1,handovers=2,events=0.3`; others keep the default."""
-        values: dict[str, float] = {}
-        for part in text.split(","):
-            name, _, value = (word.strip() for word in part.partition("="))
-            if name not in cls.__slots__:
-                raise UnknownNameError(
-                    repr(name), where="--weights", expected=", ".join(cls.__slots__)
-                )
-            try:
-                values[name] = float(value)
-            except ValueError:
-                raise OutOfRangeError(
-                    repr(value), where=f"--weights, {name}", expected="a number"
-                ) from None
-        return cls(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutCost:
-    """What a layout costs on a record."""
-
-    brokers: int
-    handovers: int
-    leaves_per_event: float
-
-    def relative(self, weights: LayoutWeights, to: LayoutCost) -> float:
-        """Return the weighted sum of the three figures, each relative to another layout's."""
-        return (
-            weights.brokers * self.brokers / max(to.brokers, 1)
-            + weights.handovers * self.handovers / max(to.handovers, 1)
-            + weights.events * self.leaves_per_event / max(to.leaves_per_event, 1.0)
-        )
+    before: Movement
+    after: Movement
+    is_proof: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,13 +71,18 @@ class Proposals:
 
     plans: dict[LayoutName, Plan]
     learned: dict[LayoutName, LayoutCost]
-    chosen: Literal["cut", "stays", "q_only"]
+    chosen: Chosen
+    rehearsed: dict[LayoutName, LayoutCost]  # learned from the days before, on the days held out
 
     def on(self, movement: Movement, capacity: float, reach: Reach) -> dict[LayoutName, LayoutCost]:
         """Return what the layouts cost on another record."""
-        return {
+        costs = {
             name: layout_cost(plan, movement, capacity, reach) for name, plan in self.plans.items()
         }
+        if self.chosen == "joined":
+            joined, quadrants = self.plans["optimised"], self.plans["q_only"]
+            costs["optimised"] = layout_cost(joined, movement, capacity, reach, quadrants)
+        return costs
 
 
 def propose(
@@ -112,23 +92,85 @@ def propose(
     capacity: float,
     reach: Reach,
     weights: LayoutWeights | None = None,
+    rehearsal: Rehearsal | None = None,
+    *,
+    is_trusted: bool = False,
 ) -> Proposals:
-    """Lay out a network in four ways; `capacity` is the number of users that a broker bears."""
-    return _Drafts(
-        space, regions, movement, capacity, reach, weights or LayoutWeights()
-    ).proposals()
+    """Lay out a network in four ways; `capacity` is the number of users that a broker bears.
+
+    Without a rehearsal on other days, `optimised` has no border that Q-only has not, unless the
+    caller trusts that the next days are like this record.
+    """
+
+    def drafts(part: Movement) -> _Drafts:
+        return _Drafts(space, regions, part, capacity, reach, weights or LayoutWeights())
+
+    is_proof = rehearsal is not None and rehearsal.is_proof
+    if rehearsal is None:
+        return drafts(movement).proposals(is_free=is_trusted)
+    before = drafts(rehearsal.before)
+    rehearsed: dict[LayoutName, LayoutCost] = {}
+    for is_free in (True, False) if is_proof else (False,):
+        tried = before.proposals(is_free=is_free)
+        rehearsed = tried.on(rehearsal.after, capacity, reach)
+        if is_never_worse(rehearsed) and (tried.chosen in {"cut", "stays"} or not is_free):
+            found = drafts(movement).proposals(is_free=is_free)
+            return replace(found, rehearsed=rehearsed)
+    return drafts(movement).q_only(rehearsed)
 
 
-def is_never_worse(
-    costs: dict[LayoutName, LayoutCost], name: LayoutName = "optimised", most: float = _UNSEEN
-) -> bool:
-    """Return whether a layout is nowhere worse than Q-only, within 1 % (5 % for events)."""
-    found, q_only = costs[name], costs["q_only"]
-    return (
-        found.brokers <= math.ceil(most * q_only.brokers)
-        and found.handovers <= most * q_only.handovers
-        and found.leaves_per_event <= _WIDER * q_only.leaves_per_event
-    )
+def propose_for_brokers(
+    drafts: Proposals,
+    movement: Movement,
+    brokers: int,
+    capacity: float,
+    reach: Reach,
+    weights: LayoutWeights | None = None,
+) -> tuple[Plan, list[int]] | None:
+    """Return a layout for so many brokers, and the broker of each leaf.
+
+    The space is cut for the brokers first, then for their leaves. None if it cannot be cut into
+    brokers of about equal load, or if that takes more leaves or handovers than Q-only.
+    """
+    rects = cut_for_brokers(movement, brokers, reach)
+    if rects is None:
+        return None
+    base = drafts.learned["q_only"]
+    space, weights = drafts.plans["q_only"].space, weights or LayoutWeights()
+    draft = _Drafts(space, [], movement, capacity, reach, weights)
+    prices, most_ms = _prices(base, weights, movement), FILL * draft.capacity_ms
+    cuts = [cut_space(movement, most_ms, prices, reach, within=rect) for rect in rects]
+    plan = draft.tiled([leaf for leaves in cuts for leaf in leaves])
+    cost = layout_cost(plan, movement, capacity, reach)
+    if not is_never_worse({"q_only": base, "optimised": cost}, most=_WORSE):
+        return None
+    parts = [part for part, leaves in enumerate(cuts) for _ in leaves]
+    return plan, [*parts, *[0] * (len(plan.leaves) - len(parts))]
+
+
+def layout_for_brokers(
+    plan: Plan,
+    drafts: Proposals,
+    movement: Movement,
+    brokers: int,
+    capacity: float,
+    reach: Reach,
+    weights: LayoutWeights | None = None,
+) -> tuple[Plan, list[int] | None]:
+    """Return a plan that was cut for the brokers first, or another one of which far less crosses.
+
+    The second value is the assignment that the latter was cut for; None for the plan itself.
+    """
+    found = propose_for_brokers(drafts, movement, brokers, capacity, reach, weights)
+    if found is None:
+        return plan, None
+    cuts = [
+        assign_by_crossings(
+            one, movement, plan_owners(one, movement.depth), reach, brokers, first=first
+        ).cut
+        for one, first in ((plan, None), found)
+    ]
+    return found if cuts[1] <= _WHOLE * cuts[0] else (plan, None)
 
 
 class _Drafts:
@@ -152,31 +194,65 @@ class _Drafts:
             key=lambda rect: (-movement.time_in(rect), rect),
         )
 
-    def proposals(self) -> Proposals:
-        q_only = self._with_quadrants([])
-        base = self._cost(q_only)
-        prices = _prices(base, self.weights, self.movement)
-        plans: dict[LayoutName, Plan] = {
-            "q_only": q_only,
-            "r_only": self._r_only(),
-            "stays": self._stays(prices),
-        }
-        costs = {name: self._cost(plan) for name, plan in plans.items()}
-        drafts = {
-            "cut": self._tiled(
-                cut_space(self.movement, FILL * self.capacity_ms, prices, self.reach)
-            ),
-            "stays": plans["stays"],
-        }
-        chosen, best, cost = "q_only", q_only, base
-        for name, plan in drafts.items():
-            found = self._cost(plan)
-            if self._pays(found, base) and found.relative(self.weights, base) < cost.relative(
+    def proposals(self, *, is_free: bool) -> Proposals:
+        """Lay out in four ways; `is_free`: lines may lie elsewhere than Q-only's borders."""
+        plans, costs = self._plain
+        stays: list[tuple[Chosen, Plan]] = [("stays", plans["stays"])] if is_free else []
+        chosen, best, cost = self._chosen([*self._searched(is_free=is_free), *stays])
+        laid_out = {**plans, "optimised": best}
+        return Proposals(laid_out, {**costs, "optimised": cost}, chosen, {})
+
+    def best(self, *, is_free: bool) -> Plan:
+        """Return the best of the layouts that are searched for, and quadrants."""
+        return self._chosen(self._searched(is_free=is_free))[1]
+
+    def _chosen(self, candidates: Iterable[tuple[Chosen, Plan]]) -> tuple[Chosen, Plan, LayoutCost]:
+        """Return the cheapest layout that pays, its name and its cost; else quadrants."""
+        base = self._cost(self._quadrants_alone)
+        chosen: tuple[Chosen, Plan, LayoutCost] = ("q_only", self._quadrants_alone, base)
+        for name, plan in candidates:
+            cost = self._cost(plan)
+            if self._pays(cost, base) and cost.relative(self.weights, base) < chosen[2].relative(
                 self.weights, base
             ):
-                chosen, best, cost = name, plan, found
-        plans["optimised"], costs["optimised"] = best, cost
-        return Proposals(plans, costs, chosen)  # type: ignore[arg-type]
+                chosen = (name, plan, cost)
+        return chosen
+
+    def q_only(self, rehearsed: dict[LayoutName, LayoutCost]) -> Proposals:
+        """Return proposals that choose quadrants: nothing else has stood the rehearsal."""
+        plans, costs = self._plain
+        return Proposals(
+            {**plans, "optimised": plans["q_only"]},
+            {**costs, "optimised": costs["q_only"]},
+            "q_only",
+            {**rehearsed, "optimised": rehearsed["q_only"]},
+        )
+
+    @cached_property
+    def _plain(self) -> tuple[dict[LayoutName, Plan], dict[LayoutName, LayoutCost]]:
+        """The layouts without a search, and what they cost."""
+        plans: dict[LayoutName, Plan] = {
+            "q_only": self._quadrants_alone,
+            "r_only": self._r_only(),
+            "stays": self._stays(self._prices),
+        }
+        return plans, {name: self._cost(plan) for name, plan in plans.items()}
+
+    @cached_property
+    def _quadrants_alone(self) -> Plan:
+        return self._with_quadrants([])
+
+    @cached_property
+    def _prices(self) -> Prices:
+        return _prices(self._cost(self._quadrants_alone), self.weights, self.movement)
+
+    def _searched(self, *, is_free: bool) -> Iterator[tuple[Chosen, Plan]]:
+        most_ms, prices = FILL * self.capacity_ms, self._prices
+        owners = plan_owners(self._quadrants_alone, self.grid.depth)
+        joined = cut_space(self.movement, most_ms, prices, self.reach, along=owners)
+        yield "joined", self.tiled(joined)
+        if is_free:
+            yield "cut", self.tiled(cut_space(self.movement, most_ms, prices, self.reach))
 
     def _pays(self, found: LayoutCost, base: LayoutCost) -> bool:
         """Return whether a layout is nowhere worse than Q-only, and better enough."""
@@ -245,7 +321,7 @@ class _Drafts:
         blocks = self._quadrants(rects)
         return self._plan(rects, [(f"q{path}", time_ms) for path, time_ms in blocks.items()])
 
-    def _tiled(self, rects: Sequence[CellRect]) -> Plan:
+    def tiled(self, rects: Sequence[CellRect]) -> Plan:
         """Return a plan of R leaves that tile the space: nothing is left to the Q part."""
         return self._plan(rects, [("q", 0)])
 
@@ -262,6 +338,14 @@ class _Drafts:
 
     def _users(self, time_ms: int) -> int:
         return round(time_ms / self.movement.span_ms)
+
+
+def best_layout(
+    space: Rect, movement: Movement, capacity: float, reach: Reach, weights: LayoutWeights,
+    *, is_free: bool,
+) -> Plan:  # fmt: skip
+    """Return the optimised layout alone, without slow regions; `is_free`: with its own lines."""
+    return _Drafts(space, [], movement, capacity, reach, weights).best(is_free=is_free)
 
 
 def _prices(base: LayoutCost, weights: LayoutWeights, movement: Movement) -> Prices:
@@ -289,117 +373,3 @@ def _covering_cells(grid: Grid, rect: Rect) -> CellRect:
     west, south = grid.cell(inside.west, inside.south)
     east, north = grid.cell(inside.east, inside.north)
     return CellRect(west, south, east + 1, north + 1)
-
-
-# --- the cost of a layout -------------------------------------------------------------------------
-
-
-def plan_owners(plan: Plan, depth: int) -> Owners:
-    """Return the leaf at the middle of each cell."""
-    grid = Grid.over(plan.space, depth)
-    xs, ys = (grid.xs[:-1] + grid.xs[1:]) / 2, (grid.ys[:-1] + grid.ys[1:]) / 2
-    across, up = np.meshgrid(xs, ys)
-    return plan.leaf_numbers_at(across.ravel(), up.ravel()).reshape(grid.side, grid.side)
-
-
-def layout_cost(plan: Plan, movement: Movement, capacity: float, reach: Reach) -> LayoutCost:
-    """Return what a plan costs on a record; each leaf stands for a broker of its own."""
-    owners = _within_capacity(
-        plan_owners(plan, movement.depth), movement, max(1.0, capacity * movement.span_ms)
-    )
-    times = movement.time_by_owner(owners, int(owners.max()) + 1)
-    return LayoutCost(
-        sum(time_ms > 0 for time_ms in times),
-        movement.handovers(owners),
-        _leaves_per_event(owners, movement, reach),
-    )
-
-
-def _within_capacity(owners: Owners, movement: Movement, most_ms: float) -> Owners:
-    """Return the owners with each leaf over its capacity split, until none is or can be."""
-    owners = owners.copy()
-    todo = list(_leaf_cells(owners))
-    free = len(todo) and max(number for number, _ in todo) + 1
-    while todo:
-        number, (west, south, east, north) = todo.pop()
-        mine = owners[south:north, west:east] == number
-        times = np.where(mine, movement.time_ms[south:north, west:east], 0)
-        total = int(times.sum())
-        if total <= most_ms or mine.sum() < 2:
-            continue
-        axis = 0 if east - west >= north - south else 1
-        along = times.sum(axis=axis).cumsum()
-        if len(along) < 2:
-            continue
-        line = 1 + min(int(np.searchsorted(along, total / 2)), len(along) - 2)
-        part = mine.copy()
-        if axis == 0:
-            part[:, :line] = False
-        else:
-            part[:line, :] = False
-        if not part.any() or part.sum() == mine.sum():
-            continue
-        owners[south:north, west:east][part] = free
-        todo += [
-            (leaf, (west + box[0], south + box[1], west + box[2], south + box[3]))
-            for leaf, box in _leaf_cells(owners[south:north, west:east], (number, free))
-        ]
-        free += 1
-    return owners
-
-
-def _leaf_cells(
-    owners: Owners, wanted: Sequence[int] | None = None
-) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-    """Yield each leaf, and the columns and rows between which its cells lie."""
-    rows, columns = np.indices(owners.shape)
-    numbers = owners.ravel()
-    order = np.argsort(numbers, kind="stable")
-    leaves, starts = np.unique(numbers[order], return_index=True)
-    by = [np.asarray(one).ravel()[order] for one in (columns, rows)]
-    low = [np.minimum.reduceat(one, starts) for one in by]
-    high = [np.maximum.reduceat(one, starts) + 1 for one in by]
-    for place, leaf in enumerate(leaves.tolist()):
-        if wanted is None or leaf in wanted:
-            yield leaf, (
-                int(low[0][place]), int(low[1][place]), int(high[0][place]), int(high[1][place]),
-            )  # fmt: skip
-
-
-def _leaves_per_event(owners: Owners, movement: Movement, reach: Reach) -> float:
-    """Return how many leaves an event reaches, on average, where users are."""
-    total = movement.time_in(movement.everywhere)
-    if not total:
-        return 1.0
-    side, (across, up) = movement.side, reach
-    reached = 0
-    for leaf, (west, south, east, north) in _leaf_cells(owners):
-        box = CellRect(
-            max(west - across, 0),
-            max(south - up, 0),
-            min(east + across, side),
-            min(north + up, side),
-        )
-        if (owners[south:north, west:east] == leaf).all():
-            reached += movement.time_in(box)
-            continue
-        mine = np.pad(owners == leaf, ((up, up), (across, across)))
-        sums = np.pad(mine.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-        high, wide = 2 * up + 1, 2 * across + 1
-        near = sums[high:, wide:] - sums[:-high, wide:] - sums[high:, :-wide] + sums[:-high, :-wide]
-        reached += int(movement.time_ms[near > 0].sum())
-    return reached / total
-
-
-def layout_rows(costs: dict[LayoutName, LayoutCost], days: str) -> list[dict[str, Any]]:
-    """Return the costs as rows for JSON."""
-    return [
-        {
-            "layout": name,
-            "days": days,
-            "brokers": cost.brokers,
-            "handovers": cost.handovers,
-            "leaves_per_event": round(cost.leaves_per_event, 3),
-        }
-        for name, cost in costs.items()
-    ]

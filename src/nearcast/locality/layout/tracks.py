@@ -26,6 +26,30 @@ class FixVerdict(IntEnum):
     TOO_FAST = 2
 
 
+class MobilityKind(IntEnum):
+    """How a person moves, by the speed of a step of the own track."""
+
+    STAND = 0
+    WALK = 1
+    RIDE = 2
+
+
+WALK_MPS, RIDE_MPS = 0.5, 2.5
+"""Below the first a step is standing, from the second on it is riding."""
+
+
+def mobility_kinds(step_s: NDArray[np.float64], step_m: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the kind of each step; a trip's first position, which has no step, is standing.
+
+    >>> mobility_kinds(np.array([0.0, 60, 60, 60]), np.array([0.0, 20, 84, 600])).tolist()
+    [0, 0, 1, 2]
+    """
+    has_step = step_s > 0
+    walks = has_step & (step_m >= WALK_MPS * step_s)
+    rides = has_step & (step_m >= RIDE_MPS * step_s)
+    return walks.astype(np.int64) + rides
+
+
 @dataclass(slots=True)
 class TrackCleaner:
     """Classifies fixes batch by batch.

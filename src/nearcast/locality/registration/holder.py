@@ -11,6 +11,7 @@ Read next: `registration_index.py`, which finds the registrations near an event.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -98,6 +99,7 @@ class Holder:
         self._retry = RetryUntilAcked(node, timing, probes=False)
         self._expiries: list[tuple[Instant, EventId]] = []
         self._sweep_at: Instant | None = None
+        self._traffic: Counter[str] | None = None  # events and matches by leaf; None: not counted
 
     def receive(self, message: Any, now: Instant) -> list[Outgoing]:
         """Process a Register, an EventOffer, a Probe or a MatchTaken; return the answers."""
@@ -124,6 +126,14 @@ class Holder:
     def loads(self) -> dict[str, int]:
         """Return how many subscriptions each leaf holds here, for splitting and merging."""
         return {leaf: len(table) for leaf, table in self._leaves.items()}
+
+    def take_traffic(self) -> Counter[str]:
+        """Return how many events and matches each leaf had since the last call.
+
+        They are counted from the first call on.
+        """
+        counted, self._traffic = self._traffic, Counter()
+        return counted or Counter()
 
     def forget(self, gateway: NodeId) -> None:
         """Drop all state about a gateway that is gone for good. O(registrations + events)."""
@@ -174,6 +184,8 @@ class Holder:
             insort(self._events_at.setdefault(leaf, []), (event.published_at, event.event_id))
         if before is None:
             heappush(self._expiries, (event.deadline, event.event_id))
+            if self._traffic is not None:
+                self._traffic.update(leaves)
         return [known, *self._send_matches(entry, self._near(event, leaves), now)]
 
     def _near(self, event: PlacedEvent, leaves: tuple[str, ...]) -> list[_Place]:
@@ -250,6 +262,8 @@ class Holder:
             if subscription not in sent and _meets(spans, entry.event):
                 sent[subscription] = None
                 fresh[gateway] = None
+                if self._traffic is not None:
+                    self._traffic.update(entry.leaves)
         return [out for gateway in fresh for out in self._send_match(entry, gateway, now)]
 
     def _send_match(self, entry: _Known, gateway: NodeId, now: Instant) -> list[Outgoing]:

@@ -239,6 +239,13 @@ class LocalityNode:
         self._commit_if_all_use_it(now)
         return True
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether this node or a peer uses two plans, or another one than this node."""
+        version = self.plans.versions[0]
+        used = [self.plans.versions, *self._versions.values()]
+        return any(versions != (version, 0) for versions in used)
+
     def uses(self, name: str, versions: tuple[int, int], now: Instant) -> None:
         """Record which plans a peer uses."""
         self._versions[name] = versions

@@ -16,7 +16,7 @@ Read next: `plan_assignment.py`, `nearcast/locality/layout/balancing.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nearcast.locality.layout.balancing import assign_leaves, border_flows, names_of_parts
 from nearcast.locality.layout.plan import Plan
@@ -35,15 +35,26 @@ def plan_for_nodes(
     away: Collection[str] = (),
     last: NamedPlan | None = None,
     reassigns: bool = False,
+    clients: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> NamedPlan:
     """Return a plan with a node for each leaf; `last` is the plan in force.
+
+    `clients` has places of the clients of each node. They count where no plan of this space is in
+    force: a part of a plan without names goes to the node that most of its clients are connected
+    to, so that their events and registrations need not cross.
 
     `away` are nodes that the cluster knows but that are not there. A plan that names any other node
     is an UnknownNameError, unless `reassigns`: then the leaves of all nodes that are not there are
     shared out among those that are, and no other leaf moves. Deterministic.
     """
     if plan.nodes is None:
-        return _newly_named(plan, _in_order(present, last), _same_space(last, plan))
+        before = _same_space(last, plan)
+        today = (
+            _homes(plan, clients or {}, present)
+            if before is None
+            else _holders_today(plan, present, before)
+        )
+        return _newly_named(plan, _in_order(present, last), today)
     serving = {plan.node_of(leaf.number) for leaf in plan.leaves}
     wanted = serving.intersection(present) if reassigns else serving
     unknown = sorted(wanted.difference(present, away))
@@ -83,21 +94,33 @@ def _named(plan: Plan, holders: Sequence[str], nodes: Sequence[str]) -> NamedPla
     return NamedPlan(plan.with_nodes(None).with_brokers(brokers), tuple(nodes))
 
 
-def _newly_named(plan: Plan, nodes: Sequence[str], last: NamedPlan | None) -> NamedPlan:
-    today = _holders_today(plan, nodes, last)
+def _newly_named(plan: Plan, nodes: Sequence[str], today: Sequence[str | None]) -> NamedPlan:
+    """Return the plan with names; `today` has the node that should keep each leaf, if any."""
     if plan.brokers is not None and max(plan.brokers) < len(nodes):
         return NamedPlan(plan, names_of_parts(plan, plan.brokers, nodes, today))
-    found = assign_leaves(plan, plan.flows, len(nodes)).brokers
+    found = assign_leaves(plan, plan.flows, len(nodes), tolerance=_BALANCED - 1).brokers
     names = names_of_parts(plan, found, nodes, today)
     best = [names[part] for part in found]
     kept = _shared_out(plan, today, nodes)
     return _named(plan, kept if _is_bearable(plan, today, kept, best) else best, nodes)
 
 
-def _holders_today(plan: Plan, nodes: Collection[str], last: NamedPlan | None) -> list[str | None]:
+def _homes(
+    plan: Plan, clients: Mapping[str, Sequence[tuple[float, float]]], nodes: Collection[str]
+) -> list[str | None]:
+    """Return the node that most clients in each leaf are connected to; None if nobody is there."""
+    counts: list[Counter[str]] = [Counter() for _ in plan.leaves]
+    for name, places in clients.items():
+        if places and name in nodes:
+            xs, ys = zip(*places, strict=True)
+            for number in plan.leaf_numbers_at(xs, ys).tolist():
+                if number >= 0:
+                    counts[number][name] += 1
+    return [max(sorted(one), key=lambda name: one[name], default=None) for one in counts]
+
+
+def _holders_today(plan: Plan, nodes: Collection[str], last: NamedPlan) -> list[str | None]:
     """Return the node that holds the middle of each leaf; None if it is not among `nodes`."""
-    if last is None:
-        return [None] * len(plan.leaves)
     found: list[str | None] = []
     for leaf in plan.leaves:
         west, south, east, north = leaf.rect

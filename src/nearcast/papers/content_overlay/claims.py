@@ -28,7 +28,15 @@ from nearcast.papers.form import (
 PAPERS_METHODS = (Method.RANDOM, Method.LARGEST, Method.CHEAPEST)
 _NAMES = ("RS", "LVS", "CES")
 _SIGMAS = (100.0, 300.0)  # of subscriptions
+READINGS = {
+    "F = 0": "only receiving costs: R = 1, F = 0",
+    "climb": "events climb until a group contains them, as the listing says (trap T3.6)",
+}
+BARS = "as the paper could see it, in bars of 5 % of the nodes"
+VISIBLE = 0.05
+"""A bar below this share of the highest one is not seen in a figure."""
 _FUNCTIONS = {
+    "read: climb": experiment.literal_rows,
     "cache": experiment.cache_rows,
     "churn": experiment.churn_rows,
     "growth": experiment.growth_rows,
@@ -52,6 +60,7 @@ def points(*, quick: bool) -> list[Point]:
         for sigma in _SIGMAS:
             found += _paper_points(replace(base, subscription_sigma=sigma), seed, quick=quick)
             found += _beyond_points(replace(base, subscription_sigma=sigma), sigma, seed)
+            found += _reading_points(replace(base, subscription_sigma=sigma), seed, quick=quick)
         found += [_point("cache", dense, seed, repeats) for repeats in (1, 2, 10, 50)]
         found += [_point("split", replace(wide, split=split), seed) for split in Split]
         found += [_point("climb", replace(wide, climb=climb), seed) for climb in Climb]
@@ -72,6 +81,19 @@ def _paper_points(base: Parameters, seed: int, *, quick: bool) -> list[Point]:
         sigmas = (10.0, 60.0, 120.0, 300.0, 500.0)
         figure = replace(base, peers=600, events=600, event_sigmas=sigmas)
     return [_point("paper", replace(figure, method=method), seed) for method in PAPERS_METHODS]
+
+
+def _reading_points(base: Parameters, seed: int, *, quick: bool) -> list[Point]:
+    """Return the points of the paper's figures with what it leaves open read in other ways."""
+    read = {
+        "F = 0": replace(base, forward_cost=0.0),
+        "climb": base,
+    }
+    return [
+        replace(one, kind=f"read: {name}")
+        for name, parameters in read.items()
+        for one in _paper_points(parameters, seed, quick=quick)
+    ]
 
 
 def _beyond_points(base: Parameters, sigma: float, seed: int) -> list[Point]:
@@ -104,7 +126,7 @@ def run(point: Point) -> list[Row]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Judge C3.1 to C3.6 by the rows of the kinds "paper" and "cache"."""
+    """Judge C3.1 to C3.6 by the rows of the kinds "paper" and "cache", then by other readings."""
     paper = of_kind(rows, "paper")
     dense, wide = (select(paper, subscription_sigma=sigma) for sigma in _SIGMAS)
     return [
@@ -115,7 +137,47 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         *_load_spread(dense, wide),
         _cache(of_kind(rows, "cache")),
         _density(select(paper, method="CES")),
+        *_readings(rows, dense),
     ]
+
+
+def _readings(rows: Sequence[Row], dense: list[Row]) -> list[Claim]:
+    """Judge what fails by other readings: only receiving costs; events climb; the paper's bars."""
+    found = []
+    for kind, text in READINGS.items():
+        some = of_kind(rows, f"read: {kind}")
+        if not some:
+            continue
+        near, far = (select(some, subscription_sigma=sigma) for sigma in _SIGMAS)
+        read = [
+            _turning_point(near, "mean_overhead", "total"),
+            _order_of_methods(near),
+            _flatness(far),
+            *_load_spread(near, far),
+        ]
+        found += [replace(claim, reading=text) for claim in read]
+    return [*found, replace(_bars(_at_own_sigma(dense, "CES")), reading=BARS)]
+
+
+def _bars(rows: list[Row]) -> Claim:
+    """Judge C3.4 as the paper could see it: in bars of 5 % of the nodes each."""
+    shown, ten = [], []
+    for row in rows:
+        bars = [float(bar) for bar in row["groups_of_5_percent"]]
+        total = sum(bars) or 1.0
+        shown.append(0.05 * sum(bar > VISIBLE * max(bars) for bar in bars))
+        ten.append(sum(bars[:2]) / total)
+    return _claim(
+        "C3.4",
+        "under CES about 15 % of the nodes bear overhead, concentrated in 10 %",
+        f"share of peers in bars that can be seen: {fmean(shown):.3g}; share of all overhead in "
+        f"the first two bars: {fmean(ten):.3g}",
+        0.10 <= fmean(shown) <= 0.20 and fmean(ten) > 0.5,
+        rows,
+        shown,
+        "share of peers in bars that can be seen",
+        "who bears it",
+    )
 
 
 def _claim(

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from nearcast.overlay import (
     Bounds,
     Climb,
+    Costs,
     Extent,
     GridDensity,
     MarginalDensity,
@@ -33,6 +34,7 @@ from nearcast.overlay import (
     Split,
     violations,
 )
+from nearcast.papers.content_overlay.event_walk import EventWalk
 from nearcast.papers.content_overlay.world import OverlayActor, SimulatedOverlay
 from nearcast.papers.form import Row
 from nearcast.simulator import SimulatedLink, World, constant
@@ -64,6 +66,8 @@ class Parameters:
     beat_ms: int = 30_000
     coalesce_ms: int = 500
     """How long events to the same peer are batched; changes messages, not overhead."""
+    forward_cost: float = 1.0
+    """F, where R is 1."""
 
 
 # --- the workload ------------------------------------------------------------------------------
@@ -111,6 +115,7 @@ def settings_of(parameters: Parameters, seed: int) -> Settings:
         split=parameters.split,
         climb=parameters.climb,
         density=density,
+        costs=Costs(1.0, parameters.forward_cost),
         cache_size=parameters.cache_size,
         beat_ms=parameters.beat_ms,
         patience_ms=int(parameters.beat_ms * 3.5),
@@ -191,23 +196,31 @@ def matches(lows: Floats, highs: Floats, points: Floats) -> int:
     return total
 
 
+def loads(burden: Floats) -> Row:
+    """Return how much overhead there is, and how it is spread over the peers."""
+    ranked = np.sort(burden)[::-1]
+    total, tenth = max(float(burden.sum()), 1.0), max(1, len(ranked) // 10)
+    bearing = float((np.cumsum(ranked) < 0.95 * total).sum() + 1)
+    return {
+        "mean_overhead": float(burden.mean()),
+        "gini": gini(burden),
+        "bearing_share": float((burden > 0).mean()),
+        "share_bearing_95_percent": bearing / len(ranked),
+        "top_tenth_share": float(ranked[:tenth].sum()) / total,
+        "groups_of_5_percent": [float(part.mean()) for part in np.array_split(ranked, 20)],
+    }
+
+
 def measured(net: SimulatedOverlay, points: Floats, expected: int) -> Row:
     """Return the costs of one set of events."""
     burden = overheads(net)
-    ranked = np.sort(burden)[::-1]
     total = max(float(burden.sum()), 1.0)
-    tenth, n = max(1, len(ranked) // 10), len(ranked)
     tallies = [seat.tally for peer in net.peers.values() for seat in peer.seats.values()]
     hop_total = sum(hops * count for hops, count in net.hops.items())
     return {
-        "mean_overhead": float(burden.mean()),
+        **loads(burden),
         "overhead_per_event": total / max(len(points), 1),
         "overhead_per_delivery": total / max(net.deliveries, 1),
-        "gini": gini(burden),
-        "bearing_share": float((burden > 0).mean()),
-        "share_bearing_95_percent": float((np.cumsum(ranked) < 0.95 * total).sum() + 1) / n,
-        "top_tenth_share": float(ranked[:tenth].sum()) / total,
-        "groups_of_5_percent": [float(part.mean()) for part in np.array_split(ranked, 20)],
         "unwanted": sum(t.unwanted for t in tallies),
         "forwarded": sum(t.forwarded for t in tallies),
         "in_vain": sum(t.barren for t in tallies),
@@ -237,6 +250,21 @@ def overhead_rows(parameters: Parameters, seed: int) -> list[Row]:
         points = event_points(parameters, sigma, seed)
         publish_all(net, points, f"e{sigma}")
         row = _described(parameters, seed) | measured(net, points, matches(lows, highs, points))
+        rows.append(row | {"event_sigma": sigma})
+    return rows
+
+
+def literal_rows(parameters: Parameters, seed: int) -> list[Row]:
+    """Return one row per event σ where events climb as the paper's listing says (trap T3.6)."""
+    net = grown(parameters, seed)
+    walk = EventWalk(net, parameters.forward_cost)
+    rows = []
+    for sigma in parameters.event_sigmas:
+        order = Random(f"{seed}/e{sigma}").sample(sorted(net.peers), len(net.peers))
+        burden = dict.fromkeys(walk.seats, 0.0)
+        for number, values in enumerate(event_points(parameters, sigma, seed).tolist()):
+            walk.publish(order[number % len(order)], values, burden)
+        row = _described(parameters, seed) | loads(np.array([*burden.values()]))
         rows.append(row | {"event_sigma": sigma})
     return rows
 
@@ -415,4 +443,5 @@ def _described(parameters: Parameters, seed: int) -> Row:
         "dimensions": parameters.dimensions,
         "subscription_sigma": parameters.subscription_sigma,
         "event_sigma": parameters.event_sigmas[0],
+        "forward_cost": parameters.forward_cost,
     }

@@ -17,7 +17,7 @@ from nearcast.overlay import (
     OneHopPeer,
     Output,
     OverlayEvent,
-    Peer,
+    OverlayPeer,
     Settings,
     size_bytes,
     violations,
@@ -25,7 +25,7 @@ from nearcast.overlay import (
 from nearcast.overlay.messages import GroupHandover
 from nearcast.simulator import Send, SimulatedLink, World
 
-AnyPeer = TypeVar("AnyPeer", Peer, OneHopPeer)
+AnyPeer = TypeVar("AnyPeer", OverlayPeer, OneHopPeer)
 
 
 class OverlayActor(Generic[AnyPeer]):
@@ -83,7 +83,7 @@ class SimulatedOverlay:
     ) -> None:
         self.settings = settings
         self.world = World(seed, link=link, observer=self._observe, keep_digest=False)
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, OverlayPeer] = {}
         self.sent: Counter[str] = Counter()
         self.bytes_sent: Counter[str] | None = Counter() if weigh else None
         self.delivered: dict[Hashable, list[str]] = {}
@@ -99,9 +99,9 @@ class SimulatedOverlay:
                 for event_id in output.batch.ids:
                     self.delivered.setdefault(event_id, []).append(peer_id)
 
-    def add(self, peer_id: str, contacts: Iterable[str] = ()) -> Peer:
+    def add(self, peer_id: str, contacts: Iterable[str] = ()) -> OverlayPeer:
         """Add a peer to the world."""
-        peer = Peer(peer_id, self.settings, Random(f"{self.world.seed}/{peer_id}"), contacts)
+        peer = OverlayPeer(peer_id, self.settings, Random(f"{self.world.seed}/{peer_id}"), contacts)
         self.peers[peer_id] = peer
         self.world.add(peer_id, OverlayActor(peer, self.sent, self.bytes_sent))
         return peer

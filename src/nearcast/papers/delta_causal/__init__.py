@@ -1,21 +1,20 @@
-"""Paper 2: Δ-causal delivery against three other algorithms, which are in `baselines`.
+"""Paper 2: ours, the paper's own form, and three other algorithms, which are in `baselines`.
 
-Start with `experiment.py`. `moving.py` is ours for clients that move from process to process (trap
-T2.8), which those of the broker do not.
+Start with `experiment.py`. `transcriptions.py` has the listings in plain Python.
 """
 
 from nearcast.papers.delta_causal.baselines import (
     Baseline,
+    JangAsWritten,
     KshemkalyaniSinghal,
     PrakashRaynalSinghal,
     RaynalSchiperToueg,
 )
-from nearcast.papers.delta_causal.moving import MovingProcess
 
 __all__ = [
     "Baseline",
+    "JangAsWritten",
     "KshemkalyaniSinghal",
-    "MovingProcess",
     "PrakashRaynalSinghal",
     "RaynalSchiperToueg",
 ]

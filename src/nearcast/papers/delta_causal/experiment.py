@@ -9,7 +9,7 @@ follows from the seed. Where the paper is open, we set:
     destinations `subsets`: each time a random set of 1 to n-1 others
                  `groups`: each process belongs to two of n/4 fixed groups of eight or fewer
                  members and sends to one of them
-    expiry       all four algorithms: a predecessor counts as settled when its lifetime is
+    expiry       all five algorithms: a predecessor counts as settled when its lifetime is
                  over, and nothing older than lifetime plus skew is kept or carried
     message      one multicast send; bytes are those of one copy without the payload
 
@@ -19,15 +19,16 @@ Read next: `claims.py` (verdicts) and `oracle.py` (C2.3).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from nearcast.model.errors import UnknownNameError
 from nearcast.ordering import CausalProcess, Deliver, DeltaCausal, Output
 from nearcast.papers.delta_causal import (
+    JangAsWritten,
     KshemkalyaniSinghal,
     PrakashRaynalSinghal,
     RaynalSchiperToueg,
@@ -36,6 +37,7 @@ from nearcast.papers.form import Row
 
 ALGORITHMS: Final[dict[str, type[CausalProcess]]] = {
     "ours": DeltaCausal,
+    "paper": JangAsWritten,
     "KS": KshemkalyaniSinghal,
     "PRS": PrakashRaynalSinghal,
     "RST": RaynalSchiperToueg,
@@ -142,12 +144,14 @@ class Traffic:
 class CausalRun:
     """A group of processes in its traffic; a subclass decides what is counted."""
 
-    def __init__(self, point: CausalPoint) -> None:
-        if point.algorithm not in ALGORITHMS:
-            known = ", ".join(ALGORITHMS)
+    def __init__(
+        self, point: CausalPoint, kinds: Mapping[str, Callable[..., Any]] = ALGORITHMS
+    ) -> None:
+        if point.algorithm not in kinds:
+            known = ", ".join(kinds)
             raise UnknownNameError(point.algorithm, where="algorithm", expected=known)
         self.point = point
-        kind = ALGORITHMS[point.algorithm]
+        kind = kinds[point.algorithm]
         self.group = [kind(process=p, lifetime=point.lifetime_s) for p in range(point.processes)]
         self.traffic = Traffic(point)
         self._wakes: list[tuple[float, int]] = []

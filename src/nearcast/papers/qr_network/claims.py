@@ -26,6 +26,8 @@ from nearcast.papers.form import (
 from nearcast.papers.qr_network import experiment
 from nearcast.papers.qr_network.experiment import LAYOUTS, NAMES, NetworkPoint
 
+BOUNDED: Final = {"region_capacity": 40, "fanout": 4}
+"""A region is split like any broker with too many subscribers (paper 0, registering, step 3)."""
 READINGS: Final = {"r": "R-only follows the subscribers", "r-packed": "R-only laid out once"}
 FIGURES: Final = (
     ("brokers", "subscribers", "required brokers"),
@@ -48,6 +50,12 @@ def points(*, quick: bool) -> list[Point]:
         _point("layout", replace(base, layout=layout, subscribers=size, seed=seed))
         for layout in LAYOUTS
         for size in sizes
+        for seed in seeds
+    ]
+    bounded = NetworkPoint(subscribers=sizes[-1], rounds=1, **BOUNDED)  # type: ignore[arg-type]
+    found += [
+        _point("bounded", replace(bounded, layout=layout, seed=seed))
+        for layout in ("q", "qr", "r-packed")
         for seed in seeds
     ]
     routed = NetworkPoint(subscribers=sizes[-1])
@@ -79,6 +87,8 @@ def run(point: Point) -> list[Row]:
     if point.kind == "sensitivity":
         changed = {"changed": _changed(network)}
         return [row | changed for row in experiment.run_point(network, checkpoints=1)]
+    if point.kind == "bounded":
+        return experiment.run_point(network, checkpoints=1)
     return experiment.run_point(network)
 
 
@@ -94,12 +104,16 @@ def _changed(network: NetworkPoint) -> str:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Judge C0.1 to C0.4 for both readings of R-only, and C0.5."""
+    """Judge C0.1 to C0.4 for both readings of R-only, two of them under further ones, and C0.5."""
     layouts, routing = of_kind(rows, "layout"), of_kind(rows, "routing")
+    bounded = of_kind(rows, "bounded")
     found: list[Claim] = []
     for r_only in READINGS:
         table = _Table(layouts, r_only)
-        found += [_brokers(table), _retransmission(table), _handovers(table), _messages(table)]
+        found += [_brokers(table), _retransmission(table), _handovers(table)]
+        found += [_messages(table), _messages(table, "with_upkeep", ", upkeep counted")]
+    if bounded:
+        found.append(_brokers(_Table(bounded, "r-packed"), "regions hold at most 40, fan-out 4"))
     found += [_routing(routing)] if routing else []
     return sorted(found, key=lambda claim: claim.id)
 
@@ -128,16 +142,17 @@ class _Table:
         return {layout: fmean(self.values(layout, column)) for layout in ("q", "qr", self.r)}
 
     def claim(
-        self, name: str, says: str, measured: str, holds: bool, values: list[float], of: str
-    ) -> Claim:
-        """Return a verdict on this reading of R-only."""
+        self, name: str, says: str, measured: str, holds: bool, values: list[float], of: str,
+        reading: str = "",
+    ) -> Claim:  # fmt: skip
+        """Return a verdict on this reading of R-only, or on another one."""
         return judged(
             name, says, measured, holds, self.rows, values, of,
-            variant=READINGS[self.r], over=("subscribers", "rounds"),
+            variant=reading or READINGS[self.r], over=("subscribers", "rounds"),
         )  # fmt: skip
 
 
-def _brokers(table: _Table) -> Claim:
+def _brokers(table: _Table, reading: str = "") -> Claim:
     saving = [1 - ratio for ratio in table.ratio("qr", "q", "brokers")]
     all_blocks = fmean(table.ratio("qr", "q", "all_blocks"))
     means = table.means("brokers")
@@ -150,6 +165,7 @@ def _brokers(table: _Table) -> Claim:
         ordered and is_above(saving, 0) and 0.25 <= fmean(saving) <= 0.45,
         saving,
         "share of brokers saved, Q+R against Q",
+        reading,
     )
 
 
@@ -182,9 +198,9 @@ def _handovers(table: _Table) -> Claim:
     )
 
 
-def _messages(table: _Table) -> Claim:
-    ratios = table.ratio(table.r, "q", "multicast_messages")
-    means = table.means("multicast_messages")
+def _messages(table: _Table, column: str = "multicast_messages", counted: str = "") -> Claim:
+    ratios = table.ratio(table.r, "q", column)
+    means = table.means(column)
     return table.claim(
         "C0.4",
         "R sends the most, Q the fewest, Q+R lies between",
@@ -192,6 +208,7 @@ def _messages(table: _Table) -> Claim:
         is_above(ratios, 1) and means[table.r] > means["qr"] > means["q"],
         ratios,
         "messages, R : Q",
+        READINGS[table.r] + counted,
     )
 
 

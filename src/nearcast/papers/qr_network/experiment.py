@@ -155,6 +155,7 @@ def _row(point: NetworkPoint, rounds: int, run: LayoutRun) -> Row:
         "all_blocks": all_blocks,
         "handovers": costs.handovers,
         "multicast_messages": costs.multicast_messages,
+        "with_upkeep": costs.multicast_messages + costs.upkeep_messages,
         "retransmissions": costs.retransmissions,
         "retransmission_ratio": costs.retransmission_ratio,
         "ratio_with_deliveries": costs.ratio_with_deliveries,

@@ -7,7 +7,9 @@ published; then each subscriber receives the events about its position. Counted 
 - *multicast messages*: hops between blocks from the root to every leaf that must see an event;
 - *retransmissions*: for each subscriber handed over in this round and each event of the round about
   its new position: one message from the old broker if that has seen the event, else again the hops
-  from the root to its new broker.
+  from the root to its new broker;
+- *upkeep messages*: leaves of the R part whose bounding rectangle of subscribers has changed, one
+  message each. The paper says that an index which changes dynamically costs messages, not how many.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class PlannedLayout:
         router = LeafRouter(plan)
         self._route = router.from_r if plan.layout == "r" else router.from_q
         self._hops: dict[int, int] = {}
+        self._boxes = np.zeros((plan.r_count, 4))
+        self.upkeep = 0
 
     def brokers(self) -> tuple[int, int]:
         """Return the number of brokers: leaves only, and with all inner blocks of both parts."""
@@ -46,8 +50,17 @@ class PlannedLayout:
         return len(self.plan.leaves), len(self.plan.leaves) + inner
 
     def follow(self, xs: Floats, ys: Floats) -> Longs:
-        """Return the leaf of each subscriber."""
-        return self.plan.leaf_numbers_at(xs, ys).astype(np.int64)
+        """Return the leaf of each subscriber; `upkeep`: R leaves whose subscribers' box changed."""
+        leaves = self.plan.leaf_numbers_at(xs, ys).astype(np.int64)
+        boxes = np.tile([np.inf, np.inf, -np.inf, -np.inf], (self.plan.r_count, 1))
+        inside = (leaves >= 0) & (leaves < self.plan.r_count)
+        for column, (values, join) in enumerate(
+            ((xs, np.minimum), (ys, np.minimum), (xs, np.maximum), (ys, np.maximum))
+        ):
+            join.at(boxes[:, column], leaves[inside], values[inside])
+        self.upkeep = int((boxes != self._boxes).any(axis=1).sum())
+        self._boxes = boxes
+        return leaves
 
     def multicast(self, area: Rect) -> Multicast:
         """Route from the Q root; with layout "r" from the R root, its only one."""
@@ -69,6 +82,7 @@ class FollowingLayout:
     def __init__(self, tree: SubscriberTree) -> None:
         self.subscribers = tree
         self._index, self._groups = tree.tree()
+        self.upkeep = 0
 
     def brokers(self) -> tuple[int, int]:
         """Return the number of groups, and of groups with inner nodes and the root."""
@@ -76,8 +90,12 @@ class FollowingLayout:
         return len(self._groups), len(self._groups) + inner
 
     def follow(self, xs: Floats, ys: Floats) -> Longs:
-        """Move all subscribers, and adapt the rectangles."""
+        """Move all subscribers, and adapt the rectangles; `upkeep`: how many have changed."""
+        before = self.subscribers.rects()
         self.subscribers.move(xs, ys)
+        after = self.subscribers.rects()
+        self.upkeep = sum(before.get(group) != rect for group, rect in after.items())
+        self.upkeep += len(before.keys() - after.keys())
         self._index, self._groups = self.subscribers.tree()
         return self.subscribers.group_of.copy()
 
@@ -101,6 +119,7 @@ class LayoutCosts:
     handovers: int = 0
     multicast_messages: int = 0
     retransmissions: int = 0
+    upkeep_messages: int = 0
     deliveries: int = 0
     events: int = 0
 
@@ -132,6 +151,7 @@ class LayoutRun:
         changed = np.flatnonzero((before != after) & (before >= 0) & (after >= 0))
         self._broker = after
         self.costs.handovers += len(changed)
+        self.costs.upkeep_messages += self.layout.upkeep
         for event in events:
             leaves, messages = self.layout.multicast(event)
             self.costs.events += 1

@@ -53,6 +53,10 @@ class SubscriberTree:
         rects = [Rect(*self._rects[group]) for group in groups]
         return RTree.over(self._space, rects, self._fanout), groups
 
+    def rects(self) -> dict[int, tuple[float, ...]]:
+        """Return the rectangle of each group."""
+        return {group: tuple(rect) for group, rect in self._rects.items()}
+
     def _insert(self, user: int) -> None:
         group = self._best_group(self._xs[user], self._ys[user])
         self._put(user, group)

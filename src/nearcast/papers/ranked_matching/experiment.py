@@ -3,12 +3,14 @@
 The paper has no measurements, so the settings are ours:
 
     touching   uniform intervals, so wide that a value has about `matches` of them; all of them in
-               the interval skip list, none in the runs beside it (see decision 0021)
+               one interval skip list (`paper_list.py`)
     errors     `uniform`: intervals anywhere, of any width up to the whole range (the case in which
                thirty intervals are enough for the walk to err); `paper 3, σ = …`: one attribute of
                paper 3's subscriptions and events
+    readings   of what the paper leaves open: the loop as printed, which never reads eqMarkers, or
+               as it is meant; and the share p of nodes with one more level
     oracle     a scan of all intervals, sorted by width and then age
-    time       processor time; the three methods alternate, the least of `ROUNDS` counts
+    time       processor time of plain Python; the methods alternate, the least of `ROUNDS` counts
 
 `touching_rows` and `error_rows` are deterministic except for the times.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +27,7 @@ from numpy.typing import NDArray
 from nearcast.model.errors import UnknownNameError
 from nearcast.papers.content_overlay.experiment import SHARES, SIZES
 from nearcast.papers.form import Row
-
-if TYPE_CHECKING:
-    from nearcast.index import IntervalSkipList
+from nearcast.papers.ranked_matching.paper_list import PaperList, Walked
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +37,13 @@ SPAN: Final = 2**30
 ROUNDS: Final = 5
 WORKLOADS: Final = ("uniform", "paper 3, σ = 100", "paper 3, σ = 300")
 METHODS: Final = {"paper": "the paper's walk", "exact": "exact merge"}
+READINGS: Final = {
+    "paper": "the paper's walk",
+    "printed": "the walk as printed",
+    "quarter": "the walk, p = 1/4",
+    "exact": "exact merge",
+}
+"""The methods whose errors are counted: the paper's in three readings, and ours."""
 
 
 def top_by_scan(lows: Floats, highs: Floats, value: float, k: int) -> list[int]:
@@ -48,14 +55,6 @@ def top_by_scan(lows: Floats, highs: Floats, value: float, k: int) -> list[int]:
     found = np.flatnonzero((lows <= value) & (value <= highs))
     order = np.lexsort((found, (highs - lows)[found]))
     return [int(key) for key in found[order[:k]]]
-
-
-def _listed(lows: Floats, highs: Floats, seed: int) -> IntervalSkipList:
-    """Return an index with every interval in the skip list itself, which the claim is about."""
-    from nearcast.index import IntervalSkipList  # with a compiler, which other papers do not need
-
-    count = len(lows)
-    return IntervalSkipList.from_arrays(np.arange(count), lows, highs, seed=seed, _limit=count + 1)
 
 
 def _as_wide(count: int, matches: int, random: np.random.Generator) -> tuple[Floats, Floats]:
@@ -72,33 +71,29 @@ def touching_rows(*, seed: int, intervals: int, matches: int, k: int, queries: i
     """Return touched markers and time per query of both walks, and the time of a full sort."""
     random = np.random.default_rng([seed, intervals, matches])
     lows, highs = _as_wide(intervals, matches, random)
-    index, widths = _listed(lows, highs, seed), highs - lows
+    index, widths = PaperList(lows, highs, seed=seed), highs - lows
     values = random.integers(0, SPAN, queries).astype(np.float64).tolist()
     row: Row = {"seed": seed, "intervals": intervals, "matches": matches, "k": k}
     row["found"] = float(np.mean([len(index.stab(x)) for x in values]))
-    for method in METHODS:
-        touched = [_touched(index, x, k, method) for x in values]
-        row[f"touched_{method}"] = float(np.mean([markers for markers, _ in touched]))
-        row[f"path_{method}"] = float(np.mean([edges for _, edges in touched]))
+    walks: dict[str, Callable[[float, int], Walked]] = {
+        "paper": index.paper_walk,
+        "exact": index.exact_merge,
+    }
+    for method, walk in walks.items():
+        walked = [walk(x, k) for x in values]
+        row[f"touched_{method}"] = float(np.mean([one.touched for one in walked]))
+        row[f"path_{method}"] = float(np.mean([one.edges for one in walked]))
 
     def sort_at_the_end(x: float) -> object:
-        found = index.stab(x)
+        found = np.array(index.stab(x))
         return found[np.lexsort((found, widths[found]))[:k]]
 
     ways: dict[str, Callable[[float], object]] = {
-        "paper": lambda x: index.top(x, k, method="paper"),
-        "exact": lambda x: index.top(x, k),
+        "paper": lambda x: index.paper_walk(x, k),
+        "exact": lambda x: index.exact_merge(x, k),
         "sorting": sort_at_the_end,
     }
     return [row | _times_us(ways, values)]
-
-
-def _touched(index: IntervalSkipList, value: float, k: int, method: str) -> tuple[int, int]:
-    if method == "paper":
-        index.top(value, k, method="paper")
-    else:
-        index.top(value, k)
-    return index.touched
 
 
 def _times_us(ways: dict[str, Callable[[float], object]], values: list[float]) -> Row:
@@ -120,8 +115,8 @@ def error_rows(*, seed: int, workload: str, intervals: int, k: int, queries: int
     """Return the share of queries whose best k are wrong, as a set and in order, against a scan."""
     random = np.random.default_rng([seed, intervals, 3])
     lows, highs, values = _workload(workload, intervals, queries, random)
-    index = _listed(lows, highs, seed)
-    wrong = {(method, what): 0 for method in METHODS for what in ("set", "order")}
+    index, quarter = (PaperList(lows, highs, seed=seed, p=p) for p in (0.5, 0.25))
+    wrong = {(method, what): 0 for method in READINGS for what in ("set", "order")}
     asked = matches = 0
     for x in values.tolist():
         count = int(((lows <= x) & (x <= highs)).sum())
@@ -130,8 +125,10 @@ def error_rows(*, seed: int, workload: str, intervals: int, k: int, queries: int
         asked, matches = asked + 1, matches + count
         best = top_by_scan(lows, highs, x, k)
         for method, got in (
-            ("paper", index.top(x, k, method="paper").tolist()),
-            ("exact", index.top(x, k).tolist()),
+            ("paper", index.paper_walk(x, k).keys),
+            ("printed", index.paper_walk(x, k, as_printed=True).keys),
+            ("quarter", quarter.paper_walk(x, k).keys),
+            ("exact", index.exact_merge(x, k).keys),
         ):
             wrong[method, "set"] += set(got) != set(best)
             wrong[method, "order"] += got != best

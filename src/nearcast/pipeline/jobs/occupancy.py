@@ -1,24 +1,36 @@
 """Counts for plans: the time that users spend in each cell, and their moves between cells.
 
 Each takes one pass over the positions and shuffles no position: workers sum into arrays of the size
-of the grid, and only these sums are shuffled. A record may be counted in two parts, before and
-after an instant: a layout is learned from one and judged on the other. `plan.py` uses both.
+of the grid, and only these sums are shuffled. A record is counted in parts (`RecordParts`): before
+and after an instant, so that a layout is learned from one and judged on the other; by what people
+do (stand, walk, ride); and, if a time zone is given, by blocks of the week. `plan.py` uses them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.locality import Grid, Rect
 from nearcast.locality.layout.movement import Movement
+from nearcast.locality.layout.tracks import MobilityKind, mobility_kinds
+from nearcast.locality.schedule.week import (
+    BLOCKS,
+    block_changes,
+    block_spans_ms,
+    blocks_of,
+    time_zone,
+)
+from nearcast.locality.schedule.worth import WeekRecord
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.tables.worker_reads import map_rows
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
@@ -33,6 +45,8 @@ SIDES = "side string, place bigint, n bigint"
 CELLS = "part int, cell int, time_ms bigint, fixes bigint, first_us bigint, last_us bigint"
 MOVES = "user_id string, at_us bigint, part int, pair bigint, before int, after int, moves bigint"
 
+MOST_MOVES = 500_000
+"""Rows of moves that are collected at most: the driver's memory has a bound."""
 FOREVER_US = 2**63 - 1
 _LEFT_OUT = 0.005
 
@@ -79,12 +93,43 @@ def _ends(counts: dict[int, int]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordParts:
+    """How a record is divided into parts; each position belongs to one."""
+
+    until_us: int = FOREVER_US  # later positions are held out
+    zone: str | None = None  # None: the hours of the week are not told apart
+
+    def numbers(
+        self, t_us: np.ndarray, step_s: np.ndarray, step_m: np.ndarray
+    ) -> NDArray[np.int64]:
+        """Return the part of each position: held out or not, block of the week, kind."""
+        found = (t_us > self.until_us).astype(np.int64) * BLOCKS
+        if self.zone is not None:
+            found += blocks_of(t_us, time_zone(self.zone))
+        return found * len(MobilityKind) + mobility_kinds(step_s, step_m)
+
+    @staticmethod
+    def part(
+        *, late: bool | None = None, block: int | None = None, kind: int | None = None
+    ) -> set[int]:
+        """Return the numbers of all parts that are so; None: any."""
+        return {
+            (one * BLOCKS + other) * len(MobilityKind) + each
+            for one in ((0, 1) if late is None else (int(late),))
+            for other in (range(BLOCKS) if block is None else (block,))
+            for each in (range(len(MobilityKind)) if kind is None else (kind,))
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted: all of the record, and its two parts."""
+    """What was counted: all of the record, and its parts."""
 
     whole: Movement
     early: Movement
     late: Movement
+    kinds: tuple[Movement, ...]  # of those who stand, walk and ride
+    week: tuple[WeekRecord, WeekRecord] | None  # early and late; None without a time zone
     fixes: int
     left_out: int  # positions outside the space
 
@@ -99,48 +144,101 @@ def record_ends(positions: DataFrame) -> tuple[int, int]:
 
 
 def count_movement(
-    positions: DataFrame, space: Rect, depth: int, until_us: int = FOREVER_US
+    positions: DataFrame, space: Rect, depth: int, parts: RecordParts | None = None
 ) -> Counted:
-    """Count the movement before and after an instant. The same under any partitioning.
+    """Count the movement in the parts of a record. The same under any partitioning.
 
-    Collects at most one row per cell and per pair of cells between which somebody moved.
+    Collects at most one row per part and cell, and per part and pair of cells between which
+    somebody moved.
     """
-    rows = time_per_cell(positions, space, depth, until_us).toPandas()
-    moves = moves_between_cells(positions, space, depth, until_us).toPandas()
+    parts = parts or RecordParts()
+    rows = time_per_cell(positions, space, depth, parts).toPandas()
+    moves = collected_moves(moves_between_cells(positions, space, depth, parts), depth)
     inside = rows[rows["cell"] >= 0]
-    ends = [rows[rows["part"].isin(parts)] for parts in ((0, 1), (0,), (1,))]
-    early, late = (
-        _movement(inside[inside["part"] == part], moves[moves["part"] == part], depth, some)
-        for part, some in ((0, ends[1]), (1, ends[2]))
-    )
-    joined = moves.groupby(["low", "high"], as_index=False)["moves"].sum()
+
+    def movement(wanted: set[int]) -> Movement:
+        some = moves[moves["part"].isin(wanted)]
+        joined = some.groupby(["low", "high"], as_index=False)["moves"].sum()
+        mine = rows[rows["part"].isin(wanted)]
+        return _movement(mine[mine["cell"] >= 0], joined, depth, _span_us(mine))
+
+    early, late = (movement(parts.part(late=one)) for one in (False, True))
+    whole = movement(parts.part())
     return Counted(
-        _movement(inside, joined, depth, ends[0]),
+        whole,
         early,
         late,
+        tuple(
+            replace(movement(parts.part(kind=kind)), span_ms=whole.span_ms) for kind in MobilityKind
+        ),
+        None if parts.zone is None else _week(rows, movement, parts),
         int(inside["fixes"].sum()),
         int(rows[rows["cell"] < 0]["fixes"].sum()),
     )
 
 
-def _movement(cells: Any, moves: Any, depth: int, ends: Any) -> Movement:
+def collected_moves(moves: DataFrame, depth: int, most_rows: int = MOST_MOVES) -> Any:
+    """Collect moves between cells, at most `most_rows` rows, however many there are.
+
+    If there are more, the ends of moves are rounded down to every second column and row, then to
+    every fourth, and so on.
+    """
+    kept = moves.persist()
+    side, step = 1 << depth, 1
+
+    def rounded(cell: Column) -> Column:
+        row, column = F.floor(cell / side), cell % side
+        return (row - row % step) * side + column - column % step
+
+    found = kept
+    while found.limit(most_rows + 1).count() > most_rows and step < side:
+        step *= 2
+        low, high = rounded(F.col("low")), rounded(F.col("high"))
+        found = (
+            kept.where(low != high)
+            .groupBy("part", F.least(low, high).alias("low"), F.greatest(low, high).alias("high"))
+            .agg(F.sum("moves").alias("moves"))
+        )
+    rows = found.toPandas()
+    kept.unpersist()
+    return rows
+
+
+def _week(
+    rows: Any, movement: Callable[[set[int]], Movement], parts: RecordParts
+) -> tuple[WeekRecord, WeekRecord]:
+    """Return the blocks of the week, early and late; the load of a block is that of its hours."""
+    zone = time_zone(str(parts.zone))
+    found = []
+    for late in (False, True):
+        mine = rows[rows["part"].isin(parts.part(late=late))]
+        ends = (int(mine["first_us"].min()), int(mine["last_us"].max())) if len(mine) else (0, 0)
+        spans_ms = block_spans_ms(*ends, zone)
+        blocks = [
+            replace(
+                movement(parts.part(late=late, block=block)), span_ms=max(1_000, spans_ms[block])
+            )
+            for block in range(BLOCKS)
+        ]
+        found.append(WeekRecord(blocks, block_changes(*ends, zone) if len(mine) else Counter()))
+    return found[0], found[1]
+
+
+def _span_us(rows: Any) -> float:
+    return float(rows["last_us"].max() - rows["first_us"].min()) if len(rows) else 0.0
+
+
+def _movement(cells: Any, moves: Any, depth: int, span_us: float) -> Movement:
     side = 1 << depth
     time_ms = np.zeros(side * side, np.int64)
     np.add.at(time_ms, cells["cell"].to_numpy(), cells["time_ms"].to_numpy())
-    span_us = ends["last_us"].max() - ends["first_us"].min() if len(ends) else 0
     low, high, count = (moves[name].to_numpy(np.int64) for name in ("low", "high", "moves"))
-    return Movement(
-        depth,
-        time_ms.reshape(side, side),
-        low,
-        high,
-        count,
-        max(1_000, round(float(span_us) / 1e3)),
-    )
+    span_ms = max(1_000, round(span_us / 1e3))
+    return Movement(depth, time_ms.reshape(side, side), low, high, count, span_ms)
 
 
 def time_per_cell(
-    positions: DataFrame, space: Rect, depth: int, until_us: int = FOREVER_US
+    positions: DataFrame, space: Rect, depth: int, parts: RecordParts | None = None
 ) -> DataFrame:
     """Return the time spent in each cell of the grid, in milliseconds, by part of the record.
 
@@ -148,8 +246,8 @@ def time_per_cell(
     positions. A step counts where it ends, as in `regions`, and a trip's first position counts one
     second. One shuffle, of partial sums.
     """
-    columns = ("lon", "lat", "step_s", "t")
-    sums = map_rows(positions, columns, _cell_counter(space, depth, until_us), CELLS)
+    columns = ("lon", "lat", "step_s", "step_m", "t")
+    sums = map_rows(positions, columns, _cell_counter(space, depth, parts or RecordParts()), CELLS)
     return sums.groupBy("part", "cell").agg(
         F.sum("time_ms").alias("time_ms"),
         F.sum("fixes").alias("fixes"),
@@ -158,20 +256,23 @@ def time_per_cell(
     )
 
 
-def _cell_counter(space: Rect, depth: int, until_us: int) -> Callable[[Batches], Batches]:
+def _cell_counter(space: Rect, depth: int, parts: RecordParts) -> Callable[[Batches], Batches]:
     def count(batches: Batches) -> Batches:
         grid = Grid.over(space, depth)
-        tallies = [_CellTally(grid.side**2) for _ in range(2)]
+        tallies: dict[int, _CellTally] = {}
+        names = ("lon", "lat", "step_s", "step_m")
         for batch in gathered(batches, _ROWS_AT_ONCE):
-            lon, lat, step_s = (batch.column(name).to_numpy() for name in ("lon", "lat", "step_s"))
+            lon, lat, step_s, step_m = (batch.column(name).to_numpy() for name in names)
             t_us = batch.column("t").cast(pa.int64()).to_numpy()
-            cell = grid.cells(lon, lat)
+            cell, part = grid.cells(lon, lat), parts.numbers(t_us, step_s, step_m)
             step_ms = np.rint(step_s * 1e3).astype(np.int64)
             step_ms[step_ms <= 0] = _FIRST_FIX_MS
-            for tally, chosen in zip(tallies, (t_us <= until_us, t_us > until_us), strict=True):
+            for number in np.unique(part).tolist():
+                chosen = part == number
+                tally = tallies.setdefault(number, _CellTally(grid.side**2))
                 tally.add(cell[chosen], step_ms[chosen], t_us[chosen])
-        for part, tally in enumerate(tallies):
-            yield tally.rows(part)
+        for number, tally in tallies.items():
+            yield tally.rows(number)
 
     return count
 
@@ -210,7 +311,7 @@ class _CellTally:
 
 
 def moves_between_cells(
-    positions: DataFrame, space: Rect, depth: int, until_us: int = FOREVER_US
+    positions: DataFrame, space: Rect, depth: int, parts: RecordParts | None = None
 ) -> DataFrame:
     """Return how often users moved between two cells within a trip, by part of the record.
 
@@ -219,8 +320,9 @@ def moves_between_cells(
     read; the others are joined with theirs in a shuffle, which is tiny if the table is sorted as
     `ingest` writes it.
     """
-    columns = ("user_id", "t", "lon", "lat", "step_s")
-    found = map_rows(positions, columns, _move_counter(space, depth, until_us), MOVES)
+    columns = ("user_id", "t", "lon", "lat", "step_s", "step_m")
+    counter = _move_counter(space, depth, parts or RecordParts())
+    found = map_rows(positions, columns, counter, MOVES)
     met = found.groupBy("user_id", "at_us", "pair").agg(
         F.max("part").alias("part"),
         F.max("before").alias("before"),
@@ -239,28 +341,29 @@ def moves_between_cells(
     )
 
 
-def _move_counter(space: Rect, depth: int, until_us: int) -> Callable[[Batches], Batches]:
+def _move_counter(space: Rect, depth: int, parts: RecordParts) -> Callable[[Batches], Batches]:
     def count(batches: Batches) -> Batches:
         grid = Grid.over(space, depth)
         for batch in gathered(batches, _ROWS_AT_ONCE):
             if batch.num_rows:
-                yield from _moves(batch, grid, until_us)
+                yield from _moves(batch, grid, parts)
 
     return count
 
 
-def _moves(batch: pa.RecordBatch, grid: Grid, until_us: int) -> Batches:
+def _moves(batch: pa.RecordBatch, grid: Grid, parts: RecordParts) -> Batches:
     users = batch.column("user_id")
     t_us = batch.column("t").cast(pa.int64()).to_numpy()
-    step_us = np.rint(batch.column("step_s").to_numpy() * 1e6).astype(np.int64)
+    step_s = batch.column("step_s").to_numpy()
+    step_us = np.rint(step_s * 1e6).astype(np.int64)
     follows = np.zeros(len(t_us), np.bool_)
     same_user = pc.equal(users[1:], users[:-1]).to_numpy(zero_copy_only=False)
     follows[1:] = same_user & (step_us[1:] > 0) & (t_us[1:] - step_us[1:] == t_us[:-1])
     arrives = np.flatnonzero(~follows & (step_us > 0))
     departs = np.flatnonzero(~np.append(follows[1:], False))
     cell = grid.cells(batch.column("lon").to_numpy(), batch.column("lat").to_numpy())
-    late = (t_us > until_us).astype(np.int32)
-    yield _counted(cell, follows, late, grid.side**2)
+    part = parts.numbers(t_us, step_s, batch.column("step_m").to_numpy())
+    yield _counted(cell, follows, part, grid.side**2)
     # An arrival counts one move, a departure alone none; the part is that of the arrival.
     yield _rows(
         len(departs),
@@ -273,16 +376,16 @@ def _moves(batch: pa.RecordBatch, grid: Grid, until_us: int) -> Batches:
         len(arrives),
         user_id=users.take(pa.array(arrives)),
         at_us=pa.array((t_us - step_us)[arrives]),
-        part=pa.array(late[arrives]),
+        part=pa.array(part[arrives]),
         after=pa.array(cell[arrives]),
         moves=pa.array(np.ones(len(arrives), np.int64)),
     )
 
 
-def _counted(cell: np.ndarray, follows: np.ndarray, late: np.ndarray, cells: int) -> pa.RecordBatch:
+def _counted(cell: np.ndarray, follows: np.ndarray, part: np.ndarray, cells: int) -> pa.RecordBatch:
     before, after = cell[:-1], cell[1:]
     moved = follows[1:] & (before != after) & (before >= 0) & (after >= 0)
-    keys = (late[1:][moved] * cells + before[moved]) * cells + after[moved]
+    keys = (part[1:][moved] * cells + before[moved]) * cells + after[moved]
     pairs, counts = np.unique(keys, return_counts=True)
     return _rows(
         len(pairs),

@@ -3,7 +3,8 @@
 Spark counts (`occupancy.py`); `nearcast/locality` lays the plan out in four ways, judges them, and
 assigns leaves to brokers. The plan is learned from the whole record. To see what such a plan is
 worth on days it has not seen, layouts are also learned from the first part of the record and judged
-on the rest: where that gains nothing over quadrants alone, the plan has quadrants only.
+on the rest: where that is worse than quadrants alone, or no other day is in the record, the plan
+only joins quadrants; where nothing is gained, it has quadrants only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from nearcast.locality import (
     Plan,
     PlanDiff,
     Rect,
-    assign_leaves,
     draw_layouts,
     draw_plan,
     load_plan,
@@ -32,24 +32,33 @@ from nearcast.locality import (
     plan_geojson,
     save_plan,
 )
-from nearcast.locality.layout.balancing import judged_assignment, names_of_parts
-from nearcast.locality.layout.cutting import Reach
-from nearcast.locality.layout.movement import Movement
-from nearcast.locality.layout.plan_parts import Flows
-from nearcast.locality.layout.proposals import (
+from nearcast.locality.layout.balancing import crossings
+from nearcast.locality.layout.costs import (
     LayoutCost,
     LayoutName,
     LayoutWeights,
-    Proposals,
     is_never_worse,
     layout_cost,
     layout_rows,
     plan_owners,
-    propose,
 )
+from nearcast.locality.layout.cutting import Reach
+from nearcast.locality.layout.movement import Movement, Owners
+from nearcast.locality.layout.proposals import Proposals, Rehearsal, layout_for_brokers, propose
+from nearcast.locality.layout.tracks import MobilityKind
+from nearcast.locality.schedule.week import time_zone
+from nearcast.locality.schedule.worth import LayoutRules
 from nearcast.model.errors import FileFormatError, MisuseError, OutOfRangeError
 from nearcast.pipeline.job import JobResult
-from nearcast.pipeline.jobs.occupancy import Counted, central_space, count_movement, record_ends
+from nearcast.pipeline.jobs.occupancy import (
+    Counted,
+    RecordParts,
+    central_space,
+    count_movement,
+    record_ends,
+)
+from nearcast.pipeline.jobs.plan_assigning import assigned_leaves
+from nearcast.pipeline.jobs.plan_schedules import SCHEDULE_FILE, ScheduleFound, schedule_of
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
 from nearcast.pipeline.tables.transaction import read_table
@@ -59,7 +68,12 @@ EVENT_M = 300.0
 """How far an event is of interest: what it reaches is a part of a layout's cost."""
 _DEGREE_M = 111_320.0
 _GOOD_ENOUGH = 1.02  # of the new plan's cost: if the last plan costs less than that, it stays
-_CUTS = 1.1  # of a new assignment's cut and imbalance: up to that, leaves stay with their brokers
+_PROOF_MS = 36 * 3_600_000  # of record: if it is shorter, the part held out is of the same day
+_REASONS = {
+    "q_only": "Nothing is gained over quadrants alone: the plan has quadrants only",
+    "joined": "Other lines were worse on days held out, or no other day is in the record: the plan "
+    "joins quadrants",
+}
 _MOST_OUTSIDE = 0.5  # outside per inside position; above it the last plan's space is dropped
 
 
@@ -74,6 +88,7 @@ class PlanRules:
     space: Rect | None = None  # None: the last plan's, or where nearly all positions are
     weights: LayoutWeights = field(default_factory=LayoutWeights)
     hold_out: float = 0.4  # the share of the record, at its end, that layouts are judged on
+    time_zone: str | None = None  # of the clock by which plans may change; None: they do not
 
     def __post_init__(self) -> None:
         for name, least in (("leaves", 1), ("brokers", 1), ("capacity", 1e-6)):
@@ -82,15 +97,17 @@ class PlanRules:
                 raise OutOfRangeError(repr(found), where=f"--{name}", expected=f"{least:g} or more")
         if not 0 <= self.hold_out <= 0.9:
             raise OutOfRangeError(repr(self.hold_out), where="--hold-out", expected="0 to 0.9")
+        if self.time_zone is not None:
+            time_zone(self.time_zone)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanFound:
     """A plan, the counts behind it, and how it compares.
 
-    `proposals` are the four layouts for the whole record; `rehearsed` has their costs on the days
-    that were held out, learned from the days before them. `handovers` counts movements between
-    leaves in the record: under this plan, with a quadtree alone ("q only"), and under the last one.
+    `proposals` are the four layouts for the whole record, with their costs on days that were held
+    out, learned from the days before them. `handovers` counts movements between leaves in the
+    record: under this plan, with a quadtree alone ("q only"), and under the last one.
     """
 
     plan: Plan
@@ -100,15 +117,15 @@ class PlanFound:
     regions_outside: int
     assignment: Assignment | None
     proposals: Proposals
-    rehearsed: dict[LayoutName, LayoutCost]
-    is_gain: bool  # False: the optimised layout was worse on the days held out, or no better
     handovers: dict[str, int]
+    kinds: list[dict[str, Any]]  # of those who stand, walk and ride: users and handovers
+    scheduled: ScheduleFound | None  # None without a time zone
     diff: PlanDiff | None  # None: no last plan, or one of another space
 
     @property
     def layouts(self) -> list[dict[str, Any]]:
         """What each layout costs, on the days it was learned from and on days held out."""
-        held_out = layout_rows(self.rehearsed, "held_out")
+        held_out = layout_rows(self.proposals.rehearsed, "held_out")
         return layout_rows(self.proposals.learned, "learned") + held_out
 
     def summary(self) -> dict[str, Any]:
@@ -134,6 +151,8 @@ class PlanFound:
             "leaves_reshaped": 0 if diff is None else len(diff.reshaped),
             "leaves_moved": 0 if diff is None else len(diff.moved),
             "layouts": self.layouts,
+            "kinds": self.kinds,
+            "time_classes": None if self.scheduled is None else self.scheduled.classes.rows(),
         }
 
     def lines(self) -> list[str]:
@@ -145,9 +164,14 @@ class PlanFound:
             f"at once; quadrants alone would take {told['leaves_q_only']}"
         )
         lines = [first, *_table(self.layouts)]
-        if not self.is_gain:
-            lines.append("Nothing is gained over quadrants alone: the plan has quadrants only")
+        lines += [] if self.proposals.chosen not in _REASONS else [_REASONS[self.proposals.chosen]]
         lines.append(f"handovers in this record: {moved}")
+        lines += [
+            f"  those who {row['kind']}: {row['users_at_once']:g} users at once, "
+            f"{row['handovers']:,} handovers, {row['handovers_q_only']:,} (q only)"
+            for row in self.kinds
+        ]
+        lines += [] if self.scheduled is None else self.scheduled.lines()
         if told["brokers"]:
             lines.append(
                 f"{told['brokers']} brokers: {told['broker_changes']:,} of these change the "
@@ -226,31 +250,41 @@ def lay_out(
     check_present(positions, POSITIONS.names, "positions", todo)
     space, counted, inside = _counted(positions, regions, rules, last)
     capacity, reach = _capacity(counted.whole, rules), _reach(space, rules.depth)
-    proposals = propose(space, inside, counted.whole, capacity, reach, rules.weights)
-    rehearsed = _rehearsed(space, inside, counted, capacity, reach, rules.weights)
-    is_gain = proposals.chosen != "q_only" and (not rehearsed or is_never_worse(rehearsed))
-    plan = proposals.plans["optimised" if is_gain else "q_only"]
+    rehearsal = _rehearsal(counted)
+    proposals = propose(
+        space, inside, counted.whole, capacity, reach, rules.weights, rehearsal,
+        is_trusted=rules.hold_out == 0,
+    )  # fmt: skip
+    plan = proposals.plans["optimised"]
+    is_free = proposals.chosen in {"cut", "stays"}  # lines of its own are proven
+    first: Sequence[int] | None = None
+    if is_free and rules.brokers is not None:
+        plan, first = layout_for_brokers(
+            plan, proposals, counted.whole, rules.brokers, capacity, reach, rules.weights
+        )
     comparable = last if last is not None and last.space == space else None
     if comparable and _is_still_good(comparable, plan, proposals, counted.whole, capacity, rules):
-        plan = comparable
+        plan, first = comparable, None
     compared = [plan, proposals.plans["q_only"]] + ([comparable] if comparable else [])
     owners = [plan_owners(one, rules.depth) for one in compared]
     flows = [counted.whole.flows(each) for each in owners]
     names = ("this plan", "q only", "last plan")
     handovers = {name: sum(each.values()) for name, each in zip(names, flows, strict=False)}
     times_ms = counted.whole.time_by_owner(owners[0], len(plan.leaves))
-    assignment = _assigned(plan, flows[0], rules.brokers, times_ms, comparable)
+    assignment = assigned_leaves(plan, counted.whole, reach, rules.brokers, comparable, first)
     users = [round(time_ms / counted.whole.span_ms) for time_ms in times_ms]
     leaves = [(leaf.key, leaf.rect, users[leaf.number]) for leaf in plan.leaves]
     version = 1 if last is None else last.version + 1
     new = plan.remade(leaves, None if assignment is None else assignment.brokers, version)
-    new = new.with_flows(flows[0])
+    new = new.with_flows(crossings(counted.whole, owners[0], reach))
+    layout = LayoutRules(space, capacity, reach, rules.weights, is_free)
+    scheduled = schedule_of(counted, new, layout, rules.time_zone, rules.brokers)
     diff = plan_diff(comparable, new) if comparable else None
     is_new = diff is None or not diff.is_empty
     return PlanFound(
         new if is_new or comparable is None else comparable,
         is_new, counted, tuple(inside), len(regions) - len(inside), assignment,
-        proposals, rehearsed, is_gain, handovers, diff,
+        proposals, handovers, _by_kind(counted, owners), scheduled, diff,
     )  # fmt: skip
 
 
@@ -263,13 +297,14 @@ def _counted(
     """
     first_us, last_us = record_ends(positions)
     until_us = last_us - round(rules.hold_out * (last_us - first_us))
+    parts = RecordParts(until_us, rules.time_zone)
     space = rules.space or (last.space if last else None)
     if space is not None:
-        counted = count_movement(positions, space, rules.depth, until_us)
+        counted = count_movement(positions, space, rules.depth, parts)
         if rules.space or counted.left_out <= _MOST_OUTSIDE * counted.fixes:
             return space, _checked(counted, space), _met(regions, space)
     space = central_space(positions)
-    counted = count_movement(positions, space, rules.depth, until_us)
+    counted = count_movement(positions, space, rules.depth, parts)
     return space, _checked(counted, space), _met(regions, space)
 
 
@@ -309,15 +344,24 @@ def _reach(space: Rect, depth: int) -> Reach:
     return across, up
 
 
-def _rehearsed(
-    space: Rect, regions: Sequence[Rect], counted: Counted, capacity: float, reach: Reach,
-    weights: LayoutWeights,
-) -> dict[LayoutName, LayoutCost]:  # fmt: skip
-    """Learn from the first part of the record, and return the costs on the rest, if it has any."""
+def _rehearsal(counted: Counted) -> Rehearsal | None:
+    """Return the two parts of the record; None if one of them is empty."""
     if not counted.late.time_ms.any() or not counted.early.time_ms.any():
-        return {}
-    learned = propose(space, regions, counted.early, capacity, reach, weights)
-    return learned.on(counted.late, capacity, reach)
+        return None
+    return Rehearsal(counted.early, counted.late, counted.whole.span_ms >= _PROOF_MS)
+
+
+def _by_kind(counted: Counted, owners: Sequence[Owners]) -> list[dict[str, Any]]:
+    """Return the users of each kind of mobility, and their handovers with and without the plan."""
+    return [
+        {
+            "kind": kind.name.lower(),
+            "users_at_once": round(movement.users, 1),
+            "handovers": movement.handovers(owners[0]),
+            "handovers_q_only": movement.handovers(owners[1]),
+        }
+        for kind, movement in zip(MobilityKind, counted.kinds, strict=True)
+    ]
 
 
 def _is_still_good(
@@ -335,42 +379,19 @@ def _is_still_good(
     return is_never_worse(costs) and before.relative(rules.weights, base) <= limit
 
 
-def _assigned(
-    plan: Plan, flows: Flows, brokers: int | None, times_ms: Sequence[int], last: Plan | None
-) -> Assignment | None:
-    if brokers is None:
-        return None
-    found = assign_leaves(plan, flows, brokers, times_ms)
-    if last is None or last.brokers is None:
-        return found
-    if plan is last:
-        before = judged_assignment(last.brokers, flows, brokers, times_ms)
-        if before.cut <= _CUTS * found.cut and before.imbalance <= _CUTS * found.imbalance:
-            return before
-    numbers = range(max(found.brokers) + 1)
-    names = names_of_parts(plan, found.brokers, numbers, _brokers_today(plan, last))
-    return Assignment(
-        tuple(names[part] for part in found.brokers), found.cut, found.flow, found.imbalance
-    )
-
-
-def _brokers_today(plan: Plan, last: Plan) -> list[int]:
-    """Return the broker that has the middle of each leaf under the last plan."""
-    middles = (
-        ((west + east) / 2, (south + north) / 2)
-        for west, south, east, north in (leaf.rect for leaf in plan.leaves)
-    )
-    return [last.broker_of(last.leaf_at(x, y).number) for x, y in middles]
-
-
 def save_found(found: PlanFound, folder: Path, path: Path | None = None) -> None:
     """Write the plan file, the previous one, a map and a picture, unless nothing changed.
 
+    A schedule, with its plans, is written if it pays; an old one is removed.
+
     The plan file is replaced atomically. `path` is the plan file, if not in the folder.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SCHEDULE_FILE).unlink(missing_ok=True)
+    if found.scheduled is not None:
+        found.scheduled.save(folder)
     if not found.is_new:
         return
-    folder.mkdir(parents=True, exist_ok=True)
     target = path or folder / PLAN_FILE
     title = f"Plan {found.plan.version}: {len(found.plan.leaves)} leaves"
     draw_plan(found.plan, folder / "plan.svg", title=title, regions=found.regions)

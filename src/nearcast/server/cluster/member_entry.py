@@ -52,6 +52,8 @@ def entry_of(server: Server) -> Callable[[ClusterRuntime], MemberRecord]:
             direct=network.doors.address,
             redirects_offered=counts.redirects_offered,
             redirects_followed=counts.redirects_followed,
+            load=round(network.mesh.load),
+            plans_proposed=counts.plans_proposed,
         )
 
     return describe

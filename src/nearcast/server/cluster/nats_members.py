@@ -76,6 +76,10 @@ class MemberRecord(MemberName, frozen=True, kw_only=True):
     """Clients that were offered another node."""
     redirects_followed: int = 0
     """Clients that went there."""
+    load: int = 0
+    """Of the leaves that it holds, in messages a minute; 0 without `[network] adapt`."""
+    plans_proposed: int = 0
+    """Plans that it proposed because a node was too busy."""
 
 
 class DepartedMember(msgspec.Struct, frozen=True):

@@ -1,4 +1,6 @@
-"""Values that all nodes of a network share: plan, policies, histograms. Versioned, any length.
+"""Values that all nodes of a network share: plan, schedule of plans, policies, histograms.
+
+Versioned, any length.
 
 A value is split into pieces under their own keys, which are written first. The head names version,
 length and digest; it is written last, and only if no other writer has changed it meanwhile. So a
@@ -19,7 +21,7 @@ from nats.js.kv import KeyValue
 from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError
 from nearcast.nats.connection import NatsConnection, store_answers
 
-PLAN, POLICIES, HISTOGRAMS = "plan", "policies", "histograms"
+PLAN, POLICIES, HISTOGRAMS, SCHEDULE = "plan", "policies", "histograms", "schedule"
 _PIECE_BYTES = 512 << 10
 _HEADS, _PIECES = "shared.", "piece."
 

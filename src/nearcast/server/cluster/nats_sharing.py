@@ -1,4 +1,4 @@
-"""What the command line shares with all nodes: a plan, policies, histograms.
+"""What the command line shares with all nodes: a plan or a schedule of plans, policies, histograms.
 
 Each is a value of `nats_settings.py`. A value is checked before it is written; of two operators who
 write at the same time, the slower one gets an error, and its write has no effect.
@@ -8,22 +8,36 @@ Read next: `nearcast/locality/registration/plan_sharing.py`, `nearcast/server/le
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+from nats.errors import Error as NatsError
+
 from nearcast.config import NetworkSection
+from nearcast.locality.schedule.plan_schedule import ScheduledPlans
 from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError, MisuseError
 from nearcast.nats.connection import COMMAND_TIMEOUT_S, NatsConnection, close, connect
 from nearcast.server.cluster.nats_members import MemberRecord, list_members, open_bucket
-from nearcast.server.cluster.nats_settings import HISTOGRAMS, PLAN, POLICIES, SharedSettings
+from nearcast.server.cluster.nats_settings import (
+    HISTOGRAMS,
+    PLAN,
+    POLICIES,
+    SCHEDULE,
+    SharedSettings,
+)
 
 if TYPE_CHECKING:
     from nearcast.locality import Plan
     from nearcast.locality.registration.plan_assignment import NamedPlan
+
+_PLACES_S = 1.0  # so long a node may take to say where its clients are
+_decode_places = msgspec.json.Decoder(list[tuple[float, float]]).decode
 
 
 @asynccontextmanager
@@ -91,17 +105,67 @@ async def offer_plan(
     """
     async with connected(section) as client:
         offer = await _offer(client, section, plan, reassigns=reassigns)
+        shared = SharedSettings(client, await open_bucket(client, section, expires=False))
         if offer.is_in_force:
+            await _end_schedule(shared)
             return offer
         if offer.last is not None and plan.version <= offer.last.version:
             if not renumbers:
                 raise _outdated(section, plan, offer.last)
             plan = plan.numbered(offer.last.version + 1)
             offer = await _offer(client, section, plan, reassigns=reassigns)
-        shared = SharedSettings(client, await open_bucket(client, section, expires=False))
-        data, expected = offer.plan.to_bytes(), offer.version
-        await shared.put(PLAN, data, at_ms=now_ms(), expected=expected)
+        await _put_plan(shared, offer)
+        await _end_schedule(shared)
         return offer
+
+
+async def _put_plan(shared: SharedSettings, offer: PlanOffer) -> None:
+    await shared.put(PLAN, offer.plan.to_bytes(), at_ms=now_ms(), expected=offer.version)
+
+
+async def _end_schedule(shared: SharedSettings) -> None:
+    """End a schedule: an operator has shared a plan that is to stay."""
+    if await shared.version(SCHEDULE):
+        await shared.put(SCHEDULE, b"", at_ms=now_ms())
+
+
+async def share_schedule(section: NetworkSection, plans: ScheduledPlans) -> PlanOffer:
+    """Share a schedule and the plan that is due now; nodes make its changes from then on.
+
+    It replaces a schedule or a plan that was shared before.
+    """
+    async with connected(section) as client:
+        shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+        await shared.put(SCHEDULE, plans.to_bytes(), at_ms=now_ms())
+        offer = await make_scheduled_change(client, section, plans, now_ms())
+        assert offer is not None  # nothing was made before: a change is due
+        return offer
+
+
+async def make_scheduled_change(
+    client: NatsConnection, section: NetworkSection, plans: ScheduledPlans, now: int
+) -> PlanOffer | None:
+    """Share the plan that a schedule has for this time, if that is due; None if it is not.
+
+    Each node calls this. Of several that do so at once one wins; the others get a KeyInUseError,
+    and nothing changes. A node that is lost between the two writes leaves a change that another
+    node makes again: the same plan under a new number, which moves nobody.
+    """
+    change = plans.schedule.due(now, plans.made_ms)
+    if change is None:
+        return None
+    shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+    version = await shared.version(SCHEDULE)
+    current = ScheduledPlans.from_bytes((await shared.get(SCHEDULE)).data)
+    if current is None or current.schedule.due(now, current.made_ms) != change:
+        return None  # the schedule has ended or is another one, or the change is made
+    last = await _plan_in_force(shared)
+    plan = plans.plans[change.plan].numbered(1 if last is None else last.version + 1)
+    offer = await _offer(client, section, plan, reassigns=False)
+    await _put_plan(shared, offer)
+    made = replace(current, made_ms=change.at_ms)
+    await shared.put(SCHEDULE, made.to_bytes(), at_ms=now_ms(), expected=version)
+    return offer
 
 
 async def _offer(
@@ -114,14 +178,34 @@ async def _offer(
         raise KeyMissingError("no nodes", where=f"network {section.name}")
     shared = SharedSettings(client, await open_bucket(client, section, expires=False))
     version, last = await shared.version(PLAN), await _plan_in_force(shared)
-    named = plan_for_nodes(
+    named = await asyncio.to_thread(  # a node that makes a change by the clock serves clients
+        plan_for_nodes,
         plan,
         [one.name for one in members],
         away=_away(members),
         last=last,
         reassigns=reassigns,
+        clients=await _clients(client, section, members) if last is None else None,
     )
     return PlanOffer(named, last, members, version)
+
+
+async def _clients(
+    client: NatsConnection, section: NetworkSection, members: Sequence[MemberRecord]
+) -> dict[str, list[tuple[float, float]]]:
+    """Return where clients of each node are; a node that does not answer is left out."""
+    from nearcast.server.cluster.runtime import PLACES_ASKED, request_subject
+
+    async def ask(name: str) -> list[tuple[float, float]]:
+        try:
+            subject = request_subject(section.name, name)
+            answer = await client.request(subject, PLACES_ASKED, timeout=_PLACES_S)
+            return _decode_places(answer.data)
+        except (NatsError, msgspec.MsgspecError):  # a node of an earlier release is silent
+            return []
+
+    found = await asyncio.gather(*(ask(one.name) for one in members))
+    return {one.name: places for one, places in zip(members, found, strict=True)}
 
 
 def _away(members: tuple[MemberRecord, ...]) -> set[str]:

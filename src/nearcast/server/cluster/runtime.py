@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
@@ -42,6 +43,7 @@ from nearcast.server.cluster.nats_members import (
     open_bucket,
 )
 from nearcast.server.cluster.nats_settings import SharedSettings
+from nearcast.server.cluster.nats_sharing import make_scheduled_change
 from nearcast.server.feed.sender import FeedSender
 from nearcast.server.learned.artefacts import LearnedArtefacts
 from nearcast.server.loop_batches import LoopBatches
@@ -56,6 +58,10 @@ JOIN_S = 30.0
 """How long a starting node waits for the retained messages of its peers."""
 MOST_SKEW_MS = 1_000
 """Clock skew to warn of where no causal group sets a bound."""
+PLACES_ASKED = b"places"
+"""A request for the positions of a node's clients, before a first plan is shared."""
+MOST_PLACES = 500
+"""So many positions are answered, at most."""
 _TICK_MS = 100
 _AGAIN_S = 0.05
 
@@ -102,6 +108,8 @@ class ClusterRuntime:
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left: dict[str, int] = {}  # when a node left the cluster, in ms
         self._began: dict[str, int] = {}  # when a listed node started, in ms
+        self._sharing: asyncio.Task[None] | None = None  # of the last plan that was proposed
+        self._schedule_problem = ""  # why the last change of plan by the clock failed
         self._told_of: dict[str, tuple[bool, str, bool]] = {}  # link states that are logged
         self._awaited: set[str] = set()  # peers that the journal has sessions of
 
@@ -142,6 +150,8 @@ class ClusterRuntime:
         await self.doors.close()
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._sharing is not None:
+            self._sharing.cancel()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -227,7 +237,27 @@ class ClusterRuntime:
                 self.problem = str(problem)
             self._tell_of_links()
             self._learned.use_plan()
+            await self._make_scheduled_change()
             await asyncio.sleep(REFRESH_S)
+
+    async def _make_scheduled_change(self) -> None:
+        """Share the plan that the schedule has for this time, unless a peer has done so."""
+        scheduled, client = self._learned.scheduled, self._client
+        if scheduled is None or client is None:
+            return
+        try:
+            now_ms = self._turns.clock.now_ms()
+            offer = await make_scheduled_change(client, self._section, scheduled, now_ms)
+        except KeyInUseError:
+            return  # a peer was faster
+        except NearcastError as problem:
+            if str(problem) != self._schedule_problem:
+                log.warning("a change of plan by the clock failed, trying on: %s", problem)
+            self._schedule_problem = str(problem)
+            return
+        self._schedule_problem = ""
+        if offer is not None:
+            log.info("plan %d is shared: its time has come", offer.plan.version)
 
     def _joined(self) -> None:
         servers = ", ".join(public_address(one) for one in self._section.join)
@@ -276,6 +306,9 @@ class ClusterRuntime:
                 self._on_leave()
             elif message.data == b"key":
                 await message.respond(self.doors.key.encode())
+            elif message.data == PLACES_ASKED:
+                places = self.mesh.client_places(MOST_PLACES)
+                await message.respond(msgspec.json.encode(places))
 
         subject = request_subject(self._section.name, self.mesh.name)
         await client.subscribe(subject, cb=asked)
@@ -424,6 +457,9 @@ class ClusterRuntime:
         if wake_at is not None and wake_at <= now_ms:
             self.mesh.advance(now_ms)
             self._turns.schedule()
+            proposal = self.mesh.take_proposal()
+            if proposal is not None:
+                self._sharing = asyncio.create_task(self._learned.share_proposal(proposal))
         self._set_alarm(now_ms)
 
     def _set_alarm(self, now_ms: int) -> None:

@@ -4,6 +4,8 @@
 |---|---|---|
 | policies | `policies.json` in the data directory, or the cluster | every 10 s and on SIGHUP |
 | plan | the cluster | when shared, as soon as no other change of plans is under way |
+| experience | `retained-experience.json`, which the node writes itself | at the start |
+| schedule | the cluster | when shared; its changes of plan are made by the clock |
 | histograms | the directory `[network] histograms`, or the cluster | as policies |
 
 An artefact that cannot be read is refused as a whole and logged; the old one stays in force.
@@ -18,13 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearcast.broker import Broker
-from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
+from nearcast.model.errors import (
+    EnvironmentProblem,
+    FileFormatError,
+    KeyInUseError,
+    MisuseError,
+)
+from nearcast.server.learned import experience_file
 from nearcast.server.learned.histogram_files import HistogramFiles
 from nearcast.server.learned.policy_file import FILE_NAME, PolicyFile
 
 if TYPE_CHECKING:
     from nearcast.cluster.cluster import Cluster
+    from nearcast.locality.registration.leaf_loads import PlanProposal
     from nearcast.locality.registration.plan_assignment import NamedPlan
+    from nearcast.locality.schedule.plan_schedule import ScheduledPlans
     from nearcast.overlay import Density
     from nearcast.retained import Policies
     from nearcast.server.cluster.nats_settings import Shared, SharedSettings
@@ -39,6 +49,7 @@ _REFUSED = {
     "plan": "a plan was refused, the old one stays: %s",
     "policies": "policies were refused, the old ones stay: %s",
     "histograms": "histograms were refused, the old ones stay: %s",
+    "schedule": "a schedule of plans was refused, the old one stays: %s",
 }
 
 
@@ -51,12 +62,20 @@ class LearnedArtefacts:
         self._turns: LoopBatches | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._policies: PolicyFile | None = None  # None if no topic asks for policies
-        if node.deferred_retained is not None:
+        self._experience: experience_file.ExperienceFile | None = None
+        holding = node.deferred_retained
+        if holding is not None:
             self._policies = PolicyFile(directory / FILE_NAME)
+            if node.is_journaled:
+                path = directory / experience_file.FILE_NAME
+                self._experience = experience_file.ExperienceFile(path, holding)
         self._histograms = HistogramFiles(None, ())
         self._digests: dict[str, str] = {}  # of the cluster's values, by name
         self._cluster: Cluster | None = None
         self._plan: NamedPlan | None = None
+        self._plan_version = 0  # of the shared value that has the plan
+        self._shared: SharedSettings | None = None
+        self.scheduled: ScheduledPlans | None = None  # None: plans do not change by the clock
 
     def densities(self, directory: Path | None) -> dict[str, Density]:
         """Return the density of each space that has a histogram in a directory, from now on."""
@@ -72,16 +91,25 @@ class LearnedArtefacts:
         if self._histograms.load_changed():
             self._use_histograms()
 
+    def restore(self) -> None:
+        """Use what the node had learned itself before it was started again."""
+        if self._experience is not None:
+            self._experience.load()
+
     def watch(self, turns: LoopBatches) -> None:
-        """Load files again whenever they change, until `stop`."""
+        """Load files again whenever they change, until `stop`; write what the node learned."""
         self._turns = turns
         self.load_changed()
+        if self._experience is not None:
+            self._experience.save_if_due(self._now_ms())
         self._alarm = asyncio.get_running_loop().call_later(CHECK_S, self.watch, turns)
 
     def stop(self) -> None:
-        """Check files no longer."""
+        """Check files no longer; write what the node learned."""
         if self._alarm is not None:
             self._alarm.cancel()
+            if self._experience is not None:
+                self._experience.save()
 
     def _use_policies(self, policies: Policies | None) -> None:
         if policies is not None:
@@ -103,10 +131,11 @@ class LearnedArtefacts:
         self, shared: SharedSettings, cluster: Cluster
     ) -> Iterator[Coroutine[None, None, None]]:
         """Yield what keeps this node's artefacts those of the cluster, until cancelled."""
-        from nearcast.server.cluster.nats_settings import HISTOGRAMS, PLAN, POLICIES
+        from nearcast.server.cluster.nats_settings import HISTOGRAMS, PLAN, POLICIES, SCHEDULE
 
-        self._cluster = cluster
+        self._cluster, self._shared = cluster, shared
         yield _follow(shared, PLAN, self.take_plan)
+        yield _follow(shared, SCHEDULE, self.take_schedule)
         yield _follow(shared, POLICIES, self.take_policies)
         yield _follow(shared, HISTOGRAMS, self.take_histograms)
 
@@ -114,8 +143,33 @@ class LearnedArtefacts:
         """Take a plan that the cluster shares."""
         from nearcast.locality.registration.plan_assignment import NamedPlan
 
-        self._plan = NamedPlan.from_bytes(shared.data)
+        plan = NamedPlan.from_bytes(shared.data)
+        self._plan, self._plan_version = plan, shared.head.version
         self.use_plan()
+
+    async def share_proposal(self, proposal: PlanProposal) -> None:
+        """Share the plan that this node proposes, unless another plan was shared meanwhile."""
+        plan, last, shared = proposal.plan, self._plan, self._shared
+        if shared is None or last is None or plan.version != last.version + 1:
+            known = 0 if last is None else last.version
+            log.info(
+                "plan %d is not proposed: the network shares plan %d already", plan.version, known
+            )
+            return
+        from nearcast.locality.layout.changes import plan_diff
+        from nearcast.server.cluster.nats_settings import PLAN
+
+        changes = "; ".join(plan_diff(last.plan, plan.plan).lines()[1:])
+        try:
+            await shared.put(
+                PLAN, plan.to_bytes(), at_ms=self._now_ms(), expected=self._plan_version
+            )
+        except KeyInUseError:
+            log.info("plan %d is not proposed: another one was shared meanwhile", plan.version)
+        except EnvironmentProblem as problem:
+            log.warning("plan %d could not be shared: %s", plan.version, problem)
+        else:
+            log.info("plan %d is proposed: %s. %s", plan.version, proposal.reason, changes)
 
     def use_plan(self) -> None:
         """Start to use a newer plan; it waits while another change is under way."""
@@ -124,7 +178,19 @@ class LearnedArtefacts:
             return
         if cluster.use_plan(plan, self._now_ms()):
             log.info("plan %d is taken up", plan.version)
+            for name in sorted(set(plan.nodes).difference([cluster.name], cluster.peers)):
+                log.warning(
+                    "plan %d names node %s, which is not known here: another node stands in for it",
+                    plan.version,
+                    name,
+                )
             self._schedule()
+
+    def take_schedule(self, shared: Shared) -> None:
+        """Take a schedule of plans that the cluster shares, or its end."""
+        from nearcast.locality.schedule.plan_schedule import ScheduledPlans
+
+        self.scheduled = ScheduledPlans.from_bytes(shared.data)
 
     def take_policies(self, shared: Shared) -> None:
         """Take policies that the cluster shares; a policy file of this node has precedence."""

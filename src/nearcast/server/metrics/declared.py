@@ -22,9 +22,11 @@ from nearcast.broker.counters import DROPS
 from nearcast.server.metrics.measurements import LatencyHistogram
 
 if TYPE_CHECKING:
+    from nearcast.broker.retained.deferred import DeferredRetained
     from nearcast.cluster.cluster import Cluster
     from nearcast.server.cluster.runtime import ClusterRuntime
     from nearcast.server.feed.sender import FeedCounts
+    from nearcast.server.overlay.runtime import OverlayRuntime
 
 
 class MetricSource:
@@ -42,6 +44,10 @@ class MetricSource:
         self.uptime_s = uptime_s
         self.network = network
         self.cluster: Any = _cluster_of(node)  # a `Cluster`
+        self.overlay: Any = None  # a `LocalClients`
+        if self.cluster is None and node.state.network.is_joined:
+            self.overlay = node.state.network
+        self.peer: OverlayRuntime | None = self.overlay and self.overlay.runtime
         self.feed: FeedCounts | None = None
         if network is not None and network.feed is not None:
             self.feed = network.feed.counts
@@ -97,6 +103,21 @@ def _declared(counts: type[Any], prefix: str, part: str) -> Iterator[Metric]:
             yield Metric(name, "counter", one.metadata["help"], read, topics)
 
 
+def _by_group() -> Iterator[Metric]:
+    """Yield the counters of causal groups, which have a value for each group."""
+    from nearcast.cluster.causal_groups import GroupCounts
+
+    for one in fields(GroupCounts):
+
+        def read(source: MetricSource, name: str = one.name) -> Value:
+            groups = source.cluster.causal.groups
+            return {group: getattr(counts, name) for group, counts in groups.items()}
+
+        help_text = f"{one.metadata['help']}; by causal group"
+        metric = f"nearcast_causal_group_{one.name}_total"
+        yield Metric(metric, "counter", help_text, read, label="group")
+
+
 def _gauge(name: str, help_text: str, path: str, *topics: str) -> Metric:
     """Return a gauge that is read at a path of the source."""
     return Metric(name and f"nearcast_{name}", "gauge", help_text, attrgetter(path), topics)
@@ -105,6 +126,12 @@ def _gauge(name: str, help_text: str, path: str, *topics: str) -> Metric:
 def _total(name: str, help_text: str, path: str, *topics: str) -> Metric:
     """Return a counter that is read at a path of the source."""
     return Metric(f"nearcast_{name}_total", "counter", help_text, attrgetter(path), topics)
+
+
+def _groups(holding: DeferredRetained | None) -> dict[str, int] | None:
+    if holding is None:
+        return None
+    return {policy.name.lower(): count for policy, count in holding.groups.follows().items()}
 
 
 _BROKER = (
@@ -136,6 +163,19 @@ _BROKER = (
         "Bytes of retained messages",
         "state.retained.bytes",
         "store/messages/bytes",
+    ),
+    Metric(
+        "nearcast_retained_groups",
+        "gauge",
+        "Topic groups with experience of new subscribers, by the policy that they follow",
+        lambda s: _groups(s.state.holding),
+        label="follows",
+    ),
+    Metric(
+        "nearcast_retained_experiences_total",
+        "counter",
+        "New subscribers of which it became known what waiting costs and saves",
+        lambda s: None if s.state.holding is None else s.state.holding.groups.taken,
     ),
     _gauge("timers", "Timers that are set", "timers"),
     _gauge("backlog", "Connections and pieces of work that wait for a slice", "backlog"),
@@ -195,6 +235,54 @@ _CLUSTER = (
 def _clocks(cluster: Cluster) -> dict[str, float]:
     links = {name: peer.link for name, peer in cluster.peers.items()}
     return {name: link.skew_ms / 1000 for name, link in links.items() if link.is_up}
+
+
+def _of_peer(name: str, kind: Literal["counter", "gauge"], help_text: str, figure: str) -> Metric:
+    """Return a metric that is a figure of all members of a peer."""
+    return Metric(name, kind, help_text, lambda s: None if s.peer is None else s.peer.total(figure))
+
+
+_PEER = (
+    Metric(
+        "nearcast_peer_links",
+        "gauge",
+        "Other peers that are connected",
+        lambda s: None if s.peer is None else len(s.peer.links.peers),
+    ),
+    Metric(
+        "nearcast_peer_boxes",
+        "gauge",
+        "Boxes of this peer in the trees",
+        lambda s: None if s.peer is None else s.peer.box_count,
+    ),
+    _of_peer("nearcast_peer_kept", "gauge", "Events at QoS 1 that wait for answers", "kept"),
+    _of_peer(
+        "nearcast_peer_confirmed_total",
+        "counter",
+        "Events at QoS 1 that every branch has answered for",
+        "confirmed",
+    ),
+    _of_peer("nearcast_peer_repeated_total", "counter", "Events sent again", "repeated"),
+    _of_peer(
+        "nearcast_peer_unconfirmed_total",
+        "counter",
+        "Events at QoS 1 given up, because not every branch has answered",
+        "unconfirmed",
+    ),
+    _of_peer("nearcast_peer_repairs_total", "counter", "Neighbours lost without a word", "repairs"),
+    _of_peer(
+        "nearcast_peer_relayed_total",
+        "counter",
+        "Copies of events passed on to other peers",
+        "forwarded",
+    ),
+    _of_peer(
+        "nearcast_peer_overhead",
+        "gauge",
+        "What relaying has cost this peer: events received in vain and copies (paper 3)",
+        "overhead",
+    ),
+)
 
 
 PROCESS_METRICS = (
@@ -258,6 +346,20 @@ def cluster_metrics() -> tuple[Metric, ...]:
     return (
         *_declared(ClusterCounts, "network_", "cluster.counts"),
         *_declared(CausalCounts, "causal_", "cluster.causal"),
+        *_by_group(),
         *_declared(FeedCounts, "feed_", "feed"),
         *_CLUSTER,
+    )
+
+
+@cache
+def peer_metrics() -> tuple[Metric, ...]:
+    """Return the metrics of a peer of an overlay."""
+    from nearcast.server.overlay.links import LinkCounts
+    from nearcast.server.overlay.local_clients import PeerCounts
+
+    return (
+        *_declared(LinkCounts, "peer_", "peer.links.counts"),
+        *_declared(PeerCounts, "peer_", "overlay.counts"),
+        *_PEER,
     )

@@ -1,4 +1,4 @@
-"""Kernels that write a whole table: as a baseline carries it, as a client takes it along.
+"""Kernels that write a whole table, as a baseline carries it.
 
 Read next: matrices.py.
 """

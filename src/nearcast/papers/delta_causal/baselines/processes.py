@@ -1,4 +1,4 @@
-"""The three algorithms as processes. Their messages are received as they were sent, or as bytes.
+"""The compared algorithms as processes. Their messages are received as they were sent, or as bytes.
 
 Read next: kernels.py.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from nearcast.model.errors import MisuseError
 from nearcast.ordering import CausalProcess, ProcessId
 from nearcast.ordering.process import DEFAULT_SKEW_S
-from nearcast.papers.delta_causal.baselines import kernels
+from nearcast.papers.delta_causal.baselines import as_written, kernels
 
 
 class Baseline(CausalProcess):
@@ -23,6 +23,16 @@ class Baseline(CausalProcess):
         if isinstance(process, str):
             raise MisuseError(f"process {process!r}", expected="a number")
         super().__init__(process, lifetime, skew=skew)
+
+
+class JangAsWritten(Baseline):
+    """Jang 2005, the paper's own form: every copy carries all of CI, and its own DC.
+
+    Ours without the two rules that leave rows out.
+    """
+
+    kernels = staticmethod(as_written.entries)
+    sets = 2
 
 
 class RaynalSchiperToueg(Baseline):

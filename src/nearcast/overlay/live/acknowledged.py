@@ -1,0 +1,268 @@
+"""QoS 1 between peers: acknowledged hop by hop, repeated by the publisher until all is well.
+
+    publisher ──event──► root ──► host ──► member
+        ▲                 │ ▲      │ ▲       │
+        └───── answer ────┘ └──────┘ └───────┘      a host answers when all its branches have
+
+An answer is *clean* if every branch that a relay knew has answered, and no relay on the way had
+lost a member or handed a group over a moment ago where the event lies: then subscribers may be
+without a parent, and nobody would miss their answer. Otherwise the publisher sends the event
+again, until an answer is clean or `keep_ms` has passed.
+
+An identifier is the identity of the event (who published it, which number) and the attempt: the
+tree takes each attempt as a new event, and a subscriber takes each identity once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from nearcast.model.errors import PeerProtocolError
+from nearcast.overlay.events import OverlayEvent
+from nearcast.overlay.live.codec import ID_BYTES
+from nearcast.overlay.messages import Address, Instant, PeerId
+
+_ID = Struct(">8sQHB")
+_IDENTITY_BYTES = 16
+_LAST_ATTEMPT = 0xFFFF
+TOKEN_BYTES = 8
+
+
+def make_id(token: bytes, number: int, *, sure: bool, attempt: int = 0) -> bytes:
+    """Return an identifier; `token` names the publisher since its start."""
+    return _ID.pack(token, number, attempt, sure)
+
+
+def identity_of(event_id: bytes) -> bytes:
+    """Return what all attempts of an event have in common."""
+    return event_id[:_IDENTITY_BYTES]
+
+
+def is_sure(event_id: bytes) -> bool:
+    """Return whether an event is to be acknowledged."""
+    return event_id[-1] == 1
+
+
+class EventAck(NamedTuple):
+    """The answer of a seat to one event."""
+
+    event_id: bytes
+    seat: int
+    is_clean: bool
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, int, bool]]).decode
+
+
+def encode_acks(space: int, acks: Iterable[EventAck]) -> bytes:
+    """Return answers as the body of a frame."""
+    return bytes((space,)) + _encode(list(acks))
+
+
+def decode_acks(body: bytes) -> tuple[int, list[EventAck]]:
+    """Return the number of the space, and the answers; PeerProtocolError if they are not valid."""
+    try:
+        found = [EventAck(*one) for one in _decode(memoryview(body)[1:])]
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise PeerProtocolError(f"damaged answers ({problem})") from None
+    if not body or any(len(one.event_id) != ID_BYTES for one in found):
+        raise PeerProtocolError("answers to no event")
+    return body[0], found
+
+
+@dataclass(frozen=True, slots=True)
+class AckTiming:
+    """How long the publisher waits before it repeats, and gives up; how long a relay remembers."""
+
+    retry_ms: int = 1_000
+    most_retry_ms: int = 4_000
+    keep_ms: int = 30_000
+    relay_ms: int = 10_000
+    most_kept: int = 10_000
+
+
+@dataclass(slots=True)
+class AckTotals:
+    """Totals of events that are to be acknowledged, since the start."""
+
+    confirmed: int = 0
+    """Events of this peer that every branch has answered for."""
+    repeated: int = 0
+    unconfirmed: int = 0
+    """Events given up: not every branch has answered in time."""
+    refused: int = 0
+    """Events not accepted, because too many wait for answers."""
+
+
+@dataclass(slots=True)
+class _Passage:
+    """An event that this peer has taken from another one, or published itself."""
+
+    event_id: bytes
+    upstream: Address | None
+    """The peer that gets the answer, with the seat here that took the event; None: our own."""
+    awaited: int
+    is_clean: bool
+    until: Instant
+
+
+@dataclass(slots=True)
+class _KeptEvent:
+    event: OverlayEvent
+    attempt: int
+    repeat_at: Instant
+    until: Instant
+
+
+class Acknowledgements:
+    """The events of one peer that wait for answers, its own and those that it relays.
+
+    Complexity: O(1) per event, branch and answer; `advance` O(events that wait).
+    """
+
+    def __init__(self, token: bytes, timing: AckTiming | None = None) -> None:
+        self.timing = timing or AckTiming()
+        self.totals = AckTotals()
+        self._token = token
+        self._number = 0
+        self._kept: dict[bytes, _KeptEvent] = {}  # by identity
+        self._awaited: dict[tuple[bytes, PeerId, int], list[_Passage]] = {}
+        self._ready: list[tuple[PeerId, EventAck]] = []
+        self._due: Instant | None = None
+
+    def __len__(self) -> int:
+        """Return how many events of this peer are kept."""
+        return len(self._kept)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another event may be kept."""
+        return len(self._kept) < self.timing.most_kept
+
+    def new_id(self, *, sure: bool) -> bytes:
+        """Return an identifier for the next event of this peer."""
+        self._number += 1
+        return make_id(self._token, self._number, sure=sure)
+
+    def is_own(self, event_id: bytes) -> bool:
+        """Return whether this peer published an event."""
+        return event_id.startswith(self._token)
+
+    def keep(self, event: OverlayEvent, now: Instant) -> bool:
+        """Keep an event of this peer until it is confirmed; return False if too many are kept."""
+        if not self.has_room:
+            self.totals.refused += 1
+            return False
+        assert isinstance(event.event_id, bytes)
+        kept = _KeptEvent(event, 0, now + self.timing.retry_ms, now + self.timing.keep_ms)
+        self._kept[identity_of(event.event_id)] = kept
+        self._wake_by(kept.repeat_at)
+        return True
+
+    def passed(
+        self,
+        event_id: bytes,
+        upstream: Address | None,
+        targets: Iterable[Address],
+        now: Instant,
+        *,
+        is_clean: bool,
+    ) -> None:
+        """Note where an event was sent; it is answered when all targets have answered."""
+        passage = _Passage(event_id, upstream, 0, is_clean, now + self.timing.relay_ms)
+        for target in targets:
+            passage.awaited += 1
+            key = (event_id, target.peer, target.seat)
+            self._awaited.setdefault(key, []).append(passage)
+        if not passage.awaited:
+            self._complete(passage)
+        else:
+            self._wake_by(passage.until)
+
+    def answered(self, peer: PeerId, acks: Iterable[EventAck]) -> None:
+        """Take the answers of another peer."""
+        for event_id, seat, is_clean in acks:
+            passages = self._awaited.get((event_id, peer, seat))
+            if passages is None:
+                continue
+            self._settle(passages.pop(), is_clean=is_clean)
+            if not passages:
+                del self._awaited[event_id, peer, seat]
+
+    def lost(self, peer: PeerId) -> None:
+        """Answer for a peer whose connection is lost: not clean."""
+        for key in [key for key in self._awaited if key[1] == peer]:
+            for passage in self._awaited.pop(key):
+                self._settle(passage, is_clean=False)
+
+    def take(self) -> list[tuple[PeerId, EventAck]]:
+        """Return the answers to send, each with its receiver."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def advance(self, now: Instant) -> list[OverlayEvent]:
+        """Return the events that have to be published again."""
+        if self._due is None or now < self._due:
+            return []
+        self._due = None
+        self._forget(now)
+        again = []
+        for identity, kept in list(self._kept.items()):
+            if kept.until <= now or kept.attempt == _LAST_ATTEMPT:
+                del self._kept[identity]
+                self.totals.unconfirmed += 1
+                continue
+            if kept.repeat_at <= now:
+                again.append(self._repeated(kept, now))
+            self._wake_by(min(kept.repeat_at, kept.until))
+        return again
+
+    def wake_at(self) -> Instant | None:
+        """Return when `advance` is to be called next."""
+        return self._due
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _repeated(self, kept: _KeptEvent, now: Instant) -> OverlayEvent:
+        kept.attempt += 1
+        self.totals.repeated += 1
+        timing = self.timing
+        wait = min(timing.retry_ms << min(kept.attempt, 8), timing.most_retry_ms)
+        kept.repeat_at = now + wait
+        assert isinstance(kept.event.event_id, bytes)
+        token, number, _, sure = _ID.unpack(kept.event.event_id)
+        event_id = _ID.pack(token, number, kept.attempt, sure)
+        return replace(kept.event, event_id=event_id)
+
+    def _settle(self, passage: _Passage, *, is_clean: bool) -> None:
+        passage.is_clean = passage.is_clean and is_clean
+        passage.awaited -= 1
+        if not passage.awaited:
+            self._complete(passage)
+
+    def _complete(self, passage: _Passage) -> None:
+        if passage.upstream is not None:
+            peer, seat = passage.upstream
+            self._ready.append((peer, EventAck(passage.event_id, seat, passage.is_clean)))
+        elif passage.is_clean and self._kept.pop(identity_of(passage.event_id), None) is not None:
+            self.totals.confirmed += 1
+
+    def _forget(self, now: Instant) -> None:
+        """Drop events of others that nobody answers for: their publishers repeat them."""
+        for key, passages in list(self._awaited.items()):
+            left = [one for one in passages if one.until > now]
+            if left:
+                self._awaited[key] = left
+                self._wake_by(min(one.until for one in left))
+            else:
+                del self._awaited[key]
+
+    def _wake_by(self, at: Instant) -> None:
+        if self._due is None or at < self._due:
+            self._due = at

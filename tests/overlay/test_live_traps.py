@@ -1,0 +1,165 @@
+"""The traps of paper 3 on the code that serves peers: members over the codec.
+
+T3.5 and T3.8, which are about elections alone, are in `test_election.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.overlay_net import OverlayNet
+
+from nearcast.overlay import violations
+
+
+def _columns(net: OverlayNet, count: int) -> None:
+    """Add peers with boxes side by side."""
+    for number in range(count):
+        low = 100.0 / count * number
+        box = (low, 0.0), (low + 100.0 / count, 100.0)
+        net.add(f"p{number}", [box], ["p0"] if number else [])
+        net.run(300)
+    net.run(15_000)
+
+
+def _hosts(net: OverlayNet) -> list[str]:
+    """Return the peers that host groups, the root first."""
+    tops = {
+        name: max(seat.top for seat in peer.core.seats.values()) for name, peer in net.peers.items()
+    }
+    return sorted((name for name in tops if tops[name] > 0), key=lambda name: -tops[name])
+
+
+def _who_gets(net: OverlayNet, publisher: str, x: float, *, sure: bool) -> list[str]:
+    payload = b"%f %d" % (x, net.now)
+    net.publish(publisher, (x, 50.0), payload, sure=sure)
+    net.run(12_000 if sure else 500)
+    return [name for name in sorted(net.peers) for got in net.got[name] if got == payload]
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_trap_t3_1_peers_that_crash_are_replaced(sure):
+    net = OverlayNet(1)
+    _columns(net, 12)
+    for victim in _hosts(net)[:2]:
+        net.kill(victim)
+        if not sure:
+            net.run(15_000)  # at QoS 0 only what is published after the repair arrives
+        publisher = min(net.peers)
+        for number in range(12):
+            name, x = f"p{number}", 100.0 / 12 * (number + 0.5)
+            if name in net.peers and name != publisher:
+                assert _who_gets(net, publisher, x, sure=sure) == [name]
+
+
+def test_trap_t3_2_groups_are_split_and_merged():
+    net = OverlayNet(2)
+    _columns(net, 16)
+    assert violations(peer.core for peer in net.peers.values()) == []
+    for number in range(0, 16, 2):
+        net.kill(f"p{number}")
+    net.run(60_000)
+    assert violations(peer.core for peer in net.peers.values()) == []
+
+
+def test_trap_t3_3_when_the_relay_of_identical_boxes_goes_another_takes_over():
+    net = OverlayNet(3)
+    _columns(net, 6)
+    box = (30.0, 30.0), (35.0, 60.0)
+    for name in ("first", "second", "third"):
+        net.add(name, [box], ["p1"])
+        net.run(5_000)
+    got = _who_gets(net, "p5", 32.0, sure=False)
+    assert [one for one in got if not one.startswith("p")] == ["first", "second", "third"]
+    net.kill("first")
+    net.run(15_000)
+    got = _who_gets(net, "p5", 32.0, sure=False)
+    assert [one for one in got if not one.startswith("p")] == ["second", "third"]
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_trap_t3_4_nested_boxes_of_one_peer_get_an_event_once(sure):
+    net = OverlayNet(4)
+    _columns(net, 6)
+    nested = [
+        ((20.0, 0.0), (80.0, 100.0)),
+        ((40.0, 40.0), (60.0, 60.0)),
+        ((49.0, 49.0), (52.0, 52.0)),
+    ]
+    net.add("nested", nested, ["p1"])
+    net.run(10_000)
+    assert _who_gets(net, "p0", 50.5, sure=sure).count("nested") == 1
+
+
+def test_trap_t3_6_an_event_reaches_the_groups_beside_the_one_that_contains_it():
+    net = OverlayNet(5)
+    for number in range(14):  # every other box reaches across the whole space
+        low = 7.0 * number
+        wide = number % 2
+        box = ((0.0, low), (100.0, low + 7)) if wide else ((low, 0.0), (low + 7, 100.0))
+        net.add(f"p{number}", [box], ["p0"] if number else [])
+        net.run(300)
+    net.run(15_000)
+    wanted = sorted(
+        name
+        for name, peer in net.peers.items()
+        if name != "p2"
+        for seat in peer.core.seats.values()
+        if seat.box[0][0] <= 45.5 <= seat.box[1][0] and seat.box[0][1] <= 50.0 <= seat.box[1][1]
+    )
+    assert _who_gets(net, "p2", 45.5, sure=False) == wanted
+    assert len(wanted) >= 2
+
+
+def test_trap_t3_7_a_box_that_no_group_contains_is_placed():
+    net = OverlayNet(6)
+    for number in range(8):
+        net.add(
+            f"p{number}", [((40.0 + number, 40.0), (41.0 + number, 60.0))], ["p0"] if number else []
+        )
+        net.run(300)
+    net.add("far", [((0.0, 0.0), (1.0, 100.0))], ["p3"])
+    net.run(5_000)
+    assert net.peers["far"].is_placed
+    assert _who_gets(net, "p1", 0.5, sure=False) == ["far"]
+
+
+def test_a_peer_without_subscriptions_is_a_contact_for_others():
+    net = OverlayNet(7)
+    net.add("empty", [])
+    net.add("other", [((0.0, 0.0), (50.0, 100.0))], ["empty"])
+    net.run(5_000)
+    net.add("third", [((0.0, 0.0), (60.0, 100.0))], ["empty"])
+    net.run(5_000)
+    assert _who_gets(net, "empty", 20.0, sure=True) == ["other", "third"]
+    assert violations(peer.core for peer in net.peers.values()) == []
+
+
+def test_boxes_can_change_all_at_once():
+    net = OverlayNet(8)
+    _columns(net, 5)
+    net.peers["p2"].set_boxes([((0.0, 0.0), (10.0, 10.0)), ((90.0, 0.0), (95.0, 100.0))], net.now)
+    net._carry("p2")
+    net.run(15_000)
+    assert net.peers["p2"].is_placed
+    assert "p2" in _who_gets(net, "p0", 92.0, sure=True)
+    assert "p2" not in _who_gets(net, "p0", 50.0, sure=True)
+    net.peers["p2"].set_boxes([], net.now)
+    net._carry("p2")
+    net.run(15_000)
+    assert "p2" not in _who_gets(net, "p0", 92.0, sure=True)
+
+
+def test_a_partition_heals_into_one_tree_and_each_side_goes_on_meanwhile():
+    net = OverlayNet(9)
+    _columns(net, 8)
+    west, east = [f"p{number}" for number in range(4)], [f"p{number}" for number in range(4, 8)]
+    net.cut = {frozenset((one, other)) for one in west for other in east}
+    net.run(12_000)
+    assert _who_gets(net, "p0", 30.0, sure=True) == ["p2"]
+    assert _who_gets(net, "p7", 55.0, sure=True) == ["p4"]
+    assert _who_gets(net, "p0", 95.0, sure=False) == []
+    net.cut = set()
+    net.run(60_000)
+    assert violations(peer.core for peer in net.peers.values()) == []
+    assert _who_gets(net, "p7", 5.0, sure=True) == ["p0"]
+    assert _who_gets(net, "p0", 95.0, sure=False) == ["p7"]
