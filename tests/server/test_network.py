@@ -453,12 +453,14 @@ def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(
         asyncio.run(_share(cluster.address, b"no plan"))
         for name in "ab":
             wait_for(lambda name=name: "a plan was refused" in cluster.log(name))  # type: ignore[misc]
+        near = ["shops/near"]
         for number in range(5):
             arrive(-0.6 + 0.3 * number)
             offer(f"far{number}", 0.85)
             offer(f"near{number}", -0.599 + 0.3 * number)
-        near = [f"shops/near{number}" for number in range(5)]
-        assert heard(6) == ["shops/near", *near]
+            near.append(f"shops/near{number}")
+            # The walker moves on only now: an event that is still on its way is judged where it arrives.
+            assert heard(len(near)) == near
         assert [topic for topic, _, _ in walker.rest() if "probe" not in topic] == []
 
 
