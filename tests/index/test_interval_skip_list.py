@@ -207,15 +207,22 @@ BAD: list[tuple[Any, type[NearcastError], str]] = [
 ]
 
 
-@pytest.mark.parametrize("make", [lambda: IntervalSkipList(EXTENT), IntervalTable])
-@pytest.mark.parametrize(("call", "kind", "told"), BAD)
+# The filter index checks keys and values before the table gets them.
+_CHECKED_BEFORE = ("key -1", "expected a finite number")
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "kind", "told"),
+    [
+        *((lambda: IntervalSkipList(EXTENT), *bad) for bad in BAD),
+        *((IntervalTable, *bad) for bad in BAD if bad[2] not in _CHECKED_BEFORE),
+    ],
+)
 def test_a_mistake_is_answered_and_changes_nothing(
     make: Any, call: Any, kind: type[NearcastError], told: str
 ) -> None:
     index = make()
     index.add(1, 0, 10, age=0)
-    if isinstance(index, IntervalTable) and told in ("key -1", "expected a finite number"):
-        pytest.skip("the table is filled by a filter index alone")
     with pytest.raises(kind, match=re.escape(told)):
         call(index)
     assert index.stab(5).tolist() == [1]
