@@ -357,13 +357,17 @@ class Broker(BrokerInterface):
     def wake(self, now_ms: int) -> None:
         """Run the timers that are due: keep-alive, wills, expiry."""
         self.state.now_ms = now_ms
-        is_done = False
-        while not is_done:
-            try:
-                self.state.timers.run_due(now_ms, self.slices.is_spent)
-                is_done = True
-            except Exception as error:  # noqa: BLE001 - that timer has had its turn; the others are still due
-                self.state.failures.take("running a timer", error)
+        while not self._run_timers(now_ms):
+            pass
+
+    def _run_timers(self, now_ms: int) -> bool:
+        """Run the timers that are due, up to the first one that fails; return whether none did."""
+        try:
+            self.state.timers.run_due(now_ms, self.slices.is_spent)
+        except Exception as error:  # noqa: BLE001 - that timer has had its turn; the others are still due
+            self.state.failures.take("running a timer", error)
+            return False
+        return True
 
     def take_dirty(self) -> list[Connection]:
         """Return and clear the dirty connections (bytes to write, or to be closed), each once."""

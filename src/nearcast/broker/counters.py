@@ -7,9 +7,10 @@ the reference page come from there (`nearcast/server/metrics/metrics.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 
-def counter(help_text: str, *topics: str, name: str = "") -> int:
+def counter(help_text: str, *topics: str, name: str = "") -> Any:
     """Return the field of a counter, which is shown as the metric `nearcast_<field>_total`.
 
     `topics` are below `$SYS/broker`. `name` is the metric's, where it is not the field's.

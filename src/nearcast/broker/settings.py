@@ -7,7 +7,7 @@ what it means. A test compares the defaults here with those of the keys.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 HELD_NOTE = b"held\0"  # key prefix of the journal's notes about deferred retained copies
 
@@ -32,7 +32,7 @@ class RetainedSettings:
     tables: int = 0
 
 
-def _internal(default: int) -> int:
+def _internal(default: int) -> Any:
     """Return a field that no key fills: tests and simulations set it."""
     return field(default=default, metadata={"internal": True})
 

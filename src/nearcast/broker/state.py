@@ -101,8 +101,15 @@ class ClusterHooks(Protocol):
 class NoCluster(ClusterHooks):
     """The cluster of a single broker: what the broker reports to it has no effect."""
 
-    is_joined = False
-    peers: Mapping[str, object] = MappingProxyType({})
+    @property
+    def is_joined(self) -> bool:
+        """Return False: there is no cluster."""
+        return False
+
+    @property
+    def peers(self) -> Mapping[str, object]:
+        """Return no other nodes."""
+        return MappingProxyType({})
 
     def claim(self, _connection: Connection, _connect: Connect, /) -> bool:
         """Return False: no other node has the session."""

@@ -168,7 +168,7 @@ class LoopBatches:
         """Stop reading from a client for now."""
         if not connection.is_unread and not connection.is_closing:
             connection.is_unread = True
-            wire: Wire = connection.transport  # type: ignore[assignment]
+            wire: Wire = connection.transport
             wire.pause_reading()
 
     def read_on(self, connection: Connection) -> None:
@@ -176,7 +176,7 @@ class LoopBatches:
         is_ready = not (connection.is_waiting or self._is_full(connection))
         if connection.is_unread and is_ready:
             connection.is_unread = False
-            wire: Wire = connection.transport  # type: ignore[assignment]
+            wire: Wire = connection.transport
             wire.resume_reading()
 
     def _is_full(self, connection: Connection) -> bool:
@@ -338,7 +338,7 @@ class LoopBatches:
 
     def _write(self, connection: Connection) -> None:
         connection.is_dirty = False
-        wire: Wire = connection.transport  # type: ignore[assignment]
+        wire: Wire = connection.transport
         if connection.is_paused and not connection.is_closing:
             return
         outbox = connection.outbox
@@ -406,7 +406,7 @@ class LoopBatches:
 
     def _release(self, connection: Connection, chunks: list[bytes]) -> None:
         """Write what a connection was held back until the journal was on disk."""
-        wire: Wire = connection.transport  # type: ignore[assignment]
+        wire: Wire = connection.transport
         size = sum(map(len, chunks))
         connection.outbox_bytes -= size
         self.node.counters.bytes_sent += size

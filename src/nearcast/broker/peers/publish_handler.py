@@ -6,6 +6,8 @@ subscribers that asked for the flag.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from nearcast.broker.content.positions import Positions
 from nearcast.broker.content.publish import Award
 from nearcast.broker.event_log_hooks import CAUSAL, CHOSEN, FROM_NODE, note_event
@@ -23,7 +25,7 @@ from nearcast.broker.state import BrokerState
 class PeerPublishHandler(PublishHandler):
     """Handles publications of peers, in runs like those of clients."""
 
-    _way = FROM_NODE
+    _way: ClassVar[int] = FROM_NODE
 
     def __init__(
         self, state: BrokerState, delivery: Delivery, answers: Acks, positions: Positions

@@ -44,6 +44,12 @@ class Acks:
         self._state = state
         self._delivery = delivery
         self._receive_maximum = state.settings.receive_maximum
+        self._takers: dict[int, Callable[[Connection, Session, list[int], int], None]] = {
+            0x40: self._take_pubacks,
+            0x50: self._take_pubrecs,
+            0x62: self._take_pubrels,
+            0x70: self._take_pubcomps,
+        }
 
     # --- acknowledgements to clients ----------------------------------------------------
 
@@ -117,7 +123,7 @@ class Acks:
         if stop - body != 2:
             packet = decode_packet(first, data[body:stop], ProtocolVersion(connection.version))
             assert isinstance(packet, PublishAnswer)
-            take(self, connection, session, [packet.packet_id], packet.reason)
+            take(connection, session, [packet.packet_id], packet.reason)
             return stop
         start = data[position:body]
         last = min(len(data) - 4, stop + 4 * _MOST_RUN)
@@ -125,7 +131,7 @@ class Acks:
         while stop <= last and data.startswith(start, stop):
             numbers.append(read_packet_id(data, stop + 2, stop + 4))
             stop += 4
-        take(self, connection, session, numbers, 0)
+        take(connection, session, numbers, 0)
         return stop
 
     def _take_pubacks(
@@ -189,13 +195,6 @@ class Acks:
         unknown = [TWO_BYTES[one] for one in numbers if TWO_BYTES[one] not in answered]
         if unknown:
             self.answer_all(connection, first, unknown, reason)
-
-    _takers: dict[int, Callable[[Acks, Connection, Session, list[int], int], None]] = {  # noqa: RUF012 - a table
-        0x40: _take_pubacks,
-        0x50: _take_pubrecs,
-        0x62: _take_pubrels,
-        0x70: _take_pubcomps,
-    }
 
 
 def read_packet_id(data: bytes, at: int, stop: int) -> int:

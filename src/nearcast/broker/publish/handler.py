@@ -10,6 +10,8 @@ Read next: `routes.py`, then `delivery.py`; `../content/publish.py` for topics o
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from nearcast.broker.content.fast_path import ContentFastPath
 from nearcast.broker.content.positions import Positions
 from nearcast.broker.content.publish import ContentPublishHandler
@@ -44,7 +46,7 @@ class PublishHandler:
     position behind what it processed: one packet or a run.
     """
 
-    _way = FROM_CLIENT
+    _way: ClassVar[int] = FROM_CLIENT
 
     def __init__(
         self, state: BrokerState, delivery: Delivery, answers: Acks, positions: Positions

@@ -110,6 +110,10 @@ class Arrivals:
 
     def find(self, topic: bytes) -> Route:
         """Return the route of a topic with its two length bytes; refuse an invalid name."""
+        return self.look_up(topic)
+
+    def look_up(self, topic: bytes) -> Route:
+        """Return the entry of the cache for a topic, which may stand for its route."""
         route = self.routes.get(topic)
         if route is None:
             text = self._router.checked(topic)
@@ -148,6 +152,10 @@ class Router:
 
     def find(self, topic: bytes) -> Route:
         """Return the route of a topic with its two length bytes; refuse an invalid name."""
+        return self.look_up(topic)
+
+    def look_up(self, topic: bytes) -> Route:
+        """Return the entry of the cache for a topic, which may stand for its route."""
         route = self.routes.get(topic)
         if route is None:
             text = self.checked(topic)

@@ -22,10 +22,6 @@ class DeferredRoute(Route):
 class DeferredArrivals(Arrivals):
     """Routes for messages from other nodes, with `DeferredRoute` for held topics."""
 
-    def look_up(self, topic: bytes) -> Route:
-        """Return the entry of the cache for a topic, possibly a `DeferredRoute`."""
-        return super().find(topic)
-
     def find(self, topic: bytes) -> Route:
         """Return the real route of a topic."""
         route = self.look_up(topic)
@@ -38,11 +34,7 @@ class DeferredRouter(Router):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.held: set[str] = set()
-        self.arrivals: DeferredArrivals = DeferredArrivals(self)
-
-    def look_up(self, topic: bytes) -> Route:
-        """Return the entry of the cache for a topic, possibly a `DeferredRoute`."""
-        return super().find(topic)
+        self.arrivals = DeferredArrivals(self)
 
     def find(self, topic: bytes) -> Route:
         """Return the real route of a topic."""

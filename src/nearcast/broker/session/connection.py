@@ -6,7 +6,7 @@ Read next: `session.py` (the state that outlives a connection).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nearcast.broker.publish.message import aliased
 from nearcast.broker.slices import Work
@@ -55,7 +55,7 @@ class Connection:
     address: str = ""  # where the client is (of a peer: its name), for logs and rules
     listener: str = ""  # the name of its listener, for logs and access rules
     certificate_name: str | None = None  # the name in a verified client certificate
-    transport: object = None  # the server's own
+    transport: Any = None  # the server's own
     is_peer: bool = False  # it is a `PeerConnection`
     takes_older: bool = False  # a peer that accepts MQTT 3.1.1 packets behind AS_IT_IS
     # Set by `cluster/session_relay.py`: another node relays this client.
