@@ -13,13 +13,14 @@ PYTEST := $(KEEP) $(BIN)/pytest
 # A worker takes whole files, in our order: the tests of a file share brokers, clusters and tables.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup run-setup demo test test-all test-quick lint format soak mutants bench gate clean
+.PHONY: help setup run-setup demo test test-all test-quick test-compiled compiled lint format soak mutants bench gate clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
 	@echo "make test        all checks and tests (under ten minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make setup       install everything that the others need, and run nothing"
+	@echo "make compiled    compiles the broker's core (two minutes);  make test-compiled  tests that way"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
@@ -69,6 +70,14 @@ test-all:
 
 test-quick: setup
 	NEARCAST_HYPOTHESIS=brief $(PYTEST) -n 2 -m "not spark and not server" -q
+
+# The compiled core beside its oracle, the Python modules, which `make test` runs.
+compiled: $(VENV)/.test
+	@$(BIN)/python -m nearcast.compiling
+
+test-compiled: compiled
+	NEARCAST_PLAIN= $(PYTEST) -n $(WORKERS) $(BY_FILE) tests/broker tests/mqtt tests/selective tests/server \
+		tests/cluster tests/simulator tests/compiled
 
 mutants: setup
 	$(BIN)/python scripts/mutants.py --each 30 --seed 1

@@ -22,6 +22,10 @@ settings.register_profile("brief", max_examples=8, derandomize=True, **_COMMON) 
 settings.register_profile("soak", max_examples=5_000, **_COMMON)  # type: ignore[arg-type]
 settings.load_profile(os.environ.get("NEARCAST_HYPOTHESIS", "quick"))
 
+# The Python modules of the broker's core are tested here, and with NEARCAST_PLAIN empty the
+# compiled ones (`make test-compiled`).
+os.environ.setdefault("NEARCAST_PLAIN", "1")
+
 # Tests run much code once and little of it often: Java's second compiler and a garbage collector
 # with threads of its own cost them more than they save (a fifth of the time each). Classes come
 # prepared from the file that scripts/java_archive.py wrote (half of the CPU time of a start). Java
@@ -105,10 +109,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow; a soak has none.
     """
     items.sort(key=lambda item: (_place(item), _rank(item)))
+    if not os.environ["NEARCAST_PLAIN"]:
+        _leave_out(config, items, "plain")
     for item in items:
         has_own = item.get_closest_marker("timeout") is not None
         if config.getoption("timeout", None) and _rank(item) < _PURE and not has_own:
             item.add_marker(pytest.mark.timeout(1_200))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> None:
+    """Deselect the tests with a marker."""
+    gone = [item for item in items if item.get_closest_marker(marker) is not None]
+    config.hook.pytest_deselected(items=gone)
+    items[:] = [item for item in items if item not in gone]
 
 
 def _place(item: pytest.Item) -> int:

@@ -5,3 +5,7 @@ build on each other.
 """
 
 __version__ = "0.1.0"
+
+from nearcast.compiled_core import use as _use_compiled_core
+
+_use_compiled_core()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from nearcast.broker.session.connection import Connection
 from nearcast.model.wording import shown
 from nearcast.mqtt import Connect
@@ -48,6 +50,7 @@ class Access(Protocol):
         """Return the reason for a refused topic or filter, as text for people."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OpenAccess:
     """Allows everything to every client."""
 

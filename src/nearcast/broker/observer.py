@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session
 from nearcast.mqtt import Connect, ReasonCode
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClientObserver:
     """Is called when something happens to a client; does nothing unless overridden.
 

@@ -58,4 +58,4 @@ def _converted(value: Any, target: Field[Any]) -> Any:
     """Return a value in the unit of its field; durations are in seconds so far."""
     if target.name.endswith("_ms"):
         return max(1, round(value * 1000))
-    return int(value) if target.type == "int" else value
+    return int(value) if target.type in ("int", int) else value  # a text, or compiled the type

@@ -14,6 +14,8 @@ from enum import IntEnum
 from struct import Struct
 from struct import error as struct_error
 
+from mypy_extensions import mypyc_attr
+
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.session.session import (
     Session,
@@ -74,6 +76,7 @@ _MESSAGE_RECORD = Struct("<BI" + "QBQHI")  # HEADER and MESSAGE
 _PACKET_RECORD = Struct("<BI" + "IH")  # HEADER and PACKET
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Journal:
     """Turns changes into records; `take` returns those since the last call.
 

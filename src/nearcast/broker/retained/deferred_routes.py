@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from nearcast.broker.content.spaces import SpaceTable
 from nearcast.broker.publish.routes import Arrivals, Route, Router
 
 
@@ -31,8 +30,17 @@ class DeferredArrivals(Arrivals):
 class DeferredRouter(Router):
     """Routes, with `DeferredRoute` for held topics."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self,
+        *,
+        max_levels: int,
+        cache_topics: int,
+        spaces: SpaceTable | None = None,
+        printable: bool = False,
+    ) -> None:
+        super().__init__(
+            max_levels=max_levels, cache_topics=cache_topics, spaces=spaces, printable=printable
+        )
         self.held: set[str] = set()
         self.arrivals = DeferredArrivals(self)
 

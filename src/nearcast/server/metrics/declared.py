@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import nearcast
 from nearcast.broker import Broker, Counters
 from nearcast.broker.counters import DROPS
+from nearcast.compiled_core import is_in_use
 from nearcast.server.metrics.measurements import LatencyHistogram
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class MetricSource:
 
 
 _VERSION = f"nearcast version {nearcast.__version__}"
+_CORE = "compiled" if is_in_use() else "plain"
 Value = float | str | Mapping[str, float] | LatencyHistogram | None
 
 
@@ -136,6 +138,7 @@ def _groups(holding: DeferredRetained | None) -> dict[str, int] | None:
 
 _BROKER = (
     Metric("", "text", "Version of the broker", lambda _: _VERSION, ("version",)),
+    Metric("", "text", "How the broker's core runs: compiled or plain", lambda _: _CORE, ("core",)),
     Metric("", "text", "Time since the start", lambda s: f"{int(s.uptime_s)} seconds", ("uptime",)),
     _gauge("uptime_seconds", "Seconds since the start", "uptime_s"),
     _gauge("sessions", "Sessions of clients, connected or not", "clients", "clients/total"),
