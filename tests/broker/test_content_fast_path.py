@@ -195,6 +195,7 @@ def histories(size: int) -> st.SearchStrategy[list[Any]]:
 
 
 @pytest.mark.parametrize("log", ["none", "whole", "sampled"])
+@pytest.mark.plain
 def test_the_fast_path_delivers_and_logs_what_the_plain_path_does(
     make_world: Any, log: str
 ) -> None:
@@ -219,6 +220,7 @@ def test_the_fast_path_delivers_and_logs_what_the_plain_path_does(
     check()
 
 
+@pytest.mark.plain
 def test_with_a_log_packets_do_take_the_fast_path(
     make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +321,7 @@ NEIGHBOURS: list[Any] = [
 @given(histories(8))
 @example(FAR_AWAY)
 @example(NEIGHBOURS)
+@pytest.mark.plain
 def test_in_a_cluster_the_fast_path_delivers_and_logs_what_the_plain_path_does(
     history: list[Any],
 ) -> None:
@@ -330,6 +333,7 @@ def test_in_a_cluster_the_fast_path_delivers_and_logs_what_the_plain_path_does(
     assert fast == plain
 
 
+@pytest.mark.plain
 def test_in_a_cluster_packets_do_take_the_fast_path_at_both_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

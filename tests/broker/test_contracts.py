@@ -28,6 +28,7 @@ def blocks(kind: type) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("kind", [Session, Connection])
+@pytest.mark.plain
 def test_every_attribute_stands_in_a_block_that_says_who_writes_it(kind: type) -> None:
     seen = []
     for heading, lines in blocks(kind):
@@ -41,6 +42,7 @@ def test_every_attribute_stands_in_a_block_that_says_who_writes_it(kind: type) -
 
 
 @pytest.mark.parametrize("kind", [Session, Connection])
+@pytest.mark.plain
 def test_the_modules_that_are_named_as_writers_exist(kind: type) -> None:
     folders = (SRC / "broker", SRC / "broker" / "session", SRC / "broker" / "persistence", SRC)
     for heading, _ in blocks(kind):
@@ -48,6 +50,7 @@ def test_the_modules_that_are_named_as_writers_exist(kind: type) -> None:
             assert any((folder / name).exists() for folder in folders), name
 
 
+@pytest.mark.plain
 def test_every_attribute_of_the_state_of_a_broker_has_its_contract() -> None:
     source = inspect.getsource(BrokerState)
     fields = re.findall(r'^    (\w+): .*\n(?=    """)', source, re.MULTILINE)

@@ -233,6 +233,7 @@ def fail(*_given: Any, **_named: Any) -> Any:
     raise MistakeError
 
 
+@pytest.mark.plain
 def test_without_a_listener_a_mistake_is_raised(world: Any) -> None:
     world.node._subscribing.subscribe = fail
     ann = world.welcome("ann")
@@ -242,6 +243,7 @@ def test_without_a_listener_a_mistake_is_raised(world: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.plain
 def test_a_mistake_ends_the_connection_that_caused_it_and_no_other(
     world: Any, version: ProtocolVersion
 ) -> None:
@@ -265,6 +267,7 @@ def test_a_mistake_ends_the_connection_that_caused_it_and_no_other(
     assert list(world.node.state.failures.by_fingerprint.values()) == [2]
 
 
+@pytest.mark.plain
 def test_a_mistake_at_connect_is_answered(world: Any) -> None:
     listening(world)
     world.node._handshake._connack = fail
@@ -276,6 +279,7 @@ def test_a_mistake_at_connect_is_answered(world: Any) -> None:
     assert old.is_closed
 
 
+@pytest.mark.plain
 def test_a_mistake_with_one_receiver_is_not_felt_by_publisher_and_other_receivers(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +307,7 @@ def test_a_mistake_with_one_receiver_is_not_felt_by_publisher_and_other_receiver
     assert [doing for _, doing in told] == ["delivering at QoS 1 or 2"]
 
 
+@pytest.mark.plain
 def test_a_queued_message_that_cannot_be_written_is_passed_over(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +362,7 @@ def test_a_mistake_of_one_timer_leaves_the_others_theirs(world: Any) -> None:
     assert world.node.state.failures.count == 1
 
 
+@pytest.mark.plain
 def test_at_the_end_of_the_broker_a_mistake_with_one_client_leaves_the_others_theirs(
     world: Any,
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_selection_whose_record_fails_is_not_there(make_world: Any) -> None:
     assert world.node.state.subscriptions == 0
 
 
+@pytest.mark.plain
 def test_a_subscription_that_does_not_take_effect_leaves_no_record(
     make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_subscription_whose_end_cannot_be_written_stays(make_world: Any) -> No
     assert client.payloads() == [b"still"]
 
 
+@pytest.mark.plain
 def test_where_an_unsuback_has_no_reasons_the_failure_ends_the_connection(make_world: Any) -> None:
     world = make_world(with_journal=True)
     client = lasting(world, "c", V311)
@@ -165,6 +167,7 @@ def test_where_an_unsuback_has_no_reasons_the_failure_ends_the_connection(make_w
         ("settled", [PacketType.PUBREC, PacketType.PUBCOMP], ([], [], [1])),
     ],
 )
+@pytest.mark.plain
 def test_an_answer_whose_record_fails_has_not_come(
     make_world: Any, kind: str, answers: list[PacketType], left: tuple[list[int], ...]
 ) -> None:
@@ -183,6 +186,7 @@ def test_an_answer_whose_record_fails_has_not_come(
 
 
 @pytest.mark.parametrize(("kind", "left"), [("incoming", []), ("released", [7])])
+@pytest.mark.plain
 def test_an_identifier_whose_record_fails_is_as_before(
     make_world: Any, kind: str, left: list[int]
 ) -> None:
@@ -207,6 +211,7 @@ def test_a_note_whose_record_fails_is_not_there(make_world: Any) -> None:
     assert state.notes[b"old"][1] == b"1"
 
 
+@pytest.mark.plain
 def test_such_a_failure_in_a_later_slice_ends_the_connection_too(make_world: Any) -> None:
     world = make_world(with_journal=True)
     client = lasting(world, "c", V311)

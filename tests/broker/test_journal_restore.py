@@ -402,6 +402,7 @@ def test_a_will_that_cannot_be_published_does_not_keep_a_node_from_starting(
     assert "c" not in world.node.state.sessions
 
 
+@pytest.mark.plain
 def test_a_session_that_cannot_be_set_up_does_not_keep_a_node_from_starting(
     make_world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,6 +500,7 @@ class Refusing(Journal):
 @pytest.mark.parametrize(
     "kind", [RecordKind.MESSAGE, RecordKind.QUEUED, RecordKind.SENT, RecordKind.RETAINED]
 )
+@pytest.mark.plain
 def test_memory_does_not_change_where_a_record_cannot_be_made(
     make_world: Any, kind: RecordKind
 ) -> None:
@@ -529,6 +531,7 @@ def test_memory_does_not_change_where_a_record_cannot_be_made(
     assert world.set_aside == []
 
 
+@pytest.mark.plain
 def test_a_snapshot_that_is_given_up_half_way_tells_nothing_as_news(make_world: Any) -> None:
     world = make_world(with_journal=True)
     for name in ("a", "b", "c"):

@@ -44,7 +44,7 @@ def test_both_ways_send_and_store_the_same_bytes() -> None:
     assert (plain[0]["compiled"], compiled[0]["compiled"]) == (False, True)
     assert compiled[1:] == plain[1:]
     assert len({one["got"] for one in plain[1:]}) == 25  # the seeds differ
-    assert all(one["counters"]["publish_sent"] > 0 for one in plain[1:])
+    assert sum(one["counters"]["publish_sent"] for one in plain[1:]) > 250
 
 
 def test_a_core_of_other_sources_is_not_used(tmp_path: Path, monkeypatch: Any) -> None:

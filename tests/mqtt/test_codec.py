@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -93,7 +93,7 @@ def connects(draw: st.DrawFn, version: ProtocolVersion) -> Connect:
         properties = Properties(
             **{
                 name: getattr(properties, name)
-                for name in Properties.__slots__
+                for name in (one.name for one in fields(Properties))
                 if name != "authentication_data"
             }
         )

@@ -73,8 +73,8 @@ class Backlog:
                 self.begin(connection, task)
             except MqttProtocolError as error:
                 self._refuse(connection, error)
-            except Exception as error:  # noqa: BLE001 - a mistake of ours
-                self._fail(connection, "taking a packet in slices", error)
+            except Exception as mistake:  # noqa: BLE001 - of ours
+                self._fail(connection, "taking a packet in slices", mistake)
             if has_task(connection) and not connection.is_closing:
                 self.add(connection)
                 return False

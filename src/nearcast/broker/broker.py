@@ -273,8 +273,8 @@ class Broker(BrokerInterface):
             self._handshake.admit(connection, connect)
         except MqttProtocolError as error:
             self._packets.refuse(connection, error)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self._packets.fail(connection, "welcoming a client of another node", error)
+        except Exception as mistake:  # noqa: BLE001 - of ours
+            self._packets.fail(connection, "welcoming a client of another node", mistake)
         if connection.task is not None:
             connection.pending = [b""]
             self._packets.backlog.add(connection)

@@ -125,8 +125,8 @@ class PacketDispatch:
         except MqttProtocolError as error:
             self.refuse(connection, error)
             return
-        except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self.fail(connection, "taking packets of a client", error)
+        except Exception as mistake:  # noqa: BLE001 - of ours
+            self.fail(connection, "taking packets of a client", mistake)
             return
         if consumed:  # only whole packets count for the keep-alive
             connection.last_seen_ms = self.state.now_ms
@@ -180,8 +180,8 @@ class PacketDispatch:
         except MqttProtocolError as error:
             self.refuse(connection, error)
             return
-        except Exception as error:  # noqa: BLE001 - a mistake of ours
-            self.fail(connection, "welcoming a client", error)
+        except Exception as mistake:  # noqa: BLE001 - of ours
+            self.fail(connection, "welcoming a client", mistake)
             return
         pending, connection.pending = connection.pending, []
         connection.wanted_bytes = 2

@@ -125,6 +125,9 @@ class Acks:
             assert isinstance(packet, PublishAnswer)
             take(connection, session, [packet.packet_id], packet.reason)
             return stop
+        if first == 0x40 and stop == len(data):
+            self._take_lone(session, read_packet_id(data, body, stop))
+            return stop
         start = data[position:body]
         last = min(len(data) - 4, stop + 4 * _MOST_RUN)
         numbers = [read_packet_id(data, body, stop)]
@@ -134,13 +137,22 @@ class Acks:
         take(connection, session, numbers, 0)
         return stop
 
+    def _take_lone(self, session: Session, number: int) -> None:
+        """Complete one QoS 1 delivery: a read of one PUBACK."""
+        self._state.counters.others_received += 1
+        if number in session.exact:
+            raise _puback_for_qos_2()
+        self._delivery.settle_lone(session, number)
+        if session.has_more:
+            self._delivery.pump(session)
+
     def _take_pubacks(
         self, _connection: Connection, session: Session, numbers: list[int], _reason: int
     ) -> None:
         """Complete QoS 1 deliveries; a PUBACK for a QoS 2 message is a protocol error."""
         self._state.counters.others_received += len(numbers)
         if session.exact and any(number in session.exact for number in numbers):
-            raise MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")
+            raise _puback_for_qos_2()
         self._delivery.settle(session, numbers)
         if session.has_more:
             self._delivery.pump(session)
@@ -210,3 +222,7 @@ def read_packet_id(data: bytes, at: int, stop: int) -> int:
 def zero_identifier() -> MqttProtocolError:
     """Return the error for packet identifier 0 [MQTT-2.2.1-3]."""
     return MqttProtocolError("packet identifier 0", expected="1 … 65,535")
+
+
+def _puback_for_qos_2() -> MqttProtocolError:
+    return MqttProtocolError("PUBACK for a QoS 2 message", expected="PUBREC")

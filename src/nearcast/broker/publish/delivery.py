@@ -157,6 +157,17 @@ class Delivery(SessionQueues):
         if route.shared:
             self.spread_groups(route, messages, retain=retain)
 
+    def spread_lone(self, route: Route, message: Message, publisher: Session | None) -> None:
+        """Deliver one QoS 1 message without flags to all receivers of a route."""
+        if route.special or route.shared:
+            self.spread(route, [message], publisher, retain=False)
+            return
+        for session, limit in route.plain:
+            if not limit:
+                self._send_qos_0(session, [message])
+            elif not self.send_lone(session, message):
+                self.hand_over(session, [message], 1)
+
     def spread_plain(self, route: Route, messages: list[Message], *, retain: bool) -> None:
         """Deliver to the receivers without options that change the packet."""
         if retain and self._state.network.is_joined:

@@ -5,8 +5,7 @@ Read next: `route_cache.py` (invalidation), `delivery.py` (how a route is used).
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from nearcast.broker.content.spaces import SpaceSettings, SpaceTable
@@ -71,8 +70,7 @@ class Route:
 
     def without_peers(self) -> Route:
         """Return this route without peers, which get the message in another way."""
-        route = copy(self)
-        route.is_own = True
+        route = replace(self, is_own=True)
         route.plain = [one for one in self.plain if not one[0].is_peer]
         route.qos_0_v5 = [one for one in self.qos_0_v5 if not one.is_peer]
         route.recoded = [one for one in self.recoded if not one.is_peer]

@@ -58,6 +58,35 @@ class SessionQueues:
         except Exception as error:  # noqa: BLE001 - of one receiver: the others get theirs
             self._state.failures.take("delivering at QoS 1 or 2", error)
 
+    def send_lone(self, session: Session, message: Message) -> bool:
+        """Send one new message at QoS 1, if nothing is in its way; return whether it was sent."""
+        link = session.link
+        size = message.head.size
+        number = session.last_packet_id % 65_535 + 1
+        if (
+            link is None
+            or not link.is_plain
+            or link.is_paused
+            or session.is_durable
+            or session.queue
+            or session.resends
+            or number in session.in_flight
+            or session.released
+            or len(session.in_flight) >= session.window
+            or not self._has_room(session, size)
+        ):
+            return False
+        session.last_packet_id = number
+        session.in_flight[number] = message
+        session.held_bytes += size
+        if not message.holder_count:
+            self._state.held_bytes += size
+        message.holder_count += 1
+        before, middle = message.head.form(session.version, 1)
+        packet = b"".join((before, TWO_BYTES[number], middle, message.payload))
+        self._count_and_append(link, packet, 1)
+        return True
+
     def _enqueue_all(self, session: Session, messages: list[Message], qos: int) -> None:
         if session.is_over:
             return
@@ -322,6 +351,16 @@ class SessionQueues:
             self._state.journal.settled(session.number, known)
         session.exact.difference_update(known)
         self._let_go_all(session, [in_flight.pop(number) for number in known])
+
+    def settle_lone(self, session: Session, number: int) -> None:
+        """Complete the delivery of one in-flight message; another identifier is ignored."""
+        message = session.in_flight.get(number)
+        if message is None:
+            return
+        if session.is_durable:  # first: it may raise
+            self._state.journal.settled(session.number, [number])
+        del session.in_flight[number]
+        self._let_go(session, message)
 
     def record(self, session: Session, numbers: list[int]) -> list[int]:
         """Handle PUBRECs: discard the messages and keep their identifiers until PUBCOMP.

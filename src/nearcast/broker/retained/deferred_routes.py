@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from nearcast.broker.content.spaces import SpaceTable
 from nearcast.broker.publish.routes import Arrivals, Route, Router
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DeferredRoute(Route):
     """Replaces the route `behind` it while a subscriber waits on its topic: disables runs."""
 
-    __slots__ = ("behind",)
+    behind: Route = field(kw_only=True)
 
-    def __init__(self, behind: Route) -> None:
-        super().__init__()
-        self.behind = behind
+    def __post_init__(self) -> None:
         self.needs_inspection = True
-        self.is_forbidden = behind.is_forbidden
+        self.is_forbidden = self.behind.is_forbidden
 
 
 class DeferredArrivals(Arrivals):
@@ -67,4 +68,4 @@ class DeferredRouter(Router):
 
     def _compile(self, topic: str, *, is_arrival: bool = False) -> Route:
         route = super()._compile(topic, is_arrival=is_arrival)
-        return DeferredRoute(route) if topic in self.held else route
+        return DeferredRoute(behind=route) if topic in self.held else route
