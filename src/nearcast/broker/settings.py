@@ -69,6 +69,8 @@ class BrokerSettings:
     max_answer_bytes: int = 1 << 18
     position_on_connect: bool = True
     position_on_publish: bool = False
+    username_is_client_id: bool = False
+    same_identifier: Literal["refused", "apart"] = "refused"
     newcomer_bytes: int = _internal(16 << 10)  # buffered bytes of one connection before its login
     newcomers_bytes: int = _internal(
         16 << 20

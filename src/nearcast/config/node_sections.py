@@ -106,6 +106,16 @@ class AuthSection(Section):
         reload=True,
         example='"users.txt"',
     )
+    same_identifier: Literal["refused", "apart"] = setting(
+        "refused",
+        "another user with the client identifier of a session: refused, or apart (its own session)",
+        fills="same_identifier",
+    )
+    use_username_as_clientid: bool = setting(
+        False,
+        "true: the user name is the client identifier, whatever CONNECT says",
+        fills="username_is_client_id",
+    )
     rules: list[RuleSection] = setting([], "access rules", reload=True)
 
 

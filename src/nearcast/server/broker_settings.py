@@ -19,6 +19,7 @@ def broker_settings(configuration: Configuration) -> BrokerSettings:
     filled = BrokerSettings(
         **dict(_filled(configuration.limits, BrokerSettings)),
         **dict(_filled(configuration.position, BrokerSettings)),
+        **dict(_filled(configuration.auth, BrokerSettings)),
     )
     most_s = filled.max_keep_alive_s or _LONGEST_KEEP_ALIVE_S
     return replace(

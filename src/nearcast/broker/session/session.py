@@ -57,6 +57,11 @@ class SessionSubscription:
         return link is not None and not link.is_paused and self.members > 0
 
     @property
+    def is_in_effect(self) -> bool:
+        """Return whether it has not been removed or replaced."""
+        return self.session.subscriptions.get(self.text) is self
+
+    @property
     def has_place(self) -> bool:
         """Return whether it selects by place: by an area, or by the position of its client."""
         selection = self.selection
@@ -101,8 +106,10 @@ class Session:
     number: int  # its name in the journal
     is_peer: bool = False  # it is a `PeerSession`
 
-    # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached.
-    user_name: str | None = None  # the proven name of its client
+    # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached;
+    # `user_name` and `rules` by `../rechecks.py` as well.
+    user_name: str | None = None  # the proven name of its owner
+    rules: int = 0  # the rules that it was checked under last, as `BrokerState.rules` counts them
     came_ms: int = 0  # when its client connected last; 0: unknown
     version: int = 4  # the protocol level of the last connection
     was_plain: bool = True  # `is_plain` of the last connection; True if there was none
