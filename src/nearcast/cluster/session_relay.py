@@ -26,9 +26,9 @@ from struct import Struct
 import msgspec
 
 from nearcast.broker import Broker, Connection
-from nearcast.broker.peers.tunnels import TunnelKey, WayBack, WayOut, decode_connect
 from nearcast.broker.session.connection import ForwardedIdentity
 from nearcast.broker.session.identity import is_owner
+from nearcast.broker.session.tunnels import TunnelKey, WayBack, WayOut, decode_connect
 from nearcast.cluster.causal_groups import CausalGroups, Past
 from nearcast.cluster.messages import (
     ClaimSession,
