@@ -222,7 +222,7 @@ def test_a_retained_message_that_comes_near_is_not_delivered(make_world: Any) ->
 
 
 def test_positions_that_are_private_again_are_not_shown(make_world: Any) -> None:
-    shown = [SpaceSettings(space=SHOPS, shows_positions=True)]
+    shown = [SpaceSettings(space=SHOPS, positions="public")]
     world = make_world(spaces=shown, with_journal=True)
     world.welcome("spy", props=KEPT).subscribe("$position/#", 1)
     world.options["spaces"] = [SpaceSettings(space=SHOPS)]

@@ -94,6 +94,14 @@ class BrokerInterface:
         return tuple(self.state.router.spaces.all)
 
     @property
+    def hides_traffic(self) -> bool:
+        """Whether counts of traffic must not be on `$SYS`: they tell who got what.
+
+        Positions are private in some space, and no rules say who may read `$SYS`.
+        """
+        return self.state.router.spaces.hides_positions and not self.state.access.has_rules()
+
+    @property
     def observer(self) -> ClientObserver:
         """Is told when clients come and go."""
         return self.state.observer

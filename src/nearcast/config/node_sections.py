@@ -14,6 +14,7 @@ from nearcast.config.values import (
     Bytes,
     Count,
     FilePath,
+    Length,
     PacketBytes,
     Seconds,
     split_address,
@@ -251,4 +252,18 @@ class PositionSection(Section):
     )
     publish: bool = setting(
         False, "lon and lat in the user properties of any PUBLISH", fills="position_on_publish"
+    )
+    grid: Length | None = setting(
+        None,
+        "positions are rounded to the middle of a cell of this size as they arrive",
+        fills="position_grid_m",
+        reload=True,
+        example='"500m"',
+    )
+    probes: int = setting(
+        600,
+        "$top and $reply a minute, of one publisher about one place, in private spaces; 0: any",
+        ge=0,
+        fills="position_probes",
+        reload=True,
     )

@@ -36,7 +36,6 @@ def space_settings(section: SpaceSection) -> SpaceSettings:
     return SpaceSettings(
         space=section.to_space(),
         paths=section.paths(),
-        shows_positions=section.positions == "public",
         **dict(_filled(section, SpaceSettings)),
     )
 

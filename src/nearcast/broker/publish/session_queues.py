@@ -124,7 +124,7 @@ class SessionQueues:
         size = message.size
         if not (self._has_room(session, size) or self._has_room_at_last(session, size)):
             self._state.counters.dropped_quota += 1
-            message.was_refused |= bool(qos)
+            message.was_refused |= bool(qos) and not session.moving  # else it tells that it is near
             return False
         if session.is_durable and qos:  # first: it may raise
             self._state.journal.queued(session.number, message, qos)

@@ -43,6 +43,7 @@ class SessionSubscription:
     explain: bool = False  # the subscriber wants to know why each message matched
     label: str | None = None  # the subscriber's name for it, in explanations
     weight: float = 1.0  # for the rank `weight`
+    shares_m: float | None = None  # publishers may learn its distance, in such steps
     crosses: bool = True  # whether range entry delivers a retained message
     inside: dict[str, int] | None = None  # `$near`: topic to version of those in range
     is_plain: bool = True  # every message goes out unchanged
@@ -55,6 +56,16 @@ class SessionSubscription:
         """Return whether the subscriber is connected and reads."""
         link = self.session.link
         return link is not None and not link.is_paused and self.members > 0
+
+    @property
+    def is_near(self) -> bool:
+        """Return whether it selects by the position of its client."""
+        return self.selection is not None and self.selection.near_m is not None
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether its client lets publishers learn of it, though it is `$near`."""
+        return self.is_near and self.label is not None and self.shares_m is not None
 
     @property
     def is_in_effect(self) -> bool:
@@ -74,12 +85,14 @@ class SessionSubscription:
         explain: bool = False,
         label: str | None = None,
         weight: float = 1.0,
+        shares_m: float | None = None,
     ) -> None:
         """Set the conditions and how matches are reported; only before it takes effect."""
         self.selection = selection
         self.explain = explain
         self.label = label
         self.weight = weight
+        self.shares_m = shares_m
         self.is_plain = self.is_plain and not explain
         if selection is not None and selection.near_m is not None:
             self.inside = {}

@@ -221,7 +221,11 @@ class SubscribeHandler:
         if asked is not None:
             selection = asked.subscription if asked.is_selective else None
             subscription.select(
-                selection, explain=asked.explain, label=asked.label, weight=asked.weight
+                selection,
+                explain=asked.explain,
+                label=asked.label,
+                weight=asked.weight,
+                shares_m=asked.shares_m,
             )
         old = session.subscriptions.get(text)
         if old is None:
