@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.cluster.test_publish_reasons import Writer
 from tests.support.rules import KnownUsers, allow
@@ -199,26 +200,37 @@ def test_the_boxes_over_the_whole_earth(make_world: Any, positions: str, bits: f
     assert gained == pytest.approx(bits, abs=0.1)
 
 
-def circles(attack: Attack, centre: Place) -> int:
-    """Find the edge of a victim's circle by points, as 228 publications do; return the answers."""
-    answers = 0
+def circle_by_points(attack: Attack, start: Place) -> Place:
+    """Find the edge of a victim's circle in 19 directions, 12 halvings each; return its centre."""
+    per_lat, per_lon = 111_195.0, 111_195.0 * math.cos(math.radians(start[1]))
+    edge: list[tuple[float, float]] = []
     for heading in range(19):
-        low, high = 0.0, 0.02
+        angle, low, high = math.radians(heading * 360 / 19), 0.0, 2_000.0
         for _ in range(12):
             middle = (low + high) / 2
-            angle = math.radians(heading * 360 / 19)
-            lon, lat = centre[0] + middle * math.sin(angle), centre[1] + middle * math.cos(angle)
-            code, _ = attack.publish({"lon": lon, "lat": lat})
-            answers += code == 0
-            low, high = (middle, high) if code == 0 else (low, middle)
-    return answers
+            x, y = middle * math.sin(angle), middle * math.cos(angle)
+            values = {"lon": start[0] + x / per_lon, "lat": start[1] + y / per_lat}
+            is_inside = attack.publish(values)[0] == 0
+            low, high = (middle, high) if is_inside else (low, middle)
+        edge.append((low * math.sin(angle), low * math.cos(angle)))
+    matrix = np.array([(2 * x, 2 * y, 1.0) for x, y in edge])
+    squares = np.array([x * x + y * y for x, y in edge])
+    x, y, _ = np.linalg.lstsq(matrix, squares, rcond=None)[0]
+    return start[0] + x / per_lon, start[1] + y / per_lat
 
 
 def test_228_publications_by_their_reason_codes(make_world: Any) -> None:
+    """They find the victim to a metre; in a private space they find where the stranger began."""
+    start = (HOME[0] + 0.002, HOME[1] - 0.001)
     known = Attack.on(make_world, HOME, "publishers")
-    assert 0 < circles(known, HOME) < known.asked == 228
-    private = Attack.on(make_world, HOME, "private")
-    assert circles(private, HOME) == private.asked == 228
+    assert distance_m(*circle_by_points(known, start), *HOME) < 1.5
+    assert known.asked == 228
+    found = set()
+    for place in (HOME, (100.0, -40.0)):
+        private = Attack.on(make_world, place, "private")
+        found.add(circle_by_points(private, start))
+    assert len(found) == 1
+    assert distance_m(*found.pop(), *start) < 1
 
 
 # --- what one question tells --------------------------------------------------------------------

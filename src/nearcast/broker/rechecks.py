@@ -51,12 +51,12 @@ class Rechecks:
     def begin(self, access: Access) -> None:
         """Put new rules into effect for all requests, and check what was granted before them."""
         state = self._state
-        state.access = access
-        state.rules += 1
-        for connection in state.connections:
-            if not connection.is_peer:  # peers have checked their clients
-                connection.permits = {} if access.has_rules() else None
-                connection.last_read = None
+        had_rules, state.access = state.access.has_rules(), access
+        state.rules += 1  # with it all cached verdicts about topics are void
+        if access.has_rules() != had_rules:
+            for connection in state.connections:
+                if not connection.is_peer:  # peers have checked their clients
+                    connection.permits = None if had_rules else {}
         state.slices.begin(self._all(state.rules))
 
     def needs(self, session: Session, user_name: str | None) -> bool:
@@ -87,8 +87,7 @@ class Rechecks:
         """Check one session, which belongs to this user from now on."""
         rules, session.user_name = self._state.rules, user_name
         session.rules = UNCHECKED  # until this is done, also if it is abandoned half-way
-        if not self._may_stay(session):
-            self._lifecycle.dismiss(session, NO_USER)
+        if self.end_if_gone(session):
             return
         for subscription in list(session.subscriptions.values()):
             if session.subscriptions.get(subscription.text) is subscription:
@@ -96,6 +95,13 @@ class Rechecks:
             yield
         yield from self._check_waiting(session)
         session.rules = rules
+
+    def end_if_gone(self, session: Session) -> bool:
+        """End a session whose user may no longer log in; return whether it has ended."""
+        if self._may_stay(session):
+            return False
+        self._lifecycle.dismiss(session, NO_USER)
+        return True
 
     def _may_stay(self, session: Session) -> bool:
         link = session.link

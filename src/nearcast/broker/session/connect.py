@@ -272,6 +272,8 @@ class ConnectHandler:
             return False
         if known is None or is_owner(known, connection.user_name):
             return True
+        if self.rechecks is not None and self.rechecks.end_if_gone(known):
+            return True
         self.refuse_other(connection, connect)
         return False
 

@@ -101,13 +101,14 @@ class Connection:
     pool_bytes: int = 0  # its share of the pool in `Admission`
 
     # Caches of one connection. Written by `publish/handler.py`, `publish/decode.py` and
-    # `publish/authorise.py` as the client publishes; `session/connect.py` and, when rules are
-    # reloaded, `server/server.py` begin with empty ones.
+    # `publish/authorise.py` as the client publishes; `session/connect.py` and `rechecks.py` begin
+    # with empty ones.
     # The last read that was one QoS 0 packet: size, head, topic, route, receivers.
     last_read: tuple[int, bytes, bytes, Route, list[Session]] | None = None
     aliases_in: dict[int, bytes] | None = None  # the client's topic aliases
     aliases_out: dict[bytes, int] | None = None  # ours; None: the client wants none
     permits: dict[bytes, bool] | None = None  # topic to verdict; None without ACL rules
+    rules: int = 0  # the rules of these verdicts, as `BrokerState.rules` counts them
 
     # Written by `broker.py` while the session lives at another node.
     relay: Relay | None = None  # set: all bytes are forwarded there
