@@ -156,8 +156,12 @@ class ContentPublishHandler:
         wish = top, _ = request.top or settings.top, request.rank or settings.rank
         is_delivered = request.reply is None or request.deliver
         hides = settings.hides_positions
-        if hides and not self._may_probe(session, message, event, top, request):
-            return PublishOutcome(_QUOTA, TOO_OFTEN)
+        if hides and session is not None and session.link is not None:
+            if message.head.qos:  # its acknowledgement does not wait for deliveries
+                self._state.mark_dirty(session.link)
+            is_asked = top is not None or request.reply is not None
+            if is_asked and not self._may_probe(session, event, request):
+                return PublishOutcome(_QUOTA, TOO_OFTEN)
         is_for_all = top is None and request.area is None and is_delivered
         if request.reply is not None:
             self._asking.answer(session, route, message, event, wish, complaint, properties)
@@ -187,28 +191,11 @@ class ContentPublishHandler:
         reason = 0 if reached or is_unsaid else _EMPTY
         return PublishOutcome(_QUOTA if message.was_refused else reason, complaint)
 
-    def _may_probe(
-        self,
-        session: Session | None,
-        message: Message,
-        event: Event | None,
-        top: int | None,
-        request: PublishRequest,
-    ) -> bool:
-        """Return whether a publication may be answered in a space with private positions.
-
-        The publisher's connection becomes the first of the batch to be written: the acknowledgement
-        does not wait for deliveries.
-        """
-        link = None if session is None else session.link
-        if session is None or link is None:
-            return True
-        if message.head.qos:
-            self._state.mark_dirty(link)
+    def _may_probe(self, session: Session, event: Event | None, request: PublishRequest) -> bool:
+        """Return whether a client may ask or rank once more, where positions are private."""
         selections = self._state.selections
         near = 0 if selections is None else selections.near
-        is_asked = request.reply is not None or (top is not None and near > 0)
-        if not is_asked or self._probes.allows(session, event):
+        if (request.reply is None and not near) or self._probes.allows(session, event):
             return True
         self._state.counters.dropped_probing += 1
         return False

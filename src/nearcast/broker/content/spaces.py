@@ -37,11 +37,12 @@ class SpaceSettings:
     offline: Literal["counts", "skipped"] = "counts"
     hysteresis: float = 0.1
     positions: Literal["private", "publishers", "public"] = "private"
+    # Whether no answer may depend on where a client is; asked for every message.
+    hides_positions: bool = field(init=False, metadata={"internal": True})
 
-    @property
-    def hides_positions(self) -> bool:
-        """Whether nobody may learn where a client is: no answer may depend on it."""
-        return self.positions == "private" and self.space.coordinates is not None
+    def __post_init__(self) -> None:
+        hides = self.positions == "private" and self.space.coordinates is not None
+        object.__setattr__(self, "hides_positions", hides)
 
 
 class SpaceTable:
