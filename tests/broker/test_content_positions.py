@@ -89,7 +89,7 @@ def test_a_position_that_was_acknowledged_survives_a_crash(make_world: Any, qos:
 
 def test_positions_are_private_unless_a_space_says_otherwise(make_world: Any) -> None:
     for public in (False, True):
-        shops = Shops(make_world, shows_positions=public)
+        shops = Shops(make_world, positions="public" if public else "private")
         ann, spy = shops.client("a/nn"), shops.client("spy")
         code = shops.subscribe(spy, "$position/+").reasons[0]
         shops.subscribe(spy, "#")
@@ -101,7 +101,7 @@ def test_positions_are_private_unless_a_space_says_otherwise(make_world: Any) ->
 
 
 def test_a_position_is_shown_on_the_longest_topic_there_may_be(make_world: Any) -> None:
-    shops = Shops(make_world, shows_positions=True)
+    shops = Shops(make_world, positions="public")
     room = 65_535 - len("$position/")
     spy = shops.client("spy")
     shops.subscribe(spy, "$position/+")

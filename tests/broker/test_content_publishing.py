@@ -100,7 +100,8 @@ def test_values_may_come_from_properties_or_from_nested_fields(make_world: Any) 
         assert len(ann.payloads()) == 2
 
 
-def test_only_the_best_get_a_ranked_message_and_those_who_asked_are_told(shops: Shops) -> None:
+def test_only_the_best_get_a_ranked_message_and_those_who_asked_are_told(make_world: Any) -> None:
+    shops = Shops(make_world, positions="publishers")
     clients = [shops.client(f"c{number}") for number in range(4)]
     for number, client in enumerate(clients):
         shops.move(client, (8.5 + number / 1000, 47.5))

@@ -64,6 +64,7 @@ def test_the_numbers_of_the_log_are_those_of_the_node() -> None:
         event_log_hooks.EXPIRED,
         event_log_hooks.TOO_LARGE,
         event_log_hooks.ENDED,
+        event_log_hooks.REVOKED,
     )
     assert reasons == tuple(Dropped)
     ways = (

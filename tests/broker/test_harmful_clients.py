@@ -184,7 +184,7 @@ def test_a_filter_as_long_as_can_be_is_answered_in_few_words(shops: Any, text: s
 
 
 def test_a_position_of_a_client_with_a_very_long_name_is_shown_to_nobody(make_world: Any) -> None:
-    world = make_world(spaces=[replace(SPACE, shows_positions=True)])
+    world = make_world(spaces=[replace(SPACE, positions="public")])
     ann = world.welcome("/" * 40_000)
     ann.publish("$position", b'{"lon": 8.5, "lat": 47.4}')
 

@@ -66,7 +66,14 @@ class Crowd:
 
     def __init__(self, make_world: Any, offline: str, *, is_plain: bool = False) -> None:
         self.is_plain = is_plain  # nobody asks to be told, and most packets are plain
-        spaces = [SpaceSettings(space=SPACE, offline=offline, hysteresis=HYSTERESIS)]  # type: ignore[arg-type]
+        spaces = [
+            SpaceSettings(
+                space=SPACE,
+                offline=offline,  # type: ignore[arg-type]
+                hysteresis=HYSTERESIS,
+                positions="publishers",
+            )
+        ]
         self.world = make_world(
             BrokerSettings(position_journal_ms=0), with_journal=True, spaces=spaces
         )

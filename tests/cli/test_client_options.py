@@ -35,6 +35,7 @@ topic = "ann/#"
 
 [[space]]
 name = "shops"
+positions = "publishers"
 topics = "shops/#"
 longitude = "lon"
 latitude = "lat"

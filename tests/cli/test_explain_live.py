@@ -24,6 +24,7 @@ mode = "off"
 events = "full"
 [[space]]
 name = "shops"
+positions = "publishers"
 topics = "shops/#"
 longitude = "lon"
 latitude = "lat"

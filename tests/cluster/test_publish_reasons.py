@@ -27,7 +27,7 @@ class Writer(SimulatedClient):
 
 
 def city_with_writer(nodes: int, *, order: str | None = None) -> tuple[SimulatedCity, Writer]:
-    settings = SpaceSettings(space=SPACE, lifetime_ms=1_000, order=order)
+    settings = SpaceSettings(space=SPACE, lifetime_ms=1_000, order=order, positions="publishers")
     city, writer = SimulatedCity(nodes, spaces=[settings]), Writer()
     city.homes[writer.name] = "n0"
     city.admit(writer)

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from tests.golden import frames
 from tests.golden.golden import Maker
+from tests.support.rules import KnownUsers, allow
 
 from nearcast.broker import Broker, Connection, Counters, Session
 from nearcast.config import load
@@ -28,7 +29,9 @@ _FORMS = {r"\d+": "a whole number", r"\d+ seconds": "seconds", r"nearcast versio
 def topics() -> str:
     """Return the `$SYS` topics of a node in a network, each with the form of its value."""
     lines = []
-    for topic, value in sys_topics(frames.scene([]).nodes["n0"].node, uptime_s=12):
+    node = frames.scene([]).nodes["n0"].node
+    node.state.access = KnownUsers([], [allow("$SYS/#")])  # without rules some are left out
+    for topic, value in sys_topics(node, uptime_s=12):
         form = next(told for form, told in _FORMS.items() if re.fullmatch(form, value))
         lines.append(f"$SYS/broker/{topic}: {form}")
     return "\n".join(lines) + "\n"

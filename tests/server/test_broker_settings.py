@@ -95,8 +95,8 @@ def test_a_declaration_and_a_field_are_enough_to_reach_the_broker():
 @pytest.mark.parametrize(
     ("settings", "sections", "derived"),
     [
-        (BrokerSettings, ["limits", "position"], set()),
-        (SpaceSettings, ["space"], {"space", "paths", "shows_positions"}),
+        (BrokerSettings, ["limits", "position", "auth"], set()),
+        (SpaceSettings, ["space"], {"space", "paths"}),
         (RetainedSettings, ["retained"], set()),
     ],
 )

@@ -35,6 +35,13 @@ class Access(Protocol):
     def identity(self, connect: Connect, connection: Connection) -> str | None:
         """Return the name that an accepted client has proven, for the ACL rules."""
 
+    def keeps(self, user_name: str | None, connection: Connection | None) -> bool:
+        """Return whether a client that has logged in under this name may stay.
+
+        `connection` is None for a session without one. False where the client certainly could not
+        log in again: its user is gone, or clients without a name are not welcome any more.
+        """
+
     def has_rules(self) -> bool:
         """Return whether there are ACL rules for publishing and subscribing."""
 
@@ -61,6 +68,10 @@ class OpenAccess:
     def identity(self, connect: Connect, _connection: Connection) -> str | None:
         """Return the user name of the CONNECT, unproven."""
         return connect.user_name
+
+    def keeps(self, _user_name: str | None, _connection: Connection | None) -> bool:
+        """Return True."""
+        return True
 
     def has_rules(self) -> bool:
         """Return False."""

@@ -5,6 +5,7 @@ Read next: `packets.py` (from bytes to the handlers of packets), `state.py` (wha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.handler import PublishHandler
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.routes import Router
+from nearcast.broker.rechecks import Rechecks
 from nearcast.broker.retained.updates import event_of, keep_message, place_all_retained
 from nearcast.broker.session.connect import ConnectHandler
 from nearcast.broker.session.connection import Connection, Relay
@@ -104,6 +106,10 @@ class Broker(BrokerInterface):
             self.state, self._delivery, self._lifecycle, self._positions, self._intake.selective
         )
         self._subscribing = SubscribeHandler(self.state, self._delivery)
+        self._rechecks = Rechecks(
+            self.state, self._delivery, self._lifecycle, self._subscribing.remove
+        )
+        self._handshake.rechecks = self._rechecks
         self.slices = self.state.slices
         self.peering = PeerSessions(self.state, self._delivery, self._lifecycle)
         self._peer_intake = PeerPublishHandler(self.state, self._delivery, answers, self._positions)
@@ -199,6 +205,11 @@ class Broker(BrokerInterface):
         self.state.settings = settings
         self._delivery.take_limits()
 
+    def set_access(self, access: Access, now_ms: int) -> None:
+        """Replace users and rules, and check in slices what was granted before."""
+        self.state.now_ms = now_ms
+        self._rechecks.begin(access)
+
     # --- calls of the server --------------------------------------------------------------
 
     def open(self, connection: Connection, now_ms: int, since_ms: int = 0) -> None:
@@ -265,6 +276,12 @@ class Broker(BrokerInterface):
         if pending:
             relay.write(b"".join(pending))
 
+    def refuse_other(self, connection: Connection, now_ms: int) -> None:
+        """Refuse a client after a node said that the session is another user's."""
+        self.state.now_ms = now_ms
+        if connection.is_open and not connection.is_closing and connection.connect is not None:
+            self._handshake.refuse_other(connection, connection.connect)
+
     def admit(self, connection: Connection, connect: Connect, now_ms: int) -> None:
         """Accept a client that another node relays to its session here."""
         self.state.now_ms = connection.last_seen_ms = now_ms
@@ -320,6 +337,9 @@ class Broker(BrokerInterface):
                 state.selections.crossing.entered(one)  # its old home sent what is in range
             note_subscription(state, one, one.qos, is_added=True)
         tell_session(session, state.journal, set())
+        deque(self._rechecks.one(session, session.user_name), maxlen=0)  # rules of this node
+        if session.is_over:
+            return None
         self._lifecycle.restore(session, was_connected=False)
         return session
 
@@ -406,6 +426,7 @@ class Broker(BrokerInterface):
             keeps_ages = state.selections is not None
             state.journal = Journal(replay.next_message, keeps_ages=keeps_ages)
         state.network.restored()
+        self._rechecks.at_once()  # before wills, which may reach any session
         self._lifecycle.is_restoring = True
         for session in list(state.sessions.values()):
             self._restore_session(session, was_connected=session.number in connected)

@@ -10,7 +10,7 @@ from nearcast.broker.publish.message import Message
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.state import BrokerState
 
-SLOW, QUOTA, EXPIRED, TOO_LARGE, ENDED = range(5)  # records.Dropped
+SLOW, QUOTA, EXPIRED, TOO_LARGE, ENDED, REVOKED = range(6)  # records.Dropped
 FROM_CLIENT, FROM_NODE, CAUSAL, CHOSEN = (way << 4 for way in range(4))  # records.Way
 LIMITED = 8
 NUMBER_SHIFT = 8

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nearcast.broker.access import Access
 from nearcast.broker.content.spaces import SpaceSettings
 from nearcast.broker.event_log_hooks import note_start
 from nearcast.broker.observer import ClientObserver
@@ -16,7 +15,6 @@ from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import PeerSession, Session
 from nearcast.broker.settings import BrokerSettings
 from nearcast.broker.state import BrokerState, PublishFeed
-from nearcast.mqtt import Connect
 
 if TYPE_CHECKING:
     from nearcast.broker.retained.deferred import DeferredRetained
@@ -96,6 +94,14 @@ class BrokerInterface:
         return tuple(self.state.router.spaces.all)
 
     @property
+    def hides_traffic(self) -> bool:
+        """Whether counts of traffic must not be on `$SYS`: they tell who got what.
+
+        Positions are private in some space, and no rules say who may read `$SYS`.
+        """
+        return self.state.router.spaces.hides_positions and not self.state.access.has_rules()
+
+    @property
     def observer(self) -> ClientObserver:
         """Is told when clients come and go."""
         return self.state.observer
@@ -138,17 +144,7 @@ class BrokerInterface:
         sessions = self.state.sessions.values()
         return {one.node_name for one in sessions if isinstance(one, PeerSession) and one.is_node}
 
-    def identity(self, connect: Connect, connection: Connection) -> str | None:
-        """Return the proven name of a client that has logged in."""
-        return self.state.access.identity(connect, connection)
-
     # --- what is set ------------------------------------------------------------------------
-
-    def set_access(self, access: Access) -> None:
-        """Replace the rules of access; those of connected clients apply from their next packet."""
-        self.state.access = access
-        for connection in self.client_connections():  # peers have checked their clients
-            connection.permits = {} if access.has_rules() else None
 
     def observe(self, observer: ClientObserver) -> None:
         """Call an observer when clients come and go."""

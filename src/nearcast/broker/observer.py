@@ -47,6 +47,9 @@ class ClientObserver:
     def subscribe_denied(self, session: Session, topic_filter: str) -> None:
         """Report that a client may not subscribe to a filter."""
 
+    def subscription_revoked(self, session: Session, topic_filter: str) -> None:
+        """Report that a subscription was removed: new rules do not allow it."""
+
     def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
         """Report that a client set conditions on topics of no space; `text` is the warning sent."""
 

@@ -69,6 +69,10 @@ class BrokerSettings:
     max_answer_bytes: int = 1 << 18
     position_on_connect: bool = True
     position_on_publish: bool = False
+    position_grid_m: float = 0.0  # 0: as they are
+    position_probes: int = 600  # a minute; 0: any number
+    username_is_client_id: bool = False
+    same_identifier: Literal["refused", "apart"] = "refused"
     newcomer_bytes: int = _internal(16 << 10)  # buffered bytes of one connection before its login
     newcomers_bytes: int = _internal(
         16 << 20

@@ -157,7 +157,7 @@ class BrokerState:
     settings: BrokerSettings
     """The limits in force; replaced as a whole by `Broker.change_limits`."""
     access: Access
-    """Decides who may log in, publish and subscribe."""
+    """Decides who may log in, publish and subscribe; replaced by `rechecks.py`."""
     rng: Random
     """The only source of randomness: assigned client identifiers, generations of peers."""
     journal: Journal
@@ -180,6 +180,8 @@ class BrokerState:
     ending: dict[str, Work] = field(default_factory=dict)
     """By client identifier: ended sessions whose many subscriptions are removed in slices, by
     `session/lifecycle.py`."""
+    rules: int = 0
+    """How often the rules of access have been replaced; `Session.rules` compares with it."""
     subscriptions: int = 0
     """How many subscriptions clients have, peers not counted; changed as `router` is."""
     sessions: dict[str, Session] = field(default_factory=dict)

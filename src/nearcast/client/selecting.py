@@ -44,6 +44,8 @@ class Selection:
     """A public name for this subscription, for ranked replies. MQTT 5 only."""
     weight: float | None = None
     """Its score where a publisher ranks by `weight`. MQTT 5 only."""
+    distance: str | None = None
+    """Lets publishers learn how far away the client is, in such steps as `100m`. MQTT 5 only."""
 
     def __post_init__(self) -> None:
         if self.retained is not None:
@@ -55,17 +57,14 @@ class Selection:
     def _subscription(self, topic_filter: str) -> Subscription:
         """Return the model's subscription, which raises if an option is invalid."""
         where = area = near_m = None
+        if self.distance is not None:
+            _length("$distance", self.distance)
         if self.where is not None:
             where = parse_where(self.where)
         if self.area is not None:
             area = parse_shape(self.area) if isinstance(self.area, str) else self.area
         if self.near is not None:
-            try:
-                near_m = parse_length(self.near)
-            except MisuseError as problem:
-                raise type(problem)(
-                    problem.found, where="$near", expected=problem.expected, todo=problem.todo
-                ) from None
+            near_m = _length("$near", self.near)
         return Subscription(
             topic_filter=topic_filter,
             where=where,
@@ -84,6 +83,7 @@ class Selection:
             ("$explain", "true" if self.explain else None),
             ("$label", self.label),
             ("$weight", None if self.weight is None else number_text(self.weight)),
+            ("$distance", self.distance),
         )
         return tuple((name, value) for name, value in named if value is not None)
 
@@ -132,3 +132,13 @@ class Selection:
             )
         levels = [] if group is None else ["$share", group]
         return "/".join([*levels, self._subscription(topic_filter).identity])
+
+
+def _length(name: str, text: str) -> float:
+    """Return a length in metres; raises MisuseError with the name of the property."""
+    try:
+        return parse_length(text)
+    except MisuseError as problem:
+        raise type(problem)(
+            problem.found, where=name, expected=problem.expected, todo=problem.todo
+        ) from None

@@ -178,16 +178,19 @@ class ClaimSession(PeerMessage, frozen=True, tag="h"):
 
     Answered with `SessionClaimed` unless `number` is 0. `clean`: end your session of the client, if
     it last connected to you no later than `last_ms`. `number` below 0: I have fetched it from you.
+    `owner`: the user that the client has proven to be, None if it has no name, empty if the sender
+    does not say; a session of another user is neither told nor ended.
     """
 
     number: int
     client_id: str
     clean: bool
     last_ms: int = 1 << 62
+    owner: str | None = ""
 
 
 class SessionClaimed(PeerMessage, frozen=True, tag="H"):
-    """When the client of your claim last connected here; or `NOT_HERE`, or `COMES_HERE`.
+    """When the client of your claim last connected here; or `NOT_HERE`, `COMES_HERE` or `FOREIGN`.
 
     `may_move`: I have sent the client to you, and you may fetch its session. `pasts`: the causal
     past of a client that was here, as a message of each causal group; deliver it before you

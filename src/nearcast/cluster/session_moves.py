@@ -177,7 +177,9 @@ class SessionMoves(ClusterPart):
         home, came_ms = self._adopted[client_id]
         self._number -= 1  # the session relay's claims have the numbers above 0
         self._claims[self._number] = client_id
-        self._peers.tell_named(home, ClaimSession(self._number, client_id, True, came_ms))
+        session = self._node.session_of(client_id)
+        owner = "" if session is None else session.user_name
+        self._peers.tell_named(home, ClaimSession(self._number, client_id, True, came_ms, owner))
 
     def answered(self, number: int) -> bool:
         """Handle the old home's answer to a claim; return whether the claim was of this part."""

@@ -22,10 +22,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from struct import Struct
-from typing import TypeAlias
+
+import msgspec
 
 from nearcast.broker import Broker, Connection
 from nearcast.broker.session.connection import ForwardedIdentity
+from nearcast.broker.session.identity import is_owner
+from nearcast.broker.session.tunnels import TunnelKey, WayBack, WayOut, decode_connect
 from nearcast.cluster.causal_groups import CausalGroups, Past
 from nearcast.cluster.messages import (
     ClaimSession,
@@ -40,19 +43,16 @@ from nearcast.cluster.part import ClusterPart, handles
 from nearcast.cluster.peer import PeerNode
 from nearcast.cluster.peer_registry import TUNNELS, PeerRegistry
 from nearcast.cluster.session_moves import SessionMoves
-from nearcast.model.errors import PeerProtocolError
-from nearcast.mqtt import Connect, MqttProtocolError, decode_packet, encode_packet
-from nearcast.mqtt.framing import long_length
+from nearcast.mqtt import Connect, encode_packet
 
 PATIENCE_MS = 3_000
 """How long a client waits for a peer that has just been lost: that peer may have its session."""
 MOST_PATIENCE_MS = 5_000
 """How long a client waits in total; a peer that has not answered by then is asked later."""
-NOT_HERE, COMES_HERE = -1, -2  # in `SessionClaimed.last_ms`: no session; connecting here right now
+NOT_HERE, COMES_HERE, FOREIGN = -1, -2, -3
+"""In `SessionClaimed.last_ms`: no session; connecting here right now; a session of another user."""
 _NUMBER = Struct("<Q?")
 _MOST_UNREAD_BYTES = 1 << 18
-
-TunnelKey: TypeAlias = tuple[str, int]  # the peer, and the number that the entry node chose
 
 
 @dataclass(slots=True)
@@ -73,6 +73,8 @@ class PendingClaim:
     """The peer that was asked to send the session; None: not so far."""
     pasts: list[tuple[str, Past]] = field(default_factory=list)
     """What peers sent of the client's causal past, each with the name of the peer."""
+    is_foreign: bool = False
+    """Whether a peer has a session of another user under the client's identifier."""
     is_adopting: bool = False
     """Whether the client waits for its causal past."""
 
@@ -143,7 +145,7 @@ class SessionRelay(ClusterPart):
         until_ms = self.now_ms + MOST_PATIENCE_MS
         self._asking[self._number] = PendingClaim(connection, connect, {*present, *soon}, until_ms)
         for name in present:
-            self._ask(name, self._number, connect)
+            self._ask(name, self._number, connection, connect)
         return True
 
     def is_lost(self, name: str) -> bool:
@@ -155,8 +157,9 @@ class SessionRelay(ClusterPart):
         away = [name for name in names if name in self._lost_ms and not self.is_lost(name)]
         return min((self._lost_ms[name] + PATIENCE_MS for name in away), default=None)
 
-    def _ask(self, peer: str, number: int, connect: Connect) -> None:
-        self._tell(peer, ClaimSession(number, connect.client_id, connect.clean_start))
+    def _ask(self, peer: str, number: int, connection: Connection, connect: Connect) -> None:
+        claim = ClaimSession(number, connect.client_id, connect.clean_start)
+        self._tell(peer, msgspec.structs.replace(claim, owner=connection.user_name))
 
     @handles(ClaimSession)
     def asked(self, peer: PeerNode, message: ClaimSession) -> None:
@@ -165,6 +168,10 @@ class SessionRelay(ClusterPart):
         If the client connects to both nodes at once, the node with the greater name keeps it.
         """
         last_ms, client_id = NOT_HERE, message.client_id
+        if not self._is_owner(message):
+            if message.number:
+                self._peers.tell(peer, SessionClaimed(message.number, FOREIGN))
+            return
         rival = self._rival(client_id)
         if rival is not None and self._name > peer.name:
             last_ms = COMES_HERE
@@ -178,6 +185,11 @@ class SessionRelay(ClusterPart):
             pasts = self._causal.pasts_of(client_id, peer) if is_served_there else []
             self._peers.tell(peer, SessionClaimed(message.number, last_ms, may_move, pasts))
 
+    def _is_owner(self, claim: ClaimSession) -> bool:
+        """Return whether the session here, if any, is that of the user who claims it."""
+        session = self._node.session_of(claim.client_id)
+        return session is None or claim.owner == "" or is_owner(session, claim.owner)
+
     def _rival(self, client_id: str) -> int | None:
         """Return the number of a pending claim of this node for the same client."""
         claims = self._asking.items()
@@ -188,7 +200,7 @@ class SessionRelay(ClusterPart):
         if not message.clean or last_ms == NOT_HERE:
             return last_ms
         if (last_ms, self._name) > (message.last_ms, peer):  # ours is newer
-            self._tell(peer, ClaimSession(0, message.client_id, clean=True, last_ms=last_ms))
+            self._end_at(peer, message.client_id, last_ms)
             return last_ms
         self._moves.end_session(peer, message, self.now_ms)
         return NOT_HERE
@@ -211,6 +223,7 @@ class SessionRelay(ClusterPart):
         if message.last_ms == COMES_HERE:
             self._node.close(self._asking.pop(message.number).connection)
         else:
+            asking.is_foreign |= message.last_ms == FOREIGN
             if message.last_ms >= 0:
                 asking.homes[peer.name] = message.last_ms
                 if message.may_move:
@@ -221,9 +234,14 @@ class SessionRelay(ClusterPart):
         if asking.waits_for:
             return
         home = asking.home
+        if home is None and asking.is_foreign:
+            del self._asking[number]
+            self._node.refuse_other(asking.connection, self.now_ms)
+            return
+        owner = asking.connection.user_name
         for name in asking.homes:
             if name != home:
-                self._tell(name, ClaimSession(0, asking.connect.client_id, clean=True))
+                self._tell(name, ClaimSession(0, asking.connect.client_id, True, owner=owner))
         if home is not None and home not in asking.may_move:
             del self._asking[number]
             self._open(home, number, asking)
@@ -265,11 +283,11 @@ class SessionRelay(ClusterPart):
 
     def _open(self, home: str, number: int, asking: PendingClaim) -> None:
         connection, connect = asking.connection, asking.connect
-        user_name = self._node.identity(connect, connection)
+        user_name = connection.user_name
         packet = encode_packet(replace(connect, password=None))
         self._tell(home, TunnelOpened(number, packet, user_name, connection.address))
         self._ways_out[home, number] = connection
-        self._node.found_home(connection, _WayOut(self, (home, number)), self.now_ms)
+        self._node.found_home(connection, WayOut(self, (home, number)), self.now_ms)
 
     def say(self, key: TunnelKey, data: bytes) -> None:
         """Send bytes of a client to its session node."""
@@ -287,11 +305,11 @@ class SessionRelay(ClusterPart):
     @handles(TunnelOpened)
     def opened(self, peer: PeerNode, message: TunnelOpened) -> None:
         """Accept a client that a peer relays; its identity was checked there."""
-        connect = _decode_connect(message.connect)
+        connect = decode_connect(message.connect)
         connection = Connection(f"{message.address} at {peer.name}", "network")
         connection.forwarded = ForwardedIdentity(peer.name, message.user_name)
         key = (peer.name, message.number)
-        connection.transport = _WayBack(self, key, connection)
+        connection.transport = WayBack(self, key, connection)
         self._ways_in[key] = connection
         self._node.admit(connection, connect, self.now_ms)
 
@@ -368,7 +386,7 @@ class SessionRelay(ClusterPart):
         self._lost_ms.pop(name, None)
         for number, asking in self._asking.items():
             if name in asking.waits_for:
-                self._ask(name, number, asking.connect)
+                self._ask(name, number, asking.connection, asking.connect)
         for client_id, names in list(self._unasked.items()):
             if name in names:
                 self._end_older(name, client_id)
@@ -439,7 +457,13 @@ class SessionRelay(ClusterPart):
         """Make a peer that was not asked in time end its session of a client, if that is older."""
         last_ms = self._last_seen(client_id)
         if last_ms != NOT_HERE:
-            self._tell(peer, ClaimSession(0, client_id, clean=True, last_ms=last_ms))
+            self._end_at(peer, client_id, last_ms)
+
+    def _end_at(self, peer: str, client_id: str, last_ms: int) -> None:
+        """Make a peer end a session that is older than this node's, unless it is another user's."""
+        session = self._node.session_of(client_id)
+        owner = "" if session is None else session.user_name
+        self._tell(peer, ClaimSession(0, client_id, True, last_ms, owner))
 
     def wake_at(self) -> int | None:
         """Return when the next claim has waited long enough."""
@@ -447,53 +471,3 @@ class SessionRelay(ClusterPart):
         times = [self._lost_ms[name] + PATIENCE_MS for name in names if name in self._lost_ms]
         times += [one.until_ms for one in self._asking.values()]
         return min(times, default=None)
-
-
-class _WayOut:
-    """The relay of a client that is connected here and has its session at a peer."""
-
-    __slots__ = ("_homes", "_key")
-
-    def __init__(self, homes: SessionRelay, key: TunnelKey) -> None:
-        self._homes = homes
-        self._key = key
-
-    def write(self, data: bytes) -> None:
-        self._homes.say(self._key, data)
-
-    def close(self) -> None:
-        self._homes.gone(self._key)
-
-
-class _WayBack:
-    """The transport of a client that is connected to a peer and has its session here."""
-
-    __slots__ = ("_connection", "_homes", "_key")
-
-    def __init__(self, homes: SessionRelay, key: TunnelKey, connection: Connection) -> None:
-        self._homes = homes
-        self._key = key
-        self._connection = connection
-
-    def write(self, chunks: list[bytes]) -> None:
-        if chunks:
-            self._homes.answer(self._key, b"".join(chunks))
-
-    def pause_reading(self) -> None:
-        """Do nothing: the link has its own flow control."""
-
-    resume_reading = pause_reading
-
-    def finish(self) -> None:
-        self._homes.finish(self._key, self._connection)
-
-
-def _decode_connect(data: bytes) -> Connect:
-    try:
-        body = 2 if data[1] < 128 else long_length(data, 1, len(data))[1]
-        packet = decode_packet(data[0], data[body:])
-    except (MqttProtocolError, IndexError) as problem:
-        raise PeerProtocolError(str(problem), where="relayed CONNECT") from None
-    if not isinstance(packet, Connect):
-        raise PeerProtocolError(type(packet).__name__, where="relayed CONNECT")
-    return packet

@@ -14,6 +14,7 @@ from nearcast.config.values import (
     Bytes,
     Count,
     FilePath,
+    Length,
     PacketBytes,
     Seconds,
     split_address,
@@ -105,6 +106,16 @@ class AuthSection(Section):
         "names and passwords: nearcast passwd users.txt alice",
         reload=True,
         example='"users.txt"',
+    )
+    same_identifier: Literal["refused", "apart"] = setting(
+        "refused",
+        "another user with the client identifier of a session: refused, or apart (its own session)",
+        fills="same_identifier",
+    )
+    use_username_as_clientid: bool = setting(
+        False,
+        "true: the user name is the client identifier, whatever CONNECT says",
+        fills="username_is_client_id",
     )
     rules: list[RuleSection] = setting([], "access rules", reload=True)
 
@@ -241,4 +252,18 @@ class PositionSection(Section):
     )
     publish: bool = setting(
         False, "lon and lat in the user properties of any PUBLISH", fills="position_on_publish"
+    )
+    grid: Length | None = setting(
+        None,
+        "positions are rounded to the middle of a cell of this size as they arrive",
+        fills="position_grid_m",
+        reload=True,
+        example='"500m"',
+    )
+    probes: int = setting(
+        600,
+        "$top and $reply a minute, of one publisher about one place, in private spaces; 0: any",
+        ge=0,
+        fills="position_probes",
+        reload=True,
     )

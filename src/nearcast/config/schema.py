@@ -263,8 +263,10 @@ class SpaceSection(Section):
         allow_inf_nan=False,
         fills="hysteresis",
     )
-    positions: Literal["private", "public"] = setting(
-        "private", "public: clients may subscribe to $position/<client>"
+    positions: Literal["private", "publishers", "public"] = setting(
+        "private",
+        "who may learn where a client is: nobody, its publishers, or all ($position/<client>)",
+        fills="positions",
     )
     attributes: dict[str, AttributeSection] = setting(
         ...,

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
 from nearcast.model import parse_duration
+from nearcast.model.quantities import parse_length
 
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB|kB|MB|GB)?")
 _UNITS = {
@@ -45,6 +46,12 @@ def _seconds(value: object) -> object:
     return value
 
 
+def _metres(value: object) -> object:
+    if isinstance(value, str):
+        return parse_length(value)
+    return value
+
+
 def _bytes(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -62,6 +69,7 @@ def _addresses(value: object) -> object:
 _LARGEST_PACKET = 268_000_000  # MQTT's limit is 268,435,455; a broker adds properties
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Length = Annotated[float, BeforeValidator(_metres), Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
 PacketBytes = Annotated[Bytes, Field(le=_LARGEST_PACKET)]
 Count = Annotated[int, Field(ge=1)]
@@ -95,6 +103,8 @@ def written(value: Any, field: FieldInfo) -> str:
     if _bytes in readers:
         unit = next(name for name in ("GiB", "MiB", "KiB", "B") if not value % _UNITS[name])
         return f'"{value // _UNITS[unit]}{unit}"'
+    if _metres in readers:
+        return f'"{value:g}m"'
     if _seconds in readers:
         value_ms = round(value * 1000)
         units = (("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))

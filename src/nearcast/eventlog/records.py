@@ -48,6 +48,7 @@ class Dropped(IntEnum):
     EXPIRED = 2
     TOO_LARGE = 3
     ENDED = 4
+    REVOKED = 5
 
 
 class CausalStep(IntEnum):

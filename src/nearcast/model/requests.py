@@ -3,7 +3,7 @@
 | on | names |
 |---|---|
 | SUBSCRIBE, also as prefixes | `$where` `$area` `$near` `$retained` |
-| SUBSCRIBE | `$explain` `$label` `$weight` |
+| SUBSCRIBE | `$explain` `$label` `$weight` `$distance` |
 | PUBLISH, also as prefixes | `$top` `$rank` `$lifetime` `$order` `$area` |
 | PUBLISH | `$reply` `$deliver` |
 
@@ -30,7 +30,7 @@ ORDERS: Final = ("causal",)
 REPLIES: Final = ("matches",)
 
 SELECTING: Final = ("$where", "$area", "$near", "$retained")
-SUBSCRIBING: Final = (*SELECTING, "$explain", "$label", "$weight")
+SUBSCRIBING: Final = (*SELECTING, "$explain", "$label", "$weight", "$distance")
 INSTRUCTING: Final = ("$top", "$rank", "$lifetime", "$order", "$area")
 PUBLISHING: Final = (*INSTRUCTING, "$reply", "$deliver")
 
@@ -50,6 +50,7 @@ class SubscribeRequest:
     explain: bool = False
     label: str | None = None
     weight: float = 1.0
+    shares_m: float | None = None
 
     @property
     def is_selective(self) -> bool:
@@ -130,6 +131,7 @@ def read_subscription(topic_filter: str, pairs: Iterable[Pair]) -> SubscribeRequ
         explain=_read(given, "$explain", _truth) or False,
         label=_read(given, "$label", _label),
         weight=1.0 if weight is None else weight,
+        shares_m=_read(given, "$distance", parse_length),
     )
 
 

@@ -19,6 +19,7 @@ def broker_settings(configuration: Configuration) -> BrokerSettings:
     filled = BrokerSettings(
         **dict(_filled(configuration.limits, BrokerSettings)),
         **dict(_filled(configuration.position, BrokerSettings)),
+        **dict(_filled(configuration.auth, BrokerSettings)),
     )
     most_s = filled.max_keep_alive_s or _LONGEST_KEEP_ALIVE_S
     return replace(
@@ -35,7 +36,6 @@ def space_settings(section: SpaceSection) -> SpaceSettings:
     return SpaceSettings(
         space=section.to_space(),
         paths=section.paths(),
-        shows_positions=section.positions == "public",
         **dict(_filled(section, SpaceSettings)),
     )
 

@@ -153,6 +153,10 @@ class ClientLog(ClientObserver):
         """Log a subscription that the rules do not allow."""
         self._denied("subscribe_denied", "may not subscribe to", session, topic_filter)
 
+    def subscription_revoked(self, session: Session, topic_filter: str) -> None:
+        """Log a subscription that was removed because new rules do not allow it."""
+        self._denied("subscription_revoked", "may no longer subscribe to", session, topic_filter)
+
     def selection_ignored(self, session: Session, topic_filter: str, text: str) -> None:
         """Log a subscription whose selection has no effect."""
         self._ignored("selection_ignored", "client %s%s: %s", session, topic_filter, text)

@@ -278,8 +278,9 @@ class Server:
 
     def _reload_access(self, access: ConfiguredAccess) -> None:
         self._access = access
-        self.node.set_access(access)
+        self.node.set_access(access, self.clock.now_ms())
         if self._turns is not None:
+            self._turns.schedule()  # sessions are checked again in slices
             self._turns.checks.check = access.check_password
 
     def _failed(self, problem: BaseException) -> None:

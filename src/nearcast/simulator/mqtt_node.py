@@ -54,8 +54,10 @@ class SimulatedClient:
         *,
         is_clean: bool = False,
         version: ProtocolVersion = ProtocolVersion.V5,
+        user_name: str | None = None,
     ) -> None:
         self.name = name
+        self._user_name = user_name
         self._version = version
         self._is_clean = is_clean
         self.received: list[Publish] = []
@@ -81,7 +83,13 @@ class SimulatedClient:
         properties = Properties()
         if self._version is ProtocolVersion.V5:
             properties = Properties(session_expiry_interval=self._expiry_s)
-        connect = Connect(self.name, self._version, self._is_clean, properties=properties)
+        connect = Connect(
+            self.name,
+            self._version,
+            self._is_clean,
+            user_name=self._user_name,
+            properties=properties,
+        )
         self._talk = Conversation(connect, self._earlier)
 
     def lose(self) -> None:

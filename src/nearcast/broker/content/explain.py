@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from nearcast.broker.content.probes import POSITIONS_RIGHT
 from nearcast.broker.content.spaces import SpaceSettings
 from nearcast.broker.content.top_k import TopK
 from nearcast.broker.session.session import Session, SessionSubscription
@@ -23,6 +24,7 @@ from nearcast.model import (
     MisuseError,
     NearcastError,
     PublishRequest,
+    Space,
     distance_m,
     read_publication,
     split_prefixes,
@@ -47,6 +49,8 @@ class ExplainQuestion:
     pairs: Pairs = ()
     qos: int = 0
     publisher: str | None = None  # a client identifier; None: ACL rules to publish are not checked
+    asker: str | None = None  # who may learn of its own position
+    sees_positions: bool = True  # whether the asker may learn those of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,21 @@ class _Inquiry:
         if self._session.link is None:
             return ExplainStep("client", True, "not connected; its session is kept")
         return ExplainStep("client", True, "connected")
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the asker is the client in question."""
+        return self._question.asker == self._question.client_id
+
+    def _hides(self, space: Space) -> bool:
+        """Return whether positions of others must not show in the answer."""
+        if self._question.sees_positions:
+            return False
+        return any(one.space is space and one.hides_positions for one in self._spaces)
+
+    @property
+    def _spaces(self) -> tuple[SpaceSettings, ...]:
+        return self._state.router.spaces.all
 
     @property
     def _client(self) -> Session:
@@ -240,6 +259,8 @@ class _Inquiry:
         assert selection is not None
         if selection.near_m is None:
             return None
+        if self._hides(event.space) and not self._is_own:
+            return ExplainStep("position", False, _PRIVATE)
         if position is None:
             return ExplainStep("position", False, "nobody knows where the client is")
         if selection.covers(event, position):
@@ -261,6 +282,9 @@ class _Inquiry:
         assert selections is not None
         if settings.offline == "skipped" and client.link is None:
             yield ExplainStep("rank", False, "the client is away, and the space skips those")
+            return
+        if self._hides(settings.space) and selections.near:
+            yield ExplainStep("rank", False, _PRIVATE)
             return
         route = self._state.router.find(encode_string(self._topic))
         skips = settings.offline == "skipped"
@@ -305,6 +329,9 @@ class _Inquiry:
         limit = self._state.settings.session_queue_bytes
         if link is None and not qos:
             return ExplainStep("queue", False, "at QoS 0 nothing waits for a client that is away")
+        is_hidden = client.moving and not self._is_own
+        if is_hidden and any(self._hides(one.space) for one in self._spaces):
+            return ExplainStep("queue", True, f"it goes out at QoS {qos}, or waits")
         if link is None:
             is_full = client.held_bytes + len(self._question.payload) > limit
             detail = "its queue is full" if is_full else f"it waits with {len(client.queue)} others"
@@ -312,6 +339,12 @@ class _Inquiry:
         if not qos and link.outbox_bytes + len(self._question.payload) > limit:
             return ExplainStep("queue", False, "the client reads too slowly")
         return ExplainStep("queue", True, f"it goes out at QoS {qos}")
+
+
+_PRIVATE = (
+    "it depends on where clients are, which is private in this space; "
+    f"the right to publish to {POSITIONS_RIGHT} shows it"
+)
 
 
 def _missing_names(event: Event) -> list[str]:

@@ -6,9 +6,11 @@ Read next: `explain.py`.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from nearcast.broker.content.explain import ExplainQuestion, explain
 from nearcast.broker.content.match_preview import checked_response_topic, reply_to
+from nearcast.broker.content.probes import sees_positions
 from nearcast.broker.publish.acks import PublishOutcome
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
@@ -30,7 +32,8 @@ class ExplainTopic:
     """Answers clients that may know: an answer reveals other clients' subscriptions and places.
 
     With ACL rules, these decide who may publish to `$nearcast/explain`. Without, users with a
-    proven name may, and clients on this machine.
+    proven name may, and clients on this machine. What depends on a private position is told only to
+    those who may publish to `$nearcast/explain/positions`: without rules to nobody.
     """
 
     def __init__(self, state: BrokerState, delivery: Delivery) -> None:
@@ -47,24 +50,26 @@ class ExplainTopic:
             )
         topic = checked_response_topic(self._state, session, properties.response_topic)
         try:
-            document = self._answer(message.payload)
+            document = self._answer(session, message.payload)
         except MisuseError as problem:
             document = {"problem": str(problem)}
         reply_to(self._state, self._delivery, topic, document, message.head.qos, properties)
         return PublishOutcome(0)
 
-    def _answer(self, payload: bytes) -> dict[str, object]:
+    def _answer(self, session: Session, payload: bytes) -> dict[str, object]:
         asked = read_json(payload)
         if isinstance(asked, dict) and "newcomer" in asked:
             return explain_newcomer(self._state, _topic_of(asked["newcomer"]))
-        return explain(self._state, question_of(payload))
+        sees = sees_positions(self._state, session)
+        question = replace(question_of(payload), asker=session.client_id, sees_positions=sees)
+        return explain(self._state, question)
 
     def _may_ask(self, session: Session) -> bool:
+        link = session.link
+        if link is None:  # a will, which nobody sends
+            return False
         if self._state.access.has_rules() or session.user_name is not None:
             return True  # the ACL rules were checked before
-        link = session.link
-        if link is None:  # a will: the address of its client is no longer known
-            return False
         host = link.address.rpartition(":")[0].strip("[]")
         return host in ("", "::1", "localhost") or host.startswith(("127.", "::ffff:127."))
 

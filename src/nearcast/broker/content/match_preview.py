@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from heapq import merge
 
 from nearcast.broker.content.top_k import Candidate, TopK
 from nearcast.broker.event_log_hooks import note_event
@@ -43,11 +45,10 @@ class MatchPreview:
     ) -> None:
         """Publish the list to the response topic; raises MisuseError if the client may not."""
         topic = checked_response_topic(self._state, session, properties.response_topic)
+        found = self._labelled(session, route, event, *asked)
+        hides = _hides(route)
         document: dict[str, object] = {
-            "matches": [
-                _row(place, one)
-                for place, one in enumerate(self._labelled(session, route, event, *asked), 1)
-            ]
+            "matches": [_row(place, one, session, hides) for place, one in enumerate(found, 1)]
         }
         if complaint:
             document["problem"] = complaint
@@ -56,10 +57,9 @@ class MatchPreview:
     def _labelled(
         self, session: Session | None, route: Route, event: Event | None, k: int | None, rank: str
     ) -> list[Candidate]:
-        assert self._choosing is not None
         found: list[Candidate] = []
         seen: set[int] = set()
-        for one in self._choosing.ranked(route, event, k, rank):
+        for one in self._ranked(session, route, event, k, rank):
             subscription = one.subscription
             if k is not None and len(found) == k:
                 break
@@ -69,6 +69,34 @@ class MatchPreview:
             seen.add(subscription.number)
             found.append(one)
         return found
+
+    def _ranked(
+        self, session: Session | None, route: Route, event: Event | None, k: int | None, rank: str
+    ) -> Iterator[Candidate]:
+        """Yield the matches that the asking client may learn of, best first.
+
+        Where positions are private, `$near` subscriptions of others are those that are shown, at
+        their coarse places; the exact ones have no influence.
+        """
+        assert self._choosing is not None
+        ranked = self._choosing.ranked(route, event, k, rank)
+        selections = self._state.selections
+        if not _hides(route) or selections is None:
+            return ranked
+        known = (one for one in ranked if not _is_hidden(one, session))
+        if not selections.shown.by_number:
+            return known
+        shown = TopK(selections.shown).ranked(Route(), event, k, rank)
+        return merge(known, (one for one in shown if one.subscription.session is not session))
+
+
+def _hides(route: Route) -> bool:
+    return route.space is not None and route.space.hides_positions
+
+
+def _is_hidden(candidate: Candidate, session: Session | None) -> bool:
+    subscription = candidate.subscription
+    return subscription.is_near and subscription.session is not session
 
 
 def checked_response_topic(state: BrokerState, session: Session | None, topic: str | None) -> str:
@@ -118,11 +146,23 @@ def reply_to(
         delivery.spread(route, [answer], None, retain=False)
 
 
-def _row(place: int, candidate: Candidate) -> dict[str, object]:
-    row: dict[str, object] = {
+def _row(
+    place: int, candidate: Candidate, session: Session | None, hides: bool
+) -> dict[str, object]:
+    return {
         "rank": place,
         "label": candidate.subscription.label,
         "accuracy": round(candidate.accuracy, 6),
+        "distance_m": _told_distance(candidate, session, hides),
     }
-    row["distance_m"] = None if candidate.distance_m is None else round(candidate.distance_m, 1)
-    return row
+
+
+def _told_distance(candidate: Candidate, session: Session | None, hides: bool) -> float | None:
+    """Return the distance as a publisher may learn it: in the subscriber's steps, if it agreed."""
+    away_m, step_m = candidate.distance_m, candidate.subscription.shares_m
+    if away_m is None:
+        return None
+    if step_m is not None:
+        return round(round(away_m / step_m) * step_m, 1)
+    is_own = candidate.subscription.session is session
+    return None if hides and not is_own else round(away_m, 1)

@@ -6,6 +6,7 @@ Read next: `range_entry.py`.
 from __future__ import annotations
 
 from nearcast.broker.content.range_entry import PlacedRetained
+from nearcast.broker.content.spaces import at_grid
 from nearcast.broker.event_log_hooks import note_event
 from nearcast.broker.publish.acks import PublishOutcome
 from nearcast.broker.publish.delivery import Delivery
@@ -64,6 +65,7 @@ class Positions:
         """Set the position of a client."""
         state = self._state
         state.counters.positions += 1
+        position = at_grid(state.settings, position)
         selections = state.selections
         if selections is None:
             session.position = position

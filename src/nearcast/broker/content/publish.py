@@ -16,9 +16,10 @@ from nearcast.broker.content.deliver import ContentDelivery, mark_inside
 from nearcast.broker.content.explain_topic import ExplainTopic
 from nearcast.broker.content.match_preview import MatchPreview, checked_response_topic
 from nearcast.broker.content.positions import Positions
+from nearcast.broker.content.probes import TOO_OFTEN, ProbeLimit
 from nearcast.broker.content.select import ContentSelection
 from nearcast.broker.content.spaces import SpaceSettings, order_complaint
-from nearcast.broker.content.top_k import Candidate, Chosen, told_properties
+from nearcast.broker.content.top_k import Candidate, Chosen, told_properties, without_hidden
 from nearcast.broker.event_log_hooks import CHOSEN, LIMITED, note_event
 from nearcast.broker.publish.acks import PublishOutcome
 from nearcast.broker.publish.authorise import authorise, refusal
@@ -54,6 +55,7 @@ class ContentPublishHandler:
         self._deliver = ContentDelivery(state, delivery)
         self._asking = MatchPreview(state, delivery, self.selection.ranking)
         self._explaining = ExplainTopic(state, delivery)
+        self._probes = ProbeLimit(state)
 
     def take(
         self,
@@ -92,12 +94,15 @@ class ContentPublishHandler:
             self._state.holding.before_live(message, None, retain=False, reaches_all=False)
         note_event(self._state, message, "", CHOSEN)
         chosen: list[Chosen] = []
+        space = self._state.router.find(message.head.topic).space
+        hides = space is not None and space.hides_positions
         for number, place, distance_m in awards:
             one = self.selection.by_number(message, number)
             if one is None:
                 self._state.counters.dropped_no_member += 1
             else:
-                chosen.append(Chosen(place, Candidate(0.0, 0, one, distance_m=distance_m)))
+                told = 0 if hides else place  # the places before it may be those of `$near` ones
+                chosen.append(Chosen(told, Candidate(0.0, 0, one, distance_m=distance_m)))
         self._deliver_to_best(message, chosen, retain=False, version=0)
 
     def take_arrival(
@@ -150,6 +155,13 @@ class ContentPublishHandler:
         event, complaint = self.selection.event(settings, message, properties, request)
         wish = top, _ = request.top or settings.top, request.rank or settings.rank
         is_delivered = request.reply is None or request.deliver
+        hides = settings.hides_positions
+        if hides and session is not None and session.link is not None:
+            if message.head.qos:  # its acknowledgement does not wait for deliveries
+                self._state.mark_dirty(session.link)
+            is_asked = top is not None or request.reply is not None
+            if is_asked and not self._may_probe(session, event, request):
+                return PublishOutcome(_QUOTA, TOO_OFTEN)
         is_for_all = top is None and request.area is None and is_delivered
         if request.reply is not None:
             self._asking.answer(session, route, message, event, wish, complaint, properties)
@@ -175,8 +187,18 @@ class ContentPublishHandler:
             route = kept
         version = retain_message(self._state, message, event) if retain else 0
         reached = self._select_and_deliver(session, route, message, event, wish, retain, version)
-        reason = 0 if reached or goes_further else _EMPTY
+        is_unsaid = goes_further or (hides and event is not None)
+        reason = 0 if reached or is_unsaid else _EMPTY
         return PublishOutcome(_QUOTA if message.was_refused else reason, complaint)
+
+    def _may_probe(self, session: Session, event: Event | None, request: PublishRequest) -> bool:
+        """Return whether a client may ask or rank once more, where positions are private."""
+        selections = self._state.selections
+        near = 0 if selections is None else selections.near
+        if (request.reply is None and not near) or self._probes.allows(session, event):
+            return True
+        self._state.counters.dropped_probing += 1
+        return False
 
     def check(self, route: Route, message: Message, properties: PublishProperties) -> None:
         """Raise MisuseError for a message that would be invalid from any publisher; for wills."""
@@ -271,6 +293,8 @@ class ContentPublishHandler:
         top, rank = wish
         if top is not None:
             best = self.selection.best(session, route, event, top, rank)
+            if route.space is not None and route.space.hides_positions:
+                best = without_hidden(best)
             return self._deliver_to_best(message, best, retain, version)
         found = self.selection.matching(route, event)
         if version:
@@ -288,9 +312,12 @@ class ContentPublishHandler:
         self, session: Session | None, route: Route, event: Event | None, rank: str
     ) -> dict[Session, bytes]:
         """Return the place of each client in the ranking, as properties for those that asked."""
+        ranked = self.selection.best(session, route, event, None, rank)
+        if route.space is not None and route.space.hides_positions:
+            ranked = without_hidden(ranked)
         return {
             one.candidate.subscription.session: told_properties(one)
-            for one in self.selection.best(session, route, event, None, rank)
+            for one in ranked
             if not one.candidate.subscription.group
         }
 

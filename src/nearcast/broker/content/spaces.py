@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from nearcast.broker.settings import BrokerSettings
 from nearcast.index.topic_filters import filters_overlap, topic_matches
 from nearcast.model import MisuseError, Space
+from nearcast.model.grid import Place, coarse_place
 from nearcast.model.wording import listed
 
 
@@ -19,6 +21,9 @@ class SpaceSettings:
     `offline` says whether a subscriber that is not connected counts among the best of `$top`.
     `hysteresis` is the fraction of the radius that a client must go beyond it before range entry
     delivers a retained message again.
+
+    `positions` says who may learn where a client is: nobody; publishers to the space, from the
+    answers to what they publish; or all who may subscribe to `$position/<client>`.
     """
 
     space: Space
@@ -31,7 +36,13 @@ class SpaceSettings:
     retained: str | None = None
     offline: Literal["counts", "skipped"] = "counts"
     hysteresis: float = 0.1
-    shows_positions: bool = False
+    positions: Literal["private", "publishers", "public"] = "private"
+    # Whether no answer may depend on where a client is; asked for every message.
+    hides_positions: bool = field(init=False, metadata={"internal": True})
+
+    def __post_init__(self) -> None:
+        hides = self.positions == "private" and self.space.coordinates is not None
+        object.__setattr__(self, "hides_positions", hides)
 
 
 class SpaceTable:
@@ -63,7 +74,12 @@ class SpaceTable:
     @property
     def shows_positions(self) -> bool:
         """Whether some space makes positions public."""
-        return any(one.shows_positions for one in self.all)
+        return any(one.positions == "public" for one in self.all)
+
+    @property
+    def hides_positions(self) -> bool:
+        """Whether some space keeps positions private."""
+        return any(one.hides_positions for one in self.all)
 
 
 def _check_apart(one: Space, other: Space) -> None:
@@ -84,3 +100,9 @@ def order_complaint(settings: SpaceSettings, order: str | None) -> str:
         f"$order: space {settings.space.name} has no causal group, so other nodes deliver this in "
         'the order of arrival; set order = "causal" in its [[space]]'
     )
+
+
+def at_grid(settings: BrokerSettings, position: Place) -> Place:
+    """Return a client's position as the broker keeps it: rounded to the grid, if there is one."""
+    step_m = settings.position_grid_m
+    return coarse_place(position, step_m) if step_m else position

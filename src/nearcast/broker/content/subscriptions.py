@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nearcast.broker.content.range_entry import RangeEntry
+from nearcast.broker.content.shown import ShownSubscriptions
 from nearcast.broker.content.spaces import SpaceTable
 from nearcast.broker.publish.share_groups import ShareGroups
 from nearcast.broker.session.session import Session, SessionSubscription
@@ -39,6 +40,8 @@ class ContentSubscriptions:
         self.arrival_receivers: dict[int, Session | None] = {}
         self.crossing = RangeEntry(spaces)
         self.explaining = 0  # how many subscriptions want explanations
+        self.near = 0  # how many subscriptions of clients select by their position
+        self.shown = ShownSubscriptions(spaces.all)
         # (session number, group, filter) to the subscriptions there, by text.
         self._on_filter: dict[tuple[int, str, str], dict[str, SessionSubscription]] = {}
 
@@ -55,6 +58,8 @@ class ContentSubscriptions:
         self.explaining += one.explain
         if one.selection.near_m is not None:
             session.moving[one.number] = one
+            self.near += not session.is_peer
+            self.shown.add(one)
         if one.group:
             self.groups.join(one)
 
@@ -90,7 +95,10 @@ class ContentSubscriptions:
         if not on_filter:
             del self._on_filter[place]
         self.explaining -= subscription.explain
-        subscription.session.moving.pop(subscription.number, None)
+        if subscription.is_near:
+            subscription.session.moving.pop(subscription.number, None)
+            self.near -= not subscription.session.is_peer
+            self.shown.remove(subscription)
         if subscription.group:
             self.groups.leave(subscription)
 
@@ -100,6 +108,7 @@ class ContentSubscriptions:
         move = self.matcher.move
         for number in session.moving:
             move(number, position)
+        self.shown.move(session, position)
 
     # --- questions ------------------------------------------------------------------------
 

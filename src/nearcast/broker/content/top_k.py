@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
+from typing import TYPE_CHECKING, Protocol
 
-from nearcast.broker.content.subscriptions import ContentSubscriptions
 from nearcast.broker.publish.routes import Route
 from nearcast.broker.publish.share_groups import GroupKey
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.model import Event
 from nearcast.model.ranks import plain_score
 from nearcast.mqtt.wire import encode_string
+
+if TYPE_CHECKING:
+    from nearcast.matching import Matcher
 
 
 @dataclass(slots=True)
@@ -45,6 +48,13 @@ class Chosen:
 Fits = Callable[[SessionSubscription], bool]
 
 
+class RankedSubscriptions(Protocol):
+    """A matcher, and the subscriptions behind its keys."""
+
+    matcher: Matcher
+    by_number: dict[int, SessionSubscription]
+
+
 class TopK:
     """Ranks subscriptions for an event.
 
@@ -53,7 +63,7 @@ class TopK:
     its best subscription, and ties go to the older one.
     """
 
-    def __init__(self, selections: ContentSubscriptions) -> None:
+    def __init__(self, selections: RankedSubscriptions) -> None:
         self._selections = selections
 
     def best(
@@ -165,6 +175,15 @@ def _plain_candidates(route: Route, rank: str) -> Iterator[Candidate]:
             yield Candidate(plain_score(rank, one.weight), one.number, one)
 
 
+def without_hidden(chosen: list[Chosen]) -> list[Chosen]:
+    """Return places that tell nothing of where others are: `$near` ones of others do not count."""
+    place, told = 1, []
+    for one in chosen:
+        told.append(Chosen(place, one.candidate, one.standing))
+        place += not one.candidate.subscription.is_near
+    return told
+
+
 def is_absent_member(chosen: Chosen) -> bool:
     """Return whether a share group is represented by a member that is not connected."""
     one = chosen.candidate.subscription
@@ -172,8 +191,8 @@ def is_absent_member(chosen: Chosen) -> bool:
 
 
 def told_properties(chosen: Chosen) -> bytes:
-    """Return `$rank` and `$distance` as encoded user properties."""
-    pairs = [("$rank", str(chosen.place))]
+    """Return `$rank` (if the place may be told) and `$distance` as encoded user properties."""
+    pairs = [("$rank", str(chosen.place))] if chosen.place else []
     if chosen.candidate.distance_m is not None:
         pairs.append(("$distance", f"{chosen.candidate.distance_m:.1f}"))
     return b"".join(b"\x26" + encode_string(name) + encode_string(text) for name, text in pairs)

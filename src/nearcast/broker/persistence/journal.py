@@ -213,6 +213,7 @@ class Journal:
         options = one.qos | one.no_local << 2 | one.retain_as_published << 3
         text = one.text.encode()
         is_ordinary = one.selection is None and one.label is None and one.weight == 1.0
+        is_ordinary = is_ordinary and one.shares_m is None
         if is_ordinary and not (one.explain or self.keeps_ages):
             body = SUBSCRIBED.pack(one.session.number, options, one.identifier)
             self._add(RecordKind.SUBSCRIBED, body + text)
@@ -220,6 +221,8 @@ class Journal:
         options |= one.explain << 4 | one.crosses << 5 | (one.selection is not None) << 6
         options |= (one.label is not None) << 7
         label = (one.label or "").encode()
+        if one.shares_m is not None:  # no label has a NUL
+            label += b"\0" + str(one.shares_m).encode()
         body = SELECTED.pack(
             one.session.number, options, one.identifier, one.number, one.weight, len(label)
         )

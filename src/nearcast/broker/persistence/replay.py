@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from nearcast.broker.content.spaces import at_grid
 from nearcast.broker.persistence import journal as records
 from nearcast.broker.persistence.journal import Journal, RecordKind
 from nearcast.broker.persistence.unapplied_records import (
@@ -284,7 +285,8 @@ class Replay:
         if session is None:
             return
         start = records.SELECTED.size + label_size
-        label = body[records.SELECTED.size : start].decode() if options & 0x80 else None
+        named, _, step = body[records.SELECTED.size : start].decode().partition("\0")
+        label = named if options & 0x80 else None
         text = body[start:].decode()
         shared = split_shared(text)
         bare, selection = shared.topic_filter, None
@@ -301,7 +303,13 @@ class Replay:
             retain_as_published=bool(options & 8),
             identifier=identifier,
         )
-        subscription.select(selection, explain=bool(options & 0x10), label=label, weight=weight)
+        subscription.select(
+            selection,
+            explain=bool(options & 0x10),
+            label=label,
+            weight=weight,
+            shares_m=float(step) if step else None,
+        )
         subscription.crosses = bool(options & 0x20)
         subscription.number = age
         session.subscriptions[text] = subscription
@@ -310,7 +318,7 @@ class Replay:
         number, lon, lat = records.POSITION.unpack(body)
         session = self._told(number)
         if session is not None:
-            session.position = (lon, lat)
+            session.position = at_grid(self._state.settings, (lon, lat))
 
     def _unsubscribed(self, body: bytes) -> None:
         session = self._sessions.get(int.from_bytes(body[:4], "little"))

@@ -20,7 +20,11 @@ def authorise(
     """
     if session is None or (connection is not None and connection.permits is None):
         return True
-    permits = {} if connection is None or connection.permits is None else connection.permits
+    permits: dict[bytes, bool] = {}
+    if connection is not None and connection.permits is not None:
+        if connection.rules != state.rules:
+            connection.permits, connection.rules = {}, state.rules
+        permits = connection.permits
     known = permits.get(topic)
     if known is None:
         text = topic[2:].decode()

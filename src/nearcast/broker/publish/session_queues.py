@@ -9,7 +9,7 @@ Read next: `delivery.py` (all receivers of a message), `acks.py` (acknowledgemen
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nearcast.broker import event_log_hooks
 from nearcast.broker.publish.message import Message, MessageHead
@@ -153,7 +153,7 @@ class SessionQueues:
         size = message.size
         if not (self._has_room(session, size) or self._has_room_at_last(session, size)):
             self._state.counters.dropped_quota += 1
-            message.was_refused |= bool(qos)
+            message.was_refused |= bool(qos) and not session.moving  # else it tells that it is near
             return False
         if session.is_durable and qos:  # first: it may raise
             self._state.journal.queued(session.number, message, qos)
@@ -395,6 +395,25 @@ class SessionQueues:
                 in_all += size
         session.held_bytes -= held
         self._state.held_bytes -= in_all
+
+    def drop_topics(self, session: Session, topics: Collection[bytes]) -> None:
+        """Drop what waits for a client that may no longer read these topics. O(queue).
+
+        In flight are also messages that the client has got and not acknowledged: those stay.
+        """
+        kept, session.queue = session.queue, deque()
+        for message, mark in kept:
+            if message.head.topic not in topics:
+                session.queue.append((message, mark))
+                continue
+            self._state.counters.dropped_revoked += 1
+            event_log_hooks.note_drop(self._state, session, mark, event_log_hooks.REVOKED)
+            self._discard_queued(session, message, 0 if mark & RETAINED else mark & 3)
+        unsent = list(session.in_flight) if session.link is None else session.resends
+        held = session.in_flight
+        stale = [one for one in unsent if one in held and held[one].head.topic in topics]
+        self._state.counters.dropped_revoked += len(stale)
+        self.settle(session, stale)
 
     def give_away(self, session: Session) -> None:
         """Release the queue of a session that another node has adopted with it."""

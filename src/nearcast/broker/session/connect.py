@@ -16,7 +16,14 @@ from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.properties import split_properties
 from nearcast.broker.publish.routes import Service
+from nearcast.broker.rechecks import NO_USER, Rechecks
 from nearcast.broker.session.connection import Connection
+from nearcast.broker.session.identity import (
+    OTHERS_SESSION,
+    is_owner,
+    maps_identifiers,
+    session_identifier,
+)
 from nearcast.broker.session.lifecycle import Lifecycle
 from nearcast.broker.session.session import PEER_PREFIX, Session, WillMessage
 from nearcast.broker.slices import Work
@@ -65,6 +72,7 @@ class ConnectHandler:
         self._positions = positions
         self._delivery = delivery
         self._lifecycle = lifecycle
+        self.rechecks: Rechecks | None = None  # set by `Broker`
 
     def begin(self, connection: Connection, connect: Connect) -> None:
         """Handle a CONNECT; the answer may have to wait for `decide`."""
@@ -84,8 +92,14 @@ class ConnectHandler:
         """Continue a CONNECT with the verdict on its login."""
         connect = connection.connect
         assert connect is not None
-        if verdict is LoginVerdict.WELCOME and self._asks_others(connection, connect):
-            return  # the client's next packets wait in `pending`
+        if verdict is LoginVerdict.WELCOME:
+            connect = connection.connect = self._identified(connection, connect)
+            if maps_identifiers(self._state.settings) and self._is_one_too_many(connect):
+                connection.connect = None
+                self.refuse(connection, ReasonCode.QUOTA_EXCEEDED, connect=connect)
+                return
+            if self._asks_others(connection, connect):
+                return  # the client's next packets wait in `pending`
         connection.connect = None
         if verdict is LoginVerdict.WELCOME:
             self._welcome(connection, connect)
@@ -96,6 +110,21 @@ class ConnectHandler:
             self.refuse(connection, ReasonCode.CONNECTION_RATE_EXCEEDED, text, connect=connect)
         else:
             self.refuse(connection, ReasonCode.NOT_AUTHORIZED, connect=connect)
+
+    def _identified(self, connection: Connection, connect: Connect) -> Connect:
+        """Record who the client is; return its CONNECT with the identifier of its session."""
+        state = self._state
+        user_name = connection.user_name = state.access.identity(connect, connection)
+        if not maps_identifiers(state.settings):
+            return connect
+        given = connect.client_id or assigned_identifier(state)
+        connection.assigned_id = "" if connect.client_id else given
+        name = session_identifier(state.settings, given, user_name)
+        if name.startswith(PEER_PREFIX):
+            raise MqttProtocolError(
+                shown(name), reason=ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, where="CONNECT"
+            )
+        return replace(connect, client_id=name)
 
     def _asks_others(self, connection: Connection, connect: Connect) -> bool:
         """Ask other nodes for the session of a client unknown here; False if there are none."""
@@ -114,6 +143,8 @@ class ConnectHandler:
         """Accept a client that another node has authenticated and relays."""
         self._take_manner(connection, connect)
         reason = self._objection(connect)
+        if connection.forwarded is not None:
+            connection.user_name = connection.forwarded.user_name
         if reason is None:
             self._welcome(connection, connect)
         else:
@@ -145,6 +176,8 @@ class ConnectHandler:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID  # the code that Mosquitto uses here
         if connect.client_id.startswith(PEER_PREFIX):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        if maps_identifiers(self._state.settings):
+            return None  # it is not known yet which session is meant
         return ReasonCode.QUOTA_EXCEEDED if self._is_one_too_many(connect) else None
 
     def _is_one_too_many(self, connect: Connect) -> bool:
@@ -192,7 +225,9 @@ class ConnectHandler:
         first [MQTT-3.1.2-4].
         """
         state = self._state
-        client_id = connect.client_id or f"nearcast-{state.rng.getrandbits(80):020x}"
+        client_id = connect.client_id or assigned_identifier(state)
+        if not self._may_have(connection, connect, state.sessions.get(client_id)):
+            return
         terms = self._terms(connect)
         will = None if connect.will is None else self._will(connect.will)
         pairs = connect.properties.user_properties
@@ -211,6 +246,12 @@ class ConnectHandler:
         if ending is not None:
             connection.task = self._welcome_after(ending, connection, connect)
             return
+        checks = self.rechecks
+        if old is not None and checks is not None and checks.needs(old, connection.user_name):
+            work = checks.one(old, connection.user_name)
+            task = self._welcome_after(work, connection, connect)
+            connection.task = None if state.slices.run(task) else task
+            return
         session = old or self._new_session(client_id)
         self._attach(connection, session, connect, will)
         self._set_terms(connection, session, terms)
@@ -223,9 +264,28 @@ class ConnectHandler:
         if takes_position:
             self._positions.take_pairs(session, pairs)
 
-    def _welcome_after(self, ending: Work, connection: Connection, connect: Connect) -> Work:
-        """Accept a client once all subscriptions of its earlier session are removed."""
-        for _ in ending:  # not `yield from`: if the client disconnects, `ending` must go on
+    def _may_have(self, connection: Connection, connect: Connect, known: Session | None) -> bool:
+        """Return whether the client may have the session of its identifier; refuse it if not."""
+        is_ours = connection.forwarded is None  # another node has checked those that it relays
+        if is_ours and not self._state.access.keeps(connection.user_name, connection):
+            self.refuse(connection, ReasonCode.NOT_AUTHORIZED, NO_USER, connect=connect)
+            return False
+        if known is None or is_owner(known, connection.user_name):
+            return True
+        if self.rechecks is not None and self.rechecks.end_if_gone(known):
+            return True
+        self.refuse_other(connection, connect)
+        return False
+
+    def refuse_other(self, connection: Connection, connect: Connect) -> None:
+        """Refuse a client whose identifier is that of another user's session."""
+        connection.connect = None
+        reason = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        self.refuse(connection, reason, OTHERS_SESSION, connect=connect)
+
+    def _welcome_after(self, work: Work, connection: Connection, connect: Connect) -> Work:
+        """Accept a client once all subscriptions of its earlier session are removed, or checked."""
+        for _ in work:  # not `yield from`: if the client disconnects, the work must go on
             yield
         self._welcome(connection, connect)
 
@@ -245,6 +305,7 @@ class ConnectHandler:
     def _new_session(self, client_id: str) -> Session:
         state = self._state
         session = Session(client_id, state.next_session)
+        session.rules = state.rules
         state.next_session += 1
         state.sessions[client_id] = session
         return session
@@ -266,7 +327,7 @@ class ConnectHandler:
         session.came_ms = self._state.now_ms
         is_alike = session.was_plain and connection.is_plain and session.version == connect.version
         session.version, session.was_plain = connect.version, connection.is_plain
-        session.user_name = self._identity(connection, connect)
+        session.user_name = connection.user_name
         session.ends_at_ms = 0
         session.will_at_ms = 0
         self._lifecycle.forget_timer(connection)
@@ -276,11 +337,6 @@ class ConnectHandler:
         self._state.presence_changed(session)
         if not is_alike:
             self._state.router.forget_session(session)
-
-    def _identity(self, connection: Connection, connect: Connect) -> str | None:
-        if connection.forwarded is not None:
-            return connection.forwarded.user_name
-        return self._state.access.identity(connect, connection)
 
     def _terms(self, connect: Connect) -> SessionTerms:
         """Return the values that this client is granted."""
@@ -355,7 +411,9 @@ class ConnectHandler:
         wanted_expiry_s = connect.properties.session_expiry_interval or 0
         properties = Properties(
             session_expiry_interval=terms.expiry_s if terms.expiry_s != wanted_expiry_s else None,
-            assigned_client_identifier=None if connect.client_id else client_id,
+            assigned_client_identifier=(
+                connection.assigned_id or None if connect.client_id else client_id
+            ),
             server_keep_alive=(
                 terms.keep_alive_s if terms.keep_alive_s != connect.keep_alive_s else None
             ),
@@ -380,6 +438,11 @@ class ConnectHandler:
                 expected=f"at least {len(packet)}",
             )
         return lambda is_present: encode_packet(Connack(is_present, 0, properties))
+
+
+def assigned_identifier(state: BrokerState) -> str:
+    """Return an identifier for a client that has sent none."""
+    return f"nearcast-{state.rng.getrandbits(80):020x}"
 
 
 def _bad_will(found: str, reason: ReasonCode) -> MqttProtocolError:

@@ -84,6 +84,7 @@ class Connection:
     last_seen_ms: int = 0  # when the last whole packet came, for the keep-alive
 
     # Written by `session/connect.py` at CONNECT, and constant from the CONNACK on.
+    user_name: str | None = None  # the proven name of its client, also while it is relayed
     session: Session | None = None  # set by a successful CONNECT
     version: int = 4  # the protocol level: 4 for MQTT 3.1.1, 5 for MQTT 5
     most_silence_ms: int = 0  # 1.5 keep-alives, after which the client is gone; 0: none
@@ -92,6 +93,7 @@ class Connection:
     is_plain: bool = True  # neither a packet limit nor aliases: all packets go out unchanged
     tells_problems: bool = True  # Request Problem Information: reason strings are welcome
     was_refused: bool = False  # its CONNECT was refused
+    assigned_id: str = ""  # assigned to a client that sent none, where its session has another name
     connect: Connect | None = None  # the CONNECT that waits for a verdict or for peers
 
     # Written by `session/admission.py` until the client is logged in; then 0.
@@ -99,13 +101,14 @@ class Connection:
     pool_bytes: int = 0  # its share of the pool in `Admission`
 
     # Caches of one connection. Written by `publish/handler.py`, `publish/decode.py` and
-    # `publish/authorise.py` as the client publishes; `session/connect.py` and, when rules are
-    # reloaded, `server/server.py` begin with empty ones.
+    # `publish/authorise.py` as the client publishes; `session/connect.py` and `rechecks.py` begin
+    # with empty ones.
     # The last read that was one QoS 0 packet: size, head, topic, route, receivers.
     last_read: tuple[int, bytes, bytes, Route, list[Session]] | None = None
     aliases_in: dict[int, bytes] | None = None  # the client's topic aliases
     aliases_out: dict[bytes, int] | None = None  # ours; None: the client wants none
     permits: dict[bytes, bool] | None = None  # topic to verdict; None without ACL rules
+    rules: int = 0  # the rules of these verdicts, as `BrokerState.rules` counts them
 
     # Written by `broker.py` while the session lives at another node.
     relay: Relay | None = None  # set: all bytes are forwarded there

@@ -104,6 +104,14 @@ class Lifecycle:
             self._state.observer.disconnected(connection, connection.session, reason, text)
         self.detach(connection, with_will=True)
 
+    def dismiss(self, session: Session, text: str) -> None:
+        """Disconnect a client whose user is gone, and end its session without its will."""
+        session.will = None
+        if session.link is not None:
+            self.disconnect(session.link, ReasonCode.NOT_AUTHORIZED, text)
+        if not session.is_over:
+            self.end(session)
+
     def detach(self, connection: Connection, *, with_will: bool) -> None:
         """Separate a connection from its session, which lives on for its expiry interval."""
         session = connection.session

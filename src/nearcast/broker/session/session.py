@@ -43,6 +43,7 @@ class SessionSubscription:
     explain: bool = False  # the subscriber wants to know why each message matched
     label: str | None = None  # the subscriber's name for it, in explanations
     weight: float = 1.0  # for the rank `weight`
+    shares_m: float | None = None  # publishers may learn its distance, in such steps
     crosses: bool = True  # whether range entry delivers a retained message
     inside: dict[str, int] | None = None  # `$near`: topic to version of those in range
     is_plain: bool = True  # every message goes out unchanged
@@ -57,6 +58,21 @@ class SessionSubscription:
         return link is not None and not link.is_paused and self.members > 0
 
     @property
+    def is_near(self) -> bool:
+        """Return whether it selects by the position of its client."""
+        return self.selection is not None and self.selection.near_m is not None
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether its client lets publishers learn of it, though it is `$near`."""
+        return self.is_near and self.label is not None and self.shares_m is not None
+
+    @property
+    def is_in_effect(self) -> bool:
+        """Return whether it has not been removed or replaced."""
+        return self.session.subscriptions.get(self.text) is self
+
+    @property
     def has_place(self) -> bool:
         """Return whether it selects by place: by an area, or by the position of its client."""
         selection = self.selection
@@ -69,12 +85,14 @@ class SessionSubscription:
         explain: bool = False,
         label: str | None = None,
         weight: float = 1.0,
+        shares_m: float | None = None,
     ) -> None:
         """Set the conditions and how matches are reported; only before it takes effect."""
         self.selection = selection
         self.explain = explain
         self.label = label
         self.weight = weight
+        self.shares_m = shares_m
         self.is_plain = self.is_plain and not explain
         if selection is not None and selection.near_m is not None:
             self.inside = {}
@@ -101,8 +119,10 @@ class Session:
     number: int  # its name in the journal
     is_peer: bool = False  # it is a `PeerSession`
 
-    # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached.
-    user_name: str | None = None  # the proven name of its client
+    # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached;
+    # `user_name` and `rules` by `../rechecks.py` as well.
+    user_name: str | None = None  # the proven name of its owner
+    rules: int = 0  # the rules that it was checked under last, as `BrokerState.rules` counts them
     came_ms: int = 0  # when its client connected last; 0: unknown
     version: int = 4  # the protocol level of the last connection
     was_plain: bool = True  # `is_plain` of the last connection; True if there was none

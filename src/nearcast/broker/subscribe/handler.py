@@ -154,6 +154,8 @@ class SubscribeHandler:
 
         `version` is the one that `keep_message` returned.
         """
+        if not one.is_in_effect:
+            return
         if one.inside is not None and version:
             one.inside[message.topic_text()] = version
         if one.identifier:
@@ -219,7 +221,11 @@ class SubscribeHandler:
         if asked is not None:
             selection = asked.subscription if asked.is_selective else None
             subscription.select(
-                selection, explain=asked.explain, label=asked.label, weight=asked.weight
+                selection,
+                explain=asked.explain,
+                label=asked.label,
+                weight=asked.weight,
+                shares_m=asked.shares_m,
             )
         old = session.subscriptions.get(text)
         if old is None:
@@ -387,9 +393,10 @@ class SubscribeHandler:
         can_refuse = connection.version >= ProtocolVersion.V5
         with self._refused_if_it_fails() if can_refuse else nullcontext():
             for one in found:
-                self._remove(one)
+                self.remove(one)
 
-    def _remove(self, subscription: SessionSubscription) -> None:
+    def remove(self, subscription: SessionSubscription) -> None:
+        """Remove a subscription of a client, with what it is still owed of retained messages."""
         state, session = self._state, subscription.session
         if session.is_durable:  # first: it may raise
             state.journal.unsubscribed(session.number, subscription.text)

@@ -30,7 +30,9 @@ class NewSubscriberCopies:
         self._delivery = delivery
 
     def send(self, subscription: SessionSubscription, born: int) -> None:
-        """Send the retained messages that a subscription matches."""
+        """Send the retained messages that a subscription matches, unless rules have ended it."""
+        if not subscription.is_in_effect:
+            return
         if subscription.selection is not None:
             self._owe(subscription, self._selected(subscription, born))
         elif not self._send_bytes(subscription, born):
@@ -39,7 +41,9 @@ class NewSubscriberCopies:
     def send_or_hold(
         self, one: SessionSubscription, born: int, handling: int, is_new: bool, now: bool
     ) -> None:
-        """Send the retained messages except those that a policy defers."""
+        """Send the retained messages except those that a policy defers; as `send` otherwise."""
+        if not one.is_in_effect:
+            return
         state = self._state
         assert state.holding is not None
         if state.retained.count > _FEW_RETAINED or one.session.copies:

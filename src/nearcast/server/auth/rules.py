@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseErr
 from nearcast.mqtt import Connect
 
 _OPERATORS_TOPICS = ("$SYS", "$nearcast")
+_MARKS = re.compile("%[uc]")
 _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1  # 16 MiB and about 50 ms per check
 
 
@@ -107,15 +109,25 @@ class Rule:
     def pattern(self, user: str | None, client: str) -> str | None:
         """Return the rule's filter for this client; None if it cannot apply.
 
-        A name that contains a wildcard or a level separator could widen the rule: it matches none.
+        A name with a wildcard or a level separator could widen the rule: then a rule that allows
+        does not apply, and one that forbids covers all that it could mean.
         """
-        text = self.topic
-        for mark, value in (("%u", user), ("%c", client)):
-            if mark in text:
-                if not value or any(one in value for one in "+#/"):
-                    return None
-                text = text.replace(mark, value)
-        return text
+        if "%" not in self.topic:
+            return self.topic
+        names = {"%u": user or "", "%c": client}
+        marks = _MARKS.findall(self.topic)
+        if any(not names[mark] for mark in marks):
+            return None
+        if any(sign in names[mark] for mark in marks for sign in "+#/"):
+            return None if self.allows else _all_from_mark(self.topic)
+        return _MARKS.sub(lambda found: names[found[0]], self.topic)  # once: names may have marks
+
+
+def _all_from_mark(topic: str) -> str:
+    """Return the filter of all topics that a rule might mean, whatever its %u and %c stand for."""
+    levels = topic.split("/")
+    first = next(place for place, level in enumerate(levels) if _MARKS.search(level))
+    return "/".join([*levels[:first], "#"])
 
 
 class ConfiguredAccess:
@@ -127,8 +139,15 @@ class ConfiguredAccess:
     """
 
     def __init__(
-        self, auth: AuthSection, users: dict[str, str], loopback_listeners: Iterable[str]
+        self,
+        auth: AuthSection,
+        users: dict[str, str],
+        loopback_listeners: Iterable[str],
+        *,
+        has_certificates: bool = False,
     ) -> None:
+        """`has_certificates`: some listener asks clients for certificates, which prove names."""
+        self._has_certificates = has_certificates
         self._anonymous = auth.anonymous
         self._users = users
         self._rules = [Rule.of(section) for section in auth.rules]
@@ -167,6 +186,24 @@ class ConfiguredAccess:
         if self._users and connect.user_name is not None:
             return connect.user_name
         return connection.certificate_name
+
+    def keeps(self, user_name: str | None, connection: Connection | None) -> bool:
+        """Return whether a client may stay: its user exists, or it needs none.
+
+        Without a connection nobody knows whether a name was proven by a certificate: where
+        certificates are asked for, such a session stays.
+        """
+        if user_name is None or not self._users:
+            return connection is None or self._needs_no_password(connection)
+        if user_name in self._users:
+            return True
+        if connection is None:
+            return self._has_certificates
+        return user_name == connection.certificate_name
+
+    def _needs_no_password(self, connection: Connection) -> bool:
+        is_certified = connection.certificate_name is not None
+        return is_certified or self._nameless(connection) is LoginVerdict.WELCOME
 
     def has_rules(self) -> bool:
         """Return whether anything is restricted."""
@@ -239,4 +276,5 @@ def make_access(configuration: Configuration) -> ConfiguredAccess:
             str(problem.strerror), where=str(path), todo="Create it with `nearcast passwd`."
         ) from None
     loopback = [str(number) for number, one in enumerate(configuration.listener) if one.is_loopback]
-    return ConfiguredAccess(configuration.auth, users, loopback)
+    certified = any(one.client_ca is not None for one in configuration.listener)
+    return ConfiguredAccess(configuration.auth, users, loopback, has_certificates=certified)

@@ -16,15 +16,21 @@ from nearcast.server.metrics.declared import (
 )
 from nearcast.server.metrics.measurements import LatencyHistogram
 
+_WITHOUT_TRAFFIC = ("version", "uptime", "clients/", "subscriptions/", "shared_subscriptions/")
+
 
 def sys_topics(node: Broker, *, uptime_s: float) -> Iterator[tuple[str, str]]:
-    """Yield the topic, relative to `$SYS/broker`, and value of each `$SYS` message."""
-    source = MetricSource(node, uptime_s)
+    """Yield the topic, relative to `$SYS/broker`, and value of each `$SYS` message.
+
+    Counts of traffic are left out where they would tell who is near (`Broker.hides_traffic`).
+    """
+    source, hides = MetricSource(node, uptime_s), node.hides_traffic
     for metric in _metrics_of(source):
-        if metric.topics:
+        topics = [one for one in metric.topics if not hides or one.startswith(_WITHOUT_TRAFFIC)]
+        if topics:
             value = metric.read(source)
             total = sum(value.values()) if isinstance(value, Mapping) else value
-            for topic in metric.topics:
+            for topic in topics:
                 yield topic, str(total)
 
 
