@@ -20,6 +20,7 @@ from nearcast.config.node_sections import (
     PositionSection,
 )
 from nearcast.config.peer_section import PeerSection
+from nearcast.config.security_sections import AuditSection, RatesSection
 from nearcast.config.values import (
     NETWORK_NAME,
     SPACE_NAME,
@@ -383,8 +384,10 @@ class Configuration(Section):
     listener: list[ListenerSection] = Field([ListenerSection()])
     auth: AuthSection = AuthSection()
     limits: LimitsSection = LimitsSection()
+    rates: RatesSection = RatesSection()
     durability: DurabilitySection = DurabilitySection()
     log: LogSection = LogSection()
+    audit: AuditSection = AuditSection()
     position: PositionSection = PositionSection()
     network: NetworkSection = NetworkSection()
     peer: PeerSection = PeerSection()

@@ -10,7 +10,7 @@ from nearcast.config import Configuration
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
 from nearcast.nats.connection import tls_context as nats_context
 from nearcast.server.auth.rules import make_access
-from nearcast.server.listeners.listener import tls_context
+from nearcast.server.listeners.tls import tls_context
 
 
 def file_problems(configuration: Configuration) -> list[ConfigurationError]:
