@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from nearcast.cli.passwords import find_password
 from nearcast.cli.terminal import os_errors_translated
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.model.quantities import parse_duration
@@ -23,7 +24,17 @@ Host = Annotated[str, typer.Option("--host", "-H", help="The broker's address.")
 Port = Annotated[int, typer.Option("--port", "-p", help="The broker's port.")]
 ClientId = Annotated[str, typer.Option("--id", "-i", help="The client identifier.")]
 User = Annotated[str | None, typer.Option("--user", "-u", help="The user's name.")]
-Password = Annotated[str | None, typer.Option("--password", "-P", help="The password.")]
+Password = Annotated[
+    str | None,
+    typer.Option("--password", "-P", help="The password; others see it in the list of processes."),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        help="A file with the password (or a token). Without it: NEARCAST_PASSWORD, or asked for.",
+    ),
+]
 Version = Annotated[str, typer.Option("--version", "-V", help="MQTT version: 5 or 3.1.1.")]
 CaFile = Annotated[Path | None, typer.Option("--cafile", help="Use TLS; trust this authority.")]
 Certificate = Annotated[
@@ -89,6 +100,7 @@ def broker_address(
     client_id: ClientId = "",
     user: User = None,
     password: Password = None,
+    password_file: PasswordFile = None,
     version: Version = "5",
     ca_file: CaFile = None,
     certificate: Certificate = None,
@@ -111,7 +123,7 @@ def broker_address(
         version=versions[version],
         client_id=client_id,
         user_name=user,
-        password=None if password is None else password.encode(),
+        password=find_password(user, password, password_file),
         clean_start=not session,
         session_expiry_s=_session_seconds(session, client_id),
         ca_file=ca_file,

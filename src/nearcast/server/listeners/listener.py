@@ -65,7 +65,7 @@ class AcceptPolicy:
         """Handle that a TLS handshake failed."""
 
 
-class Arrival(Protocol):
+class Forwarded(Protocol):
     """The protocol of a connection, as far as it concerns what comes before its first byte."""
 
     def forwarded_from(self, address: str) -> None:
@@ -206,7 +206,7 @@ class Listener:
             accepted.close()
             raise
         if address is not None:
-            cast("Arrival", protocol).forwarded_from(address)
+            cast("Forwarded", protocol).forwarded_from(address)
         return address
 
     async def _await(
