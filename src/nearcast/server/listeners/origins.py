@@ -94,6 +94,6 @@ def _is_same(origin: str, host: str) -> bool:
         parts = urlsplit(origin)
         port = parts.port or _PORTS[parts.scheme]
         target = urlsplit(f"//{host}")
-        return (parts.hostname, port) == (target.hostname, target.port or port)
+        return (parts.hostname, port) == (target.hostname, target.port or _PORTS[parts.scheme])
     except (ValueError, KeyError):
         return False
