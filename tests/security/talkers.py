@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from tests.support.waiting import wait_for
 
 from nearcast.mqtt import Connect, Packet, PacketReader, encode_packet
@@ -27,7 +28,7 @@ def paho_login(
     """Return the reason code of a paho client's login, and the client, which is connected if 0."""
     done, found = threading.Event(), []
     client = paho.Client(
-        paho.CallbackAPIVersion.VERSION2,
+        CallbackAPIVersion.VERSION2,
         client_id,
         protocol=paho.MQTTv5 if v5 else paho.MQTTv311,
         reconnect_on_failure=False,
@@ -38,8 +39,8 @@ def paho_login(
         done.set()
 
     client.on_connect = connected
-    client.on_connect_fail = lambda *_: done.set()  # type: ignore[assignment]
-    client.on_disconnect = lambda *_: done.set()  # type: ignore[assignment]
+    client.on_connect_fail = lambda *_: done.set()
+    client.on_disconnect = lambda *_: done.set()
     if user is not None:
         client.username_pw_set(user, password)
     tls(client)
@@ -66,8 +67,8 @@ def with_certificate(
     """Return what makes a paho client use TLS."""
 
     def use(client: paho.Client) -> None:
-        files = (None, None) if pair is None else tuple(map(str, pair[:2]))
-        client.tls_set(str(authority), *files, tls_version=ssl.PROTOCOL_TLS_CLIENT)
+        certificate, key = (None, None) if pair is None else map(str, pair[:2])
+        client.tls_set(str(authority), certificate, key, tls_version=ssl.PROTOCOL_TLS_CLIENT)
 
     return use
 

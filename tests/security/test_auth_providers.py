@@ -390,7 +390,7 @@ def test_an_empty_password_file_lets_no_name_in():
 
 
 def test_rules_of_a_login_come_first_and_others_have_none_of_them():
-    rules = [{"topic": "own/%u/#"}, {"topic": "news/#", "allow": False}]
+    rules: list[dict[str, object]] = [{"topic": "own/%u/#"}, {"topic": "news/#", "allow": False}]
     auth = AuthSection.model_validate({"rules": [{"topic": "news/#"}]})
     access = ConfiguredAccess(auth, {}, [], plugins=[Nobody()])
     connection = Connection("10.0.0.7:1")

@@ -162,7 +162,7 @@ def test_a_token_says_who_which_client_and_what_for(all_keys: str):
     )
     logins = TokenLogins(section)
     rules = [{"topic": "fleet/%u/#"}]
-    good = {"iss": "i", "aud": ["a", "b"], "cid": "c1", "name": "ann", "acl": rules}
+    good: dict[str, Any] = {"iss": "i", "aud": ["a", "b"], "cid": "c1", "name": "ann", "acl": rules}
 
     answer = logins.check(login(signed(**good)))
     assert isinstance(answer, LoginAnswer)

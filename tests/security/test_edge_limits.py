@@ -140,7 +140,8 @@ class Timers:
 
 
 def test_a_client_beyond_its_rate_is_read_more_slowly_and_loses_nothing():
-    bucket, timers, handled, reading = Bucket(0.001, 2, 2, 0), Timers(), [], [True]
+    bucket, timers, reading = Bucket(0.001, 2, 2, 0), Timers(), [True]
+    handled: list[bytes] = []
     reads = RatedReads(
         lambda: [bucket],
         handled.append,

@@ -244,6 +244,7 @@ def _is_open(port: int) -> bool:
 def test_a_client_behind_a_web_proxy_is_none_of_this_machine(tmp_path: Path):
     """An nginx that does not say so by a PROXY header, as most are: its clients are strangers."""
     import paho.mqtt.client as paho
+    from paho.mqtt.enums import CallbackAPIVersion
 
     program = program_of("nginx")
     directory = tmp_path / "broker"
@@ -278,7 +279,7 @@ http {{
     def login(at: int) -> int:
         found: list[int] = []
         client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             "c",
             protocol=paho.MQTTv5,
             transport="websockets",

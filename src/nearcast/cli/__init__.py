@@ -20,6 +20,7 @@ from nearcast.cli import (
     demo,
     explain,
     journal,
+    keys,
     network,
     peers,
     pipeline,
@@ -54,6 +55,7 @@ app.add_typer(config.app, name="config", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(serve.passwd)
 app.add_typer(ban.app, name="ban", rich_help_panel=_RUN)
 app.add_typer(journal.app, name="journal", rich_help_panel=_RUN)
+app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(network.up)
 app.command(rich_help_panel=_RUN)(network.nodes)
 app.command(rich_help_panel=_RUN)(peers.peer)
