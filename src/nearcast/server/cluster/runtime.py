@@ -120,7 +120,7 @@ class ClusterRuntime:
 
     async def start(self) -> None:
         """Try to join; raise only if the name is taken or the direct port cannot be bound."""
-        self._awaited = self.mesh.node.node_names()  # disconnected, until they are met
+        self._await_nodes_of_before()
         await self.doors.open()
         self._task = asyncio.create_task(self._keep_joined())
         self._tick()
@@ -130,6 +130,10 @@ class ClusterRuntime:
             await self.doors.close()
             raise
         await self._wait_for_retained()
+
+    def _await_nodes_of_before(self) -> None:
+        """List the nodes that the journal has sessions of as disconnected until they are met."""
+        self._awaited = self.mesh.node.node_names()
 
     def drain(self) -> None:
         """Tell the peers that this node is about to end."""
