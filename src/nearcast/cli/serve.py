@@ -178,7 +178,7 @@ def _new_password(file: Path | None) -> bytes:
     import sys
     from getpass import getpass
 
-    from nearcast.cli.passwords import VARIABLE, read_password
+    from nearcast.cli.connecting import VARIABLE, read_password
     from nearcast.model.errors import MisuseError
 
     if file is not None:
