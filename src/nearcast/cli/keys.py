@@ -32,9 +32,9 @@ def new(
     files in the configuration: \[network] node_key = "berlin.key", node_keys = "keys.txt". An
     operator does the same for the commands that change a cluster.
 
-    Example: nearcast keys new berlin.key --node berlin >> keys.txt
+    Example: nearcast keys new berlin.key --node berlin
 
-    Example: nearcast keys new alice.key --operator alice >> keys.txt
+    Example: nearcast keys new alice.key --operator alice
     """
     from nearcast.model.errors import MisuseError
     from nearcast.server.cluster.cluster_keys import Signer, new_key, signer_of

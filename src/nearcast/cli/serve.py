@@ -73,7 +73,7 @@ def serve(
 
     Example: nearcast serve --config nearcast.toml --port 1884
 
-    Example: nearcast serve --join nats://10.0.0.1:4222 --name berlin
+    Example: nearcast serve --join nats://127.0.0.1:4222 --name berlin
     """
     from nearcast.server import serve as run
     from nearcast.server import set_up_logging
