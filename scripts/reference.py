@@ -41,7 +41,7 @@ def settings_reference(whole: type[Section] = Configuration) -> str:
     reloads = {one.path: one.reload for one in all_settings(whole)}
     lines: list[str] = []
     for prefix, section in sections_of(whole):
-        of_whole = reloads.get(prefix.removesuffix("[]."), False)
+        of_whole = reloads.get(prefix.removesuffix(".").removesuffix("[]"), False)
         lines += _section(prefix, section, of_whole=of_whole)
     return "\n".join(lines).strip()
 

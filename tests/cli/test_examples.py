@@ -132,9 +132,24 @@ def test_the_examples_of_files_work(place: Place):
     assert place.run(examples("init")[0]).returncode == 0
     checked = place.run(examples("config check")[0])
     assert checked.stdout.startswith("fleet.toml is valid:")
+    assert "open: rates.connections_address" not in place.run(examples("config check")[1]).stdout
     add, delete = examples("passwd")
     assert place.run(add, "secret\n").stdout.startswith("alice is in users.txt.")
     assert place.run(delete).stdout == "alice is no longer in users.txt\n"
+
+
+@runs("ban add", "ban list", "ban remove", "keys new", "keys show")
+def test_the_examples_of_bans_and_keys_work(place: Place):
+    network, user = examples("ban add")
+    assert "address 203.0.113.0/24 until" in place.run(network).stdout
+    assert "user eve for ever" in place.run(user).stdout
+    assert len(place.run(examples("ban list")[0]).stdout.splitlines()) == 2
+    assert "not banned any more" in place.run(examples("ban remove")[0]).stdout
+    node, operator = examples("keys new")
+    line = place.run(node).stdout
+    assert line.startswith("node berlin ")
+    assert place.run(operator).stdout.startswith("operator alice ")
+    assert place.run(examples("keys show")[0]).stdout == line
 
 
 @runs("serve", "sub", "pub", "status", "explain", "policy explain")
@@ -203,7 +218,7 @@ def test_the_examples_of_a_network_work(place: Place):
         told = first(fleet.stdout, "Ready.")
         address = re.search(r"nearcast nodes --join (\S+)", told)
         assert address, told
-        join = examples("serve")[2].replace("nats://10.0.0.1:4222", address[1])
+        join = examples("serve")[2].replace("nats://127.0.0.1:4222", address[1])
         berlin = place.start(join, "--port", str(free_port()))
         assert "Network nearcast (joined)" in first(berlin.stdout, "Ready.")
         show, leave = examples("nodes")

@@ -37,7 +37,7 @@ from nearcast.server.cluster.nats_members import (
 )
 from nearcast.server.cluster.nats_pieces import cut
 from nearcast.server.cluster.nats_settings import PLAN, POLICIES, SharedSettings
-from nearcast.server.cluster.runtime import request_subject
+from nearcast.server.cluster.node_proofs import request_subject
 from nearcast.server.feed.numbers import FeedNumbers
 from nearcast.server.feed.sender import FeedSender
 from nearcast.server.loop_batches import LoopBatches

@@ -166,13 +166,14 @@ class _Turns:
         """Others would be served."""
 
     look_after = read_on = hold_reading
+    message_rates = None
 
 
 def _reads(*reads: bytes) -> Work:
     """Return what lets a WebSocket take these reads one after the other."""
 
     def work() -> None:
-        protocol = WebSocketProtocol(_Turns(), "0", "/mqtt")
+        protocol = WebSocketProtocol(_Turns(), "0", "/mqtt")  # type: ignore[arg-type]
         protocol._turns.node.open(protocol._connection, 1)
         for data in reads:
             protocol.data_received(data)

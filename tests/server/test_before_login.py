@@ -22,12 +22,14 @@ from nearcast.broker import Broker, BrokerSettings, Connection, LoginVerdict
 from nearcast.broker.session.admission import Admission
 from nearcast.config import ListenerSection
 from nearcast.mqtt import Connect, MqttProtocolError, Publish, ReasonCode, encode_packet
+from nearcast.server.auth.logins import Login
 from nearcast.server.auth.password_checks import MOST_WAITING, PasswordChecks, source_of
 from nearcast.server.client_log import BrokerAcceptPolicy
 from nearcast.server.clock import Clock
 from nearcast.server.listeners import listener as listening
-from nearcast.server.listeners.listener import AcceptPolicy, take_port, tls_context
+from nearcast.server.listeners.listener import AcceptPolicy, take_port
 from nearcast.server.listeners.tcp import MqttProtocol
+from nearcast.server.listeners.tls import tls_context
 from nearcast.server.local_cluster import free_port
 from nearcast.server.loop_batches import LoopBatches
 
@@ -423,14 +425,15 @@ class Checks:
         self.go_on = threading.Semaphore(0)
         self.queue = PasswordChecks(self.check, self.answer)
 
-    def check(self, connect: Connect) -> LoginVerdict:
-        assert self.go_on.acquire(timeout=60)
-        self.checked.append(connect.client_id)
-        return LoginVerdict.WELCOME
-
-    def answer(self, connection: Connection, verdict: LoginVerdict) -> None:
+    def check(self, connection: Connection) -> Login:
         assert connection.connect is not None
-        self.answers[connection.connect.client_id] = verdict
+        assert self.go_on.acquire(timeout=60)
+        self.checked.append(connection.connect.client_id)
+        return Login(LoginVerdict.WELCOME)
+
+    def answer(self, connection: Connection, login: Login) -> None:
+        assert connection.connect is not None
+        self.answers[connection.connect.client_id] = login.verdict
 
     async def wait_for(self, count: int) -> None:
         async with asyncio.timeout(60):
@@ -480,9 +483,10 @@ async def test_a_worker_stays_free_for_other_addresses() -> None:
     started: list[str] = []
     check = checks.queue.check
 
-    def noted(connect: Connect) -> LoginVerdict:
-        started.append(connect.client_id)
-        return check(connect)
+    def noted(connection: Connection) -> Login:
+        assert connection.connect is not None
+        started.append(connection.connect.client_id)
+        return check(connection)
 
     checks.queue.check = noted
     checks.queue._workers, checks.queue._most_of_one = 2, 1

@@ -13,10 +13,15 @@ import pytest
 
 from nearcast.broker import Broker, BrokerSettings, RetainedSettings, SpaceSettings
 from nearcast.config import (
+    AuditSection,
     AuthSection,
+    CertificateSection,
     Configuration,
+    HttpHookSection,
+    JwtSection,
     LimitsSection,
     LogSection,
+    RatesSection,
     RetainedSection,
     RuleSection,
     SpaceSection,
@@ -172,6 +177,44 @@ APPLIED: dict[str, tuple[dict[str, Any], Look]] = {
     "auth.rules": (
         {"auth": AuthSection(rules=[RuleSection(user="a")])},
         lambda s: s._access.has_rules(),
+    ),
+    **{
+        f"rates.connections_{what}": (
+            {"rates": RatesSection.model_validate({f"connections_{what}": "7/s"})},
+            lambda s: sorted(s._access.gate.connections),
+        )
+        for what in ("address", "user", "client")
+    },
+    **{
+        f"rates.messages_{what}": (
+            {"rates": RatesSection.model_validate({f"messages_{what}": "7/s"})},
+            lambda s: s._access_service.has_message_rates,
+        )
+        for what in ("address", "user", "client")
+    },
+    "rates.guesses": (
+        {"rates": RatesSection(guesses=9)},
+        lambda s: s._access.gate.guesses.free,
+    ),
+    "rates.guess_wait": (
+        {"rates": RatesSection(guess_wait=9.0)},
+        lambda s: s._access.gate.guesses.longest_ms,
+    ),
+    "auth.jwt": (
+        {"auth": AuthSection(jwt=JwtSection(keys="https://127.0.0.1:1/keys"))},
+        lambda s: len(s._access.checks.plugins),
+    ),
+    "auth.http": (
+        {"auth": AuthSection(http=HttpHookSection(url="https://127.0.0.1:1/login"))},
+        lambda s: len(s._access.checks.plugins),
+    ),
+    "auth.certificates": (
+        {"auth": AuthSection(certificates=[CertificateSection(user="x")])},
+        lambda s: s._access._certificates.find((("cn", "ann"),)),
+    ),
+    "audit.decisions": (
+        {"audit": AuditSection(decisions="all")},
+        lambda s: s._access_service._configuration.audit.decisions,
     ),
     "log.level": (
         {"log": LogSection(events="sampled", level="error")},

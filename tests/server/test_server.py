@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from tests.support.waiting import WAIT_S, until, wait_for
 
-from nearcast.broker import Broker, BrokerSettings, LoginVerdict
+from nearcast.broker import Broker, BrokerSettings, Connection
 from nearcast.config import (
     AuthSection,
     Configuration,
@@ -30,6 +30,7 @@ from nearcast.config import (
     ListenerSection,
     LogSection,
     NodeSection,
+    RatesSection,
     RuleSection,
 )
 from nearcast.eventlog.segments import open_segments, read_segment
@@ -52,6 +53,7 @@ from nearcast.mqtt import (
     encode_packet,
 )
 from nearcast.server import Server, set_password
+from nearcast.server.auth.logins import Login
 from nearcast.server.clock import Clock
 from nearcast.server.listeners.listener import allow_descriptors
 from nearcast.server.loop_batches import LoopBatches
@@ -280,14 +282,15 @@ async def test_wrong_passwords_in_a_loop_keep_nobody_else_waiting(tmp_path: Path
     auth = AuthSection(users=tmp_path / "users")
     may_go_on, impatient = threading.Event(), threading.Event()
     limits = LimitsSection(connect_timeout=120.0)  # a check may take long on a busy machine
-    async with running(configuration(tmp_path, auth=auth, limits=limits)) as server:
+    rates = RatesSection(guesses=0)
+    async with running(configuration(tmp_path, auth=auth, limits=limits, rates=rates)) as server:
         assert server._turns is not None
         check_password = server._turns.checks.check
 
-        def check_slowly(connect: Connect) -> LoginVerdict:
+        def check_slowly(connection: Connection) -> Login:
             if not impatient.is_set() and not may_go_on.wait(20):
                 impatient.set()  # nobody was served meanwhile
-            return check_password(connect)
+            return check_password(connection)
 
         server._turns.checks.check = check_slowly
         calm = await welcome(server)

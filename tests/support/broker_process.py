@@ -34,6 +34,7 @@ class BrokerProcess:
 
     def __init__(self, directory: Path, **sections: Any) -> None:
         self.directory = directory
+        directory.chmod(0o700)  # a broker names a data directory that others may read
         self.sections = {
             "node": {"data": str(directory)},
             "listener": [{"kind": "tcp", "port": free_port()}],

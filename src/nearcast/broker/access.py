@@ -2,10 +2,12 @@
 
 The broker has no passwords. `authenticate` answers at once where it can; where the check takes long
 (a password hash), it returns `LATER`, and the server passes the verdict to `Broker.authenticated`.
+With enhanced authentication the broker passes packets on to an `Exchange` until it ends.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -22,8 +24,27 @@ class LoginVerdict(Enum):
     WELCOME = "welcome"
     WRONG_PASSWORD = "wrong password"  # noqa: S105 - a verdict, no password
     FORBIDDEN = "forbidden"
+    BANNED = "banned"
     LATER = "later"
-    BUSY = "busy"  # too many logins from this address wait to be checked
+    BUSY = "busy"  # too many logins from this address wait to be checked, or came in short time
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStep:
+    """The answer to one message of an enhanced authentication (MQTT 5, 4.12).
+
+    `verdict` is None while the exchange goes on. `data` goes to the client.
+    """
+
+    data: bytes = b""
+    verdict: LoginVerdict | None = None
+
+
+class Exchange(Protocol):
+    """An enhanced authentication in progress; a step is quick."""
+
+    def step(self, data: bytes) -> ExchangeStep:
+        """Return the answer to the client's next message."""
 
 
 class Access(Protocol):
@@ -31,6 +52,9 @@ class Access(Protocol):
 
     def authenticate(self, connect: Connect, connection: Connection) -> LoginVerdict:
         """Return whether this client may connect."""
+
+    def begin_exchange(self, method: str, connection: Connection) -> Exchange | None:
+        """Return a new enhanced authentication; None if the method is unknown."""
 
     def identity(self, connect: Connect, connection: Connection) -> str | None:
         """Return the name that an accepted client has proven, for the ACL rules."""
@@ -64,6 +88,10 @@ class OpenAccess:
     def authenticate(self, _connect: Connect, _connection: Connection) -> LoginVerdict:
         """Return WELCOME."""
         return LoginVerdict.WELCOME
+
+    def begin_exchange(self, _method: str, _connection: Connection) -> Exchange | None:
+        """Return None: no method is known."""
+        return None
 
     def identity(self, connect: Connect, _connection: Connection) -> str | None:
         """Return the user name of the CONNECT, unproven."""

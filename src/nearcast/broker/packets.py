@@ -18,6 +18,7 @@ from nearcast.broker.slices import never
 from nearcast.broker.state import BrokerState
 from nearcast.broker.subscribe.handler import SubscribeHandler
 from nearcast.mqtt import (
+    Auth,
     Connect,
     Disconnect,
     MqttProtocolError,
@@ -277,12 +278,23 @@ class PacketDispatch:
             self.backlog.begin(connection, self._subscribing.unsubscribe(connection, packet))
         elif isinstance(packet, Disconnect):
             self._take_disconnect(connection, packet)
+        elif isinstance(packet, Auth):
+            self._handshake.enhanced.take(connection, packet)
         else:
             raise MqttProtocolError(type(packet).__name__.upper(), where="packet from a client")
 
     def _take_first(self, connection: Connection, first: int, body: bytes) -> None:
-        """Handle the first packet of a connection, which must be CONNECT [MQTT-3.1.0-1]."""
-        if first != 0x10:  # closed without DISCONNECT, as before any CONNACK [MQTT-3.14.0-1]
+        """Handle the first packet of a connection, which must be CONNECT [MQTT-3.1.0-1].
+
+        In an enhanced authentication AUTH packets follow it.
+        """
+        if connection.enhanced is not None and first == 0xF0:
+            answer = decode_packet(first, body, ProtocolVersion.V5)
+            assert isinstance(answer, Auth)
+            self._handshake.enhanced.take(connection, answer)
+            return
+        if first != 0x10 or connection.enhanced is not None:
+            # Closed without DISCONNECT, as before any CONNACK [MQTT-3.14.0-1].
             self.state.counters.protocol_errors += 1
             self.state.close(connection)
             return

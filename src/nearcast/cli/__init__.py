@@ -13,12 +13,14 @@ import typer
 
 from nearcast import __version__
 from nearcast.cli import (
+    ban,
     bench,
     clients,
     config,
     demo,
     explain,
     journal,
+    keys,
     network,
     peers,
     pipeline,
@@ -51,7 +53,9 @@ app.command(rich_help_panel=_RUN)(serve.serve)
 app.command(rich_help_panel=_RUN)(config.init)
 app.add_typer(config.app, name="config", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(serve.passwd)
+app.add_typer(ban.app, name="ban", rich_help_panel=_RUN)
 app.add_typer(journal.app, name="journal", rich_help_panel=_RUN)
+app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
 app.command(rich_help_panel=_RUN)(network.up)
 app.command(rich_help_panel=_RUN)(network.nodes)
 app.command(rich_help_panel=_RUN)(peers.peer)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +25,17 @@ Host = Annotated[str, typer.Option("--host", "-H", help="The broker's address.")
 Port = Annotated[int, typer.Option("--port", "-p", help="The broker's port.")]
 ClientId = Annotated[str, typer.Option("--id", "-i", help="The client identifier.")]
 User = Annotated[str | None, typer.Option("--user", "-u", help="The user's name.")]
-Password = Annotated[str | None, typer.Option("--password", "-P", help="The password.")]
+Password = Annotated[
+    str | None,
+    typer.Option("--password", "-P", help="The password; others see it in the list of processes."),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        help="A file with the password (or a token). Without it: NEARCAST_PASSWORD, or asked for.",
+    ),
+]
 Version = Annotated[str, typer.Option("--version", "-V", help="MQTT version: 5 or 3.1.1.")]
 CaFile = Annotated[Path | None, typer.Option("--cafile", help="Use TLS; trust this authority.")]
 Certificate = Annotated[
@@ -89,6 +101,7 @@ def broker_address(
     client_id: ClientId = "",
     user: User = None,
     password: Password = None,
+    password_file: PasswordFile = None,
     version: Version = "5",
     ca_file: CaFile = None,
     certificate: Certificate = None,
@@ -111,7 +124,7 @@ def broker_address(
         version=versions[version],
         client_id=client_id,
         user_name=user,
-        password=None if password is None else password.encode(),
+        password=find_password(user, password, password_file),
         clean_start=not session,
         session_expiry_s=_session_seconds(session, client_id),
         ca_file=ca_file,
@@ -137,6 +150,46 @@ def _session_seconds(session: str, client_id: str) -> int:
     except MisuseError as problem:
         problem.where = "--session"
         raise
+
+
+# --- where a password comes from ---------------------------------------------------------------
+
+VARIABLE = "NEARCAST_PASSWORD"
+
+
+def find_password(user: str | None, given: str | None, file: Path | None) -> bytes | None:
+    """Return the password to log in with; None if none is needed.
+
+    For a user, it is the option, else the file, else the variable NEARCAST_PASSWORD, else what
+    somebody types on a terminal. A file needs no user: it may be a token.
+    """
+    if given is not None:
+        if file is not None:
+            raise MisuseError("--password and --password-file", expected="one of them")
+        return given.encode()
+    if file is not None:
+        return read_password(file)
+    if user is None:
+        return None
+    found = os.environ.get(VARIABLE)
+    if found is not None:
+        return found.encode()
+    return _asked(user).encode() if sys.stdin.isatty() else None
+
+
+def read_password(file: Path) -> bytes:
+    """Return the first line of a file, without its end."""
+    with os_errors_translated():
+        lines = file.read_bytes().splitlines()
+    if not lines or not lines[0]:
+        raise MisuseError("an empty first line", where=str(file), expected="the password")
+    return lines[0]
+
+
+def _asked(user: str) -> str:
+    from getpass import getpass
+
+    return getpass(f"Password of {user}: ")
 
 
 # --- where a client is, and where it goes --------------------------------------------------------

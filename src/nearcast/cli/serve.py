@@ -73,7 +73,7 @@ def serve(
 
     Example: nearcast serve --config nearcast.toml --port 1884
 
-    Example: nearcast serve --join nats://10.0.0.1:4222 --name berlin
+    Example: nearcast serve --join nats://127.0.0.1:4222 --name berlin
     """
     from nearcast.server import serve as run
     from nearcast.server import set_up_logging
@@ -140,20 +140,24 @@ def passwd(
     name: Annotated[str, typer.Argument(help="The user.")],
     *,
     delete: Annotated[bool, typer.Option("--delete", help="Remove the user.")] = False,
+    scram: Annotated[
+        bool, typer.Option("--scram", help="Also for SCRAM-SHA-256, which sends no password.")
+    ] = False,
+    password_file: Annotated[
+        Path | None, typer.Option("--password-file", help="A file whose first line it is.")
+    ] = None,
     json: bool = JSON,
 ) -> None:
     r"""Add a user to a password file, change a password, or remove a user.
 
-    Creates the file if it is missing. Asks for the password on a terminal, else reads it from
-    standard input. Name the file in the configuration: \[auth] users = "users.txt".
+    Creates the file if it is missing. The password is the first line of --password-file, else the
+    variable NEARCAST_PASSWORD, else asked for on a terminal, else read from standard input. Name
+    the file in the configuration: \[auth] users = "users.txt".
 
     Example: nearcast passwd users.txt alice
 
     Example: nearcast passwd users.txt alice --delete
     """
-    import sys
-    from getpass import getpass
-
     from nearcast.model.errors import MisuseError
     from nearcast.server import set_password
 
@@ -161,17 +165,32 @@ def passwd(
         set_password(users, name, None)
         _tell_user(users, name, f"{name} is no longer in {users}", is_there=False, as_json=json)
         return
-    if sys.stdin.isatty():
-        password = getpass("Password: ")
-        if password != getpass("Again: "):
-            raise MisuseError("two different passwords", todo="Try again")
-    else:
-        password = sys.stdin.readline().rstrip("\n")
+    password = _new_password(password_file)
     if not password:
         raise MisuseError("an empty password", expected="one character or more")
-    set_password(users, name, password.encode())
+    set_password(users, name, password, with_scram=scram)
     told = f"{name} is in {users}. A running broker reads the file again on SIGHUP"
     _tell_user(users, name, told, is_there=True, as_json=json)
+
+
+def _new_password(file: Path | None) -> bytes:
+    """Return a password for a user: from a file, the environment, a terminal or standard input."""
+    import sys
+    from getpass import getpass
+
+    from nearcast.cli.connecting import VARIABLE, read_password
+    from nearcast.model.errors import MisuseError
+
+    if file is not None:
+        return read_password(file)
+    if VARIABLE in os.environ:
+        return os.environ[VARIABLE].encode()
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n").encode()
+    password = getpass("Password: ")
+    if password != getpass("Again: "):
+        raise MisuseError("two different passwords", todo="Try again")
+    return password.encode()
 
 
 def _tell_user(users: Path, name: str, text: str, *, is_there: bool, as_json: bool) -> None:

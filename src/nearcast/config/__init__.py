@@ -1,7 +1,8 @@
 """The configuration `nearcast.toml`: what an operator may set, read and checked.
 
-- `schema.py`, `node_sections.py` and `peer_section.py` declare every section and key, once: type,
-  bounds, default, help text, whether a reload applies it. `declaration.py` says how.
+- `schema.py`, `node_sections.py`, `security_sections.py` and `peer_section.py` declare every
+  section and key, once: type, bounds, default, help text, whether a reload applies it.
+  `declaration.py` says how.
 - `reading.py` turns text and environment into a `Configuration`, or into errors that name
   file, key and line; `lines.py` finds the line of a key.
 - `example_file.py` makes the file that `nearcast init` writes.
@@ -28,17 +29,32 @@ from nearcast.config.schema import (
     RetainedSection,
     SpaceSection,
 )
+from nearcast.config.security_sections import (
+    AuditSection,
+    CertificateSection,
+    EdgeSettings,
+    HttpHookSection,
+    JwtSection,
+    RatesSection,
+)
+from nearcast.config.values import is_loopback_host, parse_rate
 
 __all__ = [
+    "AuditSection",
     "AuthSection",
+    "CertificateSection",
     "Configuration",
     "DurabilitySection",
+    "EdgeSettings",
+    "HttpHookSection",
+    "JwtSection",
     "LimitsSection",
     "ListenerSection",
     "LogSection",
     "NetworkSection",
     "NodeSection",
     "PeerSection",
+    "RatesSection",
     "Reading",
     "RetainedSection",
     "RuleSection",
@@ -47,7 +63,9 @@ __all__ = [
     "SpaceSection",
     "all_settings",
     "example",
+    "is_loopback_host",
     "load",
+    "parse_rate",
     "read",
     "read_file",
     "settings_of",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from nearcast.config.declaration import Section, setting
+from nearcast.config.security_sections import (
+    CertificateSection,
+    EdgeSettings,
+    HttpHookSection,
+    JwtSection,
+)
 from nearcast.config.values import (
     NODE_NAME,
     Bytes,
@@ -17,6 +22,7 @@ from nearcast.config.values import (
     Length,
     PacketBytes,
     Seconds,
+    is_loopback_host,
     split_address,
 )
 
@@ -32,7 +38,7 @@ class NodeSection(Section):
     )
 
 
-class ListenerSection(Section):
+class ListenerSection(EdgeSettings):
     """A listener for clients; repeat the section for another one.
 
     Without any there is one: TCP on 127.0.0.1:1883, for this machine only.
@@ -56,20 +62,18 @@ class ListenerSection(Section):
         if encrypted and not (self.certificate and self.key):
             msg = f"a listener of kind '{self.kind}' needs both 'certificate' and 'key'"
             raise ValueError(msg)
-        if not encrypted and (self.certificate or self.key or self.client_ca):
+        if not encrypted and (self.certificate or self.key or self.client_ca or self.crl):
             msg = f"a listener of kind '{self.kind}' is not encrypted; use 'tls' or 'wss'"
+            raise ValueError(msg)
+        if self.crl is not None and self.client_ca is None:
+            msg = "'crl' without 'client_ca': no client shows a certificate"
             raise ValueError(msg)
         return self
 
     @property
     def is_loopback(self) -> bool:
         """Return whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback_host(self.host)
 
 
 class RuleSection(Section):
@@ -118,6 +122,12 @@ class AuthSection(Section):
         fills="username_is_client_id",
     )
     rules: list[RuleSection] = setting([], "access rules", reload=True)
+    plugin: str | None = setting(
+        None, "login plugin: its name among the entry points nearcast.auth", example='"ldap"'
+    )
+    jwt: JwtSection = setting(JwtSection(), "tokens", reload=True)
+    http: HttpHookSection = setting(HttpHookSection(), "a hook", reload=True)
+    certificates: list[CertificateSection] = setting([], "client certificates", reload=True)
 
 
 def _limit(

@@ -6,6 +6,7 @@ The sections about one node are in `node_sections.py`; `declaration.py` says wha
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -20,6 +21,7 @@ from nearcast.config.node_sections import (
     PositionSection,
 )
 from nearcast.config.peer_section import PeerSection
+from nearcast.config.security_sections import AuditSection, RatesSection
 from nearcast.config.values import (
     NETWORK_NAME,
     SPACE_NAME,
@@ -27,6 +29,7 @@ from nearcast.config.values import (
     FilePath,
     NatsAddresses,
     Seconds,
+    is_loopback_host,
     split_address,
 )
 from nearcast.index.topic_filters import filters_overlap
@@ -61,6 +64,15 @@ class NetworkSection(Section):
         None, "certificate that the node presents to NATS", example='"node.pem"'
     )
     key: FilePath | None = setting(None, "private key of `certificate`", example='"node.key"')
+    insecure: bool = setting(
+        False, "true: NATS and nodes on other machines without credentials and encryption"
+    )
+    node_key: FilePath | None = setting(
+        None, "this node's private key: nearcast keys new", example='"berlin.key"'
+    )
+    node_keys: FilePath | None = setting(
+        None, "public keys of all nodes and operators; strangers are refused", example='"keys.txt"'
+    )
     leave: bool = setting(
         False, "true: leaves for good when it stops; otherwise peers queue messages for it"
     )
@@ -89,7 +101,7 @@ class NetworkSection(Section):
     feed_age: Seconds = setting(7 * 86_400.0, "how long the stream keeps it")
     direct: str | None = setting(
         None,
-        "HOST:PORT where other nodes connect to this one, without NATS; not encrypted",
+        "HOST:PORT where other nodes connect to this one, without NATS; encrypted with keys",
         example='"10.0.0.7:7400"',
     )
 
@@ -148,10 +160,39 @@ class NetworkSection(Section):
         if (self.certificate is None) != (self.key is None):
             msg = "'certificate' and 'key' come together"
             raise ValueError(msg)
-        if self.direct is not None and self.is_encrypted:
-            msg = "'direct' connections are not encrypted: leave it out where NATS is"
+        if (self.node_key is None) != (self.node_keys is None):
+            msg = "'node_key' and 'node_keys' come together"
+            raise ValueError(msg)
+        if self.direct is not None and self.is_encrypted and self.node_key is None:
+            msg = "'direct' connections are encrypted with 'node_key' only: NATS is encrypted here"
             raise ValueError(msg)
         return self
+
+    @model_validator(mode="after")
+    def _strangers_are_kept_out(self) -> Self:
+        """Refuse a network that anybody could join, unless only this machine can reach it."""
+        if self.insecure or self.is_local:
+            return self
+        is_known = bool(self.user or self.token or self.credentials or self.certificate)
+        far = [urlsplit(one).hostname for one in self.join if not _is_local(one)]
+        if far and not (is_known and self.is_encrypted):
+            msg = (
+                f"{far[0]} without credentials and TLS: any stranger there would be a node; give "
+                "both, or say insecure = true"
+            )
+            raise ValueError(msg)
+        if self.node_key is None and self.direct is not None:
+            msg = "'direct' on another address than loopback needs 'node_key', or insecure = true"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether only this machine reaches NATS and the node."""
+        is_direct_local = self.direct is None or is_loopback_host(
+            split_address(self.direct, "HOST:PORT")[0]
+        )
+        return is_direct_local and all(_is_local(one) for one in self.join)
 
     @property
     def is_encrypted(self) -> bool:
@@ -159,6 +200,10 @@ class NetworkSection(Section):
         return bool(self.authority or self.certificate) or any(
             one.startswith("tls://") for one in self.join
         )
+
+
+def _is_local(address: str) -> bool:
+    return is_loopback_host(urlsplit(address).hostname or "")
 
 
 class AttributeSection(Section):
@@ -385,8 +430,10 @@ class Configuration(Section):
     listener: list[ListenerSection] = Field([ListenerSection()])
     auth: AuthSection = AuthSection()
     limits: LimitsSection = LimitsSection()
+    rates: RatesSection = RatesSection()
     durability: DurabilitySection = DurabilitySection()
     log: LogSection = LogSection()
+    audit: AuditSection = AuditSection()
     position: PositionSection = PositionSection()
     network: NetworkSection = NetworkSection()
     peer: PeerSection = PeerSection()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
 from nearcast.model import parse_duration
@@ -66,6 +67,29 @@ def _addresses(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+_RATE = re.compile(r"(\d+)\s*/\s*(s|min|h)(?:\s+burst\s+(\d+))?")
+_PERIODS_S = {"s": 1.0, "min": 60.0, "h": 3_600.0}
+
+
+def parse_rate(text: str) -> tuple[float, float]:
+    """Return the events a second of a rate, and how many may come at once.
+
+    >>> parse_rate("10/s burst 50"), parse_rate("600/min")
+    ((10.0, 50.0), (10.0, 10.0))
+    """
+    match = _RATE.fullmatch(text.strip())
+    if not match or not int(match[1]) or match[3] == "0":
+        msg = f"'{text}' is no rate such as '10/s', '600/min' or '10/s burst 50'"
+        raise ValueError(msg)
+    per_s = int(match[1]) / _PERIODS_S[match[2]]
+    return per_s, float(match[3] or max(1.0, per_s))
+
+
+def _checked_rate(text: str) -> str:
+    parse_rate(text)
+    return text
+
+
 _LARGEST_PACKET = 268_000_000  # MQTT's limit is 268,435,455; a broker adds properties
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
@@ -74,6 +98,7 @@ Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
 PacketBytes = Annotated[Bytes, Field(le=_LARGEST_PACKET)]
 Count = Annotated[int, Field(ge=1)]
 FilePath = Annotated[Path, Field(strict=False)]
+RateText = Annotated[str, AfterValidator(_checked_rate)]
 NatsAddresses = Annotated[
     list[Annotated[str, Field(pattern=NATS_ADDRESS)]], BeforeValidator(_addresses)
 ]
@@ -91,6 +116,20 @@ def split_address(text: str, example: str) -> tuple[str, int]:
         msg = f"'{text}' is no HOST:PORT such as {example}"
         raise ValueError(msg)
     return host.strip("[]"), int(port)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether a host is this machine, and no other can reach it.
+
+    >>> is_loopback_host("127.0.0.1"), is_loopback_host("::1"), is_loopback_host("10.0.0.7")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def written(value: Any, field: FieldInfo) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -302,3 +302,16 @@ def store_answers(client: NatsConnection, what: str = "the key-value store") -> 
         found = f"{what} {'is full' if is_full else 'refused'} ({reason})"
     if found:
         raise EnvironmentProblem(found, where="NATS", todo=todo)
+
+
+async def first_to_end(*work: Coroutine[Any, Any, Any]) -> None:
+    """Run all until one ends, cancel the others, and raise the exception of the one that ended."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

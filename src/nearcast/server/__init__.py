@@ -11,7 +11,7 @@ rules), `metrics/`, `eventlog/`, `feed/`, `cluster/` (NATS and direct links). Th
 broker with `nearcast.client`.
 """
 
-from nearcast.server.auth.rules import hash_password, is_password, read_users, set_password
+from nearcast.server.auth.passwords import hash_password, is_password, read_users, set_password
 from nearcast.server.log_format import set_up_logging
 from nearcast.server.server import Server, run, serve
 from nearcast.server.storage.journal_file import JournalFile

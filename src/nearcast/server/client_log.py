@@ -8,10 +8,13 @@ rate-limited by kind; connections that end before a login are `debug`. In JSON e
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from nearcast.broker import Broker, Connection, Session
 from nearcast.broker.observer import ClientObserver
+from nearcast.model.errors import PeerProtocolError
 from nearcast.mqtt import Connect, ReasonCode
+from nearcast.server.audit_log import AuditLog
 from nearcast.server.listeners.listener import AcceptPolicy
 from nearcast.server.log_format import RateLimited
 
@@ -29,19 +32,29 @@ _EXPECTED: frozenset[int] = frozenset(
 
 
 class ClientLog(ClientObserver):
-    """Writes the events of a broker's clients to the log."""
+    """Writes the events of a broker's clients to the log, and all of them to the audit log."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: AuditLog | None = None) -> None:
         self._limited = RateLimited(log)
+        self._audit = audit
+
+    def _record(self, fields: dict[str, object]) -> None:
+        if self._audit is not None:
+            self._audit.record(str(fields["event"]), fields)
+
+    def _warn(self, form: str, *values: object, fields: dict[str, object]) -> None:
+        self._record(fields)
+        self._limited.warning(form, *values, fields=fields)
 
     def connected(self, connection: Connection, session: Session, *, is_resumed: bool) -> None:
         """Log a client that has connected."""
-        if not log.isEnabledFor(logging.INFO):
+        if self._audit is None and not log.isEnabledFor(logging.INFO):
             return
         fields = _fields("client_connected", connection, session)
         version = {3: "3.1", 4: "3.1.1"}.get(connection.version, str(connection.version))
         keep_alive_s = connection.most_silence_ms // 1500
         fields |= {"mqtt": version, "keep_alive": keep_alive_s, "resumed": is_resumed}
+        self._record(fields)
         log.info(
             "client %s%s connected from %s (MQTT %s, keep-alive %d s%s)",
             _quoted(session.client_id),
@@ -59,8 +72,8 @@ class ClientLog(ClientObserver):
         """Log a CONNECT that was refused."""
         client = "" if connect is None else connect.client_id
         user = None if connect is None else connect.user_name
-        why = text or _words(reason)
-        self._limited.warning(
+        why = text or connection.loss or _words(reason)
+        self._warn(
             "login refused: client %s%s from %s: %s",
             _quoted(client),
             "" if user is None else f" as user {_quoted(user)}",
@@ -98,7 +111,7 @@ class ClientLog(ClientObserver):
         if reason in _EXPECTED:
             self._gone(connection, session, why, fields)
         else:
-            self._limited.warning(
+            self._warn(
                 "client %s%s from %s was disconnected: %s",
                 _quoted(session.client_id),
                 _as_user(session),
@@ -116,6 +129,7 @@ class ClientLog(ClientObserver):
     def _gone(
         self, connection: Connection, session: Session, why: str, fields: dict[str, object]
     ) -> None:
+        self._record(fields)
         log.info(
             "client %s%s from %s disconnected: %s",
             _quoted(session.client_id),
@@ -128,6 +142,7 @@ class ClientLog(ClientObserver):
     def taken_over(self, connection: Connection, session: Session) -> None:
         """Log that a client has connected again, and its older connection is closed."""
         fields = _fields("session_taken_over", connection, session)
+        self._record(fields)
         log.info(
             "client %s%s has connected again: its connection from %s is closed",
             _quoted(session.client_id),
@@ -167,7 +182,7 @@ class ClientLog(ClientObserver):
         self._ignored("instructions_ignored", form, session, topic, text)
 
     def _ignored(self, event: str, form: str, session: Session, topic: str, text: str) -> None:
-        self._limited.warning(
+        self._warn(
             form,
             _quoted(session.client_id),
             _as_user(session),
@@ -181,7 +196,7 @@ class ClientLog(ClientObserver):
         )
 
     def _denied(self, event: str, what: str, session: Session, topic: str) -> None:
-        self._limited.warning(
+        self._warn(
             f"client %s%s {what} %s",
             _quoted(session.client_id),
             _as_user(session),
@@ -198,9 +213,11 @@ class ClientLog(ClientObserver):
 class BrokerAcceptPolicy(AcceptPolicy):
     """Counts a connection from the moment it is accepted, and logs failed TLS handshakes."""
 
-    def __init__(self, node: Broker) -> None:
+    def __init__(self, node: Broker, admits: Callable[[str], bool] = lambda _: True) -> None:
+        """`admits` tells whether an address may connect now."""
         super().__init__()
         self._node = node
+        self._admits = admits
         self._limited = RateLimited(log)
 
     def is_full(self) -> bool:
@@ -212,14 +229,23 @@ class BrokerAcceptPolicy(AcceptPolicy):
         """Return the time limit of a TLS handshake: that of everything before the login."""
         return self._node.settings.connect_timeout_ms / 1000
 
+    def admits(self, address: str) -> bool:
+        """Return whether an address is not banned, and connects within its rate."""
+        return self._admits(address)
+
     def refused(self) -> None:
         """Count a connection that was closed at once."""
         self._node.counters.connects_refused += 1
 
     def failed(self, address: str, problem: Exception) -> None:
-        """Log a TLS handshake that failed."""
+        """Log a TLS handshake that failed, or a PROXY header that is none."""
+        fields: dict[str, object]
+        if isinstance(problem, PeerProtocolError):
+            fields = {"event": "proxy_refused", "address": address, "reason": str(problem)}
+            self._limited.warning("connection of %s refused: %s", address, problem, fields=fields)
+            return
         reason = getattr(problem, "reason", None) or str(problem) or type(problem).__name__
-        fields: dict[str, object] = {"event": "tls_failed", "address": address, "reason": reason}
+        fields = {"event": "tls_failed", "address": address, "reason": reason}
         self._limited.warning("TLS handshake with %s failed: %s", address, reason, fields=fields)
 
 

@@ -10,7 +10,7 @@ from nearcast.config import Configuration
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
 from nearcast.nats.connection import tls_context as nats_context
 from nearcast.server.auth.rules import make_access
-from nearcast.server.listeners.listener import tls_context
+from nearcast.server.listeners.tls import tls_context
 
 
 def file_problems(configuration: Configuration) -> list[ConfigurationError]:
@@ -36,10 +36,15 @@ def file_problems(configuration: Configuration) -> list[ConfigurationError]:
 
 
 def _looks(configuration: Configuration) -> Iterator[tuple[str, Callable[[], object]]]:
-    if configuration.auth.users is not None:
+    auth = configuration.auth
+    if auth.jwt.keys or auth.http.url or auth.plugin:
+        yield "auth", partial(make_access, configuration)
+    elif auth.users is not None:
         yield "auth.users", partial(make_access, configuration)
     for number, section in enumerate(configuration.listener):
-        files = {name: getattr(section, name) for name in ("certificate", "key", "client_ca")}
+        files = {
+            name: getattr(section, name) for name in ("certificate", "key", "client_ca", "crl")
+        }
         for name, path in files.items():
             if path is not None:
                 yield f"listener[{number}].{name}", partial(_check_there, path)

@@ -17,15 +17,18 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nearcast.broker import Broker, Connection, LoginVerdict
 from nearcast.broker.slices import Work
-from nearcast.mqtt import Connect
-from nearcast.server.auth.password_checks import PasswordCheck, PasswordChecks
+from nearcast.server.auth.logins import Login
+from nearcast.server.auth.password_checks import LoginCheck, PasswordChecks
 from nearcast.server.clock import Clock
 from nearcast.server.metrics.measurements import LatencyHistogram
 from nearcast.server.storage.journal_file import JournalFile
+
+if TYPE_CHECKING:
+    from nearcast.server.listeners.message_rates import MessageRates
 
 log = logging.getLogger("nearcast.server")
 
@@ -64,18 +67,22 @@ class LoopBatches:
         clock: Clock,
         *,
         journal: JournalFile | None = None,
-        check_password: PasswordCheck | None = None,
+        check_login: LoginCheck | None = None,
+        settle: Callable[[Connection, Login], LoginVerdict] = lambda _, login: login.verdict,
+        login_workers: int = 0,
         on_failure: Callable[[BaseException], None] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         self.on_taken: Callable[[], None] | None = None  # all reads are handled, nothing is stored
         self.on_written: Callable[[], None] | None = None  # all stored output is written
+        self.message_rates: MessageRates | None = None  # of connections from now on
         self.node = node
         self._counters = node.counters
         self._receive = node.receive
         self.clock = clock
         self._journal = journal
-        self.checks = PasswordChecks(check_password or _nobody_is_welcome, self._answer)
+        self.checks = PasswordChecks(check_login or _nobody_is_welcome, self._answer, login_workers)
+        self._settle = settle
         self._on_failure = on_failure
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -173,7 +180,9 @@ class LoopBatches:
 
     def read_on(self, connection: Connection) -> None:
         """Read from a client again, unless it has a backlog or unread answers."""
-        is_ready = not (connection.is_waiting or self._is_full(connection))
+        is_ready = not (
+            connection.is_waiting or connection.is_throttled or self._is_full(connection)
+        )
         if connection.is_unread and is_ready:
             connection.is_unread = False
             wire: Wire = connection.transport
@@ -439,7 +448,12 @@ class LoopBatches:
         for connection in self.node.take_questions():
             self.checks.ask(connection)
 
-    def _answer(self, connection: Connection, verdict: LoginVerdict) -> None:
+    def _answer(self, connection: Connection, login: Login) -> None:
+        if connection.connect is None:  # it has closed
+            return
+        if login.reason:
+            connection.loss = login.reason  # for the log alone
+        verdict = self._settle(connection, login)
         self.node.authenticated(connection, verdict, self.clock.now_ms())
         self.schedule()
 
@@ -451,5 +465,5 @@ class LoopBatches:
         self.checks.stop()
 
 
-def _nobody_is_welcome(_connect: Connect) -> LoginVerdict:
-    return LoginVerdict.WRONG_PASSWORD
+def _nobody_is_welcome(_connection: Connection) -> Login:
+    return Login(LoginVerdict.WRONG_PASSWORD)

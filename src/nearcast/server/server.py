@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -22,11 +24,13 @@ from nearcast.broker import Broker
 from nearcast.config import Configuration
 from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
-from nearcast.server.auth.rules import ConfiguredAccess, make_access
+from nearcast.server.auth.rules import ConfiguredAccess
+from nearcast.server.auth.service import AccessService, listener_contexts
 from nearcast.server.broker_settings import broker_settings, retained_settings, space_settings
 from nearcast.server.client_log import BrokerAcceptPolicy, ClientLog
 from nearcast.server.clock import Clock
 from nearcast.server.config_reload import log_share, merged
+from nearcast.server.file_modes import PRIVATE_UMASK
 from nearcast.server.kernel_loading import KernelLoader
 from nearcast.server.learned.artefacts import LearnedArtefacts
 from nearcast.server.learned.retained_learning import learn_tables
@@ -35,8 +39,8 @@ from nearcast.server.listeners.listener import (
     Listener,
     allow_descriptors,
     take_port,
-    tls_context,
 )
+from nearcast.server.listeners.origins import OriginRule
 from nearcast.server.listeners.tcp import MqttProtocol
 from nearcast.server.listeners.websocket import WebSocketProtocol
 from nearcast.server.loop_batches import LoopBatches
@@ -63,7 +67,7 @@ class Server:
         self.failure: BaseException | None = None  # why the server had to stop
         self._started_s = time.monotonic()
         self._began_ms = self.clock.now_ms()
-        self._access = make_access(configuration)
+        self._access_service = AccessService(configuration, self.clock)
         self._journal: JournalFile | None = None
         self._doors: list[Listener] = []  # all listeners, also the metrics port
         self._turns: LoopBatches | None = None
@@ -79,17 +83,23 @@ class Server:
         mode = configuration.durability.mode
         self.node = Broker(
             broker_settings(configuration),
-            access=self._access,
+            access=self._access_service.access,
             rng=SystemRandom(),
             with_journal=mode != "off",
             spaces=[space_settings(section) for section in configuration.space],
             retained=[retained_settings(section) for section in configuration.retained],
         )
         self.node.failures.listener = _log_failure
-        self.node.observe(ClientLog())
+        self.node.observe(ClientLog(self._access_service.audit))
+        self._access_service.attach(self.node)
         self._learned = LearnedArtefacts(
             self.node, self.clock.now_ms, Path(configuration.node.data)
         )
+
+    @property
+    def _access(self) -> ConfiguredAccess:
+        """The rules of access in force."""
+        return self._access_service.access
 
     async def start(self) -> None:
         """Restore the state, bind all ports, join the cluster, then accept clients."""
@@ -137,10 +147,13 @@ class Server:
             self.node,
             self.clock,
             journal=self._journal,
-            check_password=self._access.check_password,
+            check_login=self._access.check,
+            settle=self._access_service.settle,
+            login_workers=self._access_service.login_workers,
             on_failure=self._failed,
             on_end=self._log.turn_ended if self._log is not None else None,
         )
+        self._access_service.start(self._turns)
         self._learned.watch(self._turns)
         self._metrics = MetricsPublisher(
             self.node, self._turns, self._started_s, network=lambda: self.network
@@ -227,9 +240,11 @@ class Server:
 
     async def _take_ports(self) -> None:
         """Bind all ports: that may fail, so it comes before peers queue messages for this node."""
-        for section in self.configuration.listener:
-            context = tls_context(section) if section.kind in ("tls", "wss") else None
+        contexts = listener_contexts(self.configuration)
+        for section, context in zip(self.configuration.listener, contexts, strict=True):
             door = await take_port(section.kind, section.host, section.port, context)
+            if section.proxy_protocol:
+                door.proxies = [ip_network(one) for one in section.proxies]
             self._doors.append(door)
         if self.configuration.log.metrics_port is not None:
             host, port = self.configuration.log.metrics_address()
@@ -237,7 +252,7 @@ class Server:
         self.ports = [(door.kind, door.host, door.port) for door in self._doors]
 
     async def _open_doors(self) -> None:
-        entrance = BrokerAcceptPolicy(self.node)
+        entrance = BrokerAcceptPolicy(self.node, self._access.gate.admits)
         for door, make in zip(self._doors, self._protocols(), strict=True):
             if door.kind == "http":  # the operator may use descriptors that clients leave free
                 await door.open(make, spare=SPARE_DESCRIPTORS // 2)
@@ -251,7 +266,8 @@ class Server:
         for number, section in enumerate(self.configuration.listener):
             name = str(number)
             if section.kind in ("ws", "wss"):
-                yield partial(WebSocketProtocol, turns, name, section.path)
+                rule = OriginRule.of(section)
+                yield partial(WebSocketProtocol, turns, name, section.path, rule)
             else:
                 yield partial(MqttProtocol, turns, name)
         if self.configuration.log.metrics_port is not None:
@@ -262,26 +278,28 @@ class Server:
     def reload(self, configuration: Configuration) -> tuple[list[str], list[str]]:
         """Apply the settings that can change at run time; return their keys, and those that cannot.
 
-        The password file is read again in any case.
+        Password file, certificates and keys are read again in any case.
         """
         configuration, now, later = merged(self.configuration, configuration)
-        access = make_access(configuration)  # the only part that can fail
+        # What can fail comes first: then everything stays as it was.
+        access = self._access_service.prepare(configuration)
+        contexts = listener_contexts(configuration)
         self.configuration = configuration
         self._reload_access(access)
+        for door, context in zip(self._doors, contexts, strict=False):
+            door.context = context
         allow_descriptors(configuration.limits.connections)
         self.node.change_limits(broker_settings(configuration))
-        logging.getLogger("nearcast").setLevel(configuration.log.level.upper())
         if self._log is not None:
             self._log.sample(log_share(configuration.log))
         self._learned.load_changed()
         return now, later
 
     def _reload_access(self, access: ConfiguredAccess) -> None:
-        self._access = access
+        self._access_service.take(self.configuration, access)
         self.node.set_access(access, self.clock.now_ms())
         if self._turns is not None:
             self._turns.schedule()  # sessions are checked again in slices
-            self._turns.checks.check = access.check_password
 
     def _failed(self, problem: BaseException) -> None:
         self.failure = problem
@@ -297,7 +315,7 @@ class Server:
 
     async def stop(self) -> None:
         """Close listeners, disconnect clients, store, close connections."""
-        log.info("ending")
+        log.info("ending", extra={"fields": {"event": "stopped"}})
         if self.network is not None:
             self.network.drain()
         for door in self._doors:
@@ -305,6 +323,7 @@ class Server:
         if self._metrics is not None:
             self._metrics.stop()
         self._learned.stop()
+        self._access_service.stop()
         if self._compiling is not None:
             self._compiling.end()
         for task in (self._compiler, self._learner):
@@ -324,6 +343,7 @@ class Server:
             self._log.recorder.present("", self.clock.now_ms(), is_there=False)
             self._log.close()
             self._log = None
+        self._access_service.close()
 
     async def _send_clients_away(self) -> None:
         """Disconnect all clients, and wait up to 2 s until they have closed."""
@@ -402,7 +422,12 @@ def _reload(server: Server, reread: Callable[[], Configuration]) -> None:
     except Exception:  # no configuration file may end a running broker
         log.exception("the new configuration was refused, the old one stays")
     else:
-        log.info("configuration and users read again; changed: %s", ", ".join(now) or "nothing")
+        told = {"event": "configuration_reloaded", "changed": now, "needs_restart": later}
+        log.info(
+            "configuration and users read again; changed: %s",
+            ", ".join(now) or "nothing",
+            extra={"fields": told},
+        )
         if later:
             log.warning("changed in the file, but needs a restart: %s", ", ".join(later))
 
@@ -420,6 +445,7 @@ def serve(
     returns the class of the server; it may import kernels.
     """
     kernels.interpret()
+    os.umask(PRIVATE_UMASK)
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):  # there is no uvloop for Windows
         import uvloop

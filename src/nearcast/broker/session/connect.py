@@ -18,6 +18,7 @@ from nearcast.broker.publish.properties import split_properties
 from nearcast.broker.publish.routes import Service
 from nearcast.broker.rechecks import NO_USER, Rechecks
 from nearcast.broker.session.connection import Connection
+from nearcast.broker.session.enhanced_login import EnhancedLogins
 from nearcast.broker.session.identity import (
     OTHERS_SESSION,
     is_owner,
@@ -73,6 +74,7 @@ class ConnectHandler:
         self._delivery = delivery
         self._lifecycle = lifecycle
         self.rechecks: Rechecks | None = None  # set by `Broker`
+        self.enhanced = EnhancedLogins(state, lifecycle, self.decide, self.refuse)
 
     def begin(self, connection: Connection, connect: Connect) -> None:
         """Handle a CONNECT; the answer may have to wait for `decide`."""
@@ -80,6 +82,10 @@ class ConnectHandler:
         reason = self._objection(connect)
         if reason is not None:
             self.refuse(connection, reason, connect=connect)
+            return
+        method = connect.properties.authentication_method
+        if method is not None:
+            self.enhanced.begin(connection, connect, method)
             return
         connection.connect = connect
         verdict = self._state.access.authenticate(connect, connection)
@@ -105,8 +111,10 @@ class ConnectHandler:
             self._welcome(connection, connect)
         elif verdict is LoginVerdict.WRONG_PASSWORD:
             self.refuse(connection, ReasonCode.BAD_USER_NAME_OR_PASSWORD, connect=connect)
+        elif verdict is LoginVerdict.BANNED:
+            self.refuse(connection, ReasonCode.BANNED, connect=connect)
         elif verdict is LoginVerdict.BUSY:
-            text = "too many logins from this address; try again later"
+            text = "too many logins; try again later"
             self.refuse(connection, ReasonCode.CONNECTION_RATE_EXCEEDED, text, connect=connect)
         else:
             self.refuse(connection, ReasonCode.NOT_AUTHORIZED, connect=connect)
@@ -166,8 +174,6 @@ class ConnectHandler:
 
     def _objection(self, connect: Connect) -> ReasonCode | None:
         """Return why a CONNECT is refused before its login is checked, or None."""
-        if connect.properties.authentication_method is not None:  # [MQTT-4.12.0-1]
-            return ReasonCode.BAD_AUTHENTICATION_METHOD
         is_old = connect.version < ProtocolVersion.V5
         if not connect.client_id and is_old and not connect.clean_start:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
@@ -323,6 +329,7 @@ class ConnectHandler:
         connection.aliases_out = {} if connection.alias_limit else None
         connection.is_plain = not (connection.max_packet_bytes or connection.alias_limit)
         connection.permits = {} if self._state.access.has_rules() else None
+        connection.method = properties.authentication_method or ""
         session.link = connection
         session.came_ms = self._state.now_ms
         is_alike = session.was_plain and connection.is_plain and session.version == connect.version
@@ -424,6 +431,8 @@ class ConnectHandler:
             maximum_packet_size=settings.max_packet_bytes,
             maximum_qos=settings.maximum_qos if settings.maximum_qos < 2 else None,
             retain_available=None if settings.retain_available else 0,
+            authentication_method=connect.properties.authentication_method,
+            authentication_data=connect.properties.authentication_data,
             reason_string=complaint if complaint and connection.tells_problems else None,
         )
         packet = encode_packet(Connack(False, 0, properties))

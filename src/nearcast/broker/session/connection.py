@@ -15,7 +15,16 @@ from nearcast.mqtt import Connect
 
 if TYPE_CHECKING:
     from nearcast.broker.publish.routes import Route
+    from nearcast.broker.session.enhanced_login import EnhancedLogin
     from nearcast.broker.session.session import PeerSession, Session
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a login has proven: the user's name, if any, and until when it holds (0: for ever)."""
+
+    user: str | None
+    until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +63,11 @@ class Connection:
     # Written once, by the listener (`server/listeners/tcp.py`) or by `peers/sessions.py`.
     address: str = ""  # where the client is (of a peer: its name), for logs and rules
     listener: str = ""  # the name of its listener, for logs and access rules
-    certificate_name: str | None = None  # the name in a verified client certificate
+    certificate_name: str | None = None  # the common name in a verified client certificate
+    certificate: tuple[tuple[str, str], ...] = ()  # its names: (cn, dns, uri or email; the name)
+    is_proxied: bool = False  # a proxy has forwarded it: it is of this machine only if that says so
     transport: Any = None  # the server's own
+    proof: Proof | None = None  # by the server or an `Exchange`, once the login was checked
     is_peer: bool = False  # it is a `PeerConnection`
     takes_older: bool = False  # a peer that accepts MQTT 3.1.1 packets behind AS_IT_IS
     # Set by `cluster/session_relay.py`: another node relays this client.
@@ -71,7 +83,8 @@ class Connection:
     # Written by the server, at any time.
     is_paused: bool = False  # while the client does not read
     is_unread: bool = False  # the server has stopped reading from it for now
-    loss: str = ""  # why the connection was lost, for the log; also by `lifecycle.py`
+    is_throttled: bool = False  # nothing is read for now: its publications exceed a rate
+    loss: str = ""  # why it was lost or its login refused, for the log; also by `lifecycle.py`
 
     # Written by `packets.py` and `backlog.py` for every read that leaves something undone.
     # Received and not yet processed. Never empty with a relay, so that the fast paths of
@@ -95,6 +108,8 @@ class Connection:
     was_refused: bool = False  # its CONNECT was refused
     assigned_id: str = ""  # assigned to a client that sent none, where its session has another name
     connect: Connect | None = None  # the CONNECT that waits for a verdict or for peers
+    method: str = ""  # of enhanced authentication
+    enhanced: EnhancedLogin | None = None  # an exchange in progress (`enhanced_login.py`)
 
     # Written by `session/admission.py` until the client is logged in; then 0.
     connect_bytes: int = 0  # the size of the CONNECT

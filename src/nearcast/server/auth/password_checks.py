@@ -1,8 +1,9 @@
-"""Password checks in threads, with a queue that is fair between addresses.
+"""Logins checked in threads, with a queue that is fair between addresses.
 
-A check takes about 50 ms of a core. Addresses are served round-robin, so that a flood of wrong
-passwords from one address delays a login from another by a check or two; connections that have
-closed meanwhile are skipped; and an address with too many queued checks is answered "server busy".
+A password takes about 50 ms of a core, a hook the time of its server. Addresses are served
+round-robin, so that a flood of wrong passwords from one address delays a login from another by a
+check or two; connections that have closed meanwhile are skipped; and an address with too many
+queued checks is answered "server busy".
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from functools import partial
 from ipaddress import IPv6Address, ip_address
 
 from nearcast.broker import Connection, LoginVerdict
-from nearcast.mqtt import Connect
+from nearcast.server.auth.logins import Login
 
 MOST_WAITING = 128
 """Queued checks per address; more could not be checked before their connections time out."""
 
 _NETWORK_BITS = 64  # a household usually owns a whole /64
 
-PasswordCheck = Callable[[Connect], LoginVerdict]
+LoginCheck = Callable[[Connection], Login]
 
 
 def source_of(peer: str) -> str:
@@ -46,14 +47,15 @@ def source_of(peer: str) -> str:
 
 
 class PasswordChecks:
-    """Checks passwords in a few threads, round-robin over addresses."""
+    """Checks logins in a few threads, round-robin over addresses."""
 
     def __init__(
-        self, check: PasswordCheck, answer: Callable[[Connection, LoginVerdict], None]
+        self, check: LoginCheck, answer: Callable[[Connection, Login], None], workers: int = 0
     ) -> None:
+        """`workers` is the number of threads; 0: as many as there are cores, 2 to 4."""
         self.check = check
         self._answer = answer
-        self._workers = max(2, min(4, os.cpu_count() or 2))
+        self._workers = workers or max(2, min(4, os.cpu_count() or 2))
         self._most_of_one = self._workers - 1  # a worker stays free for other addresses
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[str, deque[Connection]] = {}  # by address, next one first
@@ -67,7 +69,7 @@ class PasswordChecks:
             self._drop_closed(source)
             waiting = self._waiting.get(source)
         if waiting is not None and len(waiting) >= MOST_WAITING:
-            self._answer(connection, LoginVerdict.BUSY)
+            self._answer(connection, Login(LoginVerdict.BUSY))
             return
         self._waiting.setdefault(source, deque()).append(connection)
         self._start()
@@ -87,8 +89,7 @@ class PasswordChecks:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="password")
             loop = asyncio.get_running_loop()
-            assert connection.connect is not None
-            done = loop.run_in_executor(self._pool, self.check, connection.connect)
+            done = loop.run_in_executor(self._pool, self.check, connection)
             done.add_done_callback(partial(self._finished, source, connection))
 
     def _next(self) -> tuple[str, Connection] | None:
@@ -105,16 +106,15 @@ class PasswordChecks:
                     return source, connection
         return None
 
-    def _finished(
-        self, source: str, connection: Connection, done: asyncio.Future[LoginVerdict]
-    ) -> None:
+    def _finished(self, source: str, connection: Connection, done: asyncio.Future[Login]) -> None:
         self._running[source] -= 1
         if not self._running[source]:
             del self._running[source]
         if done.cancelled():
             return
         problem = done.exception()
-        self._answer(connection, LoginVerdict.FORBIDDEN if problem is not None else done.result())
+        refused = Login(LoginVerdict.FORBIDDEN, reason=repr(problem))
+        self._answer(connection, refused if problem is not None else done.result())
         self._start()
 
     def stop(self) -> None:

@@ -1,77 +1,31 @@
-"""Users with hashed passwords, and rules about topics."""
+"""Who may log in, and rules about topics.
+
+Read next: `login_checks.py` (passwords and plugins), `gate.py` (bans, guesses, rates).
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from nearcast.broker import Connection, LoginVerdict
+from nearcast.broker.access import Exchange
 from nearcast.broker.publish.routes import POSITION_TOPIC
-from nearcast.config import AuthSection, Configuration, RuleSection
+from nearcast.config import AuthSection, Configuration, RuleSection, is_loopback_host
 from nearcast.index.topic_filters import filter_covers, filters_overlap
-from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
+from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import Connect
+from nearcast.server.auth.certificates import CertificateUsers
+from nearcast.server.auth.gate import LoginGate
+from nearcast.server.auth.login_checks import LoginChecks, make_plugins
+from nearcast.server.auth.logins import Login, LoginPlugin, request_of
+from nearcast.server.auth.passwords import read_users
+from nearcast.server.auth.scram import METHOD as SCRAM
+from nearcast.server.auth.scram import ScramExchange
 
 _OPERATORS_TOPICS = ("$SYS", "$nearcast")
 _MARKS = re.compile("%[uc]")
-_COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1  # 16 MiB and about 50 ms per check
-
-
-def hash_password(password: bytes, salt: bytes | None = None) -> str:
-    """Return `scrypt$N$r$p$salt$key` for a password file."""
-    salt = os.urandom(16) if salt is None else salt
-    key = hashlib.scrypt(password, salt=salt, n=_COST, r=_BLOCK, p=_PARALLEL, dklen=32)
-    words = [base64.b64encode(one).decode() for one in (salt, key)]
-    return "$".join(("scrypt", str(_COST), str(_BLOCK), str(_PARALLEL), *words))
-
-
-def is_password(password: bytes, stored: str) -> bool:
-    """Return whether `stored` is the hash of this password; takes about 50 ms by design."""
-    _, cost, block, parallel, salt, key = stored.split("$")
-    found = hashlib.scrypt(
-        password, salt=base64.b64decode(salt), n=int(cost), r=int(block), p=int(parallel), dklen=32
-    )
-    return hmac.compare_digest(found, base64.b64decode(key))
-
-
-def read_users(path: Path) -> dict[str, str]:
-    """Return the hash of each user in a password file (`name:hash` per line, # for comments)."""
-    users: dict[str, str] = {}
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, colon, stored = line.partition(":")
-        if not colon or not name or stored.count("$") != 5 or not stored.startswith("scrypt$"):
-            raise FileFormatError(
-                f"line {number}",
-                where=str(path),
-                expected="name:scrypt$…",
-                todo="Write the file with `nearcast passwd`.",
-            )
-        users[name] = stored
-    return users
-
-
-def set_password(path: Path, name: str, password: bytes | None) -> None:
-    """Add or change a user in a password file, or remove one (password None); atomic."""
-    if not name or ":" in name or "\n" in name:
-        raise MisuseError(repr(name), where="user name", expected="text without : and line ends")
-    users = read_users(path) if path.exists() else {}
-    if password is None:
-        users.pop(name, None)
-    else:
-        users[name] = hash_password(password)
-    draft = path.with_name(path.name + ".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.writelines(f"{one}:{stored}\n" for one, stored in sorted(users.items()))
-    draft.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,69 +99,123 @@ class ConfiguredAccess:
         loopback_listeners: Iterable[str],
         *,
         has_certificates: bool = False,
+        plugins: Sequence[LoginPlugin] = (),
+        gate: LoginGate | None = None,
     ) -> None:
         """`has_certificates`: some listener asks clients for certificates, which prove names."""
-        self._has_certificates = has_certificates
         self._anonymous = auth.anonymous
         self._users = users
         self._rules = [Rule.of(section) for section in auth.rules]
         self._loopback = frozenset(loopback_listeners)
+        self._has_certificates = has_certificates
+        self._certificates = CertificateUsers(auth.certificates)
+        self.gate = gate or LoginGate()
+        self._grants = self.gate.grants
+        self.checks = LoginChecks(users, plugins)
+        self._checks_names = bool(users or auth.users is not None or plugins)
+        self._grants_rules = bool(plugins)
+        self.on_allowed: Callable[[dict[str, object]], None] | None = None  # for the audit log
 
     def authenticate(self, connect: Connect, connection: Connection) -> LoginVerdict:
         """Return the verdict at once, or `LATER` if a password has to be checked."""
-        if connect.user_name is not None:
-            if not self._users:
-                return self._nameless(connection)
-            return LoginVerdict.WRONG_PASSWORD if connect.password is None else LoginVerdict.LATER
-        if connection.certificate_name is not None:
-            return LoginVerdict.WELCOME
-        return self._nameless(connection)
+        connection.proof = None
+        user, certified = connect.user_name, self._of_certificate(connection)
+        has_secret = connect.password is not None
+        if self._checks_names and (user is not None or has_secret):
+            if not has_secret:
+                return self._settled(connection, Login(LoginVerdict.WRONG_PASSWORD, user))
+            return self.gate.before(connection, connect)
+        if self.checks.plugins and certified is None:
+            return self.gate.before(connection, connect)  # a plugin may know it without a password
+        if certified is not None:
+            return self._settled(connection, Login(LoginVerdict.WELCOME, certified))
+        return self._settled(connection, Login(self._nameless(connection)))
+
+    def begin_exchange(self, method: str, connection: Connection) -> Exchange | None:
+        """Return a login by SCRAM-SHA-256, if a user has keys for it."""
+        if method != SCRAM or not self.checks.has_scram:
+            return None
+        connection.proof = None
+        return ScramExchange(
+            self.checks.scram_keys,
+            self._settled_exchange,
+            connection,
+            secret=self.gate.secret,
+            nonce=self.gate.nonce(),
+        )
+
+    def _settled_exchange(
+        self, user: str, verdict: LoginVerdict, connection: Connection
+    ) -> LoginVerdict:
+        return self._settled(connection, Login(verdict, user))
+
+    def _settled(self, connection: Connection, login: Login) -> LoginVerdict:
+        return self.gate.settle(connection, login)
+
+    def check(self, connection: Connection) -> Login:
+        """Return the outcome of a login with a password or for a plugin; slow, for threads."""
+        login = self.checks.check(request_of(connection))
+        if login is None:  # nobody knows it, and it has no password
+            return Login(self._nameless(connection))
+        return login
+
+    def _of_certificate(self, connection: Connection) -> str | None:
+        if connection.certificate:
+            return self._certificates.find(connection.certificate)
+        return connection.certificate_name
 
     def _nameless(self, connection: Connection) -> LoginVerdict:
+        if connection.certificate and self._of_certificate(connection) is None:
+            return LoginVerdict.FORBIDDEN  # a certificate of nobody is worse than none
         if self._anonymous == "always":
             return LoginVerdict.WELCOME
-        if self._anonymous == "loopback" and connection.listener in self._loopback:
+        if self._anonymous == "loopback" and self._is_of_this_machine(connection):
             return LoginVerdict.WELCOME
         return LoginVerdict.FORBIDDEN
 
+    def _is_of_this_machine(self, connection: Connection) -> bool:
+        """Return whether the listener is for this machine only, and the client is there, too."""
+        if connection.listener not in self._loopback or connection.is_proxied:
+            return False
+        host = connection.address.rpartition(":")[0]
+        return not connection.address or is_loopback_host(host)
+
     def check_password(self, connect: Connect) -> LoginVerdict:
         """Return the verdict on a password; slow. An unknown name takes as long as a known one."""
-        stored = self._users.get(connect.user_name or "")
-        password = connect.password or b""
-        if stored is None:
-            hash_password(password, b"0" * 16)
-            return LoginVerdict.WRONG_PASSWORD
-        return (
-            LoginVerdict.WELCOME if is_password(password, stored) else LoginVerdict.WRONG_PASSWORD
-        )
+        return self.checks.check_password(connect.user_name or "", connect.password or b"").verdict
 
     def identity(self, connect: Connect, connection: Connection) -> str | None:
         """Return the user name proven by password or certificate; None if there is none."""
-        if self._users and connect.user_name is not None:
+        if connection.proof is not None:
+            return connection.proof.user
+        if self._checks_names and connect.user_name is not None:
             return connect.user_name
-        return connection.certificate_name
+        return self._of_certificate(connection)
 
     def keeps(self, user_name: str | None, connection: Connection | None) -> bool:
         """Return whether a client may stay: its user exists, or it needs none.
 
-        Without a connection nobody knows whether a name was proven by a certificate: where
-        certificates are asked for, such a session stays.
+        Without a connection nobody knows how a name was proven: where certificates or tokens could
+        have done it, such a session stays.
         """
-        if user_name is None or not self._users:
+        if user_name is None or not self._checks_names:
             return connection is None or self._needs_no_password(connection)
         if user_name in self._users:
             return True
         if connection is None:
-            return self._has_certificates
-        return user_name == connection.certificate_name
+            return self._has_certificates or bool(self.checks.plugins)
+        proven = None if connection.proof is None else connection.proof.user
+        if self.checks.plugins and proven == user_name:
+            return True
+        return user_name == self._of_certificate(connection)
 
     def _needs_no_password(self, connection: Connection) -> bool:
-        is_certified = connection.certificate_name is not None
+        is_certified = self._of_certificate(connection) is not None
         return is_certified or self._nameless(connection) is LoginVerdict.WELCOME
 
     def has_rules(self) -> bool:
         """Return whether anything is restricted."""
-        return bool(self._rules)
+        return bool(self._rules) or self._grants_rules
 
     def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
         """Return the decision of the first rule that matches the topic; False if none does."""
@@ -222,6 +230,8 @@ class ConfiguredAccess:
     ) -> str:
         """Return the reason of a refusal: which rule decided, or that none allows it."""
         _, number = self._decision(user_name, client_id, topic_filter, subscribes=subscribes)
+        if number is not None and number < 0:
+            return "the rules of its login forbid it"
         if number is not None:
             rule = self._rules[number]
             return f'rule {number + 1} of [[auth.rules]] (topic "{rule.topic}") forbids it'
@@ -238,15 +248,25 @@ class ConfiguredAccess:
     def _decide(
         self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
     ) -> bool:
-        if not self._rules:
+        if not self.has_rules():
             return True
-        return self._decision(user_name, client_id, topic_filter, subscribes=subscribes)[0]
+        allowed, number = self._decision(user_name, client_id, topic_filter, subscribes=subscribes)
+        if allowed and self.on_allowed is not None:
+            fields = {"user": user_name, "client": client_id, "topic": topic_filter}
+            action = "subscribe" if subscribes else "publish"
+            self.on_allowed(fields | {"action": action, "rule": number})
+        return allowed
 
     def _decision(
         self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
     ) -> tuple[bool, int | None]:
-        """Return whether it is allowed, and the index of the deciding rule, if any."""
-        for number, rule in enumerate(self._rules):
+        """Return whether it is allowed, and the index of the deciding rule, if any.
+
+        Rules that came with the login decide first; their index is below 0.
+        """
+        granted = self._grants.find(user_name, client_id) if self._grants_rules else ()
+        numbered = [(-1, Rule.of(one)) for one in granted]
+        for number, rule in [*numbered, *enumerate(self._rules)]:
             if not (rule.subscribes if subscribes else rule.publishes):
                 continue
             pattern = rule.pattern(user_name, client_id)
@@ -266,15 +286,31 @@ def _is_operators(topic_filter: str) -> bool:
     return topic_filter.partition("/")[0] in _OPERATORS_TOPICS
 
 
-def make_access(configuration: Configuration) -> ConfiguredAccess:
-    """Return the access rules of a configuration; reads the password file."""
-    path = configuration.auth.users
+def make_access(
+    configuration: Configuration, before: ConfiguredAccess | None = None
+) -> ConfiguredAccess:
+    """Return the access rules of a configuration; reads the password file.
+
+    `before` are those in force until now: what they counted, and which keys they know, stays.
+    """
+    auth = configuration.auth
     try:
-        users = read_users(Path(path)) if path is not None else {}
-    except OSError as problem:
+        users = read_users(auth.users) if auth.users is not None else {}
+    except (OSError, UnicodeDecodeError) as problem:
         raise EnvironmentProblem(
-            str(problem.strerror), where=str(path), todo="Create it with `nearcast passwd`."
+            str(getattr(problem, "strerror", None) or problem),
+            where=str(auth.users),
+            todo="Create it with `nearcast passwd`.",
         ) from None
     loopback = [str(number) for number, one in enumerate(configuration.listener) if one.is_loopback]
     certified = any(one.client_ca is not None for one in configuration.listener)
-    return ConfiguredAccess(configuration.auth, users, loopback, has_certificates=certified)
+    gate = before.gate if before is not None else LoginGate()
+    gate.take(configuration.rates)
+    return ConfiguredAccess(
+        auth,
+        users,
+        loopback,
+        has_certificates=certified,
+        plugins=make_plugins(auth, before.checks.plugins if before is not None else ()),
+        gate=gate,
+    )

@@ -11,6 +11,9 @@ A link that is down greets over such a connection, or over NATS if there is none
 link that is up over NATS moves to the connection: direct frames that overtake frames still in NATS
 wait for them. The connection ends with the incarnation of the link that it belongs to
 (`nearcast/cluster/links.py`).
+
+Where nodes have keys (`sealed_frames.py`), the key comes from what the two have agreed on and is
+not asked for, and frames are encrypted.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from struct import Struct
 from nearcast.cluster.cluster import Cluster
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.server.cluster.nats_frames import HIGH_WATER_BYTES, Frames
+from nearcast.server.cluster.sealed_frames import DIRECT, SealedFrames
 from nearcast.server.listeners.tcp import write_now
 from nearcast.server.loop_batches import LoopBatches
 
@@ -194,7 +198,9 @@ class DirectLinks:
         turns: LoopBatches,
         ask: Ask,
         received: Received,
+        sealed: SealedFrames | None = None,
     ) -> None:
+        self._sealed = sealed  # None: frames are sent as they are
         self.key = secrets.token_hex(16)  # that a connecting peer must know
         self.local_host = "127.0.0.1"
         """The address under which other machines reach this one, for a wildcard listener."""
@@ -288,7 +294,9 @@ class DirectLinks:
             way.end()
             way = None
         if way is not None:
-            way.send(frame)
+            data = frame if self._sealed is None else self._sealed.seal(name, frame, DIRECT)
+            if data is not None:
+                way.send(data)
             return True
         if name not in self._dialing and self._may_dial(name):
             task = asyncio.create_task(self._dial(name, self._known[name], link.restarts))
@@ -357,7 +365,8 @@ class DirectLinks:
         if len(words) != 6 or words[:3] != ["NEARCAST", "1", self._network]:
             return False
         name, to, key = words[3:]
-        is_known = secrets.compare_digest(key.encode(), self.key.encode())
+        wanted = self.key if self._sealed is None else self._sealed.direct_key(name)
+        is_known = bool(wanted) and secrets.compare_digest(key.encode(), wanted.encode())
         if not is_known or to != self._mesh.name or name not in self._mesh.peers:
             return False
         way.name, way.beginning = name, self._mesh.peers[name].link.restarts
@@ -378,6 +387,12 @@ class DirectLinks:
 
     def received(self, way: DirectConnection, frame: bytes) -> None:
         """Handle a frame, unless it has overtaken frames that are still in NATS."""
+        if self._sealed is not None:
+            opened = self._sealed.open(way.name, frame, DIRECT)
+            if opened is None:
+                way.end()
+                return
+            frame = opened
         if way.early is None:
             self._received(way.name, frame)
             return

@@ -13,6 +13,7 @@ from nats.errors import Error as NatsError
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, KeyMissingError
 from nearcast.nats.connection import NatsConnection
+from nearcast.server.cluster.cluster_keys import keys_of
 from nearcast.server.cluster.nats_members import (
     LinkState,
     MemberRecord,
@@ -21,7 +22,7 @@ from nearcast.server.cluster.nats_members import (
     open_bucket,
 )
 from nearcast.server.cluster.nats_sharing import connected, now_ms, offer_plan
-from nearcast.server.cluster.runtime import request_subject
+from nearcast.server.cluster.node_proofs import request_subject
 
 if TYPE_CHECKING:
     from nearcast.locality import NamedPlan, Plan
@@ -48,9 +49,11 @@ async def ask_to_leave(section: NetworkSection, name: str) -> None:
     """Ask a node to hand over its undelivered messages, leave the network, and stop."""
     async with connected(section) as client:
         await _find(client, section, name)
+        keys = keys_of(section)
+        data = b"leave" if keys is None else keys.request("leave", name, now_ms())
         try:
             await client.request(
-                request_subject(section.name, name), b"leave", timeout=client.timeout_s
+                request_subject(section.name, name), data, timeout=client.timeout_s
             )
         except (NatsError, OSError):
             raise EnvironmentProblem(
@@ -64,7 +67,7 @@ async def forget_node(section: NetworkSection, name: str) -> None:
         _check_away(await list_members(client, section), section.name, name)
         nodes = await open_bucket(client, section, expires=True)
         kept = await open_bucket(client, section, expires=False)
-        await Members(client, nodes, kept).mark_left(name, now_ms())
+        await Members(client, nodes, kept, keys_of(section)).mark_left(name, now_ms())
 
 
 def _check_away(members: list[MemberRecord], network: str, name: str) -> None:

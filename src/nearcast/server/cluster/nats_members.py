@@ -24,6 +24,7 @@ from nats.js.kv import KeyValue
 from nearcast.config import NetworkSection
 from nearcast.model.errors import KeyInUseError
 from nearcast.nats.connection import NatsConnection, store_answers
+from nearcast.server.cluster.cluster_keys import ClusterKeys, Signer, signer_of
 
 REFRESH_S = 1.0
 EXPIRY_S = 5.0
@@ -92,9 +93,31 @@ class DepartedMember(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+class SignedDeparture(DepartedMember, frozen=True, kw_only=True):
+    """A mark with the signature of the node itself, or of an operator."""
+
+    signer: str = ""
+    signature: str = ""
+
+
+def is_signed_mark(keys: ClusterKeys, mark: DepartedMember) -> bool:
+    """Return whether the node itself or an operator has signed a mark."""
+    if not isinstance(mark, SignedDeparture):
+        return False
+    try:
+        signer = signer_of(mark.signer)
+    except ValueError:
+        return False
+    is_its_own = signer == Signer("node", mark.name)
+    parts = ("left", mark.name, str(mark.at_ms))
+    return (is_its_own or signer.kind == "operator") and keys.is_signed(
+        signer, mark.signature, *parts
+    )
+
+
 _encode = msgspec.json.Encoder().encode
 _decode_member = msgspec.json.Decoder(MemberRecord).decode
-_decode_left = msgspec.json.Decoder(DepartedMember).decode
+_decode_left = msgspec.json.Decoder(SignedDeparture).decode
 
 
 def key_of(name: str) -> str:
@@ -146,8 +169,15 @@ async def _create(stream: JetStreamContext, name: str, replicas: int, *, expires
 class Members:
     """One node's access to the member list: write its own entry, and watch the others."""
 
-    def __init__(self, client: NatsConnection, nodes: KeyValue, kept: KeyValue) -> None:
+    def __init__(
+        self,
+        client: NatsConnection,
+        nodes: KeyValue,
+        kept: KeyValue,
+        keys: ClusterKeys | None = None,
+    ) -> None:
         self._client = client
+        self._keys = keys
         self._nodes = nodes
         self._kept = kept
         self._revision: int | None = None  # of our entry; None: claim it first
@@ -203,8 +233,12 @@ class Members:
 
     async def mark_left(self, name: str, at_ms: int) -> None:
         """Mark a node as having left for good."""
+        mark, keys = DepartedMember(name, at_ms), self._keys
+        if keys is not None:
+            signature = keys.sign("left", name, str(at_ms))
+            mark = SignedDeparture(name, at_ms, signer=str(keys.me), signature=signature)
         with store_answers(self._client):
-            await self._kept.put(_LEFT + key_of(name), _encode(DepartedMember(name, at_ms)))
+            await self._kept.put(_LEFT + key_of(name), _encode(mark))
 
     async def unmark_left(self, name: str) -> None:
         """Delete the mark, because the node joins again."""

@@ -18,8 +18,16 @@ from nats.errors import Error as NatsError
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError
+from nearcast.config import NetworkSection
+from nearcast.model.errors import (
+    FileFormatError,
+    KeyInUseError,
+    KeyMissingError,
+    MisuseError,
+    NearcastError,
+)
 from nearcast.nats.connection import NatsConnection, store_answers
+from nearcast.server.cluster.cluster_keys import keys_of, signer_of
 
 PLAN, POLICIES, HISTOGRAMS, SCHEDULE = "plan", "policies", "histograms", "schedule"
 _PIECE_BYTES = 512 << 10
@@ -37,6 +45,13 @@ class SharedVersion(msgspec.Struct, frozen=True):
     at_ms: int = 0
 
 
+class SignedVersion(SharedVersion, frozen=True, kw_only=True):
+    """A head with the signature of whoever has shared the value."""
+
+    signer: str = ""
+    signature: str = ""
+
+
 class Shared(msgspec.Struct, frozen=True):
     """A value that all nodes share."""
 
@@ -45,15 +60,21 @@ class Shared(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(SharedVersion).decode
+_decode = msgspec.json.Decoder(SignedVersion).decode
+_OF_NODES = (PLAN, SCHEDULE)  # nodes propose plans, and make changes by the clock
 
 
 class SharedSettings:
     """Shared values by name, in the bucket of permanent values."""
 
-    def __init__(self, client: NatsConnection, kept: KeyValue) -> None:
+    def __init__(
+        self, client: NatsConnection, kept: KeyValue, section: NetworkSection | None = None
+    ) -> None:
+        """Without keys in the `section`, only a network of this machine is trusted."""
         self._client = client
         self._kept = kept
+        self._keys = None if section is None else keys_of(section)
+        self._is_open = section is None or section.is_local or section.insecure
 
     async def put(
         self, name: str, data: bytes, *, at_ms: int, expected: int | None = None
@@ -70,7 +91,7 @@ class SharedSettings:
             raise _outrun(name, version, expected)
         digest = hashlib.sha256(data).hexdigest()
         count = -(-len(data) // _PIECE_BYTES)
-        head = SharedVersion(name, version + 1, len(data), digest, count, at_ms)
+        head = self._signed(SharedVersion(name, version + 1, len(data), digest, count, at_ms))
         with store_answers(self._client):
             for index in range(count):
                 piece = data[index * _PIECE_BYTES : (index + 1) * _PIECE_BYTES]
@@ -82,6 +103,32 @@ class SharedSettings:
             if old is not None and old.digest != digest:
                 await self._drop_pieces(old)
         return head
+
+    def _signed(self, head: SharedVersion) -> SharedVersion:
+        """Return a head with a signature; MisuseError where nodes would refuse one without."""
+        keys = self._keys
+        if keys is None:
+            if not self._is_open:
+                raise _unsigned(head, MisuseError)
+            return head
+        signature = keys.sign(*_parts(head))
+        return SignedVersion(
+            *msgspec.structs.astuple(head), signer=str(keys.me), signature=signature
+        )
+
+    def _check_signature(self, head: SharedVersion) -> None:
+        """Refuse a value that nobody who may share it has signed."""
+        keys = self._keys
+        if keys is None and self._is_open:
+            return
+        try:
+            signer = signer_of(getattr(head, "signer", ""))
+        except ValueError:
+            raise _unsigned(head, FileFormatError) from None
+        may = signer.kind == "operator" or head.name in _OF_NODES
+        signature = getattr(head, "signature", "")
+        if keys is None or not may or not keys.is_signed(signer, signature, *_parts(head)):
+            raise _unsigned(head, FileFormatError)
 
     async def version(self, name: str) -> int:
         """Return the version that `put` replaces; 0 if there is no value, or no head to read."""
@@ -128,6 +175,7 @@ class SharedSettings:
         return entry.value or b"", int(entry.revision or 0)
 
     async def _read(self, head: SharedVersion) -> Shared:
+        self._check_signature(head)
         parts = []
         for index in range(head.pieces):
             try:
@@ -142,6 +190,19 @@ class SharedSettings:
     async def _drop_pieces(self, head: SharedVersion) -> None:
         for index in range(head.pieces):
             await self._kept.purge(_piece_key(head, index))
+
+
+def _parts(head: SharedVersion) -> tuple[str, ...]:
+    numbers = (head.version, head.size, head.pieces, head.at_ms)
+    return ("shared", head.name, head.digest, *map(str, numbers))
+
+
+def _unsigned(head: SharedVersion, kind: type[NearcastError]) -> NearcastError:
+    return kind(
+        "no signature of somebody who may share it",
+        where=f"network settings, {head.name}, version {head.version}",
+        todo="Give node_key and node_keys in [network] (nearcast keys new), or insecure = true.",
+    )
 
 
 def _piece_key(head: SharedVersion, index: int) -> str:

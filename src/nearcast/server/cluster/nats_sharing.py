@@ -23,6 +23,7 @@ from nearcast.config import NetworkSection
 from nearcast.locality.schedule.plan_schedule import ScheduledPlans
 from nearcast.model.errors import FileFormatError, KeyInUseError, KeyMissingError, MisuseError
 from nearcast.nats.connection import COMMAND_TIMEOUT_S, NatsConnection, close, connect
+from nearcast.server.cluster.cluster_keys import keys_of
 from nearcast.server.cluster.nats_members import MemberRecord, list_members, open_bucket
 from nearcast.server.cluster.nats_settings import (
     HISTOGRAMS,
@@ -105,7 +106,7 @@ async def offer_plan(
     """
     async with connected(section) as client:
         offer = await _offer(client, section, plan, reassigns=reassigns)
-        shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+        shared = SharedSettings(client, await open_bucket(client, section, expires=False), section)
         if offer.is_in_force:
             await _end_schedule(shared)
             return offer
@@ -135,7 +136,7 @@ async def share_schedule(section: NetworkSection, plans: ScheduledPlans) -> Plan
     It replaces a schedule or a plan that was shared before.
     """
     async with connected(section) as client:
-        shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+        shared = SharedSettings(client, await open_bucket(client, section, expires=False), section)
         await shared.put(SCHEDULE, plans.to_bytes(), at_ms=now_ms())
         offer = await make_scheduled_change(client, section, plans, now_ms())
         assert offer is not None  # nothing was made before: a change is due
@@ -154,7 +155,7 @@ async def make_scheduled_change(
     change = plans.schedule.due(now, plans.made_ms)
     if change is None:
         return None
-    shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+    shared = SharedSettings(client, await open_bucket(client, section, expires=False), section)
     version = await shared.version(SCHEDULE)
     current = ScheduledPlans.from_bytes((await shared.get(SCHEDULE)).data)
     if current is None or current.schedule.due(now, current.made_ms) != change:
@@ -176,7 +177,7 @@ async def _offer(
     members = tuple(await list_members(client, section))
     if not members:
         raise KeyMissingError("no nodes", where=f"network {section.name}")
-    shared = SharedSettings(client, await open_bucket(client, section, expires=False))
+    shared = SharedSettings(client, await open_bucket(client, section, expires=False), section)
     version, last = await shared.version(PLAN), await _plan_in_force(shared)
     named = await asyncio.to_thread(  # a node that makes a change by the clock serves clients
         plan_for_nodes,
@@ -194,12 +195,17 @@ async def _clients(
     client: NatsConnection, section: NetworkSection, members: Sequence[MemberRecord]
 ) -> dict[str, list[tuple[float, float]]]:
     """Return where clients of each node are; a node that does not answer is left out."""
-    from nearcast.server.cluster.runtime import PLACES_ASKED, request_subject
+    from nearcast.server.cluster.node_proofs import PLACES_ASKED, request_subject
+
+    keys = keys_of(section)
 
     async def ask(name: str) -> list[tuple[float, float]]:
         try:
             subject = request_subject(section.name, name)
-            answer = await client.request(subject, PLACES_ASKED, timeout=_PLACES_S)
+            data = PLACES_ASKED
+            if keys is not None:
+                data = keys.request(data.decode(), name, now_ms())
+            answer = await client.request(subject, data, timeout=_PLACES_S)
             return _decode_places(answer.data)
         except (NatsError, msgspec.MsgspecError):  # a node of an earlier release is silent
             return []
@@ -259,4 +265,4 @@ async def share_histograms(section: NetworkSection, texts: Mapping[str, str]) ->
 async def _put(section: NetworkSection, name: str, data: bytes) -> int:
     async with connected(section) as client:
         kept = await open_bucket(client, section, expires=False)
-        return (await SharedSettings(client, kept).put(name, data, at_ms=now_ms())).version
+        return (await SharedSettings(client, kept, section).put(name, data, at_ms=now_ms())).version

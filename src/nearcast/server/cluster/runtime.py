@@ -12,8 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 from nats.aio.msg import Msg
@@ -22,12 +21,8 @@ from nats.errors import NoRespondersError
 
 from nearcast.cluster.cluster import Cluster
 from nearcast.config import NetworkSection
-from nearcast.model.errors import (
-    EnvironmentProblem,
-    KeyInUseError,
-    NearcastError,
-)
-from nearcast.nats.connection import NatsConnection, close, connect, public_address
+from nearcast.model.errors import EnvironmentProblem, KeyInUseError, NearcastError
+from nearcast.nats.connection import NatsConnection, close, connect, first_to_end, public_address
 from nearcast.server.cluster.direct_links import DirectLinks
 from nearcast.server.cluster.nats_frames import FrameCarrier
 from nearcast.server.cluster.nats_members import (
@@ -38,12 +33,17 @@ from nearcast.server.cluster.nats_members import (
     LinkState,
     MemberRecord,
     Members,
-    key_of,
     list_members,
     open_bucket,
 )
 from nearcast.server.cluster.nats_settings import SharedSettings
 from nearcast.server.cluster.nats_sharing import make_scheduled_change
+from nearcast.server.cluster.node_proofs import (
+    MOST_PLACES,
+    PLACES_ASKED,
+    NodeProofs,
+    request_subject,
+)
 from nearcast.server.feed.sender import FeedSender
 from nearcast.server.learned.artefacts import LearnedArtefacts
 from nearcast.server.loop_batches import LoopBatches
@@ -58,10 +58,6 @@ JOIN_S = 30.0
 """How long a starting node waits for the retained messages of its peers."""
 MOST_SKEW_MS = 1_000
 """Clock skew to warn of where no causal group sets a bound."""
-PLACES_ASKED = b"places"
-"""A request for the positions of a node's clients, before a first plan is shared."""
-MOST_PLACES = 500
-"""So many positions are answered, at most."""
 _TICK_MS = 100
 _AGAIN_S = 0.05
 
@@ -92,12 +88,19 @@ class ClusterRuntime:
         self._describe = describe
         self._on_leave = on_leave
         self._learned = learned
+        self._proofs = NodeProofs(section, mesh.name, turns.clock.now_ms, self._proven)
         self._carrier = FrameCarrier(
             section.name, mesh.name, received=self._brought, has_room=self._let_go_on
         )
         # direct connections to peers
         self.doors = DirectLinks(
-            section.name, section.direct, mesh, turns, self._ask_key, self._received
+            section.name,
+            section.direct,
+            mesh,
+            turns,
+            self._ask_key,
+            self._received,
+            self._proofs.sealed,
         )
         self._client: NatsConnection | None = None
         self._members: Members | None = None
@@ -207,16 +210,16 @@ class ClusterRuntime:
             self.doors.local_host = client.local_host
             nodes = await open_bucket(client, self._section, expires=True)
             kept = await open_bucket(client, self._section, expires=False)
-            members = Members(client, nodes, kept)
+            members = Members(client, nodes, kept, self._proofs.keys)
             await members.unmark_left(self.mesh.name)
             await members.claim(self._describe(self))
             self._client, self._members = client, members
             await self._listen_to_requests(client)
-            await _first_to_end(
+            await first_to_end(
                 self._carrier.run(client),
                 self._watch(members),
                 self._refresh(members),
-                *self._learned.follow(SharedSettings(client, kept), self.mesh),
+                *self._learned.follow(SharedSettings(client, kept, self._section), self.mesh),
                 *([] if self.feed is None else [self.feed.run(client)]),
                 client.lost.wait(),
             )
@@ -235,6 +238,7 @@ class ClusterRuntime:
                 if str(problem) != self.problem:
                     log.warning("other nodes may think this one away: %s", problem)
                 self.problem = str(problem)
+            self._proofs.prove(self._client, self.mesh.peers)
             self._tell_of_links()
             self._learned.use_plan()
             await self._make_scheduled_change()
@@ -300,21 +304,34 @@ class ClusterRuntime:
 
     async def _listen_to_requests(self, client: NatsConnection) -> None:
         async def asked(message: Msg) -> None:
-            if message.data == b"leave":
+            verb = message.data.partition(b" ")[0]
+            if await self._proofs.answers(message) or not self._proofs.may_be_asked(message.data):
+                return
+            if verb == b"leave":
                 await message.respond(b"leaving")
-                log.info("asked to leave the network for good")
+                told = {"event": "leave_asked"}
+                log.info("asked to leave the network for good", extra={"fields": told})
                 self._on_leave()
-            elif message.data == b"key":
+            elif verb == b"key":
                 await message.respond(self.doors.key.encode())
-            elif message.data == PLACES_ASKED:
+            elif verb == PLACES_ASKED:
                 places = self.mesh.client_places(MOST_PLACES)
                 await message.respond(msgspec.json.encode(places))
 
         subject = request_subject(self._section.name, self.mesh.name)
         await client.subscribe(subject, cb=asked)
 
+    def _proven(self, name: str) -> None:
+        """Greet a peer that has proven who it is."""
+        if name in self.mesh.peers:
+            self.mesh.neighbours.greet(name, self._turns.clock.now_ms())
+            self._turns.schedule()
+
     async def _ask_key(self, name: str) -> str:
         """Return the key for direct connections to a node; NATS decides who may ask for it."""
+        agreed = await self._proofs.direct_key(name)
+        if agreed is not None:
+            return agreed
         while self._client is not None:
             with contextlib.suppress(NoRespondersError):  # it has just joined, and will subscribe
                 subject = request_subject(self._section.name, name)
@@ -344,20 +361,20 @@ class ClusterRuntime:
 
     def _changed(self, change: MemberRecord | DepartedMember) -> None:
         name, now_ms = change.name, self._turns.clock.now_ms()
-        if name == self.mesh.name:
+        if name == self.mesh.name or not self._proofs.believes(change):
             return
-        if type(change) is DepartedMember:
+        if isinstance(change, DepartedMember):
             self._left[name] = change.at_ms
             if change.at_ms != TAKEN_BACK and self._began.get(name, 0) <= change.at_ms:
                 self._part(name, now_ms)
             return
-        assert type(change) is MemberRecord
         self._began[name] = change.started_ms
         self.doors.know(name, change.direct)
         if change.started_ms > self._left.get(name, -1) and name not in self.mesh.peers:
             log.info("node %s is at %s", name, ", ".join(change.addresses) or "no address yet")
             self.mesh.meet(name, now_ms)
             self._turns.schedule()
+        self._proofs.prove(self._client, self.mesh.peers)
 
     def _part(self, name: str, now_ms: int) -> None:
         if name in self.mesh.peers:
@@ -409,7 +426,10 @@ class ClusterRuntime:
 
     def _brought(self, sender: str, data: bytes) -> None:
         """Handle a frame from NATS, then direct frames that waited for it."""
-        self._received(sender, data)
+        opened = self._proofs.open(sender, data)
+        if opened is None:
+            return
+        self._received(sender, opened)
         self.doors.catch_up(sender)
 
     def _received(self, sender: str, data: bytes) -> None:
@@ -429,6 +449,7 @@ class ClusterRuntime:
     def turn_ended(self) -> None:
         """Send the batch's frames; its journal is written."""
         frames = self.doors.send(self.mesh.take_frames())
+        frames = self._proofs.seal(frames)
         if frames:
             self._carrier.send(frames)
             if self._carrier.is_crowded:
@@ -475,21 +496,3 @@ class ClusterRuntime:
             self._alarm_ms = min(self._alarm_ms, due_ms)
         wait_s = max(0, self._alarm_ms - now_ms) / 1000
         self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
-
-
-def request_subject(network: str, name: str) -> str:
-    """Return the NATS subject for requests to a node."""
-    return f"nearcast.{network}.ask.{key_of(name)}"
-
-
-async def _first_to_end(*work: Coroutine[Any, Any, Any]) -> None:
-    """Run all until one ends, cancel the others, and raise the exception of the one that ended."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

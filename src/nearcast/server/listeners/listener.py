@@ -17,10 +17,12 @@ import resource
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Protocol, TypeVar, cast
 
-from nearcast.config import ListenerSection
-from nearcast.model.errors import EnvironmentProblem
+from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
+from nearcast.server.listeners.proxy_header import read_header, wanted_bytes
 from nearcast.server.log_format import RateLimited
 
 _BACKLOG = 4_096
@@ -31,6 +33,9 @@ SPARE_DESCRIPTORS = 64
 """File descriptors that clients leave free: for the journal and the cluster, half for the operator.
 """
 
+_PEEKED = 8_192  # more than the largest PROXY header
+
+R = TypeVar("R")
 log = logging.getLogger("nearcast.server")
 limited = RateLimited(log)
 
@@ -49,11 +54,22 @@ class AcceptPolicy:
         """Return the time limit of a TLS handshake."""
         return 10.0
 
+    def admits(self, _address: str) -> bool:
+        """Return whether an address may connect now; it counts as a connection of it."""
+        return True
+
     def refused(self) -> None:
         """Handle that a connection was closed at once."""
 
     def failed(self, address: str, problem: Exception) -> None:
         """Handle that a TLS handshake failed."""
+
+
+class Forwarded(Protocol):
+    """The protocol of a connection, as far as it concerns what comes before its first byte."""
+
+    def forwarded_from(self, address: str) -> None:
+        """Handle that a proxy has forwarded the connection of a client at this `HOST:PORT`."""
 
 
 class Listener:
@@ -74,7 +90,8 @@ class Listener:
         self.kind = kind
         self.host = host
         self.port: int = sockets[0].getsockname()[1]
-        self._context = context
+        self.context = context  # of further connections
+        self.proxies: Sequence[IPv4Network | IPv6Network] = ()  # they send PROXY headers
         self._sockets = sockets
         self._handshakes: set[asyncio.Task[None]] = set()
         self._make: Callable[[], asyncio.Protocol] = asyncio.Protocol
@@ -114,6 +131,8 @@ class Listener:
                 self._refuse(accepted, "few descriptors are left (see ulimit -n)")
             elif self._entrance.is_full():
                 self._refuse(accepted, "all connections of [limits] are in use")
+            elif not self.proxies and not self._entrance.admits(f"{address[0]}:{address[1]}"):
+                self._refuse(accepted, "their address is banned, or connects too often")
             else:
                 accepted.setblocking(False)
                 task = asyncio.get_running_loop().create_task(self._begin(accepted, address))
@@ -137,36 +156,70 @@ class Listener:
             asyncio.get_running_loop().add_reader(taken.fileno(), self._accept, taken)
 
     async def _begin(self, accepted: socket.socket, address: tuple[str, int]) -> None:
-        """Create a connection's protocol, after the TLS handshake if there is one."""
+        """Create a connection's protocol, after the PROXY header and the TLS handshake, if any."""
         loop, entrance = asyncio.get_running_loop(), self._entrance
-        if self._context is None:
+        if self.context is None and not self.proxies:
             with contextlib.suppress(OSError):  # it is gone already
                 await loop.connect_accepted_socket(self._make, accepted)
             return
         entrance.handshakes += 1
         until_s = loop.time() + entrance.timeout_s()
         protocol = self._make()  # now: the client's deadline for CONNECT begins with it
+        name = f"{address[0]}:{address[1]}"
         try:
-            await self._await_hello(accepted, until_s)
-            await loop.connect_accepted_socket(
-                lambda: protocol,
-                accepted,
-                ssl=self._context,
-                ssl_handshake_timeout=max(0.001, until_s - loop.time()),
-            )
-        except (OSError, ssl.SSLError) as problem:
-            entrance.failed(f"{address[0]}:{address[1]}", problem)
+            if self.proxies:
+                name = await self._take_header(accepted, address[0], protocol, until_s) or name
+            await self._connect(accepted, protocol, until_s)
+        except (OSError, ssl.SSLError, PeerProtocolError) as problem:
+            entrance.failed(name, problem)
         finally:
             entrance.handshakes -= 1
 
-    async def _await_hello(self, accepted: socket.socket, until_s: float) -> None:
+    async def _connect(
+        self, accepted: socket.socket, protocol: asyncio.Protocol, until_s: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        if self.context is None:
+            await loop.connect_accepted_socket(lambda: protocol, accepted)
+            return
+        await self._await(accepted, until_s, _hello_has_come(accepted), "no ClientHello in time")
+        await loop.connect_accepted_socket(
+            lambda: protocol,
+            accepted,
+            ssl=self.context,
+            ssl_handshake_timeout=max(0.001, until_s - loop.time()),
+        )
+
+    async def _take_header(
+        self, accepted: socket.socket, host: str, protocol: asyncio.Protocol, until_s: float
+    ) -> str | None:
+        """Return the address that a proxy names; None if the proxy connects for itself."""
+        address: str | None = None
+        try:
+            if not _is_among(host, self.proxies):
+                raise PeerProtocolError("no proxy of this listener", where=host)
+            header = _proxy_header(accepted)
+            address = await self._await(accepted, until_s, header, "no PROXY header in time")
+            if address is not None and not self._entrance.admits(address):
+                raise PeerProtocolError("it is banned, or connects too often", where=address)
+        except PeerProtocolError:
+            accepted.close()
+            raise
+        if address is not None:
+            cast("Forwarded", protocol).forwarded_from(address)
+        return address
+
+    async def _await(
+        self, accepted: socket.socket, until_s: float, what: Coroutine[None, None, R], late: str
+    ) -> R:
+        """Return what a connection begins with; close it if that does not come in time."""
         try:
             async with asyncio.timeout_at(until_s):
-                await _hello_has_come(accepted)
+                return await what
         except BaseException as problem:
             accepted.close()
             if isinstance(problem, TimeoutError):
-                raise TimeoutError("no ClientHello in time") from None
+                raise TimeoutError(late) from None
             raise
 
     def close(self) -> None:
@@ -179,6 +232,30 @@ class Listener:
                 asyncio.get_running_loop().remove_reader(taken.fileno())
             taken.close()
         self._sockets = []
+
+
+def _is_among(host: str, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
+    address = ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = address if mapped is None else mapped
+    return any(address in network for network in networks)
+
+
+async def _proxy_header(accepted: socket.socket) -> str | None:
+    """Take the PROXY header, and nothing behind it, from a connection; return its address."""
+    wanted = 1
+    while True:
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        await _is_readable(accepted)
+        found = accepted.recv(_PEEKED, socket.MSG_PEEK)
+        if len(found) < wanted:
+            raise ConnectionAbortedError("closed before its PROXY header was whole")
+        header = read_header(found)
+        if header is not None:
+            accepted.recv(header.size)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            return header.address
+        wanted = max(len(found) + 1, wanted_bytes(found))
 
 
 async def _hello_has_come(accepted: socket.socket) -> None:
@@ -284,21 +361,3 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         undo.pop_all()
     return sockets
-
-
-def tls_context(section: ListenerSection) -> ssl.SSLContext:
-    """Return the TLS context of a listener."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    assert section.certificate is not None
-    try:
-        context.load_cert_chain(section.certificate, section.key)
-        if section.client_ca is not None:
-            context.load_verify_locations(section.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as problem:
-        raise EnvironmentProblem(
-            f"a certificate or key that cannot be read ({problem})",
-            where=f"listener on port {section.port}",
-            expected="PEM files",
-        ) from None
-    return context

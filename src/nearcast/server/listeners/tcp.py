@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from nearcast.broker import Connection
+from nearcast.server.auth.certificates import names_in
+from nearcast.server.listeners.message_rates import RatedReads
 from nearcast.server.loop_batches import LoopBatches
 
 HIGH_WATER_BYTES = 1 << 20
@@ -26,6 +28,7 @@ class MqttProtocol(asyncio.Protocol):
         "_descriptor",
         "_last_moment",
         "_node",
+        "_rated",
         "_transport",
         "_turns",
         "data_received",
@@ -38,10 +41,34 @@ class MqttProtocol(asyncio.Protocol):
         self._accepted_ms = turns.clock.now_ms()  # before TLS: the client has one deadline
         self._connection = connection = Connection("", listener)
         # Bound straight to the broker's entry point: an extra call per read is measurable.
-        self.data_received = partial(turns.read, connection)  # type: ignore[method-assign]
+        read: Callable[[bytes], None] = partial(turns.read, connection)
+        self._rated: RatedReads | None = None
+        if turns.message_rates is not None:
+            self._rated = self._rate(turns, read)
+            read = self._rated.take
+        self.data_received = read  # type: ignore[assignment,method-assign]
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         self._last_moment: asyncio.TimerHandle | None = None  # we have closed our side
+
+    def _rate(self, turns: LoopBatches, handle: Callable[[bytes], object]) -> RatedReads:
+        """Return what passes the client's bytes on no faster than its rates allow."""
+        assert turns.message_rates is not None
+        find_buckets = turns.message_rates.of(self._connection)
+        loop = asyncio.get_running_loop()
+        return RatedReads(find_buckets, handle, self._throttle, self._unthrottle, loop)
+
+    def _throttle(self) -> None:
+        self._connection.is_throttled = True
+        self._turns.hold_reading(self._connection)
+
+    def _unthrottle(self) -> None:
+        self._connection.is_throttled = False
+        self._turns.read_on(self._connection)
+
+    def forwarded_from(self, address: str) -> None:
+        """Handle that a proxy has forwarded the connection of a client at this `HOST:PORT`."""
+        self._connection.address = address
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open the connection at the broker."""
@@ -49,8 +76,9 @@ class MqttProtocol(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)  # type: ignore[attr-defined]
         connection = self._connection
-        connection.address = _peer(transport)
-        connection.certificate_name = _certificate_name(transport)
+        connection.address = connection.address or _peer(transport)
+        connection.certificate = names = names_in(transport.get_extra_info("peercert"))
+        connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
         connection.transport = self
         if transport.get_extra_info("sslcontext") is None:
             self._descriptor = transport.get_extra_info("socket").fileno()
@@ -68,6 +96,8 @@ class MqttProtocol(asyncio.Protocol):
             self._connection.loss = str(exc)
         if self._last_moment is not None:
             self._last_moment.cancel()
+        if self._rated is not None:
+            self._rated.end()
         self._turns.lost(self._connection)
 
     def pause_writing(self) -> None:
@@ -112,6 +142,8 @@ class MqttProtocol(asyncio.Protocol):
         if self._connection.is_late:
             transport.abort()
             return
+        if self._rated is not None:
+            self._rated.is_over = True
         if self._connection.is_unread:  # the client's FIN is behind its unread bytes
             self._connection.is_unread = False
             transport.resume_reading()
@@ -145,13 +177,3 @@ def write_now(transport: asyncio.Transport, descriptor: int, data: bytes) -> Non
 def _peer(transport: asyncio.BaseTransport) -> str:
     name = transport.get_extra_info("peername")
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
-
-
-def _certificate_name(transport: asyncio.BaseTransport) -> str | None:
-    """Return the common name of the client's certificate; None without one."""
-    certificate: dict[str, Any] | None = transport.get_extra_info("peercert")
-    for part in (certificate or {}).get("subject", ()):
-        for key, value in part:
-            if key == "commonName":
-                return str(value)
-    return None

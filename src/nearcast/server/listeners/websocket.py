@@ -12,9 +12,11 @@ import base64
 import binascii
 import hashlib
 from collections import deque
+from functools import partial
 
 from nearcast.broker.slices import Work
 from nearcast.model.errors import PeerProtocolError
+from nearcast.server.listeners.origins import OriginRule, is_proxied
 from nearcast.server.listeners.tcp import MqttProtocol
 from nearcast.server.listeners.websocket_frames import (
     BINARY,
@@ -24,12 +26,13 @@ from nearcast.server.listeners.websocket_frames import (
     FrameDecoder,
     encode_frame,
 )
+from nearcast.server.loop_batches import LoopBatches
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _LARGEST_REQUEST = 8_192
 _PIECE_BYTES = 4_096  # handled without a break; may hold hundreds of frames
 _HEAD_END = b"\r\n\r\n"
-_ONCE = ("host", "sec-websocket-key", "sec-websocket-version")
+_ONCE = ("host", "origin", "sec-websocket-key", "sec-websocket-version")
 
 
 class RefusedRequestError(PeerProtocolError):
@@ -42,6 +45,12 @@ class RefusedPathError(RefusedRequestError):
     """A request for an unknown path."""
 
     status = "404 Not Found"
+
+
+class RefusedOriginError(RefusedRequestError):
+    """A request of a web page of another origin, or for another host."""
+
+    status = "403 Forbidden"
 
 
 class RefusedVersionError(RefusedRequestError):
@@ -60,8 +69,15 @@ def accept_key(key: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-def answer_request(request: bytes, path: str) -> bytes:
+def answer_request(request: bytes, path: str, rule: OriginRule | None = None) -> bytes:
     """Return the response that opens the WebSocket; raise if the request is not for MQTT."""
+    return open_request(request, path, rule)[0]
+
+
+def open_request(
+    request: bytes, path: str, rule: OriginRule | None = None
+) -> tuple[bytes, dict[str, str]]:
+    """Return the response that opens the WebSocket, and the request's headers."""
     lines = request.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[0] != "GET" or words[2] != "HTTP/1.1":
@@ -77,6 +93,9 @@ def answer_request(request: bytes, path: str) -> bytes:
         raise RefusedRequestError("no 'Connection: Upgrade'", where="WebSocket")
     if "host" not in headers:
         raise RefusedRequestError("no 'Host'", where="WebSocket")
+    objection = "" if rule is None else rule.objection(headers)
+    if objection:
+        raise RefusedOriginError(objection, where="WebSocket")
     if headers.get("sec-websocket-version") != "13":
         raise RefusedVersionError("another version", where="WebSocket", expected="13")
     key = headers.get("sec-websocket-key", "")
@@ -89,10 +108,11 @@ def answer_request(request: bytes, path: str) -> bytes:
         raise RefusedRequestError(
             f"subprotocols {offered[:80]!r}", where="WebSocket", expected="mqtt among them"
         )
-    return (
+    answer = (
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Accept: {accept_key(key)}\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
-    ).encode()
+    )
+    return answer.encode(), headers
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
@@ -121,11 +141,19 @@ def _is_key(text: str) -> bool:
 class WebSocketProtocol(MqttProtocol):
     """A connection whose bytes travel in WebSocket frames."""
 
-    __slots__ = ("_decoder", "_is_busy", "_is_gone", "_path", "_request", "_unread")
+    __slots__ = (
+        *("_decoder", "_handle", "_is_busy", "_is_gone", "_path", "_request", "_rule", "_unread"),
+    )
 
-    def __init__(self, turns: object, listener: str, path: str) -> None:
-        super().__init__(turns, listener)  # type: ignore[arg-type]
-        self._path = path
+    def __init__(
+        self, turns: LoopBatches, listener: str, path: str, rule: OriginRule | None = None
+    ) -> None:
+        super().__init__(turns, listener)
+        self._path, self._rule = path, rule
+        take = partial(turns.take, self._connection)
+        if self._rated is not None:
+            self._rated = self._rate(turns, take)
+        self._handle = take if self._rated is None else self._rated.take
         self._decoder: FrameDecoder | None = None  # once the WebSocket is open
         self._request = bytearray()
         self._is_busy = self._is_gone = False
@@ -183,11 +211,12 @@ class WebSocketProtocol(MqttProtocol):
         try:
             if not 0 <= at <= _LARGEST_REQUEST:
                 raise RefusedRequestError("an endless request", where="WebSocket")
-            answer = answer_request(bytes(request[:at]), self._path)
+            answer, headers = open_request(bytes(request[:at]), self._path, self._rule)
         except RefusedRequestError as problem:
             self._write_raw(f"HTTP/1.1 {problem.status}\r\nContent-Length: 0\r\n\r\n".encode())
             self._give_up(str(problem))
             return
+        self._connection.is_proxied = is_proxied(headers)
         self._write_raw(answer)
         self._decoder = decoder = FrameDecoder()
         rest = bytes(request[at + len(_HEAD_END) :])
@@ -198,7 +227,7 @@ class WebSocketProtocol(MqttProtocol):
         stream = decoder.feed(data)
         if stream:
             whole = stream[0] if len(stream) == 1 else b"".join(stream)
-            self._turns.take(self._connection, whole)
+            self._handle(whole)
         if decoder.pong is not None:
             self._answer_ping(decoder)
         if decoder.closing and self._last_moment is None:
@@ -237,6 +266,8 @@ class WebSocketProtocol(MqttProtocol):
 
     def _give_up(self, reason: str) -> None:
         """End the MQTT connection at once; close the socket once the client has read our answer."""
+        if self._rated is not None:
+            self._rated.end()
         self._connection.loss = reason
         self._node.lost(self._connection, self._clock.now_ms())
         self._turns.schedule()

@@ -1,0 +1,102 @@
+"""Logins that an HTTP server decides.
+
+`POST url` with a JSON object: `client`, `user`, `password`, `address`, `listener`, `certificate`.
+Status 200 accepts: `{"user": "ann", "rules": [{"topic": "fleet/ann/#"}], "expires": 3600}`; only
+`user` must be there. Anything else refuses: another status, no answer in time, a body that is not
+that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from nearcast.config import HttpHookSection
+from nearcast.server.auth.http_calls import HttpAnswer, call
+from nearcast.server.auth.logins import LoginAnswer, LoginRefusedError, LoginRequest
+
+_MOST_KEPT = 10_000
+
+
+class HttpHook:
+    """A login plugin that asks an HTTP server and remembers who was accepted, for a while."""
+
+    def __init__(
+        self, section: HttpHookSection, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._section = section
+        self._now_s = now_s
+        self._secret = os.urandom(32)
+        self._kept: OrderedDict[bytes, tuple[float, LoginAnswer]] = OrderedDict()
+        self._lock = threading.Lock()
+        if section.token_file is not None:
+            section.token_file.read_text("utf-8")  # one that cannot be read is a mistake of now
+
+    def check(self, request: LoginRequest) -> LoginAnswer | None:
+        """Return the server's answer, or one of the last `cache` seconds to the same question."""
+        question = json.dumps(_fields(request)).encode()
+        key = hmac.digest(self._secret, question, hashlib.sha256)
+        with self._lock:
+            until_s, answer = self._kept.get(key, (0.0, None))
+        if answer is not None and until_s > self._now_s():
+            return answer
+        answer = self._ask(question)
+        with self._lock:
+            self._kept[key] = (self._now_s() + self._section.cache, answer)
+            self._kept.move_to_end(key)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        return answer
+
+    def _ask(self, question: bytes) -> LoginAnswer:
+        section = self._section
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        try:
+            if section.token_file is not None:  # read at each call: it may be renewed
+                token = section.token_file.read_text("utf-8").strip()
+                headers["Authorization"] = f"Bearer {token}"
+            assert section.url is not None
+            answer = call(
+                section.url,
+                timeout_s=section.timeout,
+                body=question,
+                headers=headers,
+                authority=section.authority,
+            )
+        except (OSError, ValueError) as problem:
+            raise LoginRefusedError(f"the hook gives no answer ({problem})") from problem
+        return _read(answer)
+
+
+def _fields(request: LoginRequest) -> dict[str, object]:
+    password = request.password
+    return {
+        "client": request.client_id,
+        "user": request.user_name,
+        "password": None if password is None else password.decode("utf-8", "replace"),
+        "address": request.address,
+        "listener": request.listener,
+        "certificate": [list(pair) for pair in request.certificate],
+    }
+
+
+def _read(answer: HttpAnswer) -> LoginAnswer:
+    """Return what a server has answered; LoginRefusedError unless it accepts."""
+    if answer.status != 200:
+        raise LoginRefusedError(f"the hook answers {answer.status}")
+    try:
+        found = json.loads(answer.body)
+        user, rules, lasts_s = found["user"], found.get("rules"), found.get("expires", 0)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise LoginRefusedError("the hook's answer is no object with 'user'") from None
+    is_number = isinstance(lasts_s, (int, float)) and not isinstance(lasts_s, bool)
+    is_list = rules is None or isinstance(rules, list)
+    if not isinstance(user, str) or not is_list or not is_number or not 0 <= lasts_s < 1e9:
+        raise LoginRefusedError("the hook's answer has a 'user', 'rules' or 'expires' that is none")
+    return LoginAnswer(user, rules, float(lasts_s))
