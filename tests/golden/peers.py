@@ -50,6 +50,8 @@ _BODIES: dict[str, Any] = {
     "events with an extent": m.Events(_EXTENDED, rising=False, asks=5),
     "barren": m.Barren((_BOX,), 5),
     "refused": m.Refused("no box of this space", 123),
+    "ask boxes": m.AskBoxes(),
+    "group boxes": m.GroupBoxes((_ENTRY,)),
 }
 
 

@@ -103,6 +103,8 @@ BODIES = {
     m.Events: st.builds(m.Events, _batches(), st.booleans(), st.none() | _numbers),
     m.Barren: st.builds(m.Barren, st.lists(_boxes(), max_size=4).map(tuple), _numbers),
     m.Refused: st.builds(m.Refused, _names, _numbers),
+    m.AskBoxes: st.just(m.AskBoxes()),
+    m.GroupBoxes: st.builds(m.GroupBoxes, _several),
 }
 ENVELOPES = st.builds(
     m.Envelope,

@@ -49,6 +49,9 @@ class PeerSection(Section):
         le=1_000,
         allow_inf_nan=False,
     )
+    federation: str = setting(
+        "peers", "name of this overlay for bridges: of those with one name a single one works"
+    )
     links: int = setting(256, "connections to other peers, at most", ge=2, le=10_000)
     message: Annotated[Bytes, Field(ge=65_536, le=1 << 28)] = setting(
         4 << 20, "the largest message between peers"

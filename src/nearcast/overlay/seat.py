@@ -156,6 +156,7 @@ class Seat:
         "lost",
         "next_beat",
         "out",
+        "outside",
         "parent",
         "parent_heard",
         "parent_since",
@@ -250,6 +251,8 @@ class Seat:
         self.barren: dict[Address, dict[Bounds, None]] = {}
         # The number under which each member is asked; a join increases it.
         self.asks: dict[Address, int] = {}
+        # What hosts above said about their groups, for a bridge (`outside.py`).
+        self.outside: dict[Address, tuple[MemberEntry, ...]] = {}
         self.out: list[Envelope] = []
 
     @property

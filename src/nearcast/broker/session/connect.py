@@ -18,7 +18,7 @@ from nearcast.broker.publish.properties import split_properties
 from nearcast.broker.publish.routes import Service
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.lifecycle import Lifecycle
-from nearcast.broker.session.session import PEER_PREFIX, Session, WillMessage
+from nearcast.broker.session.session import BRIDGE_PREFIX, PEER_PREFIX, Session, WillMessage
 from nearcast.broker.slices import Work
 from nearcast.broker.state import BrokerState
 from nearcast.model import MisuseError
@@ -143,7 +143,7 @@ class ConnectHandler:
         longest_s = self._state.settings.max_keep_alive_s
         if is_old and longest_s and not 0 < connect.keep_alive_s <= longest_s:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID  # the code that Mosquitto uses here
-        if connect.client_id.startswith(PEER_PREFIX):
+        if connect.client_id.startswith((PEER_PREFIX, BRIDGE_PREFIX)):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         return ReasonCode.QUOTA_EXCEEDED if self._is_one_too_many(connect) else None
 
