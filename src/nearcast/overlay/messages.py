@@ -118,6 +118,8 @@ class MemberReport:
     sponsor: Address | None = None
     """The member whose group was split to make the sender's."""
     hops: int = 0
+    load: int = 0
+    """What relaying has cost the sender lately (`Settings.spread`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,9 @@ def check_configuration(configuration: Configuration) -> None:
 
 def tree_settings(section: PeerSection) -> TreeSettings:
     """Return what all peers of an overlay share."""
-    return TreeSettings(Method(section.method), beat_ms=round(section.beat * 1000))
+    return TreeSettings(
+        Method(section.method), beat_ms=round(section.beat * 1000), spread=section.spread
+    )
 
 
 def peer_settings(section: PeerSection) -> PeerSettings:

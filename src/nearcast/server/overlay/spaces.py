@@ -32,6 +32,7 @@ class TreeSettings:
     most: int = 6
     beat_ms: int = 1_000
     cache_size: int = 0
+    spread: float = 0.0
 
 
 def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
@@ -46,7 +47,14 @@ def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
         "required": sorted(space.required or ()),
         "values": settings.values,
         "paths": {name: list(path) for name, path in settings.paths.items()},
-        "tree": [tree.method.value, tree.least, tree.most, tree.beat_ms, tree.cache_size],
+        "tree": [
+            tree.method.value,
+            tree.least,
+            tree.most,
+            tree.beat_ms,
+            tree.cache_size,
+            tree.spread,
+        ],
     }
     digest = SpaceDigest(space.name, digest_of(json.dumps(agreed, sort_keys=True)))
     beat_ms = tree.beat_ms
@@ -62,6 +70,7 @@ def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
             retry_ms=max(1, beat_ms * 4 // 5),
             probe_ms=beat_ms * 10,
             cache_size=tree.cache_size,
+            spread=tree.spread,
         ),
     )
 
