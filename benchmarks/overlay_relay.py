@@ -38,7 +38,6 @@ topics = "field/#"
 x = { low = 0, high = 100 }
 y = { low = 0, high = 100 }
 """
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAYLOAD = '{"x": %.4f, "y": %.4f, "n": %d, "text": "%s"}'
 
 
@@ -67,8 +66,8 @@ class RelayProcess:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of the process so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(one.read_text().split()[0]) for one in tasks) / 1e9
 
     def memory_mb(self) -> float:
         """Return the memory of the process."""
