@@ -58,6 +58,8 @@ def frames() -> list[bytes]:  # noqa: C901 - a story, told in order
             del peers["peer3:1/0"]
         for peer in list(peers.values()):
             peer.advance(now)
+            if not step % 9:
+                peer.ask_outside(now)
             if not step % 7:
                 peer.publish([NewEvent(((9.0, 9.0), (9.0, 9.0)), b"payload", bool(step % 2))], now)
         carry()

@@ -84,6 +84,8 @@ TOLD = {
     "tunnel opened": m.TunnelOpened(4, b"\x10\x00", "Ann", "127.0.0.1:5"),
     "tunnel closed": m.TunnelClosed(4, False),
     "tunnel paused": m.TunnelPaused(4, True),
+    "bridge here": m.BridgeHere("edge"),
+    "client boxes told": m.ClientBoxesTold("shops", [((0.0, -1.5), (20.0, 1.5))]),
 }
 _OLDER = {
     "interest without ready": (

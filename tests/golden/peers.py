@@ -37,7 +37,7 @@ _BODIES: dict[str, Any] = {
     "ask": m.Ask(_ENTRY, 123),
     "answer": m.Answer(123, 0.25, twin=True),
     "adopt": m.Adopt(1, 9, (_ENTRY,), (_A, _B), (_B,), 123),
-    "report": m.MemberReport(1, _ENTRY, 9, _B, 1),
+    "report": m.MemberReport(1, _ENTRY, 9, _B, 1, 60),
     "handover": _HANDOVER,
     "returned": m.Returned(_HANDOVER),
     "replace": m.Replace(2, _ENTRY, 9, 1),
@@ -50,6 +50,8 @@ _BODIES: dict[str, Any] = {
     "events with an extent": m.Events(_EXTENDED, rising=False, asks=5),
     "barren": m.Barren((_BOX,), 5),
     "refused": m.Refused("no box of this space", 123),
+    "ask boxes": m.AskBoxes(),
+    "group boxes": m.GroupBoxes((_ENTRY,)),
 }
 
 

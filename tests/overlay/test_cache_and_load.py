@@ -1,4 +1,4 @@
-"""The cache at branching peers, and elections by measured rates."""
+"""The cache at branching peers, elections by measured rates, and hosts that take turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from nearcast.overlay import Method, OverlayEvent, violations
+import pytest
+
+from nearcast.model.errors import OutOfRangeError
+from nearcast.overlay import Extent, Method, OverlayEvent, Settings, violations
 
 MakeTown = Callable[..., Any]
 
@@ -126,3 +129,32 @@ def test_by_measured_rates_the_busy_member_becomes_the_host(make_town: MakeTown)
         assert violations(town.net.peers.values()) == []
         hosts[method] = next(n for n, p in town.net.peers.items() if p.seats[0].parent is None)
     assert hosts == {Method.EXACT: "p1", Method.MEASURED: "p0"}
+
+
+def test_with_spread_hosts_take_turns_and_nobody_misses_an_event(make_town: MakeTown) -> None:
+    """Without it the same few peers bear all overhead, for ever."""
+
+    def borne(spread: float) -> list[float]:
+        town = make_town(5, most=4, spread=spread, spread_beats=20, method=Method.EXACT)
+        for number in range(12):
+            low = 8.0 * number
+            town.join((low, 0.0), (low + 6.0, 100.0))
+            town.net.run(200)
+        town.net.rest()
+        town.net.reset()
+        for number in range(240):
+            got, meant = town.publish(f"p{number % 12}", (town.random.uniform(0, 100), 50.0))
+            assert got == meant
+        return sorted(
+            sum(seat.overhead() for seat in peer.seats.values()) for peer in town.net.peers.values()
+        )
+
+    alone, spread = borne(0.0), borne(1.5)
+    assert alone[-1] / sum(alone) > 1.5 * spread[-1] / sum(spread)
+    assert sum(one > 0 for one in spread) > sum(one > 0 for one in alone)
+
+
+@pytest.mark.parametrize("spread", [-1.0, 0.5, 1.0, float("nan")])
+def test_a_spread_that_is_no_factor_is_refused(spread: float) -> None:
+    with pytest.raises(OutOfRangeError, match="more than 1"):
+        Settings(Extent((0.0,), (1.0,)), spread=spread)

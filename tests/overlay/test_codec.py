@@ -91,7 +91,9 @@ BODIES = {
     m.Ask: st.builds(m.Ask, _entries, _numbers),
     m.Answer: st.builds(m.Answer, _numbers, st.floats(0) | st.just(np.inf), st.booleans()),
     m.Adopt: st.builds(m.Adopt, _levels, _numbers, _several, _known, _known, st.none() | _numbers),
-    m.MemberReport: st.builds(m.MemberReport, _levels, _entries, _numbers, _maybe, _levels),
+    m.MemberReport: st.builds(
+        m.MemberReport, _levels, _entries, _numbers, _maybe, _levels, _numbers
+    ),
     m.GroupHandover: _handovers,
     m.Returned: st.builds(m.Returned, _handovers),
     m.Replace: st.builds(m.Replace, _levels, _entries, _numbers, _levels),
@@ -103,6 +105,8 @@ BODIES = {
     m.Events: st.builds(m.Events, _batches(), st.booleans(), st.none() | _numbers),
     m.Barren: st.builds(m.Barren, st.lists(_boxes(), max_size=4).map(tuple), _numbers),
     m.Refused: st.builds(m.Refused, _names, _numbers),
+    m.AskBoxes: st.just(m.AskBoxes()),
+    m.GroupBoxes: st.builds(m.GroupBoxes, _several),
 }
 ENVELOPES = st.builds(
     m.Envelope,

@@ -64,7 +64,9 @@ def test_the_papers_cost_is_the_sum_of_its_three_cases(members: Any, r: float, f
 
 
 @given(groups, st.floats(0, 5), st.floats(0.1, 5))
-def test_the_exact_cost_charges_receiving_once_per_event(members: Any, r: float, f: float) -> None:
+def test_t3_8_the_exact_cost_charges_receiving_once_per_event(
+    members: Any, r: float, f: float
+) -> None:
     """Trap T3.8, by counting cell by cell what the parent receives and sends."""
     cost = 0.0
     for cell in set().union(*map(cells, members)):
@@ -81,7 +83,7 @@ def test_the_exact_winner_is_the_member_with_most_events_of_its_own(members: Any
     assert chosen(Method.EXACT, members) == chosen(Method.LARGEST, members)
 
 
-def test_the_papers_winner_is_now_and_then_not_the_cheapest() -> None:
+def test_t3_8_the_papers_winner_is_now_and_then_not_the_cheapest() -> None:
     """Trap T3.8: a small box in the middle of overlaps beats the largest one by the formula."""
     members = [
         ((0.0, 0.0), (4.0, 4.0)),
@@ -178,7 +180,7 @@ def test_too_few_members_cannot_be_split() -> None:
 
 
 @given(boxes, st.integers(0, 50))
-def test_a_histogram_counts_what_lies_in_its_cells(box: Any, seed: int) -> None:
+def test_t3_5_a_histogram_counts_what_lies_in_its_cells(box: Any, seed: int) -> None:
     """Trap T3.5, by a scan over the cells."""
     counts = np.random.default_rng(seed).integers(0, 9, (10, 10)) + 1
     density = GridDensity(SQUARE, counts)
@@ -187,7 +189,7 @@ def test_a_histogram_counts_what_lies_in_its_cells(box: Any, seed: int) -> None:
     assert density.kind == "histogram"
 
 
-def test_where_events_are_counted_another_member_is_elected_than_by_volume() -> None:
+def test_t3_5_where_events_are_counted_another_member_is_elected_than_by_volume() -> None:
     """Trap T3.5: by volume the large empty box wins, by events the small busy one."""
     counts = np.ones((10, 10))
     counts[8:, 8:] = 1_000

@@ -1,14 +1,18 @@
 """The traps of paper 3 on the code that serves peers: members over the codec.
 
-T3.5 and T3.8, which are about elections alone, are in `test_election.py`.
+T3.5 and T3.8 are about elections alone: here is what live peers elect, `test_election.py` has the
+costs.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from tests.support.overlay_net import OverlayNet
+from tests.support.overlay_net import SQUARE, OverlayNet
 
-from nearcast.overlay import violations
+from nearcast.overlay import GridDensity, Method, Settings, violations
+from nearcast.overlay.density import Density
+from nearcast.papers.content_overlay.world import SimulatedOverlay
 
 
 def _columns(net: OverlayNet, count: int) -> None:
@@ -37,7 +41,7 @@ def _who_gets(net: OverlayNet, publisher: str, x: float, *, sure: bool) -> list[
 
 
 @pytest.mark.parametrize("sure", [False, True])
-def test_trap_t3_1_peers_that_crash_are_replaced(sure):
+def test_t3_1_peers_that_crash_are_replaced(sure):
     net = OverlayNet(1)
     _columns(net, 12)
     for victim in _hosts(net)[:2]:
@@ -51,7 +55,7 @@ def test_trap_t3_1_peers_that_crash_are_replaced(sure):
                 assert _who_gets(net, publisher, x, sure=sure) == [name]
 
 
-def test_trap_t3_2_groups_are_split_and_merged():
+def test_t3_2_groups_are_split_and_merged():
     net = OverlayNet(2)
     _columns(net, 16)
     assert violations(peer.core for peer in net.peers.values()) == []
@@ -61,7 +65,7 @@ def test_trap_t3_2_groups_are_split_and_merged():
     assert violations(peer.core for peer in net.peers.values()) == []
 
 
-def test_trap_t3_3_when_the_relay_of_identical_boxes_goes_another_takes_over():
+def test_t3_3_when_the_relay_of_identical_boxes_goes_another_takes_over():
     net = OverlayNet(3)
     _columns(net, 6)
     box = (30.0, 30.0), (35.0, 60.0)
@@ -77,7 +81,7 @@ def test_trap_t3_3_when_the_relay_of_identical_boxes_goes_another_takes_over():
 
 
 @pytest.mark.parametrize("sure", [False, True])
-def test_trap_t3_4_nested_boxes_of_one_peer_get_an_event_once(sure):
+def test_t3_4_nested_boxes_of_one_peer_get_an_event_once(sure):
     net = OverlayNet(4)
     _columns(net, 6)
     nested = [
@@ -90,7 +94,37 @@ def test_trap_t3_4_nested_boxes_of_one_peer_get_an_event_once(sure):
     assert _who_gets(net, "p0", 50.5, sure=sure).count("nested") == 1
 
 
-def test_trap_t3_6_an_event_reaches_the_groups_beside_the_one_that_contains_it():
+def _elected(density: Density | None, method: Method) -> str:
+    """Return the host of a group of live peers: a large empty box, a small busy one, two others."""
+    net = OverlayNet(5, settings=Settings(SQUARE, density=density, method=method))
+    boxes = {
+        "large": ((0.0, 0.0), (40.0, 40.0)),
+        "busy": ((50.0, 50.0), (85.0, 90.0)),
+        "within": ((50.0, 50.0), (80.0, 80.0)),
+        "across": ((50.0, 50.0), (80.0, 85.0)),
+    }
+    for name, box in boxes.items():
+        net.add(name, [box], [] if name == "large" else ["large"])
+        net.run(300)
+    net.run(20_000)
+    return _hosts(net)[0]
+
+
+def test_t3_5_live_peers_elect_by_counted_events_where_there_are_any():
+    """By volume the large empty box wins, by a histogram the small one with the events."""
+    counts = np.zeros((10, 10))
+    counts[5:8, 5:8] = 100
+    assert _elected(None, Method.EXACT) == "large"
+    assert _elected(GridDensity(SQUARE, counts), Method.EXACT) == "busy"
+
+
+def test_t3_8_live_peers_elect_the_cheapest_not_the_papers_winner():
+    """The paper's formula charges R for each member, so it elects one in the midst of overlaps."""
+    assert _elected(None, Method.EXACT) == "large"
+    assert _elected(None, Method.CHEAPEST) != "large"
+
+
+def test_t3_6_an_event_reaches_the_groups_beside_the_one_that_contains_it():
     net = OverlayNet(5)
     for number in range(14):  # every other box reaches across the whole space
         low = 7.0 * number
@@ -99,18 +133,19 @@ def test_trap_t3_6_an_event_reaches_the_groups_beside_the_one_that_contains_it()
         net.add(f"p{number}", [box], ["p0"] if number else [])
         net.run(300)
     net.run(15_000)
-    wanted = sorted(
-        name
-        for name, peer in net.peers.items()
-        if name != "p2"
-        for seat in peer.core.seats.values()
-        if seat.box[0][0] <= 45.5 <= seat.box[1][0] and seat.box[0][1] <= 50.0 <= seat.box[1][1]
-    )
-    assert _who_gets(net, "p2", 45.5, sure=False) == wanted
-    assert len(wanted) >= 2
+    for publisher in sorted(net.peers):
+        wanted = sorted(
+            name
+            for name, peer in net.peers.items()
+            if name != publisher
+            for seat in peer.core.seats.values()
+            if all(a <= 45.5 + 4.5 * i <= b for i, (a, b) in enumerate(zip(*seat.box, strict=True)))
+        )
+        assert _who_gets(net, publisher, 45.5, sure=False) == wanted
+        assert wanted
 
 
-def test_trap_t3_7_a_box_that_no_group_contains_is_placed():
+def test_t3_7_a_box_that_no_group_contains_is_placed():
     net = OverlayNet(6)
     for number in range(8):
         net.add(
@@ -163,3 +198,14 @@ def test_a_partition_heals_into_one_tree_and_each_side_goes_on_meanwhile():
     assert violations(peer.core for peer in net.peers.values()) == []
     assert _who_gets(net, "p7", 5.0, sure=True) == ["p0"]
     assert _who_gets(net, "p0", 95.0, sure=False) == ["p7"]
+
+
+def test_the_claims_are_measured_on_the_code_that_serves_peers():
+    """C3.1 to C3.6: the experiment's peers and those behind the sockets are of one class."""
+    measured = SimulatedOverlay(Settings(SQUARE), 1).add("a")
+    served = OverlayNet(1).add("a", []).core
+    assert type(measured) is type(served)
+    assert (measured.settings.climb, measured.settings.split) == (
+        served.settings.climb,
+        served.settings.split,
+    )

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.model.errors import OutOfRangeError
-from nearcast.overlay import EventDelivery, Extent, OneHopPeer, OverlayEvent
+from nearcast.overlay import EventDelivery, Extent, OverlayEvent
 from nearcast.overlay.bounds import covers
+from nearcast.papers.content_overlay.onehop import OneHopPeer
 
 SQUARE = Extent((0.0, 0.0), (20.0, 20.0))
 edges = st.integers(0, 19)

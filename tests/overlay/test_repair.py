@@ -55,7 +55,7 @@ def seat_named(town: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("goodbye", ["leave", "crash"])
-def test_when_the_root_goes_another_takes_its_place(make_town: MakeTown, goodbye: str) -> None:
+def test_t3_1_when_the_root_goes_another_takes_its_place(make_town: MakeTown, goodbye: str) -> None:
     town = grown(make_town)
     root = next(n for n in town.boxes if seat_named(town, n).parent is None)
 
@@ -66,7 +66,7 @@ def test_when_the_root_goes_another_takes_its_place(make_town: MakeTown, goodbye
 
 
 @pytest.mark.parametrize("goodbye", ["leave", "crash"])
-def test_when_an_inner_host_goes_its_orphans_find_another_parent(
+def test_t3_1_when_an_inner_host_goes_its_orphans_find_another_parent(
     make_town: MakeTown, goodbye: str
 ) -> None:
     town = grown(make_town)

@@ -65,7 +65,9 @@ def test_every_matching_peer_gets_an_event_once_whoever_publishes_it(
 
 
 @pytest.mark.parametrize("climb", Climb)
-def test_a_peer_with_several_boxes_gets_an_event_once(make_town: MakeTown, climb: Climb) -> None:
+def test_t3_4_a_peer_with_several_boxes_gets_an_event_once(
+    make_town: MakeTown, climb: Climb
+) -> None:
     """Trap T3.4: the event travels several paths to the same peer."""
     town = make_town(climb=climb)
     town.join((0, 0), (50, 50), "many")
@@ -85,7 +87,7 @@ def test_a_peer_with_several_boxes_gets_an_event_once(make_town: MakeTown, climb
     assert sum(seat.tally.delivered for seat in town.net.peers["many"].seats.values()) == 6
 
 
-def test_an_event_in_the_overlap_of_two_groups_reaches_both(make_town: MakeTown) -> None:
+def test_t3_6_an_event_in_the_overlap_of_two_groups_reaches_both(make_town: MakeTown) -> None:
     """Trap T3.6: stopping where the MBR contains the event would miss the sibling group."""
     town = make_town()
     for place in range(4):
@@ -112,7 +114,7 @@ def test_an_event_in_the_overlap_of_two_groups_reaches_both(make_town: MakeTown)
         assert got == meant
 
 
-def test_a_box_that_no_child_contains_is_placed_all_the_same(make_town: MakeTown) -> None:
+def test_t3_7_a_box_that_no_child_contains_is_placed_all_the_same(make_town: MakeTown) -> None:
     """Trap T3.7: passed down and up for ever by the literal rule."""
     town = make_town()
     for place in range(8):
@@ -134,7 +136,7 @@ def test_a_box_that_no_child_contains_is_placed_all_the_same(make_town: MakeTown
         assert name in got
 
 
-def test_groups_stay_within_their_bounds_as_peers_come_and_go(make_town: MakeTown) -> None:
+def test_t3_2_groups_stay_within_their_bounds_as_peers_come_and_go(make_town: MakeTown) -> None:
     """Trap T3.2: without splits a group would grow, without merging it would starve."""
     town = make_town(least=2, most=4)
     random = Random(3)
@@ -156,7 +158,7 @@ def test_groups_stay_within_their_bounds_as_peers_come_and_go(make_town: MakeTow
 
 
 @pytest.mark.parametrize("goodbye", ["leave", "crash"])
-def test_twins_share_an_entry_and_another_takes_over_when_the_relay_goes(
+def test_t3_3_twins_share_an_entry_and_another_takes_over_when_the_relay_goes(
     make_town: MakeTown, goodbye: str
 ) -> None:
     """Trap T3.3: followers of a relay that is gone would get nothing any more."""

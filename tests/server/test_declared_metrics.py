@@ -27,6 +27,7 @@ from nearcast.server.metrics.declared import (
     peer_metrics,
 )
 from nearcast.server.metrics.exposition import prometheus_text, sys_topics
+from nearcast.server.overlay.bridge import BridgeCounts
 from nearcast.server.overlay.links import LinkCounts
 from nearcast.server.overlay.local_clients import PeerCounts
 
@@ -34,7 +35,9 @@ SOURCES = sorted(Path(nearcast.__file__).parent.rglob("*.py"))
 METRICS = (*broker_metrics(), *cluster_metrics(), *peer_metrics(), *PROCESS_METRICS)
 HOLDERS = {
     Counters: ("counters",),
-    **dict.fromkeys((ClusterCounts, CausalCounts, FeedCounts, LinkCounts, PeerCounts), ("counts",)),
+    **dict.fromkeys(
+        (ClusterCounts, CausalCounts, FeedCounts, LinkCounts, PeerCounts, BridgeCounts), ("counts",)
+    ),
     GroupCounts: ("in_group",),
 }
 """The names under which objects of a class of counters are known in the source."""

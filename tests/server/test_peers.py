@@ -139,7 +139,9 @@ def test_half_of_the_peers_die_at_once_and_all_join_at_the_same_second(tmp_path)
 
 
 def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
-    """One peer is killed at a time; what live clients must get, each gets, and once."""
+    """For a minute one peer is killed at a time, and comes back; each live client gets what the
+    model says, once. An hour in `make soak`.
+    """
     is_soak = settings.default is not None and settings.default.max_examples > 50
     random = Random(5)
     names = [f"p{number}" for number in range(10)]
@@ -159,8 +161,8 @@ def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
         wait_for(lambda: peers.is_whole(names[0], 10))
         due: dict[str, set[bytes]] = {name: set() for name in names}
         sent, killed, alive = 0, 0, set(names)
-        until_s = time.monotonic() + (3_600 if is_soak else 20)
-        while time.monotonic() < until_s and len(alive) > 5:
+        until_s = time.monotonic() + (3_600 if is_soak else 60)
+        while time.monotonic() < until_s:
             victim = random.choice(sorted(alive))
             for place in range(12):
                 if place == 4:
@@ -176,11 +178,10 @@ def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
                     if ranges[name][0] <= price <= ranges[name][1]:
                         due[name].add(payload)
             wait_for(lambda: peers.is_whole(min(alive), len(alive)))
-            if is_soak:
-                _check(clients[victim], due[victim], ranges[victim], is_gone=True)
-                peers.start(victim, min(alive))
-                alive.add(victim)
-                come(victim)
+            _check(clients[victim], due[victim], ranges[victim], is_gone=True)
+            peers.start(victim, min(alive))
+            alive.add(victim)
+            come(victim)
         for name in sorted(alive):
             _check(clients[name], due[name], ranges[name])
         assert killed >= 1

@@ -21,9 +21,17 @@ SETTINGS = Settings(SQUARE)
 class OverlayNet:
     """Peers by name; `now` is in milliseconds. What they send goes through the codec."""
 
-    def __init__(self, seed: int, *, delay_ms: tuple[int, int] = (1, 5), loss: float = 0.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        delay_ms: tuple[int, int] = (1, 5),
+        loss: float = 0.0,
+        settings: Settings = SETTINGS,
+    ) -> None:
         self.random = Random(seed)
         self.now = 0
+        self.settings = settings
         self.peers: dict[str, OverlayMember] = {}
         self.got: dict[str, list[bytes]] = {}
         self.messages = 0
@@ -36,7 +44,7 @@ class OverlayNet:
     def add(
         self, name: str, boxes: Iterable[Bounds], contacts: Iterable[str] = ()
     ) -> OverlayMember:
-        member = OverlayMember(name, SETTINGS, Random(self.random.random()))
+        member = OverlayMember(name, self.settings, Random(self.random.random()))
         member.meet(contacts)
         self.peers[name] = member
         self.got.setdefault(name, [])

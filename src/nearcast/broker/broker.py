@@ -159,6 +159,12 @@ class Broker(BrokerInterface):
         route = self.state.router.find(message.head.topic)
         self._peer_intake.publish(route, message, None, retain=False)
 
+    def bring(self, message: Message, now_ms: int) -> None:
+        """Publish a message of an overlay of peers, here and at other nodes, as a client would."""
+        self.state.now_ms = now_ms
+        route = self.state.router.find(message.head.topic)
+        self._intake.publish(route, message, None, retain=False)
+
     def bids(self, message: Message, k: int, rank: str, publisher: str) -> list[Chosen]:
         """Return the `k` best subscriptions of this node for a message: one part of a top-k."""
         return self._intake.selective.selection.bids(message, k, rank, publisher)

@@ -41,7 +41,7 @@ def peer(
     It joins the overlay of each \[\[space]] through a contact, or founds them if there is none, and
     serves MQTT clients as 'nearcast serve' does: they subscribe with $where, $area and $near, and
     get what clients of any peer publish. \[peer] of the configuration has key, certificates and
-    limits; see docs/peers.md.
+    limits; with \[network] join it is a bridge: a node of that network, too. See docs/peers.md.
 
     Example: nearcast peer --listen 10.0.0.7:7000
 
@@ -62,11 +62,15 @@ def peer(
         configuration,
         on_ready=partial(_announce, as_json=json),
         reread=read,
-        find_kind=_peer_server,
+        find_kind=partial(_server_kind, configuration),
     )
 
 
-def _peer_server() -> type[Server]:
+def _server_kind(configuration: Configuration) -> type[Server]:
+    if configuration.network.join:
+        from nearcast.server.overlay.bridge_server import BridgeServer
+
+        return BridgeServer
     from nearcast.server.overlay.peer_server import PeerServer
 
     return PeerServer

@@ -19,7 +19,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from nearcast.broker import Broker, Session
+from nearcast.broker import Broker, Session, SessionSubscription
+from nearcast.cluster.bridges.bridging import Bridging
 from nearcast.cluster.causal_groups import CausalGroups
 from nearcast.cluster.distributed_top_k import DistributedTopK
 from nearcast.cluster.filter_aggregation import LOOSENESS, FilterAggregation
@@ -120,6 +121,7 @@ class Cluster:
             moves=self._moves,
         )
         self._retained = RetainedSync(name, node, peers, self._race)
+        self.bridging = Bridging(name, node, peers, declared)
         self._subacks = DeferredSubacks(peers, self._gossip, self._relay)
         self._subscriptions = SubscriptionSync(
             node,
@@ -141,6 +143,7 @@ class Cluster:
             self._relay,
             self._redirects,
             self._retained,
+            self.bridging,
             self._subacks,
         )
         self._handlers = handlers_of(self.parts)
@@ -155,16 +158,30 @@ class Cluster:
     def _bind_hooks(self) -> None:
         """Bind what the broker calls (`ClusterHooks`), each to the part that answers it."""
         self.claim = self._relay.claim
-        self.came, self.went = self._subscriptions.came, self._subscriptions.went
         self.newcomer = self._subscriptions.newcomer
         self.arrived = self._race.arrived
         self.group = self._gossip.group
         self.when_known = self._subacks.when_known
-        self.moved, self.published = self._spatial.moved, self._spatial.published
+        self.published = self._spatial.published
         self.takes = self._spatial.takes
         self.contest = self._top_k.contest
         self.ordered = self._causal.published
         self.retained = self._retained.retained
+
+    def came(self, subscription: SessionSubscription) -> None:
+        """Announce a new subscription of a client."""
+        self._subscriptions.came(subscription)
+        self.bridging.came(subscription)
+
+    def went(self, subscription: SessionSubscription) -> None:
+        """Withdraw a subscription of a client."""
+        self._subscriptions.went(subscription)
+        self.bridging.went(subscription)
+
+    def moved(self, session: Session, *, is_sure: bool) -> None:
+        """Handle a client's new position."""
+        self._spatial.moved(session, is_sure=is_sure)
+        self.bridging.moved(session)
 
     def there(self, session: Session) -> None:
         """Handle that a client has connected or disconnected."""

@@ -35,6 +35,8 @@ class PeerVersion(IntEnum):
     """A client takes its causal past along to the node that it connects to."""
     REPORTS_LOADS = 6
     """A node reports the load of its leaves, so that one node can propose an adapted plan."""
+    HAS_BRIDGES = 7
+    """Nodes tell bridges what their clients want of an overlay."""
 
 
 class Greeting(msgspec.Struct, array_like=True, frozen=True):
@@ -269,6 +271,23 @@ class TunnelPaused(PeerMessage, frozen=True, tag="w"):
 
     number: int
     is_paused: bool
+
+
+class BridgeHere(PeerMessage, frozen=True, tag="g"):
+    """I am a bridge to this overlay of peers: tell me what your clients want."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.HAS_BRIDGES
+
+    federation: str
+
+
+class ClientBoxesTold(PeerMessage, frozen=True, tag="x"):
+    """Boxes around all that my clients want of this space, for a bridge."""
+
+    since: ClassVar[PeerVersion] = PeerVersion.HAS_BRIDGES
+
+    space: str
+    boxes: list[tuple[tuple[float, ...], tuple[float, ...]]]
 
 
 MESSAGES: tuple[type[PeerMessage], ...] = tuple(PeerMessage.__subclasses__())

@@ -15,7 +15,7 @@ _EXAMPLE = "'10.0.0.7:7000' or '[::1]:7000'"
 class PeerSection(Section):
     """A peer of an overlay without servers: for 'nearcast peer', see docs/peers.md.
 
-    `method`, `beat` and the spaces must be the same at all peers of an overlay.
+    `method`, `beat`, `spread` and the spaces must be the same at all peers of an overlay.
     """
 
     listen: str = setting("127.0.0.1:7000", "HOST:PORT where other peers connect to this one")
@@ -41,6 +41,13 @@ class PeerSection(Section):
     beat: Annotated[Seconds, Field(ge=0.05, le=60)] = setting(
         1.0, "pause between heartbeats; a peer that is silent for 3.5 of them is given up"
     )
+    spread: float = setting(
+        0,
+        "a host whose overhead is so many times that of a member hands its group over; 0: never",
+        ge=0,
+        le=1_000,
+        allow_inf_nan=False,
+    )
     boxes: int = setting(4, "boxes around the subscriptions of all clients, at most", ge=1, le=64)
     looseness: float = setting(
         0.25,
@@ -48,6 +55,9 @@ class PeerSection(Section):
         ge=0,
         le=1_000,
         allow_inf_nan=False,
+    )
+    federation: str = setting(
+        "peers", "name of this overlay for bridges: of those with one name a single one works"
     )
     links: int = setting(256, "connections to other peers, at most", ge=2, le=10_000)
     message: Annotated[Bytes, Field(ge=65_536, le=1 << 28)] = setting(
@@ -67,6 +77,14 @@ class PeerSection(Section):
     def _contacts_have_ports(cls, value: list[str]) -> list[str]:
         for one in value:
             split_address(one, _EXAMPLE)
+        return value
+
+    @field_validator("spread")
+    @classmethod
+    def _spread_is_a_factor(cls, value: float) -> float:
+        if 0 < value <= 1:
+            msg = f"'spread' is {value:g}: expected 0, or more than 1"
+            raise ValueError(msg)
         return value
 
     @model_validator(mode="after")

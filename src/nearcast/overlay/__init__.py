@@ -3,8 +3,7 @@
 An `OverlayPeer` joins, subscribes, changes, leaves and publishes by messages alone, knows only its
 neighbours, and repairs the tree after crashes and partitions. `elect` and its cost functions choose
 which peer relays for which; `Cover` maintains a few boxes around a node's many subscriptions as
-these are added and removed. `OneHopPeer` is the simple alternative that the tree is compared with;
-`violations` checks a whole tree at once.
+these are added and removed. `violations` checks a whole tree at once.
 
 It does not send anything itself, read a clock, draw unseeded random numbers, know its runtime, or
 recover events that the network lost. An event in flight while its branch of the tree is rebuilt may
@@ -20,7 +19,6 @@ from nearcast.overlay.election import Costs, Method, elect, exact_cost, paper_co
 from nearcast.overlay.events import EventBatch, OverlayEvent
 from nearcast.overlay.invariants import violations
 from nearcast.overlay.messages import Address, Envelope, EventDelivery, Output, size_bytes
-from nearcast.overlay.onehop import OneHopEnvelope, OneHopPeer
 from nearcast.overlay.peer import OverlayPeer
 from nearcast.overlay.settings import Climb, Placement, Settings
 from nearcast.overlay.splitting import Split
@@ -39,8 +37,6 @@ __all__ = [
     "GridDensity",
     "MarginalDensity",
     "Method",
-    "OneHopEnvelope",
-    "OneHopPeer",
     "Output",
     "OverlayEvent",
     "OverlayPeer",

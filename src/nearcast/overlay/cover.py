@@ -4,7 +4,7 @@ A broker's clients subscribe and unsubscribe all the time; `Cover` changes with 
 work per change, and reports which boxes of the summary were added and removed, so that only those
 need to be sent. Events that fall into a box and are wanted by no client are false positives.
 
-Read next: `onehop.py`, and `nearcast.cluster.filter_aggregation`, where nodes exchange summaries.
+Read next: `nearcast.cluster.filter_aggregation`, where nodes exchange summaries.
 """
 
 from __future__ import annotations

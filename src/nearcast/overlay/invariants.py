@@ -3,7 +3,7 @@
 No peer can check this, as none knows the whole tree: `violations` inspects all of them at once, in
 tests and in the simulator.
 
-Read next: `onehop.py`.
+Read next: `cover.py`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@
     Events        pass these on                                          up (rising) or down
     Barren        nobody below wanted these                              child → parent, with caches
     Refused       I will not, because …                                  to the sender
+    AskBoxes      what is in your groups?                                a bridge → hosts above it
+    GroupBoxes    …                                                      back
 
 Levels count from below: a level-0 group is one box with all seats that have exactly this box, a
 level-1 group holds such boxes, a level-k group holds level-(k-1) groups. The host of a group is
@@ -116,6 +118,8 @@ class MemberReport:
     sponsor: Address | None = None
     """The member whose group was split to make the sender's."""
     hops: int = 0
+    load: int = 0
+    """What relaying has cost the sender lately (`Settings.spread`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,18 @@ class Refused:
     nonce: int
 
 
+@dataclass(frozen=True, slots=True)
+class AskBoxes:
+    """Ask a host on the way from the root for the boxes of its groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBoxes:
+    """The sender's own box first, then the members of all groups that it hosts."""
+
+    entries: tuple[MemberEntry, ...]
+
+
 Body: TypeAlias = (
     Join
     | Ask
@@ -241,6 +257,8 @@ Body: TypeAlias = (
     | Events
     | Barren
     | Refused
+    | AskBoxes
+    | GroupBoxes
 )
 
 

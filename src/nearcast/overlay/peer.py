@@ -15,18 +15,21 @@ from typing import Any
 import numpy as np
 
 from nearcast.model.errors import KeyInUseError, KeyMissingError, MisuseError
-from nearcast.overlay import cache, joining, repair, routing, upkeep
+from nearcast.overlay import cache, joining, outside, repair, routing, upkeep
+from nearcast.overlay.bounds import Bounds
 from nearcast.overlay.events import EventBatch, OverlayEvent
 from nearcast.overlay.messages import (
     Address,
     Adopt,
     Answer,
     Ask,
+    AskBoxes,
     Barren,
     Envelope,
     EventDelivery,
     Events,
     Greet,
+    GroupBoxes,
     GroupHandover,
     Instant,
     Join,
@@ -67,6 +70,8 @@ _HANDLERS: dict[type, Callable[[Seat, Address, Any, Instant], None]] = {
     Events: routing.on_events,
     Barren: cache.on_barren,
     Refused: _on_refused,
+    AskBoxes: outside.on_ask_boxes,
+    GroupBoxes: outside.on_group_boxes,
 }
 
 
@@ -181,6 +186,18 @@ class OverlayPeer:
             sender = Address(self.peer_id, -1)
             return [Envelope(contact, sender, Events(batch.sent(), rising=True))]
         return self._turn(now)
+
+    def ask_outside(self, now: Instant) -> list[Output]:
+        """Ask what other peers want; `boxes_outside` returns it once they have answered."""
+        seat = self._speaker()
+        if seat is not None:
+            outside.ask_for_boxes(seat)
+        return self._turn(now)
+
+    def boxes_outside(self) -> list[Bounds] | None:
+        """Return boxes around what all other peers want; None while that is not known."""
+        seat = self._speaker()
+        return None if seat is None else outside.boxes_outside(seat)
 
     # --- called by the runtime -----------------------------------------------------------------
 

@@ -56,6 +56,7 @@ def beat(seat: Seat, now: Instant) -> None:
         _parent_lost(seat, now)
     _retry(seat, now)
     _shrink(seat, now)
+    _count_burden(seat)
     _reconsider(seat, now)
     report(seat, always=True)
     for group in seat.groups:
@@ -202,7 +203,12 @@ def _is_smallest(seat: Seat, level: int, size: int) -> bool:
 
 
 def _reconsider(seat: Seat, now: Instant) -> None:
-    """Elect hosts again; if the method says so, by measured rates."""
+    """Elect hosts again; if the settings say so, by measured rates or by what hosts have borne."""
+    heir = _relief(seat, now) if seat.settings.spread else None
+    if heir is not None:
+        seat.hosting_since = now
+        settle(seat, seat.top, now, heir=heir)
+        return
     if seat.settings.method is not Method.MEASURED:
         if seat.top > 0:
             settle(seat, 1, now, until=seat.top)
@@ -214,6 +220,36 @@ def _reconsider(seat: Seat, now: Instant) -> None:
             return
     if seat.top > 0:
         settle(seat, 1, now, until=seat.top)
+
+
+def _count_burden(seat: Seat) -> None:
+    """Add the overhead of the last beat to what the seat has borne; the past fades."""
+    overhead = seat.overhead()
+    fading = 1.0 - 0.1 / seat.settings.spread_beats
+    seat.burden = seat.burden * fading + max(0.0, overhead - seat.counted)
+    seat.counted = overhead
+
+
+def _relief(seat: Seat, now: Instant) -> Address | None:
+    """Return the member to hand the highest group to: the cheapest host of those that bear little.
+
+    None if there is no such member, or if the seat's place or its groups are new: two handovers at
+    the same time leave a branch without a parent, and acknowledgements are in doubt after each.
+    """
+    settings, held_ms = seat.settings, now - seat.hosting_since
+    is_new = seat.parent is not None and now - seat.parent_since < 3 * settings.beat_ms
+    rests = seat.heirs or is_new or held_ms < settings.spread_beats * settings.beat_ms
+    if seat.top < 1 or rests or seat.burden < LEAST_SAMPLE:
+        return None
+    group = seat.groups[seat.top]
+    idle = [
+        address
+        for address, load in group.loads.items()
+        if load * settings.spread < seat.burden and address in group.members
+    ]
+    return max(
+        idle, key=lambda one: (settings.e.expected(group.members[one].box), one), default=None
+    )
 
 
 def _busiest(seat: Seat, level: int) -> Address | None:

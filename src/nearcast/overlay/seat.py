@@ -39,6 +39,8 @@ class Group:
     """When each member was last heard from."""
     passed: dict[Address, int] = field(default_factory=dict)
     """Events forwarded to each member lately, for elections by measured rates."""
+    loads: dict[Address, int] = field(default_factory=dict)
+    """What relaying has cost each member lately, as it last said."""
 
     @classmethod
     def of(cls, level: int, term: int, entries: Iterable[MemberEntry], now: Instant) -> Group:
@@ -55,6 +57,7 @@ class Group:
         self.members.pop(member, None)
         self.heard.pop(member, None)
         self.passed.pop(member, None)
+        self.loads.pop(member, None)
 
 
 @dataclass(slots=True)
@@ -142,20 +145,24 @@ class Seat:
         "beats",
         "box",
         "branches",
+        "burden",
         "choices",
         "circles",
         "clock",
         "contacts",
+        "counted",
         "delivered",
         "flush_at",
         "former",
         "groups",
         "heirs",
+        "hosting_since",
         "joining",
         "kin",
         "lost",
         "next_beat",
         "out",
+        "outside",
         "parent",
         "parent_heard",
         "parent_since",
@@ -231,14 +238,12 @@ class Seat:
         self.awaiting: Instant | None = None
         """Until when an orphan waits for the elected sibling."""
         self.lost: dict[Address, Instant] = {}  # silent peers, and when to greet each again
-        self.next_beat = now + 1 + int(random.random() * settings.beat_ms)
-        self.beats = 0
+        self.next_beat, self.beats = now + 1 + int(random.random() * settings.beat_ms), 0
         # --- events
         # The targets of events as arrays; None: to be built again.
         self.branches: Branches | None = None
-        self.seen: set[object] = set()
-        # Ids seen in the previous period; with `seen`, the memory against duplicates.
-        self.seen_before: set[object] = set()
+        # Ids seen in this period and the one before: the memory against duplicates.
+        self.seen, self.seen_before = set[object](), set[object]()
         self.seen_since = now
         # Events held back, by target, rising and cached (`Settings.coalesce_ms`).
         self.pending: dict[tuple[Address, bool, bool], list[EventBatch]] = {}
@@ -246,10 +251,16 @@ class Seat:
         # Events for the subscriber, until the peer collects them.
         self.delivered: list[EventBatch] = []
         self.tally = SeatCounts()
+        # What relaying has cost lately, by which `Settings.spread` decides; until when counted.
+        self.burden = self.counted = 0.0
+        self.hosting_since = now
+        """When groups came from another host, or were handed over because of the load."""
         # Values that nobody behind a member wanted (`cache.py`).
         self.barren: dict[Address, dict[Bounds, None]] = {}
         # The number under which each member is asked; a join increases it.
         self.asks: dict[Address, int] = {}
+        # What hosts above said about their groups, for a bridge (`outside.py`).
+        self.outside: dict[Address, tuple[MemberEntry, ...]] = {}
         self.out: list[Envelope] = []
 
     @property

@@ -62,6 +62,12 @@ class Settings:
     """How many different events a branching peer remembers (claim C3.5); 0 is no cache."""
     hysteresis: float = 0.1
     """By how much a measured rate must exceed the host's before another member replaces it."""
+    spread: float = 0.0
+    """A host hands its highest group over to a member that has borne less than the host's overhead
+    divided by this; 0: never, groups stay with the cheapest host."""
+    spread_beats: int = 300
+    """The least number of beats that a host keeps a group then; overhead counts for ten times as
+    long."""
     hop_limit: int = 64
     e: Density = field(init=False, repr=False, compare=False)
 
@@ -77,5 +83,9 @@ class Settings:
                 f"beat {self.beat_ms} ms, patience {self.patience_ms} ms, retry {self.retry_ms} ms",
                 where="Settings",
                 expected="0 < beat_ms < patience_ms and retry_ms > 0",
+            )
+        if self.spread and not self.spread > 1:
+            raise OutOfRangeError(
+                f"spread {self.spread}", where="Settings", expected="0, or more than 1"
             )
         object.__setattr__(self, "e", self.density or UniformDensity(self.extent))

@@ -151,7 +151,7 @@ def choose_host(
     `impartial` gives the seat itself no advantage, so that others would choose the same.
     """
     settings, incumbent = seat.settings, None if impartial else seat.address
-    if incumbent in entries and (level == 0 or _keeps_hosts(seat)):
+    if incumbent in entries and (level == 0 or keeps_hosts(seat, level)):
         return seat.address
     if level == 0:
         return next(iter(entries))
@@ -170,11 +170,16 @@ def choose_host(
     return listed[place].address
 
 
-def _keeps_hosts(seat: Seat) -> bool:
-    """Return whether hosts change only with the heartbeat: by measured rates, once events flow.
+def keeps_hosts(seat: Seat, level: int) -> bool:
+    """Return whether hosts change only with the heartbeat: by rates or loads, once events flow.
 
-    See `repair.py`.
+    A member that has not said yet what it bears may have handed this very group over. See
+    `repair.py`.
     """
+    if seat.settings.spread and level <= seat.top:
+        group = seat.groups[level]
+        known = [group.loads.get(one, LEAST_SAMPLE) for one in group.members if one != seat.address]
+        return max([seat.burden, *known]) >= LEAST_SAMPLE
     return seat.settings.method is Method.MEASURED and seat.tally.received >= LEAST_SAMPLE
 
 
@@ -343,7 +348,10 @@ def report(seat: Seat, *, always: bool = False) -> None:
     entry = seat.entry(seat.top)
     if always or seat.reported is None or entry != seat.reported:
         seat.reported = entry
-        seat.send(seat.parent, MemberReport(seat.top + 1, entry, seat.clock, seat.sponsor))
+        seat.send(
+            seat.parent,
+            MemberReport(seat.top + 1, entry, seat.clock, seat.sponsor, load=int(seat.burden)),
+        )
 
 
 def adopt(seat: Seat, member: Address, level: int, nonce: int | None = None) -> None:
@@ -366,6 +374,7 @@ def take_over(seat: Seat, grants: Sequence[Grant], term: int, now: Instant) -> N
         entries = [own if entry.address == seat.address else entry for entry in grant.entries]
         seat.groups.append(Group.of(grant.level, term, entries, now))
     seat.branches = None
+    seat.hosting_since = now
     for grant in grants:
         for entry in grant.entries:
             if entry.address != seat.address:

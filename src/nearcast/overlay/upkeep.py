@@ -172,6 +172,7 @@ def on_report(seat: Seat, sender: Address, message: MemberReport, now: Instant) 
         return
     group.heard[sender] = now
     group.members[sender] = entry
+    group.loads[sender] = message.load
     if entry != before:
         if level == 0 and entry.box != seat.box:
             group.drop(sender)  # its box differs now: no follower any more

@@ -19,7 +19,7 @@ from nearcast.broker.event_log_hooks import CHOSEN, aside, note_event, note_subs
 from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
 from nearcast.broker.retained.updates import event_of
-from nearcast.broker.session.connection import PeerConnection
+from nearcast.broker.session.connection import Connection, PeerConnection
 from nearcast.broker.session.lifecycle import Lifecycle
 from nearcast.broker.session.session import PEER_PREFIX, PeerSession, Session, SessionSubscription
 from nearcast.broker.state import BrokerState
@@ -35,6 +35,8 @@ AWARD = "$award"
 """A user property between nodes: the chosen subscription of a top-k, its place and distance."""
 Place = tuple[float, float]
 _FOREVER_S = 0xFFFF_FFFF
+BRIDGE_WINDOW = 1_000
+"""How many messages at QoS 1 an overlay may have that it has not confirmed."""
 
 
 class PeerSessions:
@@ -151,6 +153,11 @@ class PeerSessions:
         """
         session = self.session(name)
         wishes = [self._wish(session, text, number) for text, number in added]
+        self._change(session, wishes, removed)
+
+    def _change(
+        self, session: Session, wishes: list[SessionSubscription], removed: Iterable[str]
+    ) -> None:
         for text in removed:
             subscription = session.subscriptions.get(text)
             if subscription is not None:
@@ -179,6 +186,45 @@ class PeerSessions:
             if text not in held or held[text].identifier != number
         ]
         self.wants(name, changed, removed)
+
+    # --- a bridge to an overlay of peers ------------------------------------------------------
+
+    def attach_bridge(self, client_id: str, transport: object, now_ms: int) -> Connection:
+        """Connect the session of a bridge and send what is queued for it; it is made if need be.
+
+        It is the session of a client that needs no login: other nodes are told what it wants.
+        """
+        state = self._state
+        state.now_ms = now_ms
+        session = state.sessions.get(client_id)
+        if session is None:
+            session = Session(client_id, state.next_session)
+            state.next_session += 1
+            state.sessions[client_id] = session
+            session.is_durable = state.journal.is_kept
+            session.expiry_s = _FOREVER_S
+            state.journal.session(session)
+        connection = Connection(client_id, "bridge", transport=transport, version=5)
+        connection.session, connection.last_seen_ms = session, now_ms
+        session.version, session.window, session.link = 5, BRIDGE_WINDOW, connection
+        self._lifecycle.recall(session)
+        state.connections.add(connection)
+        state.connected += 1
+        state.presence_changed(session)
+        state.router.forget_session(session)
+        self._delivery.resume(session)
+        return connection
+
+    def bridge_wants(self, session: Session, wanted: Iterable[str], now_ms: int) -> None:
+        """Replace all subscriptions of a bridge: filters with conditions, at QoS 1."""
+        self._state.now_ms = now_ms
+        texts = dict.fromkeys(wanted)
+        wishes = [
+            self._wish(session, text, 0) for text in texts if text not in session.subscriptions
+        ]
+        for wish in wishes:
+            wish.qos = 1
+        self._change(session, wishes, [one for one in session.subscriptions if one not in texts])
 
     # --- messages matched at other nodes ------------------------------------------------------
 

@@ -26,7 +26,7 @@ from nearcast.broker.session.identity import (
     session_identifier,
 )
 from nearcast.broker.session.lifecycle import Lifecycle
-from nearcast.broker.session.session import PEER_PREFIX, Session, WillMessage
+from nearcast.broker.session.session import BRIDGE_PREFIX, PEER_PREFIX, Session, WillMessage
 from nearcast.broker.slices import Work
 from nearcast.broker.state import BrokerState
 from nearcast.model import MisuseError
@@ -180,7 +180,7 @@ class ConnectHandler:
         longest_s = self._state.settings.max_keep_alive_s
         if is_old and longest_s and not 0 < connect.keep_alive_s <= longest_s:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID  # the code that Mosquitto uses here
-        if connect.client_id.startswith(PEER_PREFIX):
+        if connect.client_id.startswith((PEER_PREFIX, BRIDGE_PREFIX)):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if maps_identifiers(self._state.settings):
             return None  # it is not known yet which session is meant

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PEER_PREFIX = "$node/"
 """The client identifiers of peers begin with this; the broker refuses it in a CONNECT."""
+BRIDGE_PREFIX = "$bridge/"
+"""The client identifiers of bridges begin with this; the broker refuses it in a CONNECT, too."""
 FEED = "#feed"
 """The name of the change feed's session among those of peers; no node may have it."""
 RETAINED = 0x10  # flag of a queue entry: a retained message for a new subscription

@@ -15,7 +15,7 @@ tree takes each attempt as a new event, and a subscriber takes each identity onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
@@ -135,6 +135,8 @@ class Acknowledgements:
         self._awaited: dict[tuple[bytes, PeerId, int], list[_Passage]] = {}
         self._ready: list[tuple[PeerId, EventAck]] = []
         self._due: Instant | None = None
+        self.on_settled: Callable[[bytes], None] | None = None
+        """Is called with the identity of each event that is confirmed or given up."""
 
     def __len__(self) -> int:
         """Return how many events of this peer are kept."""
@@ -217,6 +219,7 @@ class Acknowledgements:
             if kept.until <= now or kept.attempt == _LAST_ATTEMPT:
                 del self._kept[identity]
                 self.totals.unconfirmed += 1
+                self._settled(identity)
                 continue
             if kept.repeat_at <= now:
                 again.append(self._repeated(kept, now))
@@ -250,8 +253,15 @@ class Acknowledgements:
         if passage.upstream is not None:
             peer, seat = passage.upstream
             self._ready.append((peer, EventAck(passage.event_id, seat, passage.is_clean)))
-        elif passage.is_clean and self._kept.pop(identity_of(passage.event_id), None) is not None:
-            self.totals.confirmed += 1
+        elif passage.is_clean:
+            identity = identity_of(passage.event_id)
+            if self._kept.pop(identity, None) is not None:
+                self.totals.confirmed += 1
+                self._settled(identity)
+
+    def _settled(self, identity: bytes) -> None:
+        if self.on_settled is not None:
+            self.on_settled(identity)
 
     def _forget(self, now: Instant) -> None:
         """Drop events of others that nobody answers for: their publishers repeat them."""

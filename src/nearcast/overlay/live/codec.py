@@ -28,12 +28,14 @@ from nearcast.overlay.messages import (
     Adopt,
     Answer,
     Ask,
+    AskBoxes,
     Barren,
     Body,
     Envelope,
     Events,
     Grant,
     Greet,
+    GroupBoxes,
     GroupHandover,
     Join,
     Meet,
@@ -220,6 +222,8 @@ _BODIES: tuple[type, ...] = (
     Events,
     Barren,
     Refused,
+    AskBoxes,
+    GroupBoxes,
 )
 _FIRST = 16
 _KINDS = {body: _FIRST + place for place, body in enumerate(_BODIES)}

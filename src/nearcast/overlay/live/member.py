@@ -127,11 +127,11 @@ class OverlayMember:
         self._boxes.clear()
         self._emit(self.core.leave(now), now)
 
-    def publish(self, events: Iterable[NewEvent], now: Instant) -> int:
-        """Send events to all other peers that they concern; return how many were accepted.
+    def publish(self, events: Iterable[NewEvent], now: Instant) -> list[bytes]:
+        """Send events to all other peers that they concern.
 
-        One that is `sure` is kept and repeated until all branches have answered; it is not accepted
-        if too many are kept already.
+        Returns the identities of those that are accepted. One that is `sure` is kept and repeated
+        until all branches have answered; it is not accepted if too many are kept already.
         """
         accepted = []
         for box, payload, sure in events:
@@ -140,7 +140,11 @@ class OverlayMember:
                 accepted.append(event)
         for start in range(0, len(accepted), MOST_EVENTS):
             self._publish(accepted[start : start + MOST_EVENTS], now)
-        return len(accepted)
+        return [identity_of(event.event_id) for event in accepted]  # type: ignore[arg-type]
+
+    def ask_outside(self, now: Instant) -> None:
+        """Ask what other peers want, for `boxes_outside`."""
+        self._emit(self.core.ask_outside(now), now)
 
     @property
     def is_placed(self) -> bool:

@@ -28,13 +28,13 @@ from nearcast.overlay import (
     GridDensity,
     MarginalDensity,
     Method,
-    OneHopPeer,
     OverlayEvent,
     Settings,
     Split,
     violations,
 )
 from nearcast.papers.content_overlay.event_walk import EventWalk
+from nearcast.papers.content_overlay.onehop import OneHopPeer
 from nearcast.papers.content_overlay.world import OverlayActor, SimulatedOverlay
 from nearcast.papers.form import Row
 from nearcast.simulator import SimulatedLink, World, constant

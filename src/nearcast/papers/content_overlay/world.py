@@ -13,8 +13,6 @@ from typing import Any, Generic, TypeVar
 from nearcast.overlay import (
     Envelope,
     EventDelivery,
-    OneHopEnvelope,
-    OneHopPeer,
     Output,
     OverlayEvent,
     OverlayPeer,
@@ -23,6 +21,7 @@ from nearcast.overlay import (
     violations,
 )
 from nearcast.overlay.messages import GroupHandover
+from nearcast.papers.content_overlay.onehop import OneHopEnvelope, OneHopPeer
 from nearcast.simulator import Send, SimulatedLink, World
 
 AnyPeer = TypeVar("AnyPeer", OverlayPeer, OneHopPeer)

@@ -45,8 +45,10 @@ class MetricSource:
         self.uptime_s = uptime_s
         self.network = network
         self.cluster: Any = _cluster_of(node)  # a `Cluster`
-        self.overlay: Any = None  # a `LocalClients`
-        if self.cluster is None and node.state.network.is_joined:
+        self.overlay: Any = None  # a `LocalClients`; of a node of a network a `Bridge`
+        if self.cluster is not None:
+            self.overlay = self.cluster.bridging.carrier
+        elif node.state.network.is_joined:
             self.overlay = node.state.network
         self.peer: OverlayRuntime | None = self.overlay and self.overlay.runtime
         self.feed: FeedCounts | None = None
@@ -357,12 +359,14 @@ def cluster_metrics() -> tuple[Metric, ...]:
 
 @cache
 def peer_metrics() -> tuple[Metric, ...]:
-    """Return the metrics of a peer of an overlay."""
+    """Return the metrics of a peer of an overlay, and of a bridge to one."""
+    from nearcast.server.overlay.bridge import BridgeCounts
     from nearcast.server.overlay.links import LinkCounts
     from nearcast.server.overlay.local_clients import PeerCounts
 
     return (
         *_declared(LinkCounts, "peer_", "peer.links.counts"),
         *_declared(PeerCounts, "peer_", "overlay.counts"),
+        *_declared(BridgeCounts, "peer_", "overlay.counts"),
         *_PEER,
     )

@@ -48,7 +48,7 @@ def server_text(source: MetricSource) -> str:
 def _metrics_of(source: MetricSource) -> tuple[Metric, ...]:
     """Return the metrics that a node has; the modules of the cluster are loaded only in one."""
     more: tuple[Metric, ...] = () if source.cluster is None else cluster_metrics()
-    return broker_metrics() + (more if source.peer is None else peer_metrics())
+    return broker_metrics() + more + (() if source.peer is None else peer_metrics())
 
 
 def _page(source: MetricSource, metrics: Iterable[Metric]) -> str:

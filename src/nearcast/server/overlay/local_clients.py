@@ -21,10 +21,11 @@ from nearcast.model import Event, MisuseError, Space
 from nearcast.model import Subscription as Selection
 from nearcast.model.errors import NearcastError
 from nearcast.mqtt import Connect
+from nearcast.overlay.live.client_boxes import ClientBoxes
 from nearcast.overlay.live.member import NewEvent, PeerArrival
 from nearcast.server.log_format import RateLimited
 from nearcast.server.loop_batches import LoopBatches
-from nearcast.server.overlay.spaces import ClientBoxes, event_box, pack_message, unpack_message
+from nearcast.server.overlay.spaces import event_box, pack_message, unpack_message
 
 if TYPE_CHECKING:
     from nearcast.broker.publish.routes import Route
@@ -184,7 +185,7 @@ class LocalClients:
         for number, pending in enumerate(self._pending):
             if pending:
                 self._pending[number] = []
-                accepted = runtime.publish(number, pending)
+                accepted = len(runtime.publish(number, pending))
                 self.counts.published += accepted
                 self.counts.refused += len(pending) - accepted
         self.release()

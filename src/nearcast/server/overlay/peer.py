@@ -18,12 +18,12 @@ from nearcast.model import Event, MisuseError, Space, read_subscription
 from nearcast.model import Subscription as Selection
 from nearcast.model.errors import LimitError, NearcastError
 from nearcast.model.event_decoder import EventDecoder
+from nearcast.overlay.live.client_boxes import ClientBoxes
 from nearcast.overlay.live.member import NewEvent, PeerArrival
 from nearcast.server.clock import Clock
 from nearcast.server.overlay.links import LinkSettings
 from nearcast.server.overlay.runtime import OverlayRuntime, PeerSettings
 from nearcast.server.overlay.spaces import (
-    ClientBoxes,
     TreeSettings,
     event_box,
     overlay_space,

@@ -67,20 +67,13 @@ def check_configuration(configuration: Configuration) -> None:
         raise ConfigurationError(
             "no [[space]]", expected="at least one: its attributes are what peers subscribe to"
         )
-    if configuration.network.join:
-        raise ConfigurationError(
-            "join",
-            where="network.join",
-            expected="no network for a peer",
-            todo="Run 'nearcast serve' for a node of a network, 'nearcast peer' for a peer.",
-        )
     for place, space in enumerate(configuration.space):
         where = f"space[{place}] ({space.name})"
         if space.order is not None:
             raise ConfigurationError(
                 'order = "causal"', where=where, expected="no order: peers keep none between them"
             )
-        if space.top is not None:
+        if space.top is not None and not configuration.network.join:
             raise ConfigurationError(
                 f"top = {space.top}",
                 where=where,
@@ -90,7 +83,9 @@ def check_configuration(configuration: Configuration) -> None:
 
 def tree_settings(section: PeerSection) -> TreeSettings:
     """Return what all peers of an overlay share."""
-    return TreeSettings(Method(section.method), beat_ms=round(section.beat * 1000))
+    return TreeSettings(
+        Method(section.method), beat_ms=round(section.beat * 1000), spread=section.spread
+    )
 
 
 def peer_settings(section: PeerSection) -> PeerSettings:

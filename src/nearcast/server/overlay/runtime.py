@@ -194,11 +194,17 @@ class OverlayRuntime:
         self.members[space].set_boxes(boxes, self.now())
         self._carry()
 
-    def publish(self, space: int, events: list[NewEvent]) -> int:
-        """Publish events to other peers; return how many are accepted (`OverlayMember`)."""
+    def publish(self, space: int, events: list[NewEvent]) -> list[bytes]:
+        """Publish events to other peers; return the identities of those that are accepted."""
         accepted = self.members[space].publish(events, self.now())
         self._carry()
         return accepted
+
+    def ask_outside(self) -> None:
+        """Ask in all trees what other peers want."""
+        for member in self.members:
+            member.ask_outside(self.now())
+        self._carry()
 
     # --- called by connections -----------------------------------------------------------------
 

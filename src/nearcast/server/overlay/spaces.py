@@ -1,10 +1,9 @@
-"""Spaces, subscriptions and messages, as the overlay sees them: boxes and bytes."""
+"""Spaces and messages, as the overlay sees them: boxes and bytes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
 
@@ -13,16 +12,13 @@ from nearcast.broker.persistence.journal import decode_message, encode_message
 from nearcast.broker.publish.message import Message
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Event, Space
-from nearcast.model import Subscription as Selection
 from nearcast.model.errors import FileFormatError
-from nearcast.overlay import Cover, Extent, Settings
-from nearcast.overlay.bounds import Bounds, covers, union_of
+from nearcast.overlay import Extent, Settings
+from nearcast.overlay.bounds import Bounds, union_of
 from nearcast.overlay.election import Method
 from nearcast.overlay.live.introduction import SpaceDigest, digest_of
 from nearcast.server.overlay.runtime import OverlaySpace
 
-SLACK = 0.5
-"""By which share of its radius the box of a `$near` subscription is wider than it must be."""
 _LEFT_MS = Struct("<I")
 _MOST_LEFT_MS = 0xFFFF_FFFF
 
@@ -36,6 +32,7 @@ class TreeSettings:
     most: int = 6
     beat_ms: int = 1_000
     cache_size: int = 0
+    spread: float = 0.0
 
 
 def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
@@ -50,7 +47,14 @@ def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
         "required": sorted(space.required or ()),
         "values": settings.values,
         "paths": {name: list(path) for name, path in settings.paths.items()},
-        "tree": [tree.method.value, tree.least, tree.most, tree.beat_ms, tree.cache_size],
+        "tree": [
+            tree.method.value,
+            tree.least,
+            tree.most,
+            tree.beat_ms,
+            tree.cache_size,
+            tree.spread,
+        ],
     }
     digest = SpaceDigest(space.name, digest_of(json.dumps(agreed, sort_keys=True)))
     beat_ms = tree.beat_ms
@@ -66,6 +70,7 @@ def overlay_space(settings: SpaceSettings, tree: TreeSettings) -> OverlaySpace:
             retry_ms=max(1, beat_ms * 4 // 5),
             probe_ms=beat_ms * 10,
             cache_size=tree.cache_size,
+            spread=tree.spread,
         ),
     )
 
@@ -108,69 +113,3 @@ def unpack_message(data: bytes, space: Space, now_ms: int) -> Message:
     if left_ms:
         message.expires_at_ms = now_ms + left_ms
     return message
-
-
-# --- boxes ---------------------------------------------------------------------------------------
-
-
-class ClientBoxes:
-    """A few boxes around the subscriptions of one space; those of `$near` follow, with slack.
-
-    Complexity: O(boxes of the subscription) calls of `Cover` per change.
-    """
-
-    def __init__(self, space: Space, *, most: int, looseness: float) -> None:
-        self._space = space
-        extent = Extent(space.extent.lows, space.extent.highs)
-        self._cover = Cover(extent, looseness=looseness, most=most)
-        self._held: dict[int, tuple[Bounds, ...]] = {}
-        self._near: dict[int, Selection] = {}
-        self.is_changed = False
-
-    def add(self, key: int, selection: Selection, position: tuple[float, float] | None) -> None:
-        """Add a subscription; one that is near its client has no box before it has a position."""
-        if selection.near_m is None:
-            self._hold(key, _boxes(selection, self._space, None))
-            return
-        self._near[key] = selection
-        self.move(key, position)
-
-    def move(self, key: int, position: tuple[float, float] | None) -> None:
-        """Move the boxes of a `$near` subscription, if its client has left them."""
-        selection = self._near[key]
-        wanted = _boxes(selection, self._space, position)
-        held = self._held.get(key, ())
-        if not wanted or all(any(covers(wide, box) for wide in held) for box in wanted):
-            return
-        assert selection.near_m is not None
-        wider = replace(selection, near_m=selection.near_m * (1 + SLACK))
-        self._hold(key, _boxes(wider, self._space, position))
-
-    def remove(self, key: int) -> None:
-        """Remove a subscription."""
-        self._near.pop(key, None)
-        self._hold(key, ())
-        self._held.pop(key, None)
-
-    def take(self) -> list[Bounds]:
-        """Return the boxes, each once."""
-        while not self._cover.is_settled:
-            self._cover.tidy()
-        self._cover.take_changes()
-        self.is_changed = False
-        return list(dict.fromkeys(self._cover.boxes))
-
-    def _hold(self, key: int, boxes: Iterable[Bounds]) -> None:
-        after = tuple(boxes)
-        for box in after:
-            self._cover.add(box)
-        for box in self._held.get(key, ()):
-            self._cover.remove(box)
-        self._held[key] = after
-        self.is_changed = True
-
-
-def _boxes(
-    selection: Selection, space: Space, position: tuple[float, float] | None
-) -> tuple[Bounds, ...]:
-    return tuple((box.lows, box.highs) for box in selection.boxes(space, position))

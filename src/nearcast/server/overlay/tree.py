@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -123,128 +124,147 @@ def summary(states: Sequence[State], space: str) -> dict[str, Any]:
     }
 
 
-def tree_lines(states: Sequence[State], space: str) -> Iterator[str]:
-    """Yield the tree of a space as text, a line for each seat."""
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """One line of a tree that is drawn from top to bottom, each group below its host."""
+
+    address: Seat
+    seat: State | None
+    """None: the peer does not answer."""
+    depth: int
+    lead: str
+    """The branches of the tree before the name, as text."""
+    above: int
+    """The row of the parent; -1 for a root."""
+
+    @property
+    def name(self) -> str:
+        """The address of the peer, and its seat."""
+        return f"{self.address[0].partition('/')[0]}#{self.address[1]}"
+
+
+def tree_rows(states: Sequence[State], space: str) -> list[TreeRow]:
+    """Return the rows of a space's tree, the highest root first; lost branches come last."""
     seats = _seats(states, space)
+    rows: list[TreeRow] = []
     shown: set[Seat] = set()
     roots = [address for address, seat in seats.items() if seat["parent"] is None]
     for root in sorted(roots, key=lambda one: -seats[one]["top"]):
-        yield from _branch(root, seats, shown, "", "")
+        _add_branch(rows, root, seats, shown, ("", ""), (0, -1))
     for address in seats:
         if address not in shown:
-            parent = seats[address]["parent"]
-            yield f"{_label(address, seats)}  (its parent {parent[0]} is not shown)"
+            _add_branch(rows, address, seats, shown, ("", ""), (0, -1))
+    return rows
 
 
-def _branch(
-    address: Seat, seats: dict[Seat, State], shown: set[Seat], first: str, rest: str
-) -> Iterator[str]:
-    yield first + _label(address, seats)
+def _add_branch(
+    rows: list[TreeRow],
+    address: Seat,
+    seats: dict[Seat, State],
+    shown: set[Seat],
+    leads: tuple[str, str],
+    place: tuple[int, int],
+) -> None:
+    depth, above = place
+    here = len(rows)
+    rows.append(TreeRow(address, seats.get(address), depth, leads[0], above))
     if address in shown or address not in seats:
         return
     shown.add(address)
     children = _children(address, seats[address])
-    for place, (_, child) in enumerate(children):
-        is_last = place == len(children) - 1
-        yield from _branch(
-            child,
-            seats,
-            shown,
-            rest + ("└─ " if is_last else "├─ "),
-            rest + ("   " if is_last else "│  "),
+    for number, (_, child) in enumerate(children):
+        last = number == len(children) - 1
+        more = (leads[1] + ("└─ " if last else "├─ "), leads[1] + ("   " if last else "│  "))
+        _add_branch(rows, child, seats, shown, more, (depth + 1, here))
+
+
+def tree_lines(states: Sequence[State], space: str) -> Iterator[str]:
+    """Yield the tree of a space as text: a head, then a line for each seat."""
+    rows = tree_rows(states, space)
+    wide = max((len(row.lead) + len(row.name) for row in rows), default=0)
+    total = sum(row.seat["overhead"] for row in rows if row.seat is not None) or 1
+    head = ("hosts", "received", "forwarded", "overhead")
+    yield " " * wide + "  " + "  ".join(f"{name:>9}" for name in head) + "  box"
+    for row in rows:
+        name = f"{row.lead}{row.name}".ljust(wide)
+        seat = row.seat
+        if seat is None:
+            yield f"{name}  does not answer"
+            continue
+        hosts = f"{seat['top']} levels" if seat["top"] > 1 else "1 level" if seat["top"] > 0 else ""
+        yield (
+            f"{name}  {hosts:>9}  {seat['received']:9}  {seat['forwarded']:9}  "
+            f"{seat['overhead'] / total:9.0%}  {_box_text(seat['box'])}{_remark(row)}"
         )
 
 
-def _label(address: Seat, seats: dict[Seat, State]) -> str:
-    name = f"{address[0].partition('/')[0]}#{address[1]}"
-    seat = seats.get(address)
-    if seat is None:
-        return f"{name}  (does not answer)"
-    return (
-        f"{name}  level {seat['top']}  box {_box_text(seat['box'])}  received {seat['received']}, "
-        f"forwarded {seat['forwarded']}, overhead {seat['overhead']:g}"
-    )
+def _remark(row: TreeRow) -> str:
+    """Return what is unusual about the place of a seat."""
+    seat = row.seat
+    if seat is None or row.above >= 0 or seat["parent"] is None:
+        return (
+            "" if seat is None or seat["is_settled"] or row.above >= 0 else "  (looks for others)"
+        )
+    return f"  (its parent {seat['parent'][0]} is not found)"
 
 
 def _box_text(box: list[list[float | None]]) -> str:
     """Return a box as text; JSON has no infinity, so null is an open end."""
     sides = zip(*box, strict=True)
-    return " × ".join("any" if low is None else f"{low:g}..{high:g}" for low, high in sides)
+    return " × ".join("any" if low is None else f"{low:.4g}..{high:.4g}" for low, high in sides)
 
 
 # --- a picture -----------------------------------------------------------------------------------
 
-_WIDE, _HIGH, _ROW = 150, 34, 74
+_ROW, _INDENT, _NAME, _BAR, _BOX = 22, 20, 170, 200, 330
 
 
 def picture(states: Sequence[State], space: str) -> str:
-    """Return the tree of a space as an SVG: a column for each box, a row for each level."""
-    seats = _seats(states, space)
-    roots = [address for address, seat in seats.items() if seat["parent"] is None]
-    spots: dict[Seat, tuple[float, int]] = {}
-    edges: list[tuple[Seat, Seat]] = []
-    width = 0.0
-    for root in sorted(roots, key=lambda one: -seats[one]["top"]):
-        width = _place(root, seats, spots, edges, width, 0)
-    rows = 1 + max((row for _, row in spots.values()), default=0)
+    """Return the tree of a space as an SVG: a row for each box, with a bar for its overhead."""
+    rows = tree_rows(states, space)
+    deepest = max((row.depth for row in rows), default=0)
+    bar_x = 16 + deepest * _INDENT + _NAME
+    box_x = bar_x + _BAR + 60
+    wide, high = box_x + _BOX, (len(rows) + 2) * _ROW
+    most = max((row.seat["overhead"] for row in rows if row.seat is not None), default=0) or 1
     parts = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{max(1, width) * _WIDE:g}" '
-            f'height="{rows * _ROW}" font-family="sans-serif" font-size="11">'
-        )
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
+            f'viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="12">'
+        ),
+        f'<rect width="{wide}" height="{high}" fill="#fff"/>',
+        f'<text x="10" y="20" font-weight="bold">{escape(space)}</text>',
+        f'<text x="{bar_x}" y="20" fill="#555">overhead</text>',
+        f'<text x="{box_x}" y="20" fill="#555">box</text>',
     ]
-    for parent, child in edges:
-        (x1, y1), (x2, y2) = (_centre(spots[one]) for one in (parent, child))
-        parts.append(f'<line x1="{x1:g}" y1="{y1}" x2="{x2:g}" y2="{y2}" stroke="#888"/>')
-    most = max((one["overhead"] for one in seats.values()), default=0) or 1
-    for address, spot in spots.items():
-        parts += _drawn(address, seats.get(address), _centre(spot), most)
+    for number, row in enumerate(rows):
+        parts += _drawn(row, number, rows, (bar_x, box_x), most)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _place(
-    address: Seat,
-    seats: dict[Seat, State],
-    spots: dict[Seat, tuple[float, int]],
-    edges: list[tuple[Seat, Seat]],
-    left: float,
-    row: int,
-) -> float:
-    """Give a seat and all below it their spots; return where the next one may begin."""
-    spots[address] = (left, row)
-    at = left
-    children = _children(address, seats[address]) if address in seats else []
-    for _, child in children:
-        if child not in spots:
-            edges.append((address, child))
-            at = _place(child, seats, spots, edges, at, row + 1)
-    end = max(at, left + 1)
-    spots[address] = ((left + end - 1) / 2, row)
-    return end
+def _spot(row: TreeRow, number: int) -> tuple[int, int]:
+    return 16 + row.depth * _INDENT, (number + 2) * _ROW - 8
 
 
-def _centre(spot: tuple[float, int]) -> tuple[float, int]:
-    return (spot[0] + 0.5) * _WIDE, spot[1] * _ROW + _ROW // 2
-
-
-def _drawn(address: Seat, seat: State | None, centre: tuple[float, int], most: float) -> list[str]:
-    x, y = centre
-    share = 0.0 if seat is None else seat["overhead"] / most
-    colour = (
-        "#eee"
-        if seat is None
-        else f"rgb(255,{255 - round(150 * share)},{255 - round(200 * share)})"
-    )
-    name = escape(f"{address[0].partition('/')[0]}#{address[1]}")
-    below = (
-        "does not answer" if seat is None else f"level {seat['top']}, overhead {seat['overhead']:g}"
-    )
-    left, top = x - _WIDE / 2 + 4, y - _HIGH / 2
+def _drawn(
+    row: TreeRow, number: int, rows: list[TreeRow], columns: tuple[int, int], most: float
+) -> list[str]:
+    (x, y), (bar_x, box_x), seat = _spot(row, number), columns, row.seat
+    parts = []
+    if row.above >= 0:
+        up_x, up_y = _spot(rows[row.above], row.above)
+        parts.append(f'<path d="M{up_x} {up_y + 5}V{y}H{x - 5}" fill="none" stroke="#999"/>')
+    colour = "#ddd" if seat is None else "#c0504d" if seat["top"] > 0 else "#4f81bd"
+    parts += [
+        f'<circle cx="{x}" cy="{y}" r="5" fill="{colour}"/>',
+        f'<text x="{x + 10}" y="{y + 4}">{escape(row.name)}</text>',
+    ]
+    if seat is None:
+        return [*parts, f'<text x="{bar_x}" y="{y + 4}" fill="#c00">does not answer</text>']
+    length = round(_BAR * seat["overhead"] / most)
     return [
-        (
-            f'<rect x="{left:g}" y="{top:g}" width="{_WIDE - 8}" height="{_HIGH}" rx="4" '
-            f'fill="{colour}" stroke="#444"/>'
-        ),
-        f'<text x="{x:g}" y="{y - 2}" text-anchor="middle">{name}</text>',
-        f'<text x="{x:g}" y="{y + 12}" text-anchor="middle" fill="#555">{escape(below)}</text>',
+        *parts,
+        f'<rect x="{bar_x}" y="{y - 6}" width="{length}" height="12" fill="#e3a857"/>',
+        f'<text x="{bar_x + length + 5}" y="{y + 4}" fill="#555">{seat["overhead"]:g}</text>',
+        f'<text x="{box_x}" y="{y + 4}" fill="#555">{escape(_box_text(seat["box"]))}</text>',
     ]
