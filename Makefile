@@ -13,12 +13,13 @@ PYTEST := $(KEEP) $(BIN)/pytest
 # A worker takes whole files, in our order: the tests of a file share brokers, clusters and tables.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup run-setup demo test test-all test-quick lint format soak mutants bench gate clean
+.PHONY: help setup run-setup demo test test-all test-quick test-spark lint format soak mutants bench gate clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
 	@echo "make test        all checks and tests (under ten minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
+	@echo "make test-spark PYSPARK=4.3.0   the tests of the pipeline on another PySpark, in .venv-spark-4.3.0"
 	@echo "make setup       install everything that the others need, and run nothing"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
@@ -69,6 +70,17 @@ test-all:
 
 test-quick: setup
 	NEARCAST_HYPOTHESIS=brief $(PYTEST) -n 2 -m "not spark and not server" -q
+
+# The tests of the pipeline, on the pinned PySpark or on another one in an environment of its own.
+SPARK_TESTS := tests/pipeline tests/spark
+test-spark:
+ifeq ($(PYSPARK),)
+	@$(MAKE) --no-print-directory setup
+	$(PYTEST) -n $(WORKERS) $(BY_FILE) $(SPARK_TESTS)
+else
+	@$(MAKE) --no-print-directory VENV=.venv-spark-$(PYSPARK) PYSPARK=$(PYSPARK) setup
+	@$(MAKE) --no-print-directory VENV=.venv-spark-$(PYSPARK) PYSPARK= test-spark
+endif
 
 mutants: setup
 	$(BIN)/python scripts/mutants.py --each 30 --seed 1

@@ -174,6 +174,7 @@ def _query(
         spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
         .option("space", live.section.model_dump_json())
         .option("payload", "true" if live.deliver else "false")
+        .option("once", "true" if once else "false")
         .option("parts", str(spark.sparkContext.defaultParallelism))
         .options(**options)
         .load()
