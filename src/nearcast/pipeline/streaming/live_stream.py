@@ -84,6 +84,9 @@ def topic_filter_of(address: LiveAddress, space: Space) -> str:
     return text
 
 
+_UNTIL_ALL_IS_READ = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+
+
 class LiveStream:
     """A running stream: the query, and the collector if it needs one.
 
@@ -170,6 +173,8 @@ def _query(
 
     for source in (SpoolSource, FeedSource):
         spark.dataSource.register(source)
+    if once:  # Spark 4.1 would end after one batch, even if that repeats an interrupted one
+        spark.conf.set(_UNTIL_ALL_IS_READ, "true")
     frame = (
         spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
         .option("space", live.section.model_dump_json())
