@@ -27,6 +27,7 @@ from nearcast.eventlog.schemas import TOPIC_POLICIES
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.topic_rates import rates_per_topic
+from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.sources.event_logs import topic_pattern
 from nearcast.pipeline.tables.transaction import read_version, transaction
 from nearcast.retained import (
@@ -253,7 +254,7 @@ def tables_for(topics: DataFrame, settings: Settings, base: Policies) -> DataFra
     """
     key = ["setting", "p", "l"]
     # With an explicit number Spark uses as many tasks; else it would put few rows into one task.
-    tasks = 2 * topics.sparkSession.sparkContext.defaultParallelism
+    tasks = 2 * tasks_at_once(topics.sparkSession)
     groups = topics.groupBy(*key).agg(F.count(F.lit(1)).alias("alike")).repartition(tasks, *key)
     solved = groups.mapInArrow(
         _solver(settings, base),

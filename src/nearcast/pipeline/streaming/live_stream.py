@@ -27,6 +27,7 @@ from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import FileFormatError, MisuseError, NearcastError, Space
 from nearcast.model.requests import parse_identity
 from nearcast.mqtt import check_topic_filter
+from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.streaming.addresses import MQTT, NATS, LiveAddress, parse_address
 from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
 from nearcast.pipeline.streaming.delivery import deliver_batch
@@ -180,7 +181,7 @@ def _query(
         .option("space", live.section.model_dump_json())
         .option("payload", "true" if live.deliver else "false")
         .option("once", "true" if once else "false")
-        .option("parts", str(spark.sparkContext.defaultParallelism))
+        .option("parts", str(tasks_at_once(spark)))
         .options(**options)
         .load()
     )
