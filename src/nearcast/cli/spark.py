@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from nearcast.pipeline.job import Job
     from nearcast.pipeline.jobs.match import MatchQuery
 
-Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …")]
+Master = Annotated[
+    str, typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …")
+]
 Config = Annotated[Path | None, typer.Option(help="The configuration file of the brokers.")]
 ConfigFile = Annotated[Path, typer.Option(help="Where the space is declared.")]
 SpaceName = Annotated[str, typer.Option("--space", help="The space that the events belong to.")]
