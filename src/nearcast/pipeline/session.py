@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
 from nearcast.pipeline.spark_logging import with_plain_interrupts, without_boot_warning
+from nearcast.pipeline.temporary_files import session_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +49,7 @@ def spark_session(
         return _connected(master)
     _choose_python(master)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in _settings(master, memory_gb).items():
+    for key, value in _settings(master, memory_gb, session_folder()).items():
         builder = builder.config(key, value)
     with without_boot_warning(), with_plain_interrupts():
         session: SparkSession = builder.getOrCreate()
@@ -129,7 +130,7 @@ def _choose_python(master: str) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
+def _settings(master: str, memory_gb: int | None, folder: Path | None = None) -> dict[str, str]:
     quiet = files("nearcast.pipeline") / "log4j2.properties"
     settings = {
         "spark.sql.session.timeZone": "UTC",
@@ -141,6 +142,9 @@ def _settings(master: str, memory_gb: int | None) -> dict[str, str]:
         "spark.driver.memory": f"{memory_gb or _half_of_memory_gb()}g",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {_STACK}",
     }
+    if folder is not None:
+        settings["spark.local.dir"] = str(folder)
+        settings["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={folder}"
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 2))
         settings["spark.python.daemon.module"] = "nearcast.pipeline.worker_daemon"
@@ -251,5 +255,5 @@ _NO_ANSWER = {
 def packed_package() -> Path:
     """Zip this package for the workers of a cluster and return the path of the zip."""
     source = Path(__file__).parents[1]
-    target = Path(tempfile.mkdtemp(prefix="nearcast-")) / "nearcast"
+    target = session_folder() / "nearcast"
     return Path(shutil.make_archive(str(target), "zip", source.parent, source.name))

@@ -151,7 +151,8 @@ class _NumberedReader(DataSourceStreamReader, StopsWhereItIs):
         self._check(first, oldest, end)
         if self._until is not None:
             end = min(end, max(first, self._until))
-        most = self._most if limit is None else getattr(limit, "max_rows", None)
+        asked = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        most = self._most if limit is None else asked
         return {_NEXT: end if most is None else min(end, first + most)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Numbers]:
