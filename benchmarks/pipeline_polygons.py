@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.pipeline_measuring import Taken, timed
 
 ROOT = Path(__file__).parents[1]
 Row = dict[str, Any]
 PEERS = {
-    "sedonadb": ("sedonadb==0.5.*", "pyarrow", "pandas"),
+    "sedonadb": ("sedonadb==0.5.*", "geoarrow-pyarrow", "geopandas"),
     "sedona": ("pyspark==4.0.*", "apache-sedona==1.8.*", "shapely", "pandas", "pyarrow"),
 }
 SEDONA_JARS = (
@@ -53,7 +53,7 @@ def write_inputs(folder: Path, events: int, octagons: int) -> None:
     pq.write_table(pa.table({"subscription_id": ids, "wkt": texts}), folder / "wkt.parquet")
 
 
-def ours(folder: Path) -> float:
+def ours(folder: Path) -> Taken:
     """Count by `nearcast.spark.match`; in a process of its own, as the peers."""
     import nearcast.spark as ns
     from nearcast.pipeline.session import spark_session
@@ -65,18 +65,18 @@ def ours(folder: Path) -> float:
     spark = spark_session("local[2]", memory_gb=4)
     events, areas = (spark.read.parquet(str(folder / f"{n}.parquet")) for n in ("events", "areas"))
     ns.match(events.limit(1000), areas.limit(100), space).count()  # Java and kernels are warm
-    begun = time.perf_counter()
-    found = ns.match(events, areas, space).groupBy("subscription_id").count().toArrow()
-    taken_s = time.perf_counter() - begun
+    taken, found = timed(
+        lambda: ns.match(events, areas, space).groupBy("subscription_id").count().toArrow()
+    )
     save_counts(folder, "ours", found["subscription_id"], found["count"])
     spark.stop()
-    return taken_s
+    return taken
 
 
-def by_sedonadb(folder: Path) -> float:
-    import sedona.db  # type: ignore[import-not-found]
+def by_sedonadb(folder: Path) -> Taken:
+    import sedonadb  # type: ignore[import-not-found]
 
-    session = sedona.db.connect()
+    session = sedonadb.connect()
     session.sql("SET datafusion.execution.target_partitions = 2").execute()
     session.read_parquet(str(folder / "events.parquet")).to_view("e")
     session.read_parquet(str(folder / "wkt.parquet")).to_view("w")
@@ -87,14 +87,12 @@ def by_sedonadb(folder: Path) -> float:
           ON ST_Intersects(w.g, e.p) GROUP BY w.subscription_id
     """
     session.sql(query.format("LIMIT 1000")).to_arrow_table()
-    begun = time.perf_counter()
-    found = session.sql(query.format("")).to_arrow_table()
-    taken_s = time.perf_counter() - begun
+    taken, found = timed(lambda: session.sql(query.format("")).to_arrow_table())
     save_counts(folder, "sedonadb", found["id"], found["n"])
-    return taken_s
+    return taken
 
 
-def by_sedona(folder: Path) -> float:
+def by_sedona(folder: Path) -> Taken:
     from sedona.spark import SedonaContext  # type: ignore[import-not-found]
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -115,12 +113,10 @@ def by_sedona(folder: Path) -> float:
     events.limit(1000).createOrReplaceTempView("e")
     spark.sql(query).toPandas()
     events.createOrReplaceTempView("e")
-    begun = time.perf_counter()
-    found = spark.sql(query).toPandas()
-    taken_s = time.perf_counter() - begun
+    taken, found = timed(lambda: spark.sql(query).toPandas())
     save_counts(folder, "sedona", found["id"], found["n"])
     spark.stop()
-    return taken_s
+    return taken
 
 
 def save_counts(folder: Path, name: str, ids: Any, counts: Any) -> None:
@@ -146,18 +142,20 @@ def python_of(name: str) -> Path:
     return place / "bin" / "python"
 
 
-def measured(name: str, folder: Path) -> tuple[float, str]:
-    """Return the seconds that one took, or NaN and why it could not be measured."""
+def measured(name: str, folder: Path) -> tuple[Taken | None, str]:
+    """Return what one took, or None and why it could not be measured."""
     try:
         run = subprocess.run(
             [str(python_of(name)), __file__, name, str(folder)],
-            capture_output=True, text=True, check=False, timeout=900,
+            capture_output=True, text=True, check=False, timeout=1800,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as problem:
-        return float("nan"), f"not measured ({problem})"
+        return None, f"not measured ({problem})"
     if run.returncode:
-        return float("nan"), f"not measured ({(run.stderr.strip().splitlines() or ['?'])[-1]})"
-    return float(run.stdout.split()[-1]), ""
+        return None, f"not measured ({(run.stderr.strip().splitlines() or ['?'])[-1]})"
+    wall_s, cpu_s = map(float, run.stdout.split()[-2:])
+    return Taken(wall_s, cpu_s), ""
 
 
 def polygon_rows(events: int, octagons: int) -> Iterator[Row]:
@@ -169,20 +167,22 @@ def polygon_rows(events: int, octagons: int) -> Iterator[Row]:
         for peer, least in (("sedonadb", 1.0), ("sedona", 3.0)):
             taken, why_not = measured(peer, folder)
             what = f"{events:,} events x {octagons:,} octagons, counts: {peer} / ours"
-            if taken != taken or mine != mine:
-                yield {"name": what, "ours": mine, "told": why_not or why, "holds": None}
+            if taken is None or mine is None:
+                yield {"name": what, "told": why_not or why, "holds": None}
                 continue
             same = (folder / "ours.json").read_text() == (folder / f"{peer}.json").read_text()
-            ratio = taken / mine
+            ratio = taken.wall_s / mine.wall_s
             yield {
-                "name": what, "ours": mine, "peer": taken, "ratio": ratio, "target": f">= {least}",
+                "name": what, "ours": mine.wall_s, "peer": taken.wall_s, "ratio": ratio,
+                "ratio_cpu": taken.cpu_s / mine.cpu_s, "target": f">= {least}",
                 "holds": same and ratio >= least, "equal": same,
             }  # fmt: skip
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1] in RUNS:
-        print(RUNS[sys.argv[1]](Path(sys.argv[2])))
+        told = RUNS[sys.argv[1]](Path(sys.argv[2]))
+        print(told.wall_s, told.cpu_s)
     else:
         for row in polygon_rows(2_000_000, 20_000):
             print(row, flush=True)

@@ -1,10 +1,14 @@
 """DataFrames in, DataFrames out: the same rows as the jobs, in the session of the caller."""
 
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.spark_tables import EVENTS, SPACE, WISHES, expected_pairs, fixes
@@ -117,3 +121,38 @@ print(sorted(name for name in sys.modules if name.startswith("nearcast.server"))
 def test_the_library_is_imported_without_nats_and_uvloop():
     run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
+
+
+def test_rates_are_those_of_the_tables_of_a_log(spark: SparkSession):
+    begun = datetime(2026, 3, 2, 8, tzinfo=UTC)
+    published = [
+        ("n", f"t/{n % 2}", begun + timedelta(seconds=n), True, "client") for n in range(101)
+    ]
+    events = spark.createDataFrame(
+        published, "node string, topic string, t timestamp, retain boolean, way string"
+    )
+    changes = spark.createDataFrame(
+        [("n", 1, begun, "ann", "t/+", True, False),
+         ("n", 2, begun + timedelta(seconds=50), "ann", "t/+", False, False)],
+        "node string, sequence bigint, t timestamp, client string, filter string, added boolean, "
+        "restored boolean",
+    )  # fmt: skip
+    found = {row.topic: row for row in ns.rates(events.repartition(3), changes).collect()}
+    assert {topic: row.publishes for topic, row in found.items()} == {"t/0": 51, "t/1": 50}
+    assert found["t/0"].publish_per_s == pytest.approx(0.5, rel=0.05)
+    assert found["t/1"].subscribe_per_s == pytest.approx(1 / 100)
+    assert found["t/1"].leave_per_s == pytest.approx(1 / 50)
+
+
+def test_the_examples_of_the_page_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pq.write_table(fixes(), tmp_path / "cabs.parquet")
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(SparkSession.builder, "getOrCreate", lambda: spark, raising=False)
+    row = {"event_id": 1, "lon": 8.54, "lat": 47.371, "price": 3.0, "kind": "food"}
+    names: dict[str, Any] = {"events": spark.createDataFrame([row])}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(block.replace("cabs.parquet", str(tmp_path / "cabs.parquet")), names)
+    assert names["leaves"].count() > 1
+    assert {row.subscription_id for row in names["best"].collect()} == {1, 2}
