@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 from nearcast.eventlog import VersionedTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(2400)]
-IS_SOAK = settings.default.max_examples > 50
+IS_SOAK = settings.default is not None and settings.default.max_examples > 50
 CONFIG = """
 [[space]]
 name = "plane"

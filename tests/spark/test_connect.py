@@ -80,7 +80,7 @@ def test_the_library_works_and_no_java_is_asked_for(server: str, tmp_path: Path)
     done = run(str(program), server, str(tmp_path / "tables"))
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
-    wanted = [list(pair) for pair in sorted(expected_pairs())]  # type: ignore[type-var]
+    wanted = [list(pair) for pair in sorted(expected_pairs())]
     assert (told["pairs"], told["by_place"]) == (wanted, wanted)
     assert told["clean"] + told["dropped"] == fixes().num_rows
     assert told["dropped"] >= 2
