@@ -14,11 +14,13 @@ PYTEST := $(KEEP) $(BIN)/pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup run-setup demo test test-all test-quick test-compiled compiled lint format soak mutants bench gate clean
+.PHONY: help setup run-setup demo test test-all test-quick test-spark lint format soak mutants bench gate clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
 	@echo "make test        all checks and tests (under ten minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
+	@echo "make test-spark PYSPARK=4.3.0   the tests of the pipeline on another PySpark, in .venv-spark-4.3.0"
 	@echo "make setup       install everything that the others need, and run nothing"
 	@echo "make compiled    compiles the broker's core (two minutes);  make test-compiled  tests that way"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
@@ -78,6 +80,16 @@ compiled: $(VENV)/.test
 test-compiled: compiled
 	NEARCAST_PLAIN= $(PYTEST) -n $(WORKERS) $(BY_FILE) tests/broker tests/mqtt tests/selective tests/server \
 		tests/cluster tests/simulator tests/compiled
+# The tests of the pipeline, on the pinned PySpark or on another one in an environment of its own.
+SPARK_TESTS := tests/pipeline tests/spark
+test-spark:
+ifeq ($(PYSPARK),)
+	@$(MAKE) --no-print-directory setup
+	$(PYTEST) -n $(WORKERS) $(BY_FILE) $(SPARK_TESTS)
+else
+	@$(MAKE) --no-print-directory VENV=.venv-spark-$(PYSPARK) PYSPARK=$(PYSPARK) setup
+	@$(MAKE) --no-print-directory VENV=.venv-spark-$(PYSPARK) PYSPARK= test-spark
+endif
 
 mutants: setup
 	$(BIN)/python scripts/mutants.py --each 30 --seed 1

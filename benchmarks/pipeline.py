@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks.pipeline_measuring import Taken, task_seconds, timed, worker_mb
+from benchmarks.pipeline_polygons import polygon_rows
 
 from nearcast.matching import open_matcher, save_matcher
 from nearcast.model import Attribute, Space
@@ -278,8 +279,8 @@ def skew_rows(count: int, boxes: int, tasks: int) -> Iterator[Row]:
         for limit in ("maxPartitionBytes", "openCostInBytes"):  # alike: a task for each file
             spark.conf.set(f"spark.sql.files.{limit}", 64 << 20)
         write_events(spark, root / "warm", 20_000, CORES)
-        for way, fits in (("index", boxes), ("place", boxes // 10)):
-            more = {"fits": fits, "tasks": tasks if way == "place" else None}
+        for way, fits in (("index", boxes * 100), ("place", boxes * 4)):
+            more = {"most_bytes": fits, "tasks": tasks if way == "place" else None}
             ours(spark, root / "warm", root / "boxes.parquet", root / f"warm-{way}", 5, **more)
             before = set(task_seconds(spark))
             taken, done = timed(
@@ -341,7 +342,7 @@ def growth_rows(sizes: tuple[int, ...], boxes: int) -> Iterator[Row]:
             }
 
 
-PARTS = ("match", "peers", "skew", "growth", "regions", "stream")
+PARTS = ("match", "peers", "polygons", "skew", "growth", "regions", "stream")
 
 
 def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
@@ -350,6 +351,8 @@ def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
         return match_rows(200_000, 10_000, 1) if quick else match_rows(10_000_000, 100_000, 1)
     if part == "peers":
         return peer_rows(20_000, 10_000) if quick else peer_rows(100_000, 100_000)
+    if part == "polygons":
+        return polygon_rows(200_000, 2_000) if quick else polygon_rows(2_000_000, 20_000)
     if part == "skew":
         return skew_rows(100_000, 100_000, 8) if quick else skew_rows(2_000_000, 1_000_000, 20)
     if part == "growth":

@@ -1,7 +1,8 @@
 # Sets up .venv in three parts, each of which make calls when a pin has changed:
 #   setup.sh run     what brokers, clients and a local network need: a few seconds
 #   setup.sh learn   what the pipeline needs: PySpark (430 MB) and Java
-#   setup.sh test    what checks, tests and benchmarks need, and the peers that they run beside ours
+#   setup.sh test    what checks, tests and benchmarks need, and the peers that they run beside ours;
+#                    with PYSPARK=VERSION in the environment, that PySpark in place of the pinned one
 # Running waits for no kernel to be compiled; tests, which start hundreds of brokers, find all of them.
 set -eu
 . scripts/steps.sh
@@ -43,7 +44,8 @@ set_up_learn() {
 
 set_up_test() {
     step "Installing what checks and tests need into $VENV" \
-        install 'nearcast[spark,research,dev,bench]'
+        install 'nearcast[spark,connect,research,dev,bench]'
+    [ -z "${PYSPARK:-}" ] || step "Replacing PySpark by $PYSPARK" install_spark "$PYSPARK"
     "$VENV/bin/python" -m nearcast.warming >>"$VENV/setup.log" 2>&1 </dev/null &
     warming=$!
     "$VENV/bin/python" -m nearcast.compiling >>"$VENV/setup.log" 2>&1 </dev/null &
@@ -53,6 +55,12 @@ set_up_test() {
     step "Compiling the broker's core for the tests" ended "$compiling"
     step "Preparing Java's classes for the tests" "$VENV/bin/python" scripts/java_archive.py
     step "Compiling the tests" compile_tests
+}
+
+# The pinned version stays what pyproject.toml and constraints.txt say: this one is beside them.
+install_spark() {
+    grep -v -e '^pyspark==' -e '^py4j==' constraints.txt >"$VENV/constraints.txt"
+    CONSTRAINTS="$VENV/constraints.txt" install "pyspark==$1"
 }
 
 # Once, and not in every worker of the first run: pytest keeps what it compiles beside the environment.

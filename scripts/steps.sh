@@ -58,9 +58,10 @@ make_environment() {
 # index that only pip has been told of).
 install() {
     uv=$(uv_path)
-    if [ -n "$uv" ] && "$uv" pip install --python "$VENV/bin/python" -c constraints.txt "$@"; then
+    pins=${CONSTRAINTS:-constraints.txt}
+    if [ -n "$uv" ] && "$uv" pip install --python "$VENV/bin/python" -c "$pins" "$@"; then
         return 0
     fi
     "$VENV/bin/python" -c 'import pip' 2>/dev/null || "$VENV/bin/python" -m ensurepip --default-pip
-    "$VENV/bin/python" -m pip install --disable-pip-version-check -c constraints.txt "$@"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check -c "$pins" "$@"
 }

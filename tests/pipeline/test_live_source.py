@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from nearcast.config.schema import AttributeSection, NetworkSection, SpaceSection
 from nearcast.model import FileFormatError, MisuseError
@@ -20,6 +19,7 @@ from nearcast.pipeline.streaming.delivery import messages_of
 from nearcast.pipeline.streaming.jetstream import FeedAddress
 from nearcast.pipeline.streaming.live_events import LiveMessage, LiveReader
 from nearcast.pipeline.streaming.live_stream import LiveStream
+from nearcast.pipeline.streaming.read_limits import ReadAllAvailable, ReadMaxRows
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter, spool_start
 
 SECTION = SpaceSection(
@@ -100,7 +100,9 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpoolWrit
     writer.close()
 
 
-def reader_of(folder: Path) -> SpoolReader:
+def reader_of(folder: Path, most: int | None = None) -> SpoolReader:
+    if most is not None:
+        return SpoolReader(folder, LiveReader(SECTION, with_payload=False), 2, most)
     source = SpoolSource({"spool": str(folder), "space": SECTION.model_dump_json()})
     assert isinstance(source.schema().fieldNames(), list)
     reader = source.streamReader(source.schema())
@@ -134,6 +136,36 @@ def test_available_now_takes_what_was_there_when_it_began(spool: SpoolWriter, tm
     spool.append([Spooled("plane/1", b"")])
     assert reader.latestOffset({"next": 0}, ReadMaxRows(100)) == {"next": 10}
     assert reader.latestOffset({"next": 10}, ReadMaxRows(100)) == {"next": 10}
+
+
+def test_a_spark_that_gives_no_start_gets_batches_of_a_bounded_size(
+    spool: SpoolWriter, tmp_path: Path
+):
+    reader = reader_of(tmp_path, most=4)
+    assert reader.initialOffset() == {"next": 0}
+    assert reader.latestOffset() == {"next": 4}
+    assert [(one.start, one.end) for one in reader.partitions({"next": 0}, {"next": 4})] == [(0, 4)]
+    assert reader.latestOffset() == {"next": 8}
+
+
+def test_a_query_that_continues_there_has_one_larger_batch_and_misses_nothing(
+    spool: SpoolWriter, tmp_path: Path
+):
+    reader = reader_of(tmp_path, most=4)
+    assert reader.latestOffset() == {"next": 10}  # its start is not known yet
+    assert [(one.start, one.end) for one in reader.partitions({"next": 3}, {"next": 10})] == [
+        (3, 10)
+    ]
+    spool.append([Spooled("plane/1", b"")] * 6)
+    assert reader.latestOffset() == {"next": 14}
+    with pytest.raises(FileFormatError, match="10 messages, fewer than the 11"):
+        reader.partitions({"next": 11}, {"next": 10})
+    spool.settle(10)
+    reader.commit({"next": 7})
+    late = reader_of(tmp_path)
+    late.latestOffset()
+    with pytest.raises(FileFormatError, match="messages from number 6 on, and 3 is the next"):
+        late.partitions({"next": 3}, {"next": 10})
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**6), st.integers(1, 64))

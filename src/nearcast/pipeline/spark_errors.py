@@ -66,6 +66,14 @@ _ANSWERS: tuple[tuple[tuple[str, ...], Callable[[str, str], NearcastError]], ...
         ),
     ),
     (
+        ("Python worker exited unexpectedly",),
+        lambda _, where: EnvironmentProblem(
+            "a Python process of Spark was killed",
+            where=where,
+            todo="Is memory short? What was there before is intact; run it again",
+        ),
+    ),
+    (
         ("Permission denied",),
         lambda _, where: EnvironmentProblem("permission denied", where=where),
     ),

@@ -22,13 +22,17 @@ from nearcast.model.errors import MisuseError
 from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.sources.files import read_source
 from nearcast.pipeline.sources.input_checks import check_source
-from nearcast.pipeline.tables.transaction import transaction
+from nearcast.pipeline.tables.transaction import spark_schema, transaction
 from nearcast.pipeline.tables.worker_writes import Batches, Labelled, gathered
 
 if TYPE_CHECKING:
     from nearcast.locality.layout.tracks import TrackCleaner
 
 COLUMNS = ("user_id", "t", "lon", "lat")
+JUDGED = (
+    "user_id string, t timestamp, lon double, lat double, trip int, step_s double, step_m double, "
+    "reason string, raw string"
+)
 NO_ROWS = "no rows: the input is empty"
 _ROWS_AT_ONCE = 65_536
 _REASONS = (None, "duplicate", "impossible speed")
@@ -103,6 +107,27 @@ def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
             hint = _swap_hint(rejected, parse(source, cleaning.timezone))
             raise nothing_good(rejected, hint)
     return Ingested(sum(kept.values()), rejected)
+
+
+def judged_tracks(source: DataFrame, cleaning: Cleaning) -> DataFrame:
+    """Return all rows, kept ones with trip and step, dropped ones with their `reason`.
+
+    The columns are those of JUDGED. The same under any partitioning; one shuffle, by user.
+    """
+    return _tracked(source, cleaning.timezone).mapInArrow(_cleaner(cleaning), JUDGED)
+
+
+def dropped_tracks(source: DataFrame, cleaning: Cleaning) -> DataFrame:
+    """Return the dropped rows as text, each with its reason; the schema is REJECTED_POSITIONS."""
+    sort = _sorter(cleaning)
+
+    def drop(batches: Batches) -> Batches:
+        for table, _, rows in sort(batches):
+            if table == 1:
+                yield rows
+
+    schema = spark_schema(REJECTED_POSITIONS)
+    return _tracked(source, cleaning.timezone).mapInArrow(drop, schema)
 
 
 def _tracked(source: DataFrame, timezone: str) -> DataFrame:

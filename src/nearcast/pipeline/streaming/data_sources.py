@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from nearcast.config.schema import SpaceSection
 from nearcast.model import FileFormatError
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch, read_feed
 from nearcast.pipeline.streaming.live_events import LiveMessage, LiveReader
+from nearcast.pipeline.streaming.read_limits import ReadLimit, ReadMaxRows, StopsWhereItIs
 from nearcast.pipeline.streaming.spool import (
     NUMBER,
     drop_before,
@@ -48,13 +48,17 @@ class Numbers(InputPartition):
 
 
 class _LiveSource(DataSource):
-    """Base of both sources; options `space` (its section as JSON), `payload` and `parts`."""
+    """Base of both sources.
+
+    Options: `space` (its section as JSON), `payload`, `parts`, and `once` for a query that ends.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
+        super().__init__(dict(options))
         section = SpaceSection.model_validate_json(options["space"])
         self.events = LiveReader(section, with_payload=options.get("payload") == "true")
         self.parts = int(options.get("parts", "2"))
+        self.most = None if options.get("once") == "true" else MOST_A_BATCH
 
     def schema(self) -> StructType:
         """Return the columns."""
@@ -71,7 +75,7 @@ class SpoolSource(_LiveSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Return the reader."""
-        return SpoolReader(Path(self.options["spool"]), self.events, self.parts)
+        return SpoolReader(Path(self.options["spool"]), self.events, self.parts, self.most)
 
 
 class FeedSource(_LiveSource):
@@ -85,17 +89,25 @@ class FeedSource(_LiveSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Return the reader."""
         return FeedReader(
-            FeedAddress.from_text(self.options["secret_feed"]), self.events, self.parts
+            FeedAddress.from_text(self.options["secret_feed"]), self.events, self.parts, self.most
         )
 
 
-class _NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader whose offsets are `{"next": n}`: the next message to read has the number n."""
+class _NumberedReader(DataSourceStreamReader, StopsWhereItIs):
+    """A reader whose offsets are `{"next": n}`: the next message to read has the number n.
 
-    def __init__(self, events: LiveReader, parts: int) -> None:
+    Spark 4.1 asks for the end of a batch without its start. The reader then remembers where the
+    last batch ended. It does not know that when a query continues from its checkpoint: then the
+    first batch has all messages. `most` is the size of a batch that Spark sets no limit for.
+    """
+
+    def __init__(self, events: LiveReader, parts: int, most: int | None = MOST_A_BATCH) -> None:
         self._section_reader = events
         self._parts = parts
+        self._most = most
         self._until: int | None = None
+        self._last: dict[str, int] | None = None
+        self._oldest = 0  # when Spark last asked for an end without a start
 
     @abstractmethod
     def marks(self) -> tuple[int, int]:
@@ -112,7 +124,8 @@ class _NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return the offset of the oldest message."""
-        return {_NEXT: self.marks()[0]}
+        self._last = {_NEXT: self.marks()[0]}
+        return self._last
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the largest number of messages per batch."""
@@ -122,27 +135,32 @@ class _NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Limit the query to the messages that exist now."""
         self._until = self.marks()[1]
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
         """Return the end of the next batch.
 
         Raise FileFormatError if messages to read are missing.
         """
         oldest, end = self.marks()
+        start = start or self._last
+        if start is None:
+            self._oldest = oldest
+            return {_NEXT: end}
         first = start[_NEXT]
-        if end < first:
-            raise self._gone(f"{end} messages, fewer than the {first} that were read")
-        if oldest > first:
-            raise self._gone(f"messages from number {oldest} on, and {first} is the next")
+        self._check(first, oldest, end)
         if self._until is not None:
             end = min(end, max(first, self._until))
-        if isinstance(limit, ReadMaxRows):
-            end = min(end, first + limit.max_rows)
-        return {_NEXT: end}
+        asked = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        most = self._most if limit is None else asked
+        return {_NEXT: end if most is None else min(end, first + most)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Numbers]:
         """Cut a range into parts of about the same size."""
         first, behind = start[_NEXT], end[_NEXT]
+        self._last = end
         count = behind - first
+        self._check(first, self._oldest, behind)
         if not count:
             return []
         parts = max(min(self._parts, -(-count // _FEWEST_A_PART)), -(-count // _MOST_A_PART))
@@ -154,6 +172,12 @@ class _NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Numbers)
         for portion in self.messages(partition.start, partition.end):
             yield self._section_reader.batch(portion)
+
+    def _check(self, first: int, oldest: int, end: int) -> None:
+        if end < first:
+            raise self._gone(f"{end} messages, fewer than the {first} that were read")
+        if oldest > first:
+            raise self._gone(f"messages from number {oldest} on, and {first} is the next")
 
     def _gone(self, found: str) -> FileFormatError:
         return FileFormatError(
@@ -167,8 +191,10 @@ class _NumberedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class SpoolReader(_NumberedReader):
     """Reads a spool, and removes committed messages."""
 
-    def __init__(self, folder: Path, events: LiveReader, parts: int) -> None:
-        super().__init__(events, parts)
+    def __init__(
+        self, folder: Path, events: LiveReader, parts: int, most: int | None = MOST_A_BATCH
+    ) -> None:
+        super().__init__(events, parts, most)
         self._folder = folder
 
     @property
@@ -193,8 +219,10 @@ class SpoolReader(_NumberedReader):
 class FeedReader(_NumberedReader):
     """Reads a JetStream stream, whose own limits remove old messages."""
 
-    def __init__(self, feed: FeedAddress, events: LiveReader, parts: int) -> None:
-        super().__init__(events, parts)
+    def __init__(
+        self, feed: FeedAddress, events: LiveReader, parts: int, most: int | None = MOST_A_BATCH
+    ) -> None:
+        super().__init__(events, parts, most)
         self._feed = feed
         self._watch: FeedWatch | None = None  # only in the process that computes offsets
 
