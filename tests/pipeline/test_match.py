@@ -117,27 +117,27 @@ def rows(spark: SparkSession, folder: Path) -> set[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("missing", "k", "fits", "partitions"),
+    ("missing", "k", "most_bytes", "partitions"),
     [
-        ("none", None, 1000, 1),
-        ("none", None, 10, 2),
-        ("none", 3, 1000, 7),
-        ("none", 3, 10, 7),
-        ("all", None, 10, 1),
-        ("all", 2, 1000, 2),
+        ("none", None, 100_000, 1),
+        ("none", None, 300, 2),
+        ("none", 3, 100_000, 7),
+        ("none", 3, 300, 7),
+        ("all", None, 300, 1),
+        ("all", 2, 100_000, 2),
     ],
 )
 def test_deliveries_are_those_of_the_definition(
-    spark: SparkSession, tmp_path: Path, missing, k, fits, partitions
+    spark: SparkSession, tmp_path: Path, missing, k, most_bytes, partitions
 ):
     space = city(missing)
     events, wishes = tables(spark)
     query = MatchQuery("city", "city/x", k)
     done = match_tables(
         events.repartition(partitions), wishes.repartition(partitions), space, query,
-        str(tmp_path), fits=fits,
+        str(tmp_path), most_bytes=most_bytes,
     )  # fmt: skip
-    assert done.way == ("index" if fits == 1000 else "place")
+    assert done.way == ("index" if most_bytes == 100_000 else "place")
     assert rows(spark, tmp_path) == expected(space, k)
     assert done.deliveries == len(expected(space, k))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nearcast.pipeline.job import Job
     from nearcast.pipeline.jobs.match import MatchQuery
 
-Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, yarn …")]
+Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …")]
 Config = Annotated[Path | None, typer.Option(help="The configuration file of the brokers.")]
 ConfigFile = Annotated[Path, typer.Option(help="Where the space is declared.")]
 SpaceName = Annotated[str, typer.Option("--space", help="The space that the events belong to.")]
@@ -51,7 +51,7 @@ def started_spark(master: str, *, as_json: bool, name: str = "nearcast") -> Spar
     from nearcast.pipeline.session import check_master, check_spark, spark_session
 
     check_master(master)
-    check_spark()
+    check_spark(master)
     if not as_json:
         typer.echo(f"Starting Spark ({master}) ...", err=True)
     return spark_session(master, name=name)

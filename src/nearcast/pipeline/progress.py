@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from nearcast.pipeline.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +25,7 @@ def spark_progress(spark: SparkSession, description: str, *, lines: bool = False
 
     Without a terminal nothing is shown; with `lines`, one line now and then on stderr.
     """
-    tracker = spark.sparkContext.statusTracker()
+    tracker = _ConnectTracker(spark) if is_connect(spark) else spark.sparkContext.statusTracker()
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress
@@ -57,6 +60,32 @@ def _watched(tracker: Any, update: Callable[[int, int], object]) -> Iterator[Non
     finally:
         is_over.set()
         watcher.join()
+
+
+@dataclass(frozen=True, slots=True)
+class _StageInfo:
+    numTasks: int  # noqa: N815 - as Spark's own
+    numCompletedTasks: int  # noqa: N815
+
+
+class _ConnectTracker:
+    """The stages of a Spark Connect session, as it last told them; like Spark's own tracker."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._stages: dict[int, _StageInfo] = {}
+        spark.registerProgressHandler(self._note)  # type: ignore[attr-defined]
+
+    def _note(self, stages: Iterable[Any] | None, **_: Any) -> None:
+        told = enumerate(stages or ())
+        self._stages = {n: _StageInfo(s.num_tasks, s.num_completed_tasks) for n, s in told}
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802
+        """Return the numbers of the stages."""
+        return list(self._stages)
+
+    def getStageInfo(self, stage: int) -> _StageInfo | None:  # noqa: N802
+        """Return one of them."""
+        return self._stages.get(stage)
 
 
 class ProgressLines:

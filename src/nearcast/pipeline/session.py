@@ -12,7 +12,7 @@ import tempfile
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
@@ -26,7 +26,10 @@ _INSTALL_JAVA = "Debian/Ubuntu: sudo apt-get install default-jre-headless"
 # Spark's planner and Java's regular expressions recurse. Java's default stack of 1 MB is too small
 # for a thread that runs both (a streaming query does); Spark's own tests use 4 MB.
 _STACK = "-Xss4m"
-_MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
+_MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s|sc)://.+")
+_PORTS = {"spark": 7077, "sc": 15002}
+_FOR_CONNECT = ("grpc", "grpc_status", "google.rpc", "zstandard")
+_OF_THE_SESSION = ("spark.sql.session.timeZone", "spark.sql.parquet.outputTimestampType")
 
 
 def spark_session(
@@ -38,9 +41,11 @@ def spark_session(
     minutes and print a page of stack traces.
     """
     check_master(master)
-    check_spark()
+    check_spark(master)
     from pyspark.sql import SparkSession
 
+    if is_connect_address(master):
+        return _connected(master)
     _choose_python(master)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in _settings(master, memory_gb).items():
@@ -48,12 +53,70 @@ def spark_session(
     with without_boot_warning(), with_plain_interrupts():
         session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    if not is_local(session):
-        session.sparkContext.addPyFile(str(packed_package()))
+    if not _is_local(session):
+        send_package(session)
     return session
 
 
-def is_local(session: SparkSession) -> bool:
+def is_connect_address(master: str) -> bool:
+    """Return whether this is the address of a Spark Connect server."""
+    return master.startswith("sc://")
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Return whether a session is one on a Spark Connect server: it has no Java here."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def tasks_at_once(session: SparkSession) -> int:
+    """Return how many tasks can run at once, as Spark divides work without an input; one job."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return session.range(1 << 12).select(F.spark_partition_id()).distinct().count()
+
+
+def send_package(session: SparkSession) -> None:
+    """Send Nearcast to the session's workers, for those that have not installed it."""
+    if is_connect(session):
+        session.addArtifacts(str(packed_package()), pyfile=True)
+    else:
+        session.sparkContext.addPyFile(str(packed_package()))
+
+
+def _connected(address: str) -> SparkSession:
+    """Return a session on a Spark Connect server, whose own settings stay as they are."""
+    from pyspark.sql import SparkSession
+
+    session: SparkSession = SparkSession.builder.remote(address).getOrCreate()
+    for key, value in _settings("local", None).items():
+        if key in _OF_THE_SESSION:
+            session.conf.set(key, value)
+    if not _has_package(session):
+        send_package(session)
+    return session
+
+
+def _has_package(session: SparkSession) -> bool:
+    """Return whether a worker of the server has this version of Nearcast."""
+    from nearcast import __version__
+
+    def look(batches: Any) -> Any:
+        import pyarrow as pa
+
+        for batch in batches:
+            try:
+                import nearcast
+
+                found = nearcast.__version__
+            except ImportError:
+                found = ""
+            yield pa.RecordBatch.from_pydict({"found": [found] * len(batch)})
+
+    row = session.range(1).mapInArrow(look, "found string").first()
+    return row is not None and row["found"] == __version__
+
+
+def _is_local(session: SparkSession) -> bool:
     """Return whether all workers run on this machine and can read its files."""
     return str(session.sparkContext.master).startswith("local")
 
@@ -98,14 +161,36 @@ def _half_of_memory_gb() -> int:
     return max(1, min(8, total // 2**31))
 
 
-def check_spark() -> None:
-    """Raise EnvironmentProblem unless PySpark and a usable Java are installed; start neither."""
+def check_spark(master: str = "local[*]") -> None:
+    """Raise EnvironmentProblem unless PySpark and a usable Java are installed; start neither.
+
+    On Spark Connect, Java runs at the server; here its protocol must be installed.
+    """
     for package in ("PySpark", "pandas"):
         if find_spec(package.lower()) is None:
             raise EnvironmentProblem(
                 f"{package} is not installed", todo="pip install 'nearcast[spark]'"
             )
-    check_java()
+    if is_connect_address(master):
+        _check_protocol()
+    else:
+        check_java()
+
+
+def _check_protocol() -> None:
+    missing = [name for name in _FOR_CONNECT if not _is_installed(name)]
+    if missing:
+        raise EnvironmentProblem(
+            f"{', '.join(missing)} of Spark Connect not installed",
+            todo="pip install 'nearcast[spark,connect]'",
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent
+        return False
 
 
 def check_java() -> None:
@@ -129,24 +214,36 @@ def check_java() -> None:
 def check_master(master: str) -> None:
     """Raise unless `master` is a valid Spark master.
 
-    A `spark://` master must also accept a connection.
+    The address of a `spark://` master or a `sc://` server must also accept a connection.
     """
     if not _MASTER.fullmatch(master):
         raise MisuseError(
-            repr(master), where="--master", expected="local[*], spark://host:port, yarn or k8s://…"
+            repr(master), where="--master", expected="local[*], spark://host:port, sc://host:port, yarn or k8s://…"
         )
-    if not master.startswith("spark://"):
+    kind = master.partition("://")[0]
+    if kind not in _PORTS:
         return
-    address = urlsplit(master.split(",", maxsplit=1)[0])
+    told, todo = _NO_ANSWER[kind]
+    address = urlsplit(master.split(",", maxsplit=1)[0].partition(";")[0])
     try:
-        with socket.create_connection((address.hostname or "", address.port or 7077), timeout=5):
+        to = (address.hostname or "", address.port or _PORTS[kind])
+        with socket.create_connection(to, timeout=5):
             pass
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"no Spark master answers ({error.strerror or error})",
-            where=master,
-            todo="Start one (start-master.sh), or leave --master out to run on this machine",
-        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EnvironmentProblem(f"{told} answers ({reason})", where=master, todo=todo) from None
+
+
+_NO_ANSWER = {
+    "spark": (
+        "no Spark master",
+        "Start one (start-master.sh), or leave --master out to run on this machine",
+    ),
+    "sc": (
+        "no Spark Connect server",
+        "Start one (start-connect-server.sh), or leave --master out to run on this machine",
+    ),
+}
 
 
 def packed_package() -> Path:

@@ -16,12 +16,14 @@ by intervals of time (`causal.py`).
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -34,6 +36,7 @@ from nearcast.pipeline.audit.logs import NodeFacts, survey
 from nearcast.pipeline.audit.segments import FOUND, Case, as_faults, audit_segment
 from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.tables.transaction import transaction
+from nearcast.pipeline.tables.worker_writes import Batches
 
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
@@ -138,8 +141,16 @@ def survey_all(spark: SparkSession, segments: Sequence[Segment]) -> dict[str, No
     of_node: dict[str, list[Segment]] = {}
     for segment in segments:
         of_node.setdefault(segment.node, []).append(segment)
-    work = spark.sparkContext.parallelize(sorted(of_node.items()), len(of_node))
-    return dict(work.mapValues(survey).collect())
+    nodes = sorted(of_node)
+
+    def look(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                facts = pickle.dumps((nodes[number], survey(of_node[nodes[number]])))
+                yield pa.RecordBatch.from_pydict({"facts": [facts]})
+
+    rows = spark.range(0, len(nodes), 1, len(nodes)).mapInArrow(look, "facts binary").collect()
+    return dict(pickle.loads(row["facts"]) for row in rows)  # noqa: S301 - from our own workers
 
 
 def judge(spark: SparkSession, case: Case) -> DataFrame:

@@ -1,14 +1,13 @@
 """`match`: events × subscriptions → deliveries, exact, optionally the k best per event.
 
-Where the subscription table fits a worker, the driver builds one index and all workers open the
-same files. Where it does not, events and subscriptions are joined by place
-(`partitioned_match.py`). `match_job.py` reads, checks, chooses one of the two and writes.
+Where the subscription table fits a worker, it travels to all workers, and each process builds an
+index of it (`shipped_subscriptions.py`). Where it does not, events and subscriptions are joined by
+place (`partitioned_match.py`). `match_frames.py` checks and chooses one of the two, `match_job.py`
+reads and writes.
 """
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,15 +16,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import SparkFiles
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.matching import MatcherView, open_matcher
 from nearcast.matching.ranking import Rank
 from nearcast.model import MISSING, Event, MisuseError, Space
-from nearcast.pipeline.session import is_local
+from nearcast.pipeline.jobs.shipped_subscriptions import ShippedSubscriptions, matcher_of_shipped
 from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
 
@@ -45,34 +43,32 @@ class MatchQuery:
     rank: Rank = "narrowest"
 
 
-def ship(spark: SparkSession, index: Path) -> Path:
-    """Send a saved matcher to all workers; return the path under which they find it.
-
-    In local mode that is its own path. On a cluster it is sent as an archive, which Spark unpacks
-    once per worker; a relative path refers to such an archive.
-    """
-    if is_local(spark):
-        return index
-    name = f"nearcast-{secrets.token_hex(8)}"
-    archive = shutil.make_archive(str(index.parent / name), "tar", index.parent, index.name)
-    spark.sparkContext.addArchive(archive)
-    return Path(Path(archive).name) / index.name
-
-
 def deliveries_from(index: Path, query: MatchQuery) -> Callable[[Batches], Batches]:
-    """Return a worker function from batches of events to batches of deliveries."""
+    """Return a worker function from batches of events to batches of deliveries.
+
+    `index` is a saved matcher at a path that workers can read.
+    """
     place = str(index)
 
     def deliver(batches: Batches) -> Batches:
-        view = _opened(_found(place))
+        view = _opened(place)
         for batch in gathered(batches, _EVENTS_AT_ONCE):
             yield deliveries(batch, view, query)
 
     return deliver
 
 
-def _found(index: str) -> str:
-    return index if Path(index).is_absolute() or "://" in index else SparkFiles.get(index)
+def deliveries_of(
+    shipped: ShippedSubscriptions, query: MatchQuery
+) -> Callable[[Batches], Batches]:
+    """Return a worker function as `deliveries_from` does; it carries the subscriptions."""
+
+    def deliver(batches: Batches) -> Batches:
+        view = matcher_of_shipped(shipped)
+        for batch in gathered(batches, _EVENTS_AT_ONCE):
+            yield deliveries(batch, view, query)
+
+    return deliver
 
 
 @lru_cache(maxsize=2)

@@ -11,7 +11,7 @@ B    ├──────┼───┼────────┤   that cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from nearcast.eventlog import DELIVERIES
 from nearcast.model import LimitError, Space
 from nearcast.pipeline.jobs.match import MatchQuery, deliveries, points_of
 from nearcast.pipeline.jobs.task_balancing import CellShare, deal_out, keys_of_partitions
+from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.sources.subscription_tables import KEY, bounds_of_table, matcher_of
 from nearcast.pipeline.tables.transaction import spark_schema
@@ -31,7 +32,7 @@ from nearcast.pipeline.tables.transaction import spark_schema
 CELL, TASK = "_cell", "_task"
 _SAMPLE = 100_000
 _EVENTS_A_TASK = 500_000
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def match_by_place(
     copies = subscriptions.mapInArrow(_place_boxes(space, cells), _with_cell(subscriptions))
     loads = _loads(placed, copies)
     if tasks is None:
-        at_once = 2 * events.sparkSession.sparkContext.defaultParallelism
+        at_once = 2 * tasks_at_once(events.sparkSession)
         tasks = max(at_once, sum(count for count, _ in loads.values()) // _EVENTS_A_TASK)
     pieces = deal_out(loads, tasks)
     keys = keys_of_partitions(tasks)

@@ -11,7 +11,7 @@ group. The table of a topic that is not in the log stays as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from nearcast.eventlog.schemas import TOPIC_POLICIES
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.topic_rates import rates_per_topic
+from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.sources.event_logs import topic_pattern
 from nearcast.pipeline.tables.transaction import read_version, transaction
 from nearcast.retained import (
@@ -253,7 +254,7 @@ def tables_for(topics: DataFrame, settings: Settings, base: Policies) -> DataFra
     """
     key = ["setting", "p", "l"]
     # With an explicit number Spark uses as many tasks; else it would put few rows into one task.
-    tasks = 2 * topics.sparkSession.sparkContext.defaultParallelism
+    tasks = 2 * tasks_at_once(topics.sparkSession)
     groups = topics.groupBy(*key).agg(F.count(F.lit(1)).alias("alike")).repartition(tasks, *key)
     solved = groups.mapInArrow(
         _solver(settings, base),
@@ -273,7 +274,7 @@ def _solver(settings: Settings, base: Policies):  # type: ignore[no-untyped-def]
     weights = [setting.weights for _, setting in settings]
     model = policies_to_text(replace(base, general=None, topics={}))
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         policies = policies_from_text(model)
         for batch in batches:
             rows = [_solved(row, weights[row["setting"]], policies) for row in batch.to_pylist()]
@@ -378,7 +379,7 @@ def _fitted(
     model = policies_to_text(replace(base, general=None, topics={}))
     how, seed = replace(rules.fit, trained=trained), rules.seed
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         policies = policies_from_text(model)
         for _ in batches:
             found = fit(

@@ -54,7 +54,7 @@ class _LiveSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
+        super().__init__(dict(options))
         section = SpaceSection.model_validate_json(options["space"])
         self.events = LiveReader(section, with_payload=options.get("payload") == "true")
         self.parts = int(options.get("parts", "2"))

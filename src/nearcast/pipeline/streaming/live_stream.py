@@ -27,6 +27,7 @@ from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import FileFormatError, MisuseError, NearcastError, Space
 from nearcast.model.requests import parse_identity
 from nearcast.mqtt import check_topic_filter
+from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.streaming.addresses import MQTT, NATS, LiveAddress, parse_address
 from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
 from nearcast.pipeline.streaming.delivery import deliver_batch
@@ -82,6 +83,9 @@ def topic_filter_of(address: LiveAddress, space: Space) -> str:
             expected=f"topics of the space {space.name}, which are {space.topic_filter!r}",
         )
     return text
+
+
+_UNTIL_ALL_IS_READ = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 class LiveStream:
@@ -170,12 +174,14 @@ def _query(
 
     for source in (SpoolSource, FeedSource):
         spark.dataSource.register(source)
+    if once:  # Spark 4.1 would end after one batch, even if that repeats an interrupted one
+        spark.conf.set(_UNTIL_ALL_IS_READ, "true")
     frame = (
         spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
         .option("space", live.section.model_dump_json())
         .option("payload", "true" if live.deliver else "false")
         .option("once", "true" if once else "false")
-        .option("parts", str(spark.sparkContext.defaultParallelism))
+        .option("parts", str(tasks_at_once(spark)))
         .options(**options)
         .load()
     )
