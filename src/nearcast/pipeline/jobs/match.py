@@ -58,9 +58,7 @@ def deliveries_from(index: Path, query: MatchQuery) -> Callable[[Batches], Batch
     return deliver
 
 
-def deliveries_of(
-    shipped: ShippedSubscriptions, query: MatchQuery
-) -> Callable[[Batches], Batches]:
+def deliveries_of(shipped: ShippedSubscriptions, query: MatchQuery) -> Callable[[Batches], Batches]:
     """Return a worker function as `deliveries_from` does; it carries the subscriptions."""
 
     def deliver(batches: Batches) -> Batches:

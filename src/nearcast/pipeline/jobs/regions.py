@@ -30,7 +30,7 @@ from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.region_picture import draw_regions
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
-from nearcast.pipeline.tables.transaction import conform, read_table, read_version, transaction
+from nearcast.pipeline.tables.transaction import conform, read_table, transaction
 
 MOST_CELLS = 1_000_000
 _PLACE_BITS, _HOUR_BITS = 29, 5
@@ -98,10 +98,10 @@ def find_regions(
     with transaction() as written:
         with _many_groups(spark):
             cells = written.write(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
-        chosen = slow_and_dense(read_version(spark, cells.path), rules)
+        chosen = slow_and_dense(cells.read(spark), rules)
         found = slow_regions(chosen, rules, grid)
         table = pa.Table.from_pylist([_row(i, region) for i, region in enumerate(found)], REGIONS)
-        written.write_small(table, f"{output}/regions")
+        written.write_small(table, f"{output}/regions", spark)
     return RegionsFound(grid, found, chosen)
 
 

@@ -29,7 +29,7 @@ from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.topic_rates import rates_per_topic
 from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.sources.event_logs import topic_pattern
-from nearcast.pipeline.tables.transaction import read_version, transaction
+from nearcast.pipeline.tables.transaction import transaction
 from nearcast.retained import (
     Evidence,
     Fit,
@@ -202,7 +202,7 @@ def train(
             )
         finally:
             topics.unpersist()
-        made = read_version(spark, draft.path)
+        made = draft.read(spark)
         groups = rate_groups(made)
         tables = _collected(made, rules.most_topics, base)
         general, told, share = _general(spark, groups, base, rules)

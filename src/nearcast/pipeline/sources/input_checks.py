@@ -10,8 +10,13 @@ import pyarrow.parquet as pq
 
 from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.log_files import is_event_log
+from nearcast.eventlog.stores import is_url
 from nearcast.model.errors import MisuseError
+from nearcast.pipeline.tables.open_formats import format_at
 
+FILE_SUFFIXES = {
+    ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".geoparquet", ".gz", ".toml",
+}  # fmt: skip
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -28,15 +33,26 @@ def check_source(path: str, columns: Mapping[str, str]) -> None:
 
 def check_there(path: str) -> None:
     """Raise MisuseError unless something exists at `path`; URLs and globs are not checked."""
-    if "://" in path or "*" in path or Path(path).exists():
+    if is_url(path) or "*" in path or Path(path).exists() or may_be_named(path):
         return
     raise MisuseError("there is no such file", where=path)
 
 
 def check_table(root: str) -> None:
-    """Raise MisuseError unless a job has written a table at `root`."""
-    if "://" not in root:
+    """Raise MisuseError unless a job has written a table at `root`.
+
+    URLs and names of a catalog are not checked.
+    """
+    if not is_url(root) and format_at(root) is None and not may_be_named(root):
         VersionedTable(root).current_path()
+
+
+def may_be_named(root: str) -> bool:
+    """Return whether `root` may be a table in a catalog, which only Spark knows: `lake.city`."""
+    head = root.split("/", maxsplit=1)[0]
+    parts = head.split(".")
+    is_file = PurePosixPath(root).suffix.lower() in FILE_SUFFIXES
+    return len(parts) > 1 and not is_file and all(part.isidentifier() for part in parts) and not Path(head).exists()
 
 
 def check_positions(paths: Iterable[str]) -> None:
@@ -67,7 +83,7 @@ def check_columns(path: str, names: Iterable[str], columns: Mapping[str, str]) -
 
 
 def _has_rows(path: Path) -> bool:
-    return VersionedTable(str(path)).current() is not None or any(path.glob("*.parquet"))
+    return format_at(str(path)) is not None or any(path.glob("*.parquet"))
 
 
 def _column_names(path: Path) -> list[str] | None:
