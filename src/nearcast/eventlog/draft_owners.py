@@ -38,13 +38,13 @@ def is_abandoned(store: fs.FileSystem, mark: fs.FileInfo, now: datetime | None) 
     mine = _this_process()
     if host != mine["host"]:
         return _is_old(mark, now)
-    return owner.get("boot") != mine["boot"] or _started(pid) != started
+    return bool(owner.get("boot") != mine["boot"] or _started(pid) != started)
 
 
 def _is_old(mark: fs.FileInfo, now: datetime | None) -> bool:
     if mark.mtime is None or now is None:
         return False
-    return (now - mark.mtime).total_seconds() > LONGEST_WRITE_S
+    return bool((now - mark.mtime).total_seconds() > LONGEST_WRITE_S)
 
 
 def _this_process() -> dict[str, object]:

@@ -14,6 +14,7 @@ from nearcast.cli.spark import (
     Master,
     Rank,
     SpaceName,
+    TableFormat,
     Top,
     TopicOfEvents,
     match_query,
@@ -41,6 +42,7 @@ def ingest(
     gap: Annotated[float, typer.Option(help="Seconds without a position that end a trip.")] = 600.0,
     space: Annotated[str, typer.Option(help="Read events of this space, not positions.")] = "",
     config: ConfigFile = Path("nearcast.toml"),
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -59,7 +61,7 @@ def ingest(
     else:
         cleaning = Cleaning(max_speed, gap, timezone)
         job = IngestJob([input], output, _mapping(columns, COLUMNS), cleaning)
-    run_job(job, master, as_json=json)
+    run_job(job, master, as_json=json, table_format=format)
 
 
 def _ingest_events(
@@ -109,6 +111,7 @@ def regions(
         float, typer.Option(help="Times the time in an average visited cell.")
     ] = 3.0,
     min_cells: Annotated[int, typer.Option(help="Fewer connected cells are noise.")] = 2,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -123,7 +126,7 @@ def regions(
     from nearcast.pipeline.jobs.regions import RegionsJob
 
     rules = RegionRules(slow, slow_share, density, min_cells)
-    run_job(RegionsJob(input, output, cell, rules), master, as_json=json)
+    run_job(RegionsJob(input, output, cell, rules), master, as_json=json, table_format=format)
 
 
 def match(
@@ -136,6 +139,7 @@ def match(
     top: Top = None,
     rank: Rank = "narrowest",
     config: ConfigFile = Path("nearcast.toml"),
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -150,7 +154,7 @@ def match(
 
     declared = space_section(config, space).to_space()
     query = match_query(declared, topic, top, rank)
-    run_job(MatchJob(input, subscriptions, output, declared, query), master, as_json=json)
+    run_job(MatchJob(input, subscriptions, output, declared, query), master, as_json=json, table_format=format)
 
 
 def histogram(
@@ -159,6 +163,7 @@ def histogram(
     output: Output,
     space: SpaceName,
     config: Config = None,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -171,7 +176,7 @@ def histogram(
     from nearcast.pipeline.jobs.histogram import HistogramJob
 
     declared = space_section(config or Path("nearcast.toml"), space).to_space()
-    run_job(HistogramJob(input, output, declared), master, as_json=json)
+    run_job(HistogramJob(input, output, declared), master, as_json=json, table_format=format)
 
 
 def audit(
@@ -188,6 +193,7 @@ def audit(
         float,
         typer.Option(help="Seconds until all nodes know a change, or have got a message."),
     ] = 5.0,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -202,7 +208,7 @@ def audit(
 
     spaces = None if config is None else tuple(loaded(config).space)
     allowance = Allowance(_milliseconds(skew, "--skew"), _milliseconds(settle, "--settle"))
-    run_job(AuditJob(input, output, spaces, allowance), master, as_json=json)
+    run_job(AuditJob(input, output, spaces, allowance), master, as_json=json, table_format=format)
 
 
 def _milliseconds(seconds: float, where: str) -> int:

@@ -25,7 +25,7 @@ from nearcast.cli.pipeline.options import (
     loaded,
 )
 from nearcast.cli.sharing import Join, Network, Reassign, network_section, share_run
-from nearcast.cli.spark import Config, Master, started_spark
+from nearcast.cli.spark import Config, Master, TableFormat, started_spark
 from nearcast.cli.terminal import JSON, print_json
 from nearcast.model.errors import KeyMissingError, MisuseError
 
@@ -66,6 +66,7 @@ def run(
     join: Join = None,
     network: Network = None,
     reassign: Reassign = False,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -107,7 +108,9 @@ def run(
 
     job = RunJob(input, output, rules, report)
     job.check()
-    spark = started_spark(master, as_json=json)
+    spark = started_spark(
+        master, as_json=json, table_format=format, paths=[*input, output]
+    )
     with spark_errors_translated(output), spark_progress(spark, "run"):
         steps = job.run(spark)
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""File systems as the session knows them: Spark's credentials for Arrow, and Hadoop's own for the rest.
+"""File systems as the session knows them: Spark's credentials for Arrow, Hadoop for the rest.
 
 Arrow opens local disks and object stores, on the driver and in workers. What only Hadoop knows
 (`hdfs`, `viewfs`, a vendor's scheme) the driver opens through Spark's Java; workers cannot, so

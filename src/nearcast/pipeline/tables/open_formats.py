@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -84,9 +84,9 @@ class DeltaTable:
         store, base = open_store(self.path)
         store.delete_dir(base)
 
-    def _history(self) -> dict[str, object]:
+    def _history(self) -> dict[str, Any]:
         (row,) = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.path}` LIMIT 1").collect()
-        return row.asDict()  # type: ignore[no-any-return]
+        return dict(row.asDict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class CatalogTable:
             return None
         if not self.is_iceberg:
             return str(self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()[0][0])
-        query = f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'"
+        query = f"SELECT snapshot_id FROM {self.name}.refs WHERE name = 'main'"  # noqa: S608 - a table's name
         found = self.spark.sql(query).collect()
         return str(found[0][0]) if found else ""
 
@@ -134,7 +134,7 @@ class CatalogTable:
         if not self.is_iceberg:
             (row,) = self.spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()
             return int(row["operationMetrics"].get("numOutputRows", "0"))
-        query = f"SELECT summary['added-records'] FROM {self.name}.snapshots"
+        query = f"SELECT summary['added-records'] FROM {self.name}.snapshots"  # noqa: S608 - a table's name
         found = self.spark.sql(f"{query} WHERE snapshot_id = {version or 0}").collect()
         return int(found[0][0] or 0) if found else 0
 
