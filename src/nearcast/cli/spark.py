@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from nearcast.pipeline.job import Job
     from nearcast.pipeline.jobs.match import MatchQuery
 
-Master = Annotated[str, typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …")]
+Master = Annotated[
+    str, typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …"),
+]
 TableFormat = Annotated[
     Literal["auto", "parquet", "delta", "iceberg"],
     typer.Option(

@@ -83,6 +83,8 @@ class Interval:
             return None
         lower = self if self.closed_low >= other.closed_low else other
         upper = self if self.closed_high <= other.closed_high else other
+        if lower is upper:
+            return lower
         return Interval(lower.low, upper.high, lower.low_open, upper.high_open)
 
     def __str__(self) -> str:
@@ -91,6 +93,8 @@ class Interval:
 
 
 def _bound(value: object, which: str) -> float:
+    if type(value) is float and value == value:  # noqa: PLR0124 - no NaN; the usual case, quickly
+        return value + 0.0
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         try:
             bound = float(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nearcast.model.box import EVERYTHING, MISSING, Box, Interval
 from nearcast.model.errors import MisuseError, OutOfRangeError
@@ -140,9 +141,14 @@ def area_boxes(space: Space, area: Shape, box: Box) -> tuple[Box, ...]:
     """
     assert space.coordinates is not None
     covers = (_on_coordinates(space, cover.sides) for cover in area.boxes())
-    frame = box.intersection(_on_coordinates(space, _coordinate_sides(space)))
+    frame = _framed(space, box)
     cut = (frame.intersection(cover) for cover in covers) if frame is not None else ()
     return tuple(each for each in cut if each is not None)
+
+
+@lru_cache(maxsize=64)  # many areas of one space are cut to the same box
+def _framed(space: Space, box: Box) -> Box | None:
+    return box.intersection(_on_coordinates(space, _coordinate_sides(space)))
 
 
 def _coordinate_sides(space: Space) -> tuple[Interval, ...]:

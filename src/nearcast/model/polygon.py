@@ -195,7 +195,8 @@ def _overlaps(low: NDArray[np.float64], high: NDArray[np.float64]) -> int:
 def _geometry(parts: tuple[Part, ...]) -> Any:
     import shapely
 
-    geometry = shapely.MultiPolygon([(rings[0], list(rings[1:])) for rings in parts])
+    outlines = [shapely.polygons(rings[0], rings[1:] or None) for rings in parts]
+    geometry = shapely.multipolygons(outlines)
     if not geometry.is_valid:
         reason = shapely.is_valid_reason(geometry).replace("[", " at [").lower()
         raise ShapeError(

@@ -73,7 +73,7 @@ class _ConnectTracker:
 
     def __init__(self, spark: SparkSession) -> None:
         self._stages: dict[int, _StageInfo] = {}
-        spark.registerProgressHandler(self._note)  # type: ignore[attr-defined]
+        spark.registerProgressHandler(self._note)
 
     def _note(self, stages: Iterable[Any] | None, **_: Any) -> None:
         told = enumerate(stages or ())

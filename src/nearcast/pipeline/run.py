@@ -22,7 +22,7 @@ from nearcast.model.errors import MisuseError
 from nearcast.pipeline.audit.job import AuditJob
 from nearcast.pipeline.job import Job, JobResult
 from nearcast.pipeline.jobs.histogram import HistogramJob
-from nearcast.pipeline.jobs.ingest import NO_ROWS, IngestJob
+from nearcast.pipeline.jobs.ingest import NO_ROWS, Cleaning, IngestJob
 from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
 from nearcast.pipeline.jobs.plan import PlanJob, PlanRules
 from nearcast.pipeline.jobs.plan_schedules import SCHEDULE_FILE
@@ -30,6 +30,7 @@ from nearcast.pipeline.jobs.regions import RegionsJob
 from nearcast.pipeline.jobs.train import Settings, TrainingRules, TrainJob
 from nearcast.pipeline.sources.event_logs import has_rows, nothing_in
 from nearcast.pipeline.sources.input_checks import check_positions
+from nearcast.pipeline.sources.period import Period
 
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
@@ -51,6 +52,7 @@ class RunRules:
     plan_file: Path | None = None
     policy_file: Path | None = None
     audits: bool = True
+    period: Period = field(default_factory=Period)  # of the positions that are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class RunJob:
         """Return the name of each job, the work, and the reason to skip it."""
         inputs, output, rules = self.inputs, self.output, self.rules
         of_positions: list[Job] = [
-            IngestJob(inputs, output),
+            IngestJob(inputs, output, cleaning=Cleaning(period=rules.period)),
             RegionsJob(f"{output}/positions", output),
             self._plan_job(),
         ]

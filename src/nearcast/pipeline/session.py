@@ -224,7 +224,9 @@ def check_master(master: str) -> None:
     """
     if not _MASTER.fullmatch(master):
         raise MisuseError(
-            repr(master), where="--master", expected="local[*], spark://host:port, sc://host:port, yarn or k8s://…"
+            repr(master),
+            where="--master",
+            expected="local[*], spark://host:port, sc://host:port, yarn or k8s://…",
         )
     kind = master.partition("://")[0]
     if kind not in _PORTS:

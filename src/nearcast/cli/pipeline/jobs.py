@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.pipeline.options import Input, Logs, Output, loaded
+from nearcast.cli.pipeline.options import Day, Input, Logs, Output, Since, loaded
 from nearcast.cli.spark import (
     Config,
     ConfigFile,
@@ -40,6 +40,8 @@ def ingest(
     ] = "UTC",
     max_speed: Annotated[float, typer.Option(help="Metres per second; faster is an error.")] = 70.0,
     gap: Annotated[float, typer.Option(help="Seconds without a position that end a trip.")] = 600.0,
+    since: Since = "",
+    date: Day = "",
     space: Annotated[str, typer.Option(help="Read events of this space, not positions.")] = "",
     config: ConfigFile = Path("nearcast.toml"),
     format: TableFormat = "auto",  # noqa: A002 - the option's name
@@ -49,17 +51,24 @@ def ingest(
     """Read GPS or event files into a clean table; dropped rows are kept with the reason.
 
     Reads CSV, JSON lines, Parquet, GeoParquet, and the event log of a broker. Writes the tables
-    OUTPUT/positions (with --space: OUTPUT/events) and OUTPUT/rejected.
+    OUTPUT/positions (with --space: OUTPUT/events) and OUTPUT/rejected; for positions also a report,
+    OUTPUT/quality and OUTPUT/quality.html. With --date, one day of the table is replaced.
 
     Example: nearcast pipeline ingest --input cabs.csv --output city --columns t=time,user_id=cab
     """
     from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, IngestJob
+    from nearcast.pipeline.sources.period import Period
 
     job: Job
+    if space and (since or date):
+        raise MisuseError(
+            "--since or --date with --space", where="ingest", expected="them for positions"
+        )
     if space:
         job = _ingest_events(input, output, columns, timezone, space, config)
     else:
-        cleaning = Cleaning(max_speed, gap, timezone)
+        period = Period.of(since, date, timezone)
+        cleaning = Cleaning(max_speed, gap, timezone, period=period)
         job = IngestJob([input], output, _mapping(columns, COLUMNS), cleaning)
     run_job(job, master, as_json=json, table_format=format)
 

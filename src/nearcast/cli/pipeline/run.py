@@ -12,6 +12,7 @@ from nearcast.cli.pipeline.options import (
     Bounds,
     Brokers,
     Capacity,
+    Day,
     Depth,
     HoldOut,
     Leaves,
@@ -20,6 +21,7 @@ from nearcast.cli.pipeline.options import (
     PlanFile,
     PolicyFile,
     Refit,
+    Since,
     TimeZoneName,
     WeightsText,
     loaded,
@@ -56,6 +58,8 @@ def run(
     policies: PolicyFile = None,
     refit: Refit = "auto",
     most_topics: MostTopics = 10_000,
+    since: Since = "",
+    date: Day = "",
     audit: Annotated[bool, typer.Option(help="Also audit the logs.")] = True,
     share: Annotated[
         bool,
@@ -84,6 +88,7 @@ def run(
     """
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.run import RunJob, RunRules, changes, last_report
+    from nearcast.pipeline.sources.period import Period
     from nearcast.pipeline.spark_errors import spark_errors_translated
 
     section = _cluster_to_share_with(config, join, network) if share else None
@@ -99,6 +104,7 @@ def run(
         plan_file=plan_file,
         policy_file=policies,
         audits=audit,
+        period=Period.of(since, date, "UTC"),
     )
     before = last_report(output)
 

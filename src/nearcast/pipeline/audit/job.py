@@ -117,6 +117,25 @@ def audit(
     everything that depends on conditions ($where, $area, $near) is unknown. Raises MisuseError for
     an empty log and FileFormatError for one of another version; then nothing is written.
     """
+    case = case_of(spark, logs, spaces, allowance)
+    nodes = case.nodes
+    found = judge(spark, case).persist()
+    try:
+        with transaction() as written:
+            written.write(as_fault_rows(found), f"{output}/faults", FAULTS)
+            written.write(unknown_rows(spark, found, nodes), f"{output}/unknown", UNKNOWN)
+        return _summary(found, nodes)
+    finally:
+        found.unpersist()
+
+
+def case_of(
+    spark: SparkSession,
+    logs: str | Sequence[str],
+    spaces: tuple[SpaceSection, ...] | None,
+    allowance: Allowance | None,
+) -> Case:
+    """Return what all tasks of an audit share; one task per node reads numbers of its log."""
     segments = find_segments([logs] if isinstance(logs, str) else list(logs))
     nodes = survey_all(spark, segments)
     if not any(facts.rows.get("events") for facts in nodes.values()):
@@ -125,15 +144,7 @@ def audit(
             where=str(logs),
             todo='Run a broker with [log] events = "full"',
         )
-    case = Case(tuple(segments), nodes, allowance or Allowance(), spaces, uuid.uuid4().hex)
-    found = judge(spark, case).persist()
-    try:
-        with transaction() as written:
-            written.write(_as_faults(found), f"{output}/faults", FAULTS)
-            written.write(_unknown(spark, found, nodes), f"{output}/unknown", UNKNOWN)
-        return _summary(found, nodes)
-    finally:
-        found.unpersist()
+    return Case(tuple(segments), nodes, allowance or Allowance(), spaces, uuid.uuid4().hex)
 
 
 def survey_all(spark: SparkSession, segments: Sequence[Segment]) -> dict[str, NodeFacts]:
@@ -183,13 +194,16 @@ def _finding(
     return run
 
 
-def _as_faults(found: DataFrame) -> DataFrame:
+def as_fault_rows(found: DataFrame) -> DataFrame:
+    """Return the faults among all rows that `judge` found, with their instants."""
     faults = found.where(F.col("kind").isin(list(KINDS)))
     return faults.withColumn("t", F.timestamp_millis("ms"))
 
 
-def _unknown(spark: SparkSession, found: DataFrame, nodes: Mapping[str, NodeFacts]) -> DataFrame:
-    """Return the unknown verdicts and the missing sequence numbers, counted by node and reason."""
+def unknown_rows(
+    spark: SparkSession, found: DataFrame, nodes: Mapping[str, NodeFacts]
+) -> DataFrame:
+    """Return unknown verdicts and missing sequence numbers, counted by node and reason."""
     verdicts = found.where(F.col("kind") == "unknown").groupBy("node", "why").agg(
         F.count("*").alias("count"), F.min("sequence").alias("first"),
         F.max("sequence").alias("last"),

@@ -63,14 +63,16 @@ def prepare_match(
     space: Space,
     query: MatchQuery,
     *,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int | None = None,
     tasks: int | None = None,
 ) -> PreparedMatch:
     """Check both tables, and collect the subscriptions if they are small enough.
 
     Raises MisuseError for columns that are missing or of a wrong type, and for conditions that
-    cannot be read. Events stay where they are: what is collected is bounded by `most_bytes`.
+    cannot be read. Events stay where they are: what is collected is bounded by `most_bytes`
+    (MOST_BYTES).
     """
+    most_bytes = MOST_BYTES if most_bytes is None else most_bytes
     check_event_columns(events, space)
     columns = subscription_columns(space, subscriptions.columns, "subscriptions")
     selected = subscriptions.select(*columns)

@@ -13,7 +13,6 @@ from nearcast.model import Space
 from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.match import MatchQuery
 from nearcast.pipeline.jobs.match_frames import prepare_match
-from nearcast.pipeline.jobs.shipped_subscriptions import MOST_BYTES
 from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.sources.files import read_all
 from nearcast.pipeline.sources.input_checks import check_there
@@ -69,7 +68,7 @@ def match_tables(
     query: MatchQuery,
     output: str,
     *,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int | None = None,
     tasks: int | None = None,
 ) -> MatchResult:
     """Match two tables; write the tables `deliveries` and `rejected_events` under `output`.

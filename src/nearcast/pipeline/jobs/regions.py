@@ -6,7 +6,7 @@ Spark sums; `nearcast/locality/layout/slow_regions.py` joins cells into regions 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,18 +91,27 @@ def find_regions(
     positions: DataFrame, output: str, cell_m: float, rules: RegionRules
 ) -> RegionsFound:
     """Write the tables `cells` and `regions` under `output`; return the regions."""
-    todo = "Give a table that 'nearcast pipeline ingest' wrote"
-    check_present(positions, POSITIONS.names, "positions", todo)
     spark = positions.sparkSession
-    grid = _checked(CellGrid(cell_m, _middle_latitude(positions)))
+    grid = grid_of(positions, cell_m)
     with transaction() as written:
         with _many_groups(spark):
             cells = written.write(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
         chosen = slow_and_dense(cells.read(spark), rules)
         found = slow_regions(chosen, rules, grid)
-        table = pa.Table.from_pylist([_row(i, region) for i, region in enumerate(found)], REGIONS)
-        written.write_small(table, f"{output}/regions", spark)
+        written.write_small(regions_table(found), f"{output}/regions", spark)
     return RegionsFound(grid, found, chosen)
+
+
+def grid_of(positions: DataFrame, cell_m: float) -> CellGrid:
+    """Return the grid of cells for these positions; raise MisuseError if there is none."""
+    todo = "Give a table that 'nearcast pipeline ingest' wrote"
+    check_present(positions, POSITIONS.names, "positions", todo)
+    return _checked(CellGrid(cell_m, _middle_latitude(positions)))
+
+
+def regions_table(found: Sequence[SlowRegion]) -> pa.Table:
+    """Return regions as a table; the schema is REGIONS."""
+    return pa.Table.from_pylist([_row(i, region) for i, region in enumerate(found)], REGIONS)
 
 
 def _checked(grid: CellGrid) -> CellGrid:

@@ -21,6 +21,7 @@ from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of
 MOST_BYTES = 64 << 20
 """Of rows: 1.6 million boxes with two attributes. Larger tables are matched by place."""
 _NUMBER_BYTES = 8
+_READ_HERE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,19 @@ def matcher_of_shipped(shipped: ShippedSubscriptions) -> MatcherView:
     return matcher_of(shipped.table(), shipped.space)
 
 
-def ship(selected: DataFrame, space: Space, size: int, most_bytes: int) -> ShippedSubscriptions | None:
+def ship(
+    selected: DataFrame, space: Space, size: int, most_bytes: int
+) -> ShippedSubscriptions | None:
     """Collect a subscription table of `size` bytes; None if it is larger than `most_bytes`.
 
-    The conditions are read here once, so that a wrong one is an error before workers start.
+    The conditions of a small table are read here as well, so that a wrong one is an error before
+    workers start; in a large one, a worker raises it.
     """
     if size > most_bytes:
         return None
     shipped = ShippedSubscriptions.of(selected.orderBy(KEY).toArrow(), space)
-    matcher_of_shipped(shipped)
+    if size <= _READ_HERE_BYTES:
+        matcher_of_shipped(shipped)
     return shipped
 
 

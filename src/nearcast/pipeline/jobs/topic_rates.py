@@ -43,15 +43,27 @@ def rates_per_topic(spark: SparkSession, logs: Sequence[str]) -> Iterator[DataFr
     """
     tally = publish_tally(spark, logs).persist()
     try:
-        of_nodes = tally.where("topic IS NULL")
-        if of_nodes.where("first IS NOT NULL").isEmpty():
+        if tally.where("topic IS NULL AND first IS NOT NULL").isEmpty():
             raise nothing_in(logs, "no event")
-        changes = read_logs(spark, logs, "subscriptions")
-        published = publish_rates(tally.where("topic IS NOT NULL"), kept_shares(spark, logs, tally))
-        come_and_gone = subscriber_rates(changes, _ends(of_nodes, changes))
-        yield with_subscribers(published, come_and_gone)
+        changes, gaps = (read_logs(spark, logs, name) for name in ("subscriptions", "gaps"))
+        yield rates_of(tally, changes, gaps)
     finally:
         tally.unpersist()
+
+
+def rates_of(tally: DataFrame, changes: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Return the rates per topic, of a tally and of the log's tables `subscriptions` and `gaps`."""
+    published = publish_rates(tally.where("topic IS NOT NULL"), kept_shares(gaps, tally))
+    ends = _ends(tally.where("topic IS NULL"), changes)
+    return with_subscribers(published, subscriber_rates(changes, ends))
+
+
+def tally_of(events: DataFrame, others: Sequence[DataFrame] = ()) -> DataFrame:
+    """Count the rows of the log's table `events`, and the records in `others` (with `node`)."""
+    topics = partial(tally_topics, ALIVE_MS)
+    parts = [events.select(*COLUMNS).mapInArrow(topics, TALLY)]
+    parts += [other.select("node").mapInArrow(tally_nodes, TALLY) for other in others]
+    return added_up(reduce(lambda one, other: one.unionAll(other), parts))
 
 
 def publish_tally(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
@@ -74,12 +86,12 @@ def added_up(tally: DataFrame) -> DataFrame:
     return tally.groupBy("node", "topic", "stretch").agg(F.sum("n").alias("n"), *ends)
 
 
-def kept_shares(spark: SparkSession, logs: Sequence[str], tally: DataFrame) -> DataFrame:
+def kept_shares(gaps: DataFrame, tally: DataFrame) -> DataFrame:
     """Return for each node the share of its records that sampling kept: 1 without sampling."""
     kept = tally.where("topic IS NULL").groupBy("node").agg(F.sum("n").alias("n"))
-    gaps = read_logs(spark, logs, "gaps").groupBy("node").agg(F.sum("count").alias("gone"))
+    missing = gaps.groupBy("node").agg(F.sum("count").alias("gone"))
     gone = F.coalesce("gone", F.lit(0))
-    total = kept.join(gaps, "node", "left")
+    total = kept.join(missing, "node", "left")
     return total.select("node", (F.col("n") / (F.col("n") + gone)).alias("share"))
 
 

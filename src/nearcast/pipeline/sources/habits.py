@@ -118,7 +118,7 @@ def _check_unit(numbers: list[float]) -> None:
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         fits = pc.match_substring_regex(column, r"^\s*-?\d+(\.\d+)?([eE][+-]?\d+)?\s*$")
-        column = pc.if_else(pc.fill_null(fits, False), column, None)  # noqa: FBT003
+        column = pc.if_else(pc.fill_null(fits, False), column, None)
         column = pc.utf8_trim_whitespace(column)
     values: np.ndarray = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
     return values

@@ -10,6 +10,9 @@ Both may have `weight`. A smaller id is an older subscription.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -97,7 +100,24 @@ def _weights(table: pa.Table) -> np.ndarray | None:
     return weights
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause the garbage collector: it would look through all that the body builds and keeps."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _matcher_of_texts(table: pa.Table, space: Space) -> Matcher:
+    with _without_collections():
+        return _parsed(table, space)
+
+
+def _parsed(table: pa.Table, space: Space) -> Matcher:
     matcher = Matcher([space])
     for row in table.to_pylist():
         try:

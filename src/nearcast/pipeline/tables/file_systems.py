@@ -80,6 +80,13 @@ def is_folder(root: str) -> bool:
     return bool(store.get_file_info(base).type == fs.FileType.Directory)
 
 
+def has_files(root: str, suffix: str) -> bool:
+    """Return whether a directory has a file whose name ends in `suffix`."""
+    store, base = open_store(root)
+    found = store.get_file_info(fs.FileSelector(base, allow_not_found=True))
+    return any(one.is_file and one.base_name.endswith(suffix) for one in found)
+
+
 class HadoopFiles(fs.FileSystemHandler):  # type: ignore[misc]
     """Small files of a Hadoop file system for Arrow: pointers, footers, plans. Driver only."""
 

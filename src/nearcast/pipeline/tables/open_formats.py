@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog.stores import is_url, open_store
 from nearcast.model.errors import EnvironmentProblem, MisuseError
-from nearcast.pipeline.tables.file_systems import is_folder, use_session
+from nearcast.pipeline.tables.file_systems import has_files, is_folder, use_session
 
 Format = Literal["parquet", "delta", "iceberg"]
 FORMAT_SETTING = "spark.nearcast.table.format"
@@ -58,7 +58,7 @@ class DeltaTable:
 
     def version(self) -> str | None:
         """Return the number of the newest commit."""
-        if not is_folder(f"{self.path}/_delta_log"):
+        if not has_files(f"{self.path}/_delta_log", ".json"):  # a writer was killed at its first
             return None
         return str(self._history()["version"])
 
