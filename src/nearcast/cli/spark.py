@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from nearcast.pipeline.jobs.match import MatchQuery
 
 Master = Annotated[
-    str, typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …"),
+    str,
+    typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …"),
 ]
 TableFormat = Annotated[
     Literal["auto", "parquet", "delta", "iceberg"],
     typer.Option(
         "--format",
-        help="The format of tables. auto: that of the table, Delta where Spark has it, else Parquet.",
+        help="The format of tables. auto: what is there, Delta where Spark has it, else Parquet.",
     ),
 ]
 Config = Annotated[Path | None, typer.Option(help="The configuration file of the brokers.")]
@@ -97,10 +98,9 @@ def run_job(job: Job, master: str, *, as_json: bool, table_format: str = "auto")
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.spark_errors import spark_errors_translated
 
-    job.check()
-    spark = started_spark(
-        master, as_json=as_json, table_format=table_format, paths=paths_of(job)
-    )
+    with spark_errors_translated(job.output):
+        job.check()
+    spark = started_spark(master, as_json=as_json, table_format=table_format, paths=paths_of(job))
     with spark_errors_translated(job.output), spark_progress(spark, job.name):
         result = job.run(spark)
         result.save()

@@ -163,7 +163,12 @@ def match(
 
     declared = space_section(config, space).to_space()
     query = match_query(declared, topic, top, rank)
-    run_job(MatchJob(input, subscriptions, output, declared, query), master, as_json=json, table_format=format)
+    run_job(
+        MatchJob(input, subscriptions, output, declared, query),
+        master,
+        as_json=json,
+        table_format=format,
+    )
 
 
 def histogram(

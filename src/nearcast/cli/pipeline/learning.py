@@ -68,7 +68,9 @@ def plan(
 
     rules = plan_rules(leaves, capacity, brokers, depth, bounds, weights, hold_out, time_zone)
     table = regions or f"{input.rstrip('/').rpartition('/')[0] or '.'}/regions"
-    run_job(PlanJob(input, table, output, rules, plan_file), master, as_json=json, table_format=format)
+    run_job(
+        PlanJob(input, table, output, rules, plan_file), master, as_json=json, table_format=format
+    )
 
 
 def plan_rules(
@@ -114,7 +116,12 @@ def train(
 
     settings = retained_settings(loaded(config or Path("nearcast.toml")))
     rules = training_rules(most_topics, refit)
-    run_job(TrainJob(input, output, settings, rules, policies), master, as_json=json, table_format=format)
+    run_job(
+        TrainJob(input, output, settings, rules, policies),
+        master,
+        as_json=json,
+        table_format=format,
+    )
 
 
 def training_rules(most_topics: int, refit: Literal["auto", "always", "never"]) -> TrainingRules:

@@ -114,9 +114,7 @@ def run(
 
     job = RunJob(input, output, rules, report)
     job.check()
-    spark = started_spark(
-        master, as_json=json, table_format=format, paths=[*input, output]
-    )
+    spark = started_spark(master, as_json=json, table_format=format, paths=[*input, output])
     with spark_errors_translated(output), spark_progress(spark, "run"):
         steps = job.run(spark)
     lines: list[str] = []

@@ -240,7 +240,12 @@ def _since_epoch(value: Column) -> Column:
     Its size tells seconds, milli-, micro- and nanoseconds apart.
     """
     size = F.abs(value)
-    micros = F.when(size > 1e17, value / 1e3).when(size > 1e14, value).when(size > 1e11, value * 1e3).otherwise(value * 1e6)
+    micros = (
+        F.when(size > 1e17, value / 1e3)
+        .when(size > 1e14, value)
+        .when(size > 1e11, value * 1e3)
+        .otherwise(value * 1e6)
+    )
     return F.timestamp_micros(F.round(micros).cast("bigint"))
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS
+from nearcast.eventlog.stores import is_url
 from nearcast.locality import (
     Assignment,
     Plan,
@@ -61,6 +62,7 @@ from nearcast.pipeline.jobs.plan_assigning import assigned_leaves
 from nearcast.pipeline.jobs.plan_schedules import SCHEDULE_FILE, ScheduleFound, schedule_of
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
+from nearcast.pipeline.tables.output_files import local_file, output_folder
 from nearcast.pipeline.tables.transaction import read_table
 
 PLAN_FILE, BEFORE_FILE = "plan.json", "plan-before.json"
@@ -210,21 +212,33 @@ class PlanJob:
 
     def check(self) -> None:
         """Check that the last plan can be read, and that the tables exist."""
-        last_plan(self.path)
+        if self.plan_file is not None or not is_url(self.output):
+            last_plan(self.path)
         for root in (self.positions, self.regions):
             check_table(root)
 
     def run(self, spark: SparkSession) -> JobResult:
         """Return the plan; `save` writes it with a picture and a map."""
         regions = regions_of(read_table(spark, self.regions))
-        positions, last = read_table(spark, self.positions), last_plan(self.path)
+        positions = read_table(spark, self.positions)
+        with local_file(self._place()) as file:
+            last = last_plan(file)
         found = lay_out(positions, regions, self.rules, last)
         return JobResult(
             found.summary(),
-            [*found.lines(), f"Plan: {self.path}" + ("" if found.is_new else " (unchanged)")],
-            {"plan": str(self.path)},
-            save=partial(save_found, found, Path(self.output), self.path),
+            [*found.lines(), f"Plan: {self._place()}" + ("" if found.is_new else " (unchanged)")],
+            {"plan": self._place()},
+            save=partial(self._save, found),
         )
+
+    def _place(self) -> str:
+        if self.plan_file is None and is_url(self.output):
+            return f"{self.output.rstrip('/')}/{PLAN_FILE}"
+        return str(self.path)
+
+    def _save(self, found: PlanFound) -> None:
+        with output_folder(self.output, PLAN_FILE) as folder:
+            save_found(found, folder, self.plan_file)
 
 
 def last_plan(path: Path) -> Plan | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import QUALITY
@@ -66,13 +67,14 @@ def quality_of(
         for name, value in zip(shares, sums["speeds"] or (), strict=False)
     ]
     rows += _odd_users(positions, rejected, kept, dropped)
+    bounds: tuple[float, float, float, float]
     bounds = (sums["west"], sums["south"], sums["east"], sums["north"])
     if None in bounds:
         return Quality(tuple(rows), None, {})
     return Quality(tuple(rows), bounds, _coverage(positions, bounds))
 
 
-def _sums(positions: DataFrame) -> Mapping[str, object]:
+def _sums(positions: DataFrame) -> Mapping[str, Any]:
     speed = F.when(F.col("step_s") > 0, F.col("step_m") / F.col("step_s"))
     row = positions.agg(
         F.count(F.lit(1)).alias("kept"),
@@ -118,8 +120,10 @@ def _odd_users(
         rows.append(("warning", f"user {top['user_id']}", told, top["kept"]))
     if not dropped.get("impossible speed"):
         return rows
-    fast = rejected.where("reason = 'impossible speed'").groupBy("user_id").agg(
-        F.count(F.lit(1)).alias("fast")
+    fast = (
+        rejected.where("reason = 'impossible speed'")
+        .groupBy("user_id")
+        .agg(F.count(F.lit(1)).alias("fast"))
     )
     shared = fast.join(per_user, "user_id", "left").where(
         (F.col("fast") >= _DOUBLED_ROWS)
@@ -137,11 +141,11 @@ def _coverage(
 ) -> dict[tuple[int, int], int]:
     west, south, east, north = bounds
 
-    def cell(name: str, low: float, high: float) -> object:
+    def cell(name: str, low: float, high: float) -> Column:
         size = max(high - low, 1e-9) / COVERAGE_SIDE
         place = F.floor((F.col(name) - F.lit(low)) / F.lit(size))
         return F.least(place, F.lit(COVERAGE_SIDE - 1)).cast("int")
 
     across, up = cell("lon", west, east), cell("lat", south, north)
-    counted = positions.groupBy(across.alias("x"), up.alias("y")).count()  # type: ignore[attr-defined]
+    counted = positions.groupBy(across.alias("x"), up.alias("y")).count()
     return {(row["x"], row["y"]): row["count"] for row in counted.collect()}

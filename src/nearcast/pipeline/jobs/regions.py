@@ -30,6 +30,7 @@ from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.region_picture import draw_regions
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
+from nearcast.pipeline.tables.output_files import output_folder
 from nearcast.pipeline.tables.transaction import conform, read_table, transaction
 
 MOST_CELLS = 1_000_000
@@ -64,9 +65,10 @@ class RegionsJob:
         """Write the tables `cells` and `regions`, `regions.geojson` and `regions.png`."""
         positions, output = read_table(spark, self.positions), self.output
         found = find_regions(positions, output, self.cell_m, self.rules)
-        write_geojson(found, Path(output) / "regions.geojson")
         cells = read_table(spark, f"{output}/cells")
-        draw_regions(cells, found.grid, found.regions, Path(output) / "regions.png")
+        with output_folder(output) as folder:
+            write_geojson(found, folder / "regions.geojson")
+            draw_regions(cells, found.grid, found.regions, folder / "regions.png")
         counts = {"regions": len(found.regions), "slow_cells": len(found.slow_cells)}
         return JobResult(
             counts,

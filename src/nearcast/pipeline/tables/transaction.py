@@ -301,6 +301,16 @@ class TableTransaction:
                 folder.rmdir()
 
 
+def table_there(spark: SparkSession, root: str) -> str | None:
+    """Return the current version of the table at `root`, in the words of its format, or None."""
+    root = place_of(spark, root)
+    opened = open_table(spark, root)
+    if opened is not None:
+        return opened.version()
+    current = VersionedTable(root).current()
+    return None if current is None else current.name
+
+
 def place_of(spark: SparkSession | None, root: str) -> str:
     """Return a path that means the same in every process; URLs and names stay as they are."""
     if is_url(root) or (spark is not None and in_catalog(spark, root) is not None):
