@@ -35,7 +35,13 @@ def test_times_in_a_unit_that_cannot_be_meant_are_named(unit: str, factor: int):
 
 
 def test_the_habits_of_times_are_counted():
-    texts = ["2024-05-01T12:00:00Z", "2024-05-01 12:00", str(NOON), f"{NOON}000", f"{NOON}000000000"]
+    texts = [
+        "2024-05-01T12:00:00Z",
+        "2024-05-01 12:00",
+        str(NOON),
+        f"{NOON}000",
+        f"{NOON}000000000",
+    ]
     assert habits_of(sample(*texts)).times == {
         "with a zone": 1, "without a zone": 1, "seconds since 1970": 1,
         "milliseconds since 1970": 1, "nanoseconds since 1970": 1,

@@ -40,6 +40,13 @@ def ingest(
     ] = "UTC",
     max_speed: Annotated[float, typer.Option(help="Metres per second; faster is an error.")] = 70.0,
     gap: Annotated[float, typer.Option(help="Seconds without a position that end a trip.")] = 600.0,
+    geometry: Annotated[
+        bool, typer.Option("--geometry", help="Add a column of points, as GeoParquet has them.")
+    ] = False,
+    cells: Annotated[
+        int | None,
+        typer.Option(min=1, max=28, help="Add a column with cells: the globe halved so often."),
+    ] = None,
     since: Since = "",
     date: Day = "",
     space: Annotated[str, typer.Option(help="Read events of this space, not positions.")] = "",
@@ -58,6 +65,7 @@ def ingest(
     """
     from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, IngestJob
     from nearcast.pipeline.sources.period import Period
+    from nearcast.pipeline.tables.places import PlaceColumns
 
     job: Job
     if space and (since or date):
@@ -68,7 +76,8 @@ def ingest(
         job = _ingest_events(input, output, columns, timezone, space, config)
     else:
         period = Period.of(since, date, timezone)
-        cleaning = Cleaning(max_speed, gap, timezone, period=period)
+        places = PlaceColumns(geometry, cells)
+        cleaning = Cleaning(max_speed, gap, timezone, columns=places, period=period)
         job = IngestJob([input], output, _mapping(columns, COLUMNS), cleaning)
     run_job(job, master, as_json=json, table_format=format)
 

@@ -27,6 +27,7 @@ from nearcast.pipeline.sources.habits import SAMPLE_ROWS, Area, Habits, habits_o
 from nearcast.pipeline.sources.input_checks import check_source
 from nearcast.pipeline.sources.period import Period
 from nearcast.pipeline.tables.output_files import write_text
+from nearcast.pipeline.tables.places import PlaceColumns
 from nearcast.pipeline.tables.transaction import read_table, spark_schema, transaction
 from nearcast.pipeline.tables.worker_writes import Batches, Labelled, gathered
 
@@ -52,6 +53,7 @@ class Cleaning:
     gap_s: float = 600.0
     timezone: str = "UTC"  # of timestamps without a zone
     area: Area | None = None  # where the rest of the data lies: swapped coordinates are told by it
+    columns: PlaceColumns = field(default_factory=PlaceColumns)  # that are added
     period: Period = field(default_factory=Period)  # what is read of the input
 
 
@@ -123,7 +125,8 @@ def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
     result is the same under any partitioning of the source. One pass over it and one shuffle, by
     user; a worker writes the rows that it has judged.
     """
-    tables = [(f"{output}/positions", POSITIONS), (f"{output}/rejected", REJECTED_POSITIONS)]
+    kept_schema = cleaning.columns.schema(POSITIONS)
+    tables = [(f"{output}/positions", kept_schema), (f"{output}/rejected", REJECTED_POSITIONS)]
     with transaction() as written:
         replaces = cleaning.period.replaces
         kept, rejected = written.write_apart(
@@ -309,7 +312,8 @@ def _sorter(cleaning: Cleaning) -> Callable[[Batches], Labelled]:
                 kept = batch.filter(reason.is_null())
                 yield from _dropped(batch.filter(reason.is_valid()))
             columns = [kept.column(f.name).cast(f.type) for f in POSITIONS]
-            yield 0, "", pa.RecordBatch.from_arrays(columns, schema=POSITIONS)
+            rows = pa.RecordBatch.from_arrays(columns, schema=POSITIONS)
+            yield 0, "", cleaning.columns.add(rows, POSITIONS)
 
     return sort
 

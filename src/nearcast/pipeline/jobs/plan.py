@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS
@@ -63,6 +64,7 @@ from nearcast.pipeline.jobs.plan_schedules import SCHEDULE_FILE, ScheduleFound, 
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
 from nearcast.pipeline.tables.output_files import local_file, output_folder
+from nearcast.pipeline.tables.places import write_boxes
 from nearcast.pipeline.tables.transaction import read_table
 
 PLAN_FILE, BEFORE_FILE = "plan.json", "plan-before.json"
@@ -411,9 +413,23 @@ def save_found(found: PlanFound, folder: Path, path: Path | None = None) -> None
     draw_plan(found.plan, folder / "plan.svg", title=title, regions=found.regions)
     draw_layouts(found.proposals.plans, folder / "layouts.svg")
     (folder / "plan.geojson").write_text(plan_geojson(found.plan, found.regions), encoding="utf-8")
+    write_boxes(leaves_table(found.plan), folder / "plan.parquet")
     if target.exists():
         shutil.copyfile(target, folder / BEFORE_FILE)
     save_plan(found.plan, target)
+
+
+def leaves_table(plan: Plan) -> pa.Table:
+    """Return the leaves of a plan as rows, for `plan.parquet`."""
+    rows = [
+        {
+            "leaf": leaf.key, "kind": str(getattr(leaf.kind, "value", leaf.kind)),
+            "west": leaf.rect.west, "south": leaf.rect.south,
+            "east": leaf.rect.east, "north": leaf.rect.north, "load": leaf.load,
+        }
+        for leaf in plan.leaves
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows)
 
 
 def regions_of(table: DataFrame) -> list[Rect]:

@@ -31,6 +31,7 @@ from nearcast.pipeline.jobs.region_picture import draw_regions
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
 from nearcast.pipeline.tables.output_files import output_folder
+from nearcast.pipeline.tables.places import write_boxes
 from nearcast.pipeline.tables.transaction import conform, read_table, transaction
 
 MOST_CELLS = 1_000_000
@@ -68,6 +69,7 @@ class RegionsJob:
         cells = read_table(spark, f"{output}/cells")
         with output_folder(output) as folder:
             write_geojson(found, folder / "regions.geojson")
+            write_boxes(regions_table(found.regions), folder / "regions.parquet")
             draw_regions(cells, found.grid, found.regions, folder / "regions.png")
         counts = {"regions": len(found.regions), "slow_cells": len(found.slow_cells)}
         return JobResult(
