@@ -183,7 +183,8 @@ def test_a_table_is_read_by_duckdb_pandas_polars_and_plain_spark(tmp_path: Path)
     pointer = json.loads((tmp_path / "city/positions/CURRENT").read_text())
     folder = tmp_path / "city/positions" / pointer["version"]
     assert said["rows"] == pointer["rows"] == 60
-    assert duckdb.sql(f"SELECT count(*) FROM '{folder}/*.parquet'").fetchall() == [(60,)]
+    query = f"SELECT count(*) FROM '{folder}/*.parquet'"
+    assert duckdb.connect().execute(query).fetchall() == [(60,)]
     assert len(pl.read_parquet(f"{folder}/*.parquet")) == 60
     assert len(pq.read_table(folder).to_pandas()) == 60
     import pandas as pd

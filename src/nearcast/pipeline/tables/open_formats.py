@@ -217,7 +217,7 @@ def format_at(root: str) -> Format | None:
     """Return the format of the table at a path, judged by its files; None if there is none."""
     if is_folder(f"{root}/_delta_log"):
         return "delta"
-    if is_folder(f"{root}/metadata") and is_folder(f"{root}/data"):
+    if has_files(f"{root}/metadata", ".metadata.json"):
         return "iceberg"
     store, base = open_store(root)
     return "parquet" if store.get_file_info(f"{base.rstrip('/')}/CURRENT").is_file else None
