@@ -33,3 +33,15 @@ if [ ! -d "$VENV/peers/node_modules/mqtt" ]; then
         npm install --silent --no-audit --no-fund --prefix "$VENV/peers" mqtt@5.14.1 ||
         echo "mqtt.js could not be installed; its tests are skipped." >&2
 fi
+# An S3 server of its own environment: it needs older versions of some packages than ours.
+if [ ! -x "$VENV/peers/s3/bin/moto_server" ]; then
+    step "Installing moto's S3 server" sh -c \
+        '. scripts/steps.sh; own=$VENV/peers/s3
+         uv=$(uv_path)
+         if [ -n "$uv" ]; then
+             "$PYTHON" -m venv --without-pip "$own" && "$uv" pip install --python "$own/bin/python" "moto[server]==5.1.22"
+         else
+             "$PYTHON" -m venv "$own" && "$own/bin/python" -m pip install "moto[server]==5.1.22"
+         fi' ||
+        echo "moto could not be installed; the tests on S3 are skipped." >&2
+fi

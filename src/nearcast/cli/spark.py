@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from nearcast.pipeline.jobs.match import MatchQuery
 
 Master = Annotated[
-    str, typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …")
+    str,
+    typer.Option(help="The Spark master: local[*], spark://host:port, sc://host:port, yarn …"),
+]
+TableFormat = Annotated[
+    Literal["auto", "parquet", "delta", "iceberg"],
+    typer.Option(
+        "--format",
+        help="The format of tables. auto: what is there, Delta where Spark has it, else Parquet.",
+    ),
 ]
 Config = Annotated[Path | None, typer.Option(help="The configuration file of the brokers.")]
 ConfigFile = Annotated[Path, typer.Option(help="Where the space is declared.")]
@@ -48,24 +57,50 @@ def need(*modules: str, extra: str) -> None:
         )
 
 
-def started_spark(master: str, *, as_json: bool, name: str = "nearcast") -> SparkSession:
-    """Return a Spark session; reports on standard error that it is starting."""
+def started_spark(
+    master: str,
+    *,
+    as_json: bool,
+    name: str = "nearcast",
+    table_format: str = "auto",
+    paths: Sequence[str] = (),
+) -> SparkSession:
+    """Return a Spark session; reports on standard error that it is starting.
+
+    It has what the format of the tables and these paths need.
+    """
+    from nearcast.pipeline.packages import package_settings
     from nearcast.pipeline.session import check_master, check_spark, spark_session
 
     check_master(master)
     check_spark(master)
     if not as_json:
         typer.echo(f"Starting Spark ({master}) ...", err=True)
-    return spark_session(master, name=name)
+    more = package_settings(table_format, paths)
+    spark = spark_session(master, name=name, more=more)
+    spark.conf.set("spark.nearcast.table.format", table_format)
+    return spark
 
 
-def run_job(job: Job, master: str, *, as_json: bool) -> None:
+def paths_of(job: object) -> list[str]:
+    """Return the texts among a job's options: paths and URLs are some of them."""
+    found: list[str] = []
+    for value in (getattr(job, name, None) for name in getattr(job, "__slots__", ())):
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [one for one in value if isinstance(one, str)]
+    return found
+
+
+def run_job(job: Job, master: str, *, as_json: bool, table_format: str = "auto") -> None:
     """Check the input, start Spark, run the job, and print its result."""
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.spark_errors import spark_errors_translated
 
-    job.check()
-    spark = started_spark(master, as_json=as_json)
+    with spark_errors_translated(job.output):
+        job.check()
+    spark = started_spark(master, as_json=as_json, table_format=table_format, paths=paths_of(job))
     with spark_errors_translated(job.output), spark_progress(spark, job.name):
         result = job.run(spark)
         result.save()

@@ -50,6 +50,14 @@ REJECTED_POSITIONS = _schema("""
     reason   string
 """)
 
+# The report of `ingest`: what it counted, by section.
+QUALITY = _schema("""
+    section  string
+    name     string
+    value    string
+    rows     int64?
+""")
+
 CELLS = _schema("""
     column       int32
     row          int32

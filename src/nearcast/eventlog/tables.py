@@ -1,37 +1,60 @@
 """A table is a directory of versions and a pointer to the current one.
 
     positions/
-    ├── CURRENT                   {"format": 1, "version": "000002-9f3a", "rows": 1934692}
+    ├── CURRENT                   {"format": 1, "version": "000002-9f3a", "rows": 1934692,
+    │                              "before": ["000001-77c0"]}
     ├── 000001-77c0/part-….parquet
     └── 000002-9f3a/part-….parquet
 
 A writer fills the directory of a new version and then replaces the pointer. Readers follow the
 pointer, so an interrupted write leaves the old table as it was. Only the pointer is ever replaced.
 This also works on object stores, where putting a small object is atomic and renaming a directory is
-not. `nearcast/pipeline/tables/transaction.py` writes several tables together.
+not.
+
+A directory is a version only if the pointer names it, as current or as one before; everything else
+is a draft, whatever its name. A draft has a file `.draft-VERSION` beside it that says who writes it
+(`draft_owners.py`). `drop_old` removes drafts whose writers have ended.
+
+Writers of one table replace the pointer one after the other (`pointer_lock.py`): each sees the
+pointer that it replaces, and keeps it as the version before. `publish(…, after=…)` is refused if
+another writer was faster. `nearcast/pipeline/tables/transaction.py` writes several tables together.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from nearcast.model.errors import FileFormatError, MisuseError
+from nearcast.eventlog.draft_owners import DRAFT, is_abandoned, mark_draft
+from nearcast.eventlog.pointer_lock import locked
+from nearcast.eventlog.stores import open_store
+from nearcast.model.errors import FileFormatError, KeyInUseError, MisuseError
 
 FORMAT = 1
 POINTER = "CURRENT"
+KEPT = 2  # versions: the current one and the one before
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One complete state of a table."""
+    """One complete state of a table, and the names of those before it that are kept."""
 
     name: str
     rows: int | None = None
+    before: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of all directories that are versions, the newest first."""
+        return (self.name, *self.before)
 
 
 class VersionedTable:
@@ -65,31 +88,65 @@ class VersionedTable:
         """Return the directory of a version, which need not exist yet."""
         return f"{self.root}/{version}"
 
-    def next_version(self, suffix: str) -> str:
-        """Return a name for the version after the current one.
+    def begin(self, suffix: str) -> str:
+        """Begin a draft of the version after the current one; return its name.
 
-        `suffix` distinguishes racing writers.
+        `suffix` distinguishes racing writers. The mark is written first: a directory without one
+        that is no version belongs to nobody.
         """
         version = self.current()
         number = int(version.name.split("-")[0]) + 1 if version else 1
-        return f"{number:06d}-{suffix}"
+        name = f"{number:06d}-{suffix}"
+        self._mark(name)
+        return name
 
-    def publish(self, version: str, rows: int | None = None) -> None:
-        """Make a completely written version the current one."""
-        pointer = {"format": FORMAT, "version": version, "rows": rows}
-        beside = f"{self._base}/.{POINTER}-{version}"
+    def _mark(self, name: str) -> None:
+        for attempt in range(_ATTEMPTS):
+            self._store.create_dir(self._base, recursive=True)
+            try:
+                return mark_draft(self._store, f"{self._base}/{DRAFT}{name}")
+            except FileNotFoundError:  # another writer has discarded the first version of the table
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        return None
+
+    def publish(
+        self, version: str, rows: int | None = None, *, after: str | None = None
+    ) -> Version | None:
+        """Make a completely written version the current one; return the one that it replaces.
+
+        With `after`, raise KeyInUseError and change nothing unless that version is still current
+        (an empty text: unless there is none).
+        """
+        with locked(self._store, self._base):
+            last = self.current()
+            found = "" if last is None else last.name
+            if after is not None and found != after:
+                raise KeyInUseError(
+                    f"version {found or 'none'}",
+                    where=self.root,
+                    expected=f"version {after or 'none'}, which this one was made from",
+                    todo="Another job has written the table in the meantime: run this one again",
+                )
+            before = () if last is None else tuple(n for n in last.kept if n != version)
+            self._replace_pointer(Version(version, rows, before[: KEPT - 1]))
+        self._delete_file(f"{self._base}/{DRAFT}{version}")
+        return last
+
+    def _replace_pointer(self, version: Version) -> None:
+        pointer = {"format": FORMAT, "version": version.name, "rows": version.rows}
+        pointer["before"] = list(version.before)
+        beside = f"{self._base}/.{POINTER}-{version.name}"
         with self._store.open_output_stream(beside) as stream:
             stream.write(json.dumps(pointer).encode())
         self._store.move(beside, f"{self._base}/{POINTER}")
 
     def discard(self, version: str) -> None:
         """Remove the files of a version that will not be published."""
-        for path in (f"{self._base}/{version}", f"{self._base}/.{POINTER}-{version}"):
-            kind = self._store.get_file_info(path).type
-            if kind == fs.FileType.Directory:
-                self._store.delete_dir(path)
-            elif kind == fs.FileType.File:
-                self._store.delete_file(path)
+        with suppress(FileNotFoundError):
+            self._store.delete_dir(f"{self._base}/{version}")
+        for name in (f".{POINTER}-{version}", f"{DRAFT}{version}"):
+            self._delete_file(f"{self._base}/{name}")
         self._drop_empty_root()
 
     def keep_only(self, version: str, names: set[str], schema: pa.Schema) -> None:
@@ -104,45 +161,64 @@ class VersionedTable:
             pq.write_table(schema.empty_table(), path, filesystem=self._store)
 
     def _drop_empty_root(self) -> None:
-        if not self._store.get_file_info(fs.FileSelector(self._base, allow_not_found=True)):
-            self._store.delete_dir(self._base)
+        if isinstance(self._store, fs.LocalFileSystem):
+            with suppress(OSError):  # not empty, or another writer has removed it
+                Path(self._base).rmdir()
+        elif not self._store.get_file_info(fs.FileSelector(self._base, allow_not_found=True)):
+            with suppress(OSError):
+                self._store.delete_dir(self._base)
 
-    def drop_old(self, keep: int = 2) -> None:
-        """Remove all versions except the current one and those before it, `keep` in all.
+    def drop_old(self, now: datetime | None = None) -> list[str]:
+        """Remove versions that are no longer kept, and drafts whose writers have ended.
 
-        Versions of interrupted writers are removed in the same way once they are old enough.
+        The time is needed only to judge drafts of other machines.
+
+        Returns what was removed. The directory is listed before the pointer is read: whatever
+        becomes a version in between was a marked draft in the listing.
         """
+        found = self._store.get_file_info(fs.FileSelector(self._base, allow_not_found=True))
         version = self.current()
-        if version is None:
-            return
-        older = sorted(name for name in self._versions() if name <= version.name)
-        for name in older[:-keep]:
-            self._store.delete_dir(f"{self._base}/{name}")
+        kept = set() if version is None else set(version.kept)
+        marks = {one.base_name: one for one in found if one.base_name.startswith(DRAFT)}
+        dead = {
+            name.removeprefix(DRAFT)
+            for name, info in marks.items()
+            if is_abandoned(self._store, info, now)
+        }
+        alive = {name.removeprefix(DRAFT) for name in marks} - dead
+        strays = {
+            one.base_name
+            for one in found
+            if one.type == fs.FileType.Directory and _is_version_name(one.base_name)
+        }
+        gone = sorted(((strays | dead) - kept) - alive)
+        for name in gone:
+            with suppress(FileNotFoundError):
+                self._store.delete_dir(f"{self._base}/{name}")
+        for name in dead:
+            self._delete_file(f"{self._base}/.{POINTER}-{name}")
+            self._delete_file(f"{self._base}/{DRAFT}{name}")
+        return gone
 
-    def _versions(self) -> list[str]:
-        selector = fs.FileSelector(self._base, allow_not_found=True)
-        return [
-            info.base_name
-            for info in self._store.get_file_info(selector)
-            if info.type == fs.FileType.Directory
-        ]
+    def _delete_file(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            if self._store.get_file_info(path).type == fs.FileType.File:
+                self._store.delete_file(path)
 
 
-def open_store(root: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a path or URL, and the path in it."""
-    if "://" not in root:
-        return fs.LocalFileSystem(), root
-    # Spark's scheme is s3a, Arrow's is s3.
-    store, base = fs.FileSystem.from_uri(root.replace("s3a://", "s3://", 1))
-    return store, base.rstrip("/")
+def _is_version_name(name: str) -> bool:
+    """Return whether a directory may be a version; others in a table's folder are not ours."""
+    number, dash, _ = name.partition("-")
+    return bool(dash) and number.isdecimal() and len(number) >= 6
 
 
 def _parse_pointer(content: bytes, where: str) -> Version:
     try:
         pointer = json.loads(content)
         found = pointer["format"]
-        version = Version(pointer["version"], pointer.get("rows"))
-    except (ValueError, KeyError, TypeError):
+        before = tuple(pointer.get("before", ()))
+        version = Version(pointer["version"], pointer.get("rows"), before)
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise FileFormatError(
             "the pointer is damaged", where=where, todo="Run the job again"
         ) from None

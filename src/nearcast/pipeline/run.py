@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from nearcast.eventlog.log_files import check_logs, is_event_log
+from nearcast.eventlog.stores import is_url
 from nearcast.model import Space
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.audit.job import AuditJob
 from nearcast.pipeline.job import Job, JobResult
 from nearcast.pipeline.jobs.histogram import HistogramJob
-from nearcast.pipeline.jobs.ingest import NO_ROWS, IngestJob
+from nearcast.pipeline.jobs.ingest import NO_ROWS, Cleaning, IngestJob
 from nearcast.pipeline.jobs.ingest_events import IngestEventsJob
 from nearcast.pipeline.jobs.plan import PlanJob, PlanRules
 from nearcast.pipeline.jobs.plan_schedules import SCHEDULE_FILE
@@ -30,6 +31,9 @@ from nearcast.pipeline.jobs.regions import RegionsJob
 from nearcast.pipeline.jobs.train import Settings, TrainingRules, TrainJob
 from nearcast.pipeline.sources.event_logs import has_rows, nothing_in
 from nearcast.pipeline.sources.input_checks import check_positions
+from nearcast.pipeline.sources.period import Period
+from nearcast.pipeline.tables.file_systems import use_session
+from nearcast.pipeline.tables.output_files import write_text
 
 if TYPE_CHECKING:
     from nearcast.config.schema import SpaceSection
@@ -51,6 +55,7 @@ class RunRules:
     plan_file: Path | None = None
     policy_file: Path | None = None
     audits: bool = True
+    period: Period = field(default_factory=Period)  # of the positions that are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,9 @@ class RunJob:
 
     def run(self, spark: SparkSession) -> list[RunStep]:
         """Run all jobs, then write the files that brokers load, and the report of the run."""
-        Path(self.output).mkdir(parents=True, exist_ok=True)
+        use_session(spark, self.output, *self.inputs)
+        if not is_url(self.output):
+            Path(self.output).mkdir(parents=True, exist_ok=True)
         has_log = any(map(is_event_log, self.inputs))
         if has_log:
             check_logs(self.inputs)
@@ -122,7 +129,7 @@ class RunJob:
             self.report(step)
         for result in results:
             result.save()
-        _save_report(steps, Path(self.output) / REPORT_FILE)
+        _save_report(steps, self.output)
         return steps
 
     def files(self, steps: Sequence[RunStep]) -> RunFiles:
@@ -160,7 +167,7 @@ class RunJob:
         """Return the name of each job, the work, and the reason to skip it."""
         inputs, output, rules = self.inputs, self.output, self.rules
         of_positions: list[Job] = [
-            IngestJob(inputs, output),
+            IngestJob(inputs, output, cleaning=Cleaning(period=rules.period)),
             RegionsJob(f"{output}/positions", output),
             self._plan_job(),
         ]
@@ -214,11 +221,9 @@ def last_report(output: str) -> dict[str, Summary]:
         return {}  # a report is for people: without one there is no comparison
 
 
-def _save_report(steps: list[RunStep], path: Path) -> None:
+def _save_report(steps: list[RunStep], output: str) -> None:
     content = {"format": "nearcast-run", "steps": [step.as_fields() for step in steps]}
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
-    partial.replace(path)
+    write_text(output, REPORT_FILE, json.dumps(content, indent=1, default=str))
 
 
 def changes(before: Summary, after: Summary, name: str = "") -> list[str]:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
+from nearcast.pipeline.packages import packages_resolved
 from nearcast.pipeline.spark_logging import with_plain_interrupts, without_boot_warning
 from nearcast.pipeline.temporary_files import session_folder
 
@@ -34,9 +36,13 @@ _OF_THE_SESSION = ("spark.sql.session.timeZone", "spark.sql.parquet.outputTimest
 
 
 def spark_session(
-    master: str = "local[*]", *, name: str = "nearcast", memory_gb: int | None = None
+    master: str = "local[*]",
+    *,
+    name: str = "nearcast",
+    memory_gb: int | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a Spark session on `master` with all settings that the jobs rely on.
+    """Return a Spark session on `master` with all settings that the jobs rely on, and `more`.
 
     Checks Java and the address of the master first and raises at once. Spark itself would take
     minutes and print a page of stack traces.
@@ -49,9 +55,10 @@ def spark_session(
         return _connected(master)
     _choose_python(master)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in _settings(master, memory_gb, session_folder()).items():
+    settings = _settings(master, memory_gb, session_folder())
+    for key, value in {**settings, **(more or {})}.items():
         builder = builder.config(key, value)
-    with without_boot_warning(), with_plain_interrupts():
+    with without_boot_warning(), with_plain_interrupts(), packages_resolved(more or {}):
         session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if not _is_local(session):

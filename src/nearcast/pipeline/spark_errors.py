@@ -22,6 +22,8 @@ def spark_errors_translated(where: str) -> Iterator[None]:
         raise
     except (PySparkException, Py4JJavaError, OSError) as error:
         answer = _answer(str(error), where)
+        if answer is None and isinstance(error, OSError):
+            answer = _of_the_machine(error, where)
         if answer is None:
             raise
         raise answer from None
@@ -43,6 +45,18 @@ def _disk_is_full(_: str, where: str) -> NearcastError:
     return EnvironmentProblem("the disk is full", where=where, todo=todo)
 
 
+def _of_the_machine(error: OSError, where: str) -> NearcastError:
+    reason = error.strerror or str(error).splitlines()[0]
+    return EnvironmentProblem(reason.lower(), where=str(error.filename or where))
+
+
+def _cannot_be_created(text: str, where: str) -> NearcastError:
+    found = re.search(r"Mkdirs failed to create (?:file:)?(\S+)", text)
+    todo = "Is a file in the way, or a part of the path read-only? Give another --output"
+    where = found[1] if found else where
+    return EnvironmentProblem("this directory cannot be created", where=where, todo=todo)
+
+
 def _unreadable(text: str, where: str) -> NearcastError:
     file = re.search(r"reading file (\S+?)\.? ", text)
     todo = "Is it complete, and does its suffix match its format?"
@@ -51,6 +65,7 @@ def _unreadable(text: str, where: str) -> NearcastError:
 
 _ANSWERS: tuple[tuple[tuple[str, ...], Callable[[str, str], NearcastError]], ...] = (
     (("No space left on device", "Disk quota exceeded", "File too large"), _disk_is_full),
+    (("Mkdirs failed to create", "Not a directory", "Read-only file system"), _cannot_be_created),
     (("PATH_NOT_FOUND",), lambda _, where: MisuseError("there is no such file", where=where)),
     (
         ("UNABLE_TO_INFER_SCHEMA",),
@@ -74,7 +89,7 @@ _ANSWERS: tuple[tuple[tuple[str, ...], Callable[[str, str], NearcastError]], ...
         ),
     ),
     (
-        ("Permission denied",),
+        ("Permission denied", "AccessDenied", "ACCESS_DENIED"),
         lambda _, where: EnvironmentProblem("permission denied", where=where),
     ),
 )

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.pipeline.options import Input, Logs, Output, loaded
+from nearcast.cli.pipeline.options import Day, Input, Logs, Output, Since, loaded
 from nearcast.cli.spark import (
     Config,
     ConfigFile,
     Master,
     Rank,
     SpaceName,
+    TableFormat,
     Top,
     TopicOfEvents,
     match_query,
@@ -39,27 +40,46 @@ def ingest(
     ] = "UTC",
     max_speed: Annotated[float, typer.Option(help="Metres per second; faster is an error.")] = 70.0,
     gap: Annotated[float, typer.Option(help="Seconds without a position that end a trip.")] = 600.0,
+    geometry: Annotated[
+        bool, typer.Option("--geometry", help="Add a column of points, as GeoParquet has them.")
+    ] = False,
+    cells: Annotated[
+        int | None,
+        typer.Option(min=1, max=28, help="Add a column with cells: the globe halved so often."),
+    ] = None,
+    since: Since = "",
+    date: Day = "",
     space: Annotated[str, typer.Option(help="Read events of this space, not positions.")] = "",
     config: ConfigFile = Path("nearcast.toml"),
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
     """Read GPS or event files into a clean table; dropped rows are kept with the reason.
 
     Reads CSV, JSON lines, Parquet, GeoParquet, and the event log of a broker. Writes the tables
-    OUTPUT/positions (with --space: OUTPUT/events) and OUTPUT/rejected.
+    OUTPUT/positions (with --space: OUTPUT/events) and OUTPUT/rejected; for positions also a report,
+    OUTPUT/quality and OUTPUT/quality.html. With --date, one day of the table is replaced.
 
     Example: nearcast pipeline ingest --input cabs.csv --output city --columns t=time,user_id=cab
     """
     from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, IngestJob
+    from nearcast.pipeline.sources.period import Period
+    from nearcast.pipeline.tables.places import PlaceColumns
 
     job: Job
+    if space and (since or date):
+        raise MisuseError(
+            "--since or --date with --space", where="ingest", expected="them for positions"
+        )
     if space:
         job = _ingest_events(input, output, columns, timezone, space, config)
     else:
-        cleaning = Cleaning(max_speed, gap, timezone)
+        period = Period.of(since, date, timezone)
+        places = PlaceColumns(geometry, cells)
+        cleaning = Cleaning(max_speed, gap, timezone, columns=places, period=period)
         job = IngestJob([input], output, _mapping(columns, COLUMNS), cleaning)
-    run_job(job, master, as_json=json)
+    run_job(job, master, as_json=json, table_format=format)
 
 
 def _ingest_events(
@@ -109,6 +129,7 @@ def regions(
         float, typer.Option(help="Times the time in an average visited cell.")
     ] = 3.0,
     min_cells: Annotated[int, typer.Option(help="Fewer connected cells are noise.")] = 2,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -123,7 +144,7 @@ def regions(
     from nearcast.pipeline.jobs.regions import RegionsJob
 
     rules = RegionRules(slow, slow_share, density, min_cells)
-    run_job(RegionsJob(input, output, cell, rules), master, as_json=json)
+    run_job(RegionsJob(input, output, cell, rules), master, as_json=json, table_format=format)
 
 
 def match(
@@ -136,6 +157,7 @@ def match(
     top: Top = None,
     rank: Rank = "narrowest",
     config: ConfigFile = Path("nearcast.toml"),
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -150,7 +172,12 @@ def match(
 
     declared = space_section(config, space).to_space()
     query = match_query(declared, topic, top, rank)
-    run_job(MatchJob(input, subscriptions, output, declared, query), master, as_json=json)
+    run_job(
+        MatchJob(input, subscriptions, output, declared, query),
+        master,
+        as_json=json,
+        table_format=format,
+    )
 
 
 def histogram(
@@ -159,6 +186,7 @@ def histogram(
     output: Output,
     space: SpaceName,
     config: Config = None,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -171,7 +199,7 @@ def histogram(
     from nearcast.pipeline.jobs.histogram import HistogramJob
 
     declared = space_section(config or Path("nearcast.toml"), space).to_space()
-    run_job(HistogramJob(input, output, declared), master, as_json=json)
+    run_job(HistogramJob(input, output, declared), master, as_json=json, table_format=format)
 
 
 def audit(
@@ -188,6 +216,7 @@ def audit(
         float,
         typer.Option(help="Seconds until all nodes know a change, or have got a message."),
     ] = 5.0,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -202,7 +231,7 @@ def audit(
 
     spaces = None if config is None else tuple(loaded(config).space)
     allowance = Allowance(_milliseconds(skew, "--skew"), _milliseconds(settle, "--settle"))
-    run_job(AuditJob(input, output, spaces, allowance), master, as_json=json)
+    run_job(AuditJob(input, output, spaces, allowance), master, as_json=json, table_format=format)
 
 
 def _milliseconds(seconds: float, where: str) -> int:

@@ -24,7 +24,7 @@ from nearcast.cli.pipeline.options import (
     WeightsText,
     loaded,
 )
-from nearcast.cli.spark import Config, Master, parsed_bounds, run_job
+from nearcast.cli.spark import Config, Master, TableFormat, parsed_bounds, run_job
 from nearcast.cli.terminal import JSON
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def plan(
     hold_out: HoldOut = 0.4,
     time_zone: TimeZoneName = None,
     plan_file: PlanFile = None,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -67,7 +68,9 @@ def plan(
 
     rules = plan_rules(leaves, capacity, brokers, depth, bounds, weights, hold_out, time_zone)
     table = regions or f"{input.rstrip('/').rpartition('/')[0] or '.'}/regions"
-    run_job(PlanJob(input, table, output, rules, plan_file), master, as_json=json)
+    run_job(
+        PlanJob(input, table, output, rules, plan_file), master, as_json=json, table_format=format
+    )
 
 
 def plan_rules(
@@ -97,6 +100,7 @@ def train(
     policies: PolicyFile = None,
     refit: Refit = "auto",
     most_topics: MostTopics = 10_000,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -112,7 +116,12 @@ def train(
 
     settings = retained_settings(loaded(config or Path("nearcast.toml")))
     rules = training_rules(most_topics, refit)
-    run_job(TrainJob(input, output, settings, rules, policies), master, as_json=json)
+    run_job(
+        TrainJob(input, output, settings, rules, policies),
+        master,
+        as_json=json,
+        table_format=format,
+    )
 
 
 def training_rules(most_topics: int, refit: Literal["auto", "always", "never"]) -> TrainingRules:

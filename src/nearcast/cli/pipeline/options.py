@@ -17,6 +17,13 @@ Logs = Annotated[
     typer.Option("--input", help="A node's event log; repeat the option for each node."),
 ]
 Output = Annotated[str, typer.Option("--output", help="The directory for tables and files.")]
+Since = Annotated[
+    str, typer.Option(help="Read only positions from this day or instant on: 2026-11-17T06:00.")
+]
+Day = Annotated[
+    str,
+    typer.Option(help="Read only this day (2026-11-17), and replace only its rows in the table."),
+]
 Leaves = Annotated[int, typer.Option(min=1, help="About how many leaves, without --capacity.")]
 Capacity = Annotated[
     float | None, typer.Option(help="Users at once above which a quadrant is split.")

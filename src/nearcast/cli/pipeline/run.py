@@ -12,6 +12,7 @@ from nearcast.cli.pipeline.options import (
     Bounds,
     Brokers,
     Capacity,
+    Day,
     Depth,
     HoldOut,
     Leaves,
@@ -20,12 +21,13 @@ from nearcast.cli.pipeline.options import (
     PlanFile,
     PolicyFile,
     Refit,
+    Since,
     TimeZoneName,
     WeightsText,
     loaded,
 )
 from nearcast.cli.sharing import Join, Network, Reassign, network_section, share_run
-from nearcast.cli.spark import Config, Master, started_spark
+from nearcast.cli.spark import Config, Master, TableFormat, started_spark
 from nearcast.cli.terminal import JSON, print_json
 from nearcast.model.errors import KeyMissingError, MisuseError
 
@@ -56,6 +58,8 @@ def run(
     policies: PolicyFile = None,
     refit: Refit = "auto",
     most_topics: MostTopics = 10_000,
+    since: Since = "",
+    date: Day = "",
     audit: Annotated[bool, typer.Option(help="Also audit the logs.")] = True,
     share: Annotated[
         bool,
@@ -66,6 +70,7 @@ def run(
     join: Join = None,
     network: Network = None,
     reassign: Reassign = False,
+    format: TableFormat = "auto",  # noqa: A002 - the option's name
     master: Master = "local[*]",
     json: bool = JSON,
 ) -> None:
@@ -83,6 +88,7 @@ def run(
     """
     from nearcast.pipeline.progress import spark_progress
     from nearcast.pipeline.run import RunJob, RunRules, changes, last_report
+    from nearcast.pipeline.sources.period import Period
     from nearcast.pipeline.spark_errors import spark_errors_translated
 
     section = _cluster_to_share_with(config, join, network) if share else None
@@ -98,6 +104,7 @@ def run(
         plan_file=plan_file,
         policy_file=policies,
         audits=audit,
+        period=Period.of(since, date, "UTC"),
     )
     before = last_report(output)
 
@@ -107,7 +114,7 @@ def run(
 
     job = RunJob(input, output, rules, report)
     job.check()
-    spark = started_spark(master, as_json=json)
+    spark = started_spark(master, as_json=json, table_format=format, paths=[*input, output])
     with spark_errors_translated(output), spark_progress(spark, "run"):
         steps = job.run(spark)
     lines: list[str] = []

@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from nearcast.eventlog.stores import is_url
 from nearcast.model import Space
 from nearcast.model.errors import FileFormatError, MisuseError, NearcastError
 from nearcast.overlay import Density, Extent, GridDensity, MarginalDensity
@@ -35,6 +36,7 @@ from nearcast.pipeline.jobs.match import points_of
 from nearcast.pipeline.sources.column_types import check_event_columns
 from nearcast.pipeline.sources.files import read_all
 from nearcast.pipeline.sources.input_checks import check_there
+from nearcast.pipeline.tables.output_files import local_file, output_folder
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
 
 MOST_JOINT = 4
@@ -106,12 +108,23 @@ class HistogramJob:
         """The file of the histogram, which also has the last one."""
         return Path(self.output) / f"histogram-{self.space.name}.json"
 
+    @property
+    def place(self) -> str:
+        """The path or URL of that file."""
+        return f"{self.output}/{self.path.name}" if is_url(self.output) else str(self.path)
+
     def _last(self) -> EventHistogram | None:
-        return load_histogram(self.path) if self.path.exists() else None
+        with local_file(self.place) as file:
+            return load_histogram(file) if file.exists() else None
+
+    def _save(self, found: EventHistogram) -> None:
+        with output_folder(self.output) as folder:
+            save_histogram(found, folder / self.path.name)
 
     def check(self) -> None:
         """Check that the last histogram can be read, and that the table exists."""
-        self._last()
+        if not is_url(self.output):
+            self._last()
         check_there(self.events)
 
     def run(self, spark: SparkSession) -> JobResult:
@@ -123,9 +136,9 @@ class HistogramJob:
             line += f"; {fields['moved_share']:.1%} of them lie elsewhere than last time"
         return JobResult(
             fields,
-            [line, f"Histogram: {self.path}"],
-            {"file": str(self.path)},
-            save=partial(save_histogram, found, self.path),
+            [line, f"Histogram: {self.place}"],
+            {"file": self.place},
+            save=partial(self._save, found),
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,9 +20,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from nearcast.eventlog import POSITIONS, REJECTED_POSITIONS
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.job import JobResult
+from nearcast.pipeline.jobs.quality import Quality, quality_of
+from nearcast.pipeline.jobs.quality_page import page_of
 from nearcast.pipeline.sources.files import read_source
+from nearcast.pipeline.sources.habits import SAMPLE_ROWS, Area, Habits, habits_of
 from nearcast.pipeline.sources.input_checks import check_source
-from nearcast.pipeline.tables.transaction import spark_schema, transaction
+from nearcast.pipeline.sources.period import Period
+from nearcast.pipeline.tables.output_files import write_text
+from nearcast.pipeline.tables.places import PlaceColumns
+from nearcast.pipeline.tables.transaction import read_table, spark_schema, transaction
 from nearcast.pipeline.tables.worker_writes import Batches, Labelled, gathered
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ JUDGED = (
     "user_id string, t timestamp, lon double, lat double, trip int, step_s double, step_m double, "
     "reason string, raw string"
 )
+PAGE = "quality.html"
 NO_ROWS = "no rows: the input is empty"
 _ROWS_AT_ONCE = 65_536
 _REASONS = (None, "duplicate", "impossible speed")
@@ -45,6 +52,9 @@ class Cleaning:
     max_speed_mps: float = 70.0
     gap_s: float = 600.0
     timezone: str = "UTC"  # of timestamps without a zone
+    area: Area | None = None  # where the rest of the data lies: swapped coordinates are told by it
+    columns: PlaceColumns = field(default_factory=PlaceColumns)  # that are added
+    period: Period = field(default_factory=Period)  # what is read of the input
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,24 @@ class IngestJob:
         """Write the tables `positions` and `rejected`."""
         parts = [read_source(spark, path, self.columns) for path in self.inputs]
         source = reduce(lambda one, other: one.unionByName(other), parts)
-        return ingest(source, self.output, self.cleaning).result("positions", self.output)
+        sample = source.select("t", "lon", "lat").limit(SAMPLE_ROWS).toArrow()
+        habits = habits_of(sample)
+        cleaning = replace(self.cleaning, area=habits.area)
+        done = ingest(source, self.output, cleaning)
+        report = self._report(spark, done, habits)
+        result = done.result("positions", self.output)
+        where = f"Report: {self.output}/{PAGE}"
+        return replace(result, lines=[*result.lines, *report.warnings(), where])
+
+    def _report(self, spark: SparkSession, done: Ingested, habits: Habits) -> Quality:
+        positions = read_table(spark, f"{self.output}/positions")
+        rejected = read_table(spark, f"{self.output}/rejected")
+        zone = self.cleaning.timezone
+        report = quality_of(positions, rejected, done.rejected, habits, zone)
+        with transaction() as written:
+            written.write_small(report.table(), f"{self.output}/quality", spark)
+        write_text(self.output, PAGE, page_of(report, f"Quality of {', '.join(self.inputs)}"))
+        return report
 
 
 def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
@@ -98,11 +125,14 @@ def ingest(source: DataFrame, output: str, cleaning: Cleaning) -> Ingested:
     result is the same under any partitioning of the source. One pass over it and one shuffle, by
     user; a worker writes the rows that it has judged.
     """
-    tables = [(f"{output}/positions", POSITIONS), (f"{output}/rejected", REJECTED_POSITIONS)]
+    kept_schema = cleaning.columns.schema(POSITIONS)
+    tables = [(f"{output}/positions", kept_schema), (f"{output}/rejected", REJECTED_POSITIONS)]
     with transaction() as written:
+        replaces = cleaning.period.replaces
         kept, rejected = written.write_apart(
-            _tracked(source, cleaning.timezone), _sorter(cleaning), tables
-        )
+            _tracked(source, cleaning), _sorter(cleaning), tables,
+            replaces={tables[0][0]: replaces} if replaces else None,
+        )  # fmt: skip
         if not kept:
             hint = _swap_hint(rejected, parse(source, cleaning.timezone))
             raise nothing_good(rejected, hint)
@@ -114,7 +144,7 @@ def judged_tracks(source: DataFrame, cleaning: Cleaning) -> DataFrame:
 
     The columns are those of JUDGED. The same under any partitioning; one shuffle, by user.
     """
-    return _tracked(source, cleaning.timezone).mapInArrow(_cleaner(cleaning), JUDGED)
+    return _tracked(source, cleaning).mapInArrow(_cleaner(cleaning), JUDGED)
 
 
 def dropped_tracks(source: DataFrame, cleaning: Cleaning) -> DataFrame:
@@ -127,20 +157,25 @@ def dropped_tracks(source: DataFrame, cleaning: Cleaning) -> DataFrame:
                 yield rows
 
     schema = spark_schema(REJECTED_POSITIONS)
-    return _tracked(source, cleaning.timezone).mapInArrow(drop, schema)
+    return _tracked(source, cleaning).mapInArrow(drop, schema)
 
 
-def _tracked(source: DataFrame, timezone: str) -> DataFrame:
+def _tracked(source: DataFrame, cleaning: Cleaning) -> DataFrame:
     """Return the parsed rows, those of one user in one partition and sorted by time.
 
     Rows that could not be parsed, the only ones with `raw`, may be in any partition.
     """
-    parsed = parse(source, timezone)
+    parsed = parse(source, cleaning.timezone, cleaning.area)
+    if not cleaning.period.is_all:
+        parsed = parsed.where(f"t IS NULL OR ({cleaning.period.condition('t')})")
     return parsed.repartition("user_id", "raw").sortWithinPartitions(*COLUMNS)
 
 
-def parse(source: DataFrame, timezone: str) -> DataFrame:
-    """Return each row with typed columns, or with a `reason` and its input as text in `raw`."""
+def parse(source: DataFrame, timezone: str, area: Area | None = None) -> DataFrame:
+    """Return each row with typed columns, or with a `reason` and its input as text in `raw`.
+
+    With the `area` of the rest, positions that fit it only with exchanged coordinates are bad.
+    """
     kinds = dict(source.dtypes)
     user, lon, lat = F.col("user_id").cast("string"), _number("lon"), _number("lat")
     instant = instant_column("t", kinds["t"], timezone)
@@ -154,6 +189,10 @@ def parse(source: DataFrame, timezone: str) -> DataFrame:
         )
         .when((F.abs(lon) > 180.0) | (F.abs(lat) > 90.0), "coordinates outside the globe")
     )
+    if area is not None:
+        reason = reason.when(
+            ~_inside(area, lon, lat) & _inside(area, lat, lon), "coordinates look swapped"
+        )
     # One JSON text: Arrow transfer of lists that are nearly all null takes time quadratic in the
     # batch.
     texts = F.to_json(F.array(*(F.col(c).cast("string") for c in COLUMNS)))
@@ -168,6 +207,10 @@ def parse(source: DataFrame, timezone: str) -> DataFrame:
     )
 
 
+def _inside(area: Area, lon: Column, lat: Column) -> Column:
+    return lon.between(area.west, area.east) & lat.between(area.south, area.north)
+
+
 def _number(name: str) -> Column:
     return F.expr(f"try_cast(`{name}` AS double)")
 
@@ -175,7 +218,7 @@ def _number(name: str) -> Column:
 def instant_column(name: str, kind: str, timezone: str) -> Column:
     """Return a column parsed as a timestamp.
 
-    Accepts timestamps, seconds, milliseconds or microseconds since 1970, and ISO text.
+    Accepts timestamps, seconds, milli-, micro- or nanoseconds since 1970, and ISO text.
     """
     if kind == "timestamp":
         return F.col(name)
@@ -197,10 +240,15 @@ def instant_column(name: str, kind: str, timezone: str) -> Column:
 def _since_epoch(value: Column) -> Column:
     """Return a number since 1970 as a timestamp.
 
-    Its size tells seconds, milli- and microseconds apart.
+    Its size tells seconds, milli-, micro- and nanoseconds apart.
     """
     size = F.abs(value)
-    micros = F.when(size > 1e14, value).when(size > 1e11, value * 1e3).otherwise(value * 1e6)
+    micros = (
+        F.when(size > 1e17, value / 1e3)
+        .when(size > 1e14, value)
+        .when(size > 1e11, value * 1e3)
+        .otherwise(value * 1e6)
+    )
     return F.timestamp_micros(F.round(micros).cast("bigint"))
 
 
@@ -264,7 +312,8 @@ def _sorter(cleaning: Cleaning) -> Callable[[Batches], Labelled]:
                 kept = batch.filter(reason.is_null())
                 yield from _dropped(batch.filter(reason.is_valid()))
             columns = [kept.column(f.name).cast(f.type) for f in POSITIONS]
-            yield 0, "", pa.RecordBatch.from_arrays(columns, schema=POSITIONS)
+            rows = pa.RecordBatch.from_arrays(columns, schema=POSITIONS)
+            yield 0, "", cleaning.columns.add(rows, POSITIONS)
 
     return sort
 

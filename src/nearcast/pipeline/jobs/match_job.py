@@ -16,7 +16,7 @@ from nearcast.pipeline.jobs.match_frames import prepare_match
 from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.sources.files import read_all
 from nearcast.pipeline.sources.input_checks import check_there
-from nearcast.pipeline.tables.transaction import transaction
+from nearcast.pipeline.tables.transaction import table_there, transaction
 
 REJECTED_EVENTS = pa.schema(
     [pa.field(EVENT_KEY, pa.int64()), pa.field("reason", pa.string(), nullable=False)]
@@ -30,6 +30,8 @@ class MatchResult:
     deliveries: int
     rejected: int
     way: str
+    version: str = ""  # of the table of deliveries
+    replaced: str | None = None  # the version that was current before
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class MatchJob:
         events, subscriptions = read_all(spark, self.events), read_all(spark, self.subscriptions)
         done = match_tables(events, subscriptions, self.space, self.query, self.output)
         lines = [
-            f"{done.deliveries:,} deliveries in {self.output}/deliveries (matched by {done.way})"
+            f"{done.deliveries:,} deliveries in {self.output}/deliveries (matched by {done.way}), "
+            f"version {done.version}"
+            + (f"; it replaces version {done.replaced}" if done.replaced else ", the first")
         ]
         if done.rejected:
             where = f"{self.output}/rejected_events"
@@ -80,10 +84,11 @@ def match_tables(
     )
     root = f"{output}/deliveries"
     with transaction() as written:
+        there = table_there(events.sparkSession, root)
         if prepared.worker is not None:
             delivered = written.write_by_workers(prepared.good, prepared.worker, root, DELIVERIES)
         else:
             delivered = written.write(prepared.deliveries(), root, DELIVERIES)
         rejected = written.write(prepared.bad, f"{output}/rejected_events", REJECTED_EVENTS)
     way = "place" if prepared.worker is None else "index"
-    return MatchResult(delivered.rows, rejected.rows, way)
+    return MatchResult(delivered.rows, rejected.rows, way, delivered.version, there)

@@ -17,9 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog import POSITIONS
+from nearcast.eventlog.stores import is_url
 from nearcast.locality import (
     Assignment,
     Plan,
@@ -61,6 +63,8 @@ from nearcast.pipeline.jobs.plan_assigning import assigned_leaves
 from nearcast.pipeline.jobs.plan_schedules import SCHEDULE_FILE, ScheduleFound, schedule_of
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
+from nearcast.pipeline.tables.output_files import local_file, output_folder
+from nearcast.pipeline.tables.places import write_boxes
 from nearcast.pipeline.tables.transaction import read_table
 
 PLAN_FILE, BEFORE_FILE = "plan.json", "plan-before.json"
@@ -210,21 +214,33 @@ class PlanJob:
 
     def check(self) -> None:
         """Check that the last plan can be read, and that the tables exist."""
-        last_plan(self.path)
+        if self.plan_file is not None or not is_url(self.output):
+            last_plan(self.path)
         for root in (self.positions, self.regions):
             check_table(root)
 
     def run(self, spark: SparkSession) -> JobResult:
         """Return the plan; `save` writes it with a picture and a map."""
         regions = regions_of(read_table(spark, self.regions))
-        positions, last = read_table(spark, self.positions), last_plan(self.path)
+        positions = read_table(spark, self.positions)
+        with local_file(self._place()) as file:
+            last = last_plan(file)
         found = lay_out(positions, regions, self.rules, last)
         return JobResult(
             found.summary(),
-            [*found.lines(), f"Plan: {self.path}" + ("" if found.is_new else " (unchanged)")],
-            {"plan": str(self.path)},
-            save=partial(save_found, found, Path(self.output), self.path),
+            [*found.lines(), f"Plan: {self._place()}" + ("" if found.is_new else " (unchanged)")],
+            {"plan": self._place()},
+            save=partial(self._save, found),
         )
+
+    def _place(self) -> str:
+        if self.plan_file is None and is_url(self.output):
+            return f"{self.output.rstrip('/')}/{PLAN_FILE}"
+        return str(self.path)
+
+    def _save(self, found: PlanFound) -> None:
+        with output_folder(self.output, PLAN_FILE) as folder:
+            save_found(found, folder, self.plan_file)
 
 
 def last_plan(path: Path) -> Plan | None:
@@ -397,9 +413,23 @@ def save_found(found: PlanFound, folder: Path, path: Path | None = None) -> None
     draw_plan(found.plan, folder / "plan.svg", title=title, regions=found.regions)
     draw_layouts(found.proposals.plans, folder / "layouts.svg")
     (folder / "plan.geojson").write_text(plan_geojson(found.plan, found.regions), encoding="utf-8")
+    write_boxes(leaves_table(found.plan), folder / "plan.parquet")
     if target.exists():
         shutil.copyfile(target, folder / BEFORE_FILE)
     save_plan(found.plan, target)
+
+
+def leaves_table(plan: Plan) -> pa.Table:
+    """Return the leaves of a plan as rows, for `plan.parquet`."""
+    rows = [
+        {
+            "leaf": leaf.key, "kind": str(getattr(leaf.kind, "value", leaf.kind)),
+            "west": leaf.rect.west, "south": leaf.rect.south,
+            "east": leaf.rect.east, "north": leaf.rect.north, "load": leaf.load,
+        }
+        for leaf in plan.leaves
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows)
 
 
 def regions_of(table: DataFrame) -> list[Rect]:

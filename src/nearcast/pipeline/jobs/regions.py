@@ -30,7 +30,9 @@ from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.region_picture import draw_regions
 from nearcast.pipeline.sources.column_types import check_present
 from nearcast.pipeline.sources.input_checks import check_table
-from nearcast.pipeline.tables.transaction import conform, read_table, read_version, transaction
+from nearcast.pipeline.tables.output_files import output_folder
+from nearcast.pipeline.tables.places import write_boxes
+from nearcast.pipeline.tables.transaction import conform, read_table, transaction
 
 MOST_CELLS = 1_000_000
 _PLACE_BITS, _HOUR_BITS = 29, 5
@@ -64,9 +66,11 @@ class RegionsJob:
         """Write the tables `cells` and `regions`, `regions.geojson` and `regions.png`."""
         positions, output = read_table(spark, self.positions), self.output
         found = find_regions(positions, output, self.cell_m, self.rules)
-        write_geojson(found, Path(output) / "regions.geojson")
         cells = read_table(spark, f"{output}/cells")
-        draw_regions(cells, found.grid, found.regions, Path(output) / "regions.png")
+        with output_folder(output) as folder:
+            write_geojson(found, folder / "regions.geojson")
+            write_boxes(regions_table(found.regions), folder / "regions.parquet")
+            draw_regions(cells, found.grid, found.regions, folder / "regions.png")
         counts = {"regions": len(found.regions), "slow_cells": len(found.slow_cells)}
         return JobResult(
             counts,
@@ -96,9 +100,9 @@ def find_regions(
     with transaction() as written:
         with _many_groups(spark):
             cells = written.write(cells_by_hour(positions, grid, rules), f"{output}/cells", CELLS)
-        chosen = slow_and_dense(read_version(spark, cells.path), rules)
+        chosen = slow_and_dense(cells.read(spark), rules)
         found = slow_regions(chosen, rules, grid)
-        written.write_small(regions_table(found), f"{output}/regions")
+        written.write_small(regions_table(found), f"{output}/regions", spark)
     return RegionsFound(grid, found, chosen)
 
 

@@ -24,12 +24,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog.log_files import check_logs
 from nearcast.eventlog.schemas import TOPIC_POLICIES
+from nearcast.eventlog.stores import is_url
 from nearcast.model.errors import FileFormatError, MisuseError
 from nearcast.pipeline.job import JobResult
 from nearcast.pipeline.jobs.topic_rates import rates_per_topic
 from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.sources.event_logs import topic_pattern
-from nearcast.pipeline.tables.transaction import read_version, transaction
+from nearcast.pipeline.tables.output_files import local_file, output_folder
+from nearcast.pipeline.tables.transaction import transaction
 from nearcast.retained import (
     Evidence,
     Fit,
@@ -142,20 +144,35 @@ class TrainJob:
         """The policy file, which also has the last policies."""
         return self.policy_file or Path(self.output) / POLICY_FILE
 
+    @property
+    def place(self) -> str:
+        """The path or URL of that file."""
+        own = self.policy_file is None and is_url(self.output)
+        return f"{self.output}/{POLICY_FILE}" if own else str(self.path)
+
+    def _save(self, done: Trained) -> None:
+        if self.policy_file is not None:
+            save_trained(done, self.policy_file)
+            return
+        with output_folder(self.output) as folder:
+            save_trained(done, folder / POLICY_FILE)
+
     def check(self) -> None:
         """Check that the last policies can be read, and that the logs are whole."""
-        last_policies(self.path)
+        if self.policy_file is not None or not is_url(self.output):
+            last_policies(self.path)
         check_logs(self.logs)
 
     def run(self, spark: SparkSession) -> JobResult:
         """Write the table `topic_policies`; `save` writes the policy file."""
-        last = last_policies(self.path)
+        with local_file(self.place) as file:
+            last = last_policies(file)
         done = train(spark, self.logs, self.output, self.settings, self.rules, last)
         return JobResult(
             done.summary(),
-            [*done.lines(), f"Policies: {self.path}" + ("" if done.is_new else " (unchanged)")],
-            {"policies": str(self.path)},
-            save=partial(save_trained, done, self.path),
+            [*done.lines(), f"Policies: {self.place}" + ("" if done.is_new else " (unchanged)")],
+            {"policies": self.place},
+            save=partial(self._save, done),
         )
 
 
@@ -202,7 +219,7 @@ def train(
             )
         finally:
             topics.unpersist()
-        made = read_version(spark, draft.path)
+        made = draft.read(spark)
         groups = rate_groups(made)
         tables = _collected(made, rules.most_topics, base)
         general, told, share = _general(spark, groups, base, rules)

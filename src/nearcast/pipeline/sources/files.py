@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.log_files import is_event_log
 from nearcast.model import Space
 from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers, read_log
-from nearcast.pipeline.sources.input_checks import check_columns
+from nearcast.pipeline.sources.input_checks import check_columns, separator_of
 from nearcast.pipeline.spark_errors import spark_errors_translated
+from nearcast.pipeline.tables.open_formats import is_table
 from nearcast.pipeline.tables.transaction import read_table, spark_schema
 
 _PLAIN = {
@@ -36,6 +36,7 @@ _PLAIN = {
 _FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
+    ".txt": "csv",
     ".json": "json",
     ".jsonl": "json",
     ".ndjson": "json",
@@ -83,11 +84,10 @@ def read_all(spark: SparkSession, path: str) -> DataFrame:
 def _open(spark: SparkSession, path: str) -> DataFrame:
     kind = _FORMATS.get(PurePosixPath(path).suffix.lower())
     if kind == "csv":
-        separator = "\t" if path.lower().endswith(".tsv") else ","
-        return spark.read.csv(path, header=True, sep=separator)
+        return spark.read.csv(path, header=True, sep=separator_of(path))
     if kind == "json":
         return spark.read.json(path)
-    if kind is None and VersionedTable(path).current() is not None:
+    if kind is None and is_table(spark, path):
         return read_table(spark, path)
     schema = _plain_schema(path)
     return spark.read.parquet(path) if schema is None else spark.read.schema(schema).parquet(path)

@@ -9,27 +9,33 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from nearcast.eventlog import VersionedTable
-from nearcast.eventlog.tables import open_store
+from nearcast.eventlog.stores import is_url, open_store
+from nearcast.pipeline.tables.file_systems import needs_spark, use_session
+from nearcast.pipeline.tables.open_formats import OpenTable, in_catalog, open_table
 from nearcast.pipeline.tables.worker_reads import note_files
 from nearcast.pipeline.tables.worker_writes import (
     WRITTEN,
     WRITTEN_APART,
     Batches,
     Labelled,
+    labelled_rows,
+    mixed_schema,
     writing_apart,
     writing_parts,
 )
@@ -51,16 +57,20 @@ def conform(frame: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def read_table(spark: SparkSession, root: str) -> DataFrame:
-    """Return the rows of the current version of the table at `root`."""
+    """Return the rows of the current version of the table at `root`, whatever its format."""
+    opened = open_table(spark, root)
+    if opened is not None:
+        return opened.read()
     return read_version(spark, VersionedTable(root).current_path())
 
 
 def read_version(spark: SparkSession, path: str) -> DataFrame:
-    """Return the rows of one version of a table.
+    """Return the rows of one version of a table of plain Parquet.
 
     Jobs may let workers read its files (`worker_reads.py`). The schema is read here from a file's
     footer, because Spark would start a job for that.
     """
+    use_session(spark, path)
     parts = _parts(path)
     if not parts:
         return spark.read.parquet(path)  # Spark raises the error
@@ -71,6 +81,8 @@ def read_version(spark: SparkSession, path: str) -> DataFrame:
         except pa.ArrowInvalid:
             return spark.read.parquet(path)
     frame = spark.read.schema(spark_schema(schema)).parquet(path)
+    if needs_spark(path):
+        return frame
     return note_files(frame, [f"{path}/{PurePosixPath(part).name}" for part in parts])
 
 
@@ -89,64 +101,118 @@ def _rows_in(path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableDraft:
-    """A version that is written and not yet current."""
+    """A version that is written. One of plain Parquet is current only when it is published."""
 
-    table: VersionedTable
+    root: str
     version: str
     rows: int
+    opened: OpenTable | None = None  # of an open format
+    after: str | None = None  # the version that it was made from, if it has rows of that
 
-    @property
-    def path(self) -> str:
-        """The directory of its files."""
-        return self.table.path_of(self.version)
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return its rows."""
+        if self.opened is not None:
+            return self.opened.read()
+        return read_version(spark, VersionedTable(self.root).path_of(self.version))
 
 
 class TableTransaction:
-    """The tables of one job: all become current once all are written, or none does."""
+    """The tables of one job: all become current once all are written, or none does.
+
+    A table of an open format is current as soon as it is written, since only one table can be
+    committed at once; if the job fails, it is rolled back.
+    """
 
     def __init__(self) -> None:
         self._begun: list[tuple[VersionedTable, str]] = []  # all versions, for `discard`
+        self._committed: list[tuple[OpenTable, str | None, str]] = []  # before, and ours
         self._done: list[TableDraft] = []  # written versions, for `publish`
         self._new_folders: set[Path] = set()  # parents of tables that this transaction creates
 
-    def write(self, frame: DataFrame, root: str, schema: pa.Schema) -> TableDraft:
-        """Write `frame` as the next version of the table at `root`."""
-        table, version = self._begin(root)
-        path = table.path_of(version)
-        conform(frame, schema).write.parquet(path)
-        self._done.append(TableDraft(table, version, _rows_in(path)))
-        return self._done[-1]
+    @property
+    def written(self) -> tuple[TableDraft, ...]:
+        """The versions that were written."""
+        return tuple(self._done)
 
-    def write_small(self, rows: pa.Table, root: str) -> TableDraft:
-        """Write a table that is in the driver's memory, without a Spark job."""
+    def write(
+        self, frame: DataFrame, root: str, schema: pa.Schema, *, replaces: str | None = None
+    ) -> TableDraft:
+        """Write `frame` as the next version of the table at `root`.
+
+        With a condition in `replaces`, the rows for which it does not hold are kept.
+        """
+        root = place_of(frame.sparkSession, root)
+        rows = conform(frame, schema)
+        opened = open_table(frame.sparkSession, root, to_write=True)
+        if opened is not None:
+            return self._commit(opened, rows, root, replaces)
+        table, version, after = *self._begin(root), None
+        if replaces:
+            last = table.current()
+            after = "" if last is None else last.name
+            if last is not None:
+                old = read_version(frame.sparkSession, table.path_of(after))
+                rows = rows.unionByName(conform(old.where(f"NOT ({replaces})"), schema))
+        path = table.path_of(version)
+        rows.write.parquet(path)
+        return self._wrote(TableDraft(root, version, _rows_in(path), after=after))
+
+    def write_small(
+        self, rows: pa.Table, root: str, spark: SparkSession | None = None
+    ) -> TableDraft:
+        """Write a table that is in the driver's memory, in the session's format if one is given.
+
+        Plain Parquet takes no Spark job.
+        """
+        root = place_of(spark, root)
+        opened = None if spark is None else open_table(spark, root, to_write=True)
+        if spark is not None and opened is not None:
+            frame = spark.createDataFrame(rows.to_pylist(), spark_schema(rows.schema))
+            return self._commit(opened, frame, root, None)
         table, version = self._begin(root)
         store, base = open_store(table.path_of(version))
         store.create_dir(base, recursive=True)
         pq.write_table(rows, f"{base}/part-0.parquet", filesystem=store)
-        self._done.append(TableDraft(table, version, rows.num_rows))
-        return self._done[-1]
+        return self._wrote(TableDraft(root, version, rows.num_rows))
 
     def write_by_workers(
         self, frame: DataFrame, make: Make, root: str, schema: pa.Schema
     ) -> TableDraft:
-        """Write `make` applied to the batches of `frame`; workers write the files themselves."""
+        """Write `make` applied to the batches of `frame`; workers write the files themselves.
+
+        Where they cannot (an open format, a file system that only Spark opens), Spark writes.
+        """
+        spark = frame.sparkSession
+        root = place_of(spark, root)
+        if open_table(spark, root, to_write=True) is not None or needs_spark(root):
+            return self.write(frame.mapInArrow(make, spark_schema(schema)), root, schema)
         table, version = self._begin_for_workers(root)
         write = writing_parts(table.path_of(version), schema, make)
         done = frame.mapInArrow(write, WRITTEN).collect()  # one row per task
         table.keep_only(version, {row["file"] for row in done}, schema)
-        self._done.append(TableDraft(table, version, sum(row["rows"] for row in done)))
-        return self._done[-1]
+        return self._wrote(TableDraft(root, version, sum(row["rows"] for row in done)))
 
     def write_apart(
         self,
         frame: DataFrame,
         make: Callable[[Batches], Labelled],
         tables: Sequence[tuple[str, pa.Schema]],
+        *,
+        replaces: Mapping[str, str] | None = None,
     ) -> list[dict[str, int]]:
         """Write several tables in one pass over a frame; workers write the files themselves.
 
-        Returns, for each table, the number of rows per label.
+        Returns, for each table, the number of rows per label. `replaces` has a condition for tables
+        of which other rows are kept.
         """
+        spark, kept = frame.sparkSession, replaces or {}
+        tables = [(place_of(spark, root), schema) for root, schema in tables]
+        kept = {place_of(spark, root): condition for root, condition in kept.items()}
+        if kept or any(
+            open_table(spark, root, to_write=True) is not None or needs_spark(root)
+            for root, _ in tables
+        ):
+            return self._apart_by_spark(frame, make, tables, kept)
         begun = [(*self._begin_for_workers(root), schema) for root, schema in tables]
         places = [(table.path_of(version), schema) for table, version, schema in begun]
         done = frame.mapInArrow(writing_apart(places, make), WRITTEN_APART).collect()
@@ -157,17 +223,51 @@ class TableTransaction:
             labels: Counter[str] = Counter()
             for row in mine:
                 labels[row["label"]] += row["rows"]
-            self._done.append(TableDraft(table, version, labels.total()))
+            self._wrote(TableDraft(table.root, version, labels.total()))
             found.append(dict(labels))
         return found
 
+    def _apart_by_spark(
+        self,
+        frame: DataFrame,
+        make: Callable[[Batches], Labelled],
+        tables: Sequence[tuple[str, pa.Schema]],
+        kept: Mapping[str, str],
+    ) -> list[dict[str, int]]:
+        """Sort the rows once, keep them on the workers' disks, and let Spark write each table."""
+        schemas = [schema for _, schema in tables]
+        mixed = frame.mapInArrow(labelled_rows(schemas, make), spark_schema(mixed_schema(schemas)))
+        mixed = mixed.persist(StorageLevel.DISK_ONLY)
+        try:
+            counted = mixed.groupBy("place", "label").count().collect()
+            for place, (root, schema) in enumerate(tables):
+                mine = mixed.where(F.col("place") == place).select(f"row{place}.*")
+                self.write(mine, root, schema, replaces=kept.get(root))
+        finally:
+            mixed.unpersist()
+        return [
+            {row["label"]: row["count"] for row in counted if row["place"] == place}
+            for place in range(len(tables))
+        ]
+
+    def _commit(
+        self, opened: OpenTable, frame: DataFrame, root: str, replaces: str | None
+    ) -> TableDraft:
+        before = opened.version()
+        done = opened.write(frame, replaces)
+        self._committed.append((opened, before, done.name))
+        return self._wrote(TableDraft(root, done.name, done.rows, opened))
+
+    def _wrote(self, draft: TableDraft) -> TableDraft:
+        self._done.append(draft)
+        return draft
+
     def _begin(self, root: str) -> tuple[VersionedTable, str]:
         """Begin a version at an absolute path, since workers have other working directories."""
-        if "://" not in root:
-            root = os.path.abspath(root)  # noqa: PTH100 - keeps links
+        if not is_url(root):
             self._new_folders |= {one for one in Path(root).parents if not one.exists()}
         table = VersionedTable(root)
-        version = table.next_version(secrets.token_hex(4))
+        version = table.begin(secrets.token_hex(4))
         self._begun.append((table, version))
         return table, version
 
@@ -179,21 +279,43 @@ class TableTransaction:
         return table, version
 
     def publish(self) -> None:
-        """Make all written versions current, then remove old ones."""
-        for draft in self._done:
-            draft.table.publish(draft.version, draft.rows)
-        for draft in self._done:
-            draft.table.drop_old()
+        """Make all written versions current, then remove old ones and what killed jobs left."""
+        drafts = [draft for draft in self._done if draft.opened is None]
+        for draft in drafts:
+            VersionedTable(draft.root).publish(draft.version, draft.rows, after=draft.after)
+        for draft in drafts:
+            VersionedTable(draft.root).drop_old(datetime.now(UTC))
 
     def discard(self) -> None:
-        """Remove all versions that were begun and are not current."""
+        """Remove all versions that were begun and are not current; roll back what is committed."""
+        for opened, before, ours in reversed(self._committed):
+            with suppress(Exception):  # the first error is the one to tell
+                if opened.version() == ours:  # nobody has written since
+                    opened.roll_back(before)
         for table, version in self._begun:
             current = table.current()
-            if current is None or current.name != version:
+            if current is None or version not in current.kept:
                 table.discard(version)
         for folder in sorted(self._new_folders, reverse=True):  # the innermost first
             with suppress(OSError):  # not empty: another process uses it
                 folder.rmdir()
+
+
+def table_there(spark: SparkSession, root: str) -> str | None:
+    """Return the current version of the table at `root`, in the words of its format, or None."""
+    root = place_of(spark, root)
+    opened = open_table(spark, root)
+    if opened is not None:
+        return opened.version()
+    current = VersionedTable(root).current()
+    return None if current is None else current.name
+
+
+def place_of(spark: SparkSession | None, root: str) -> str:
+    """Return a path that means the same in every process; URLs and names stay as they are."""
+    if is_url(root) or (spark is not None and in_catalog(spark, root) is not None):
+        return root
+    return os.path.abspath(root)  # noqa: PTH100 - keeps links
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from nearcast.eventlog.tables import open_store
+from nearcast.eventlog.stores import known_settings, open_store, use_settings
 
 Batches = Iterable[pa.RecordBatch]
 _PIECE_ROWS = 500_000  # at least, per task, if a file has as many
@@ -71,9 +71,10 @@ def scan(
 
     Columns in `coded` are read as Arrow dictionaries, so that a repeated text is decoded once.
     """
-    names, codes = list(columns), list(coded)
+    names, codes, settings = list(columns), list(coded), known_settings()
 
     def work(numbers: Batches) -> Batches:
+        use_settings(settings)
         for batch in numbers:
             for number in batch.column("id").to_pylist():
                 yield from make(_rows(pieces[number], names, codes))

@@ -17,7 +17,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearcast.eventlog.tables import open_store
+from nearcast.eventlog.stores import known_settings, open_store, use_settings
 
 Batches = Iterable[pa.RecordBatch]
 Labelled = Iterator[tuple[int, str, pa.RecordBatch]]
@@ -31,8 +31,10 @@ def writing_parts(
     path: str, schema: pa.Schema, make: Callable[[Batches], Batches]
 ) -> Callable[[Batches], Batches]:
     """Return a function for `mapInArrow` that writes the batches of `make` to one file per task."""
+    settings = known_settings()
 
     def write(batches: Batches) -> Batches:
+        use_settings(settings)
         with PartFile(path, schema) as part:
             for batch in make(batches):
                 part.add(batch)
@@ -49,8 +51,10 @@ def writing_apart(
 
     A job that sorts its rows into several tables so reads its input once, in one Spark job.
     """
+    settings = known_settings()
 
     def write(batches: Batches) -> Batches:
+        use_settings(settings)
         counts: Counter[tuple[int, str]] = Counter()
         with ExitStack() as opened:
             parts = [opened.enter_context(PartFile(path, schema)) for path, schema in places]
@@ -65,6 +69,34 @@ def writing_apart(
             yield pa.RecordBatch.from_pydict(columns)
 
     return write
+
+
+def mixed_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the schema of rows of several tables in one frame: a struct for each table."""
+    fields = [pa.field("place", pa.int32()), pa.field("label", pa.string())]
+    fields += [pa.field(f"row{place}", pa.struct(schema)) for place, schema in enumerate(schemas)]
+    return pa.schema(fields)
+
+
+def labelled_rows(
+    schemas: Sequence[pa.Schema], make: Callable[[Batches], Labelled]
+) -> Callable[[Batches], Batches]:
+    """Return a function for `mapInArrow` that returns the rows of all tables in one frame."""
+    mixed = mixed_schema(schemas)
+
+    def rows(batches: Batches) -> Batches:
+        for place, label, batch in make(batches):
+            size = len(batch)
+            columns = [pa.array([place] * size, pa.int32()), pa.array([label] * size, pa.string())]
+            for other, schema in enumerate(schemas):
+                if other == place:
+                    given = [batch.column(name) for name in schema.names]
+                    columns.append(pa.StructArray.from_arrays(given, fields=list(schema)))
+                else:
+                    columns.append(pa.nulls(size, pa.struct(schema)))
+            yield pa.RecordBatch.from_arrays(columns, schema=mixed)
+
+    return rows
 
 
 def gathered(batches: Batches, rows: int) -> Batches:
