@@ -1,9 +1,10 @@
-"""Decodes live messages into events of a space, with the decoder that the broker uses."""
+"""Rows of live messages: the messages as they are, or decoded by the decoder of the broker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -28,6 +29,39 @@ class LiveMessage:
     topic: str
     payload: bytes
     pairs: Pairs
+
+
+class BatchReader(Protocol):
+    """Makes rows of messages."""
+
+    schema: pa.Schema
+
+    def batch(self, messages: Iterator[LiveMessage]) -> pa.RecordBatch:
+        """Return the rows of messages."""
+
+
+class MessageReader:
+    """Returns messages as they came: number, time of arrival, topic, payload, user properties."""
+
+    schema = pa.schema(
+        {
+            "number": pa.int64(),
+            "t": pa.timestamp("us", tz="UTC"),
+            "topic": pa.string(),
+            "payload": pa.binary(),
+            "properties": pa.map_(pa.string(), pa.string()),
+        }
+    )
+
+    def batch(self, messages: Iterator[LiveMessage]) -> pa.RecordBatch:
+        """Return a row for each message; of properties with the same name the last counts."""
+        rows = [
+            (one.number, one.t_ms * 1000, one.topic, one.payload, list(dict(one.pairs).items()))
+            for one in messages
+        ]
+        columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 class LiveReader:

@@ -167,9 +167,9 @@ def _query(
     once: bool,
 ) -> StreamingQuery:
     from nearcast.pipeline.streaming.data_sources import FeedSource, SpoolSource
+    from nearcast.pipeline.streaming.formats import register_live_formats
 
-    for source in (SpoolSource, FeedSource):
-        spark.dataSource.register(source)
+    register_live_formats(spark)
     frame = (
         spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
         .option("space", live.section.model_dump_json())
