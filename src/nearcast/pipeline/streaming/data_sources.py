@@ -9,6 +9,7 @@ Spark's own Python processes also import this module; they ask for offsets and r
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -122,8 +123,8 @@ class NumberedReader(DataSourceStreamReader, StopsWhereItIs):
     """A reader whose offsets are `{"next": n}`: the next message to read has the number n.
 
     Spark 4.1 asks for the end of a batch without its start. The reader then remembers where the
-    last batch ended. It does not know that when a query continues from its checkpoint: then the
-    first batch has all messages. `most` is the size of a batch that Spark sets no limit for.
+    last batch ended. Where it does not know that, as when a query over a feed continues from its
+    checkpoint, the first batch has all messages. `most` is the size of a batch that Spark sets no limit for.
     """
 
     def __init__(self, events: BatchReader, parts: int, most: int | None = MOST_A_BATCH) -> None:
@@ -132,7 +133,7 @@ class NumberedReader(DataSourceStreamReader, StopsWhereItIs):
         self._most = most
         self._until: int | None = None
         self._last: dict[str, int] | None = None
-        self._oldest = 0  # when Spark last asked for an end without a start
+        self._oldest = 0  # when Spark last asked for an end
 
     @abstractmethod
     def marks(self) -> tuple[int, int]:
@@ -168,9 +169,9 @@ class NumberedReader(DataSourceStreamReader, StopsWhereItIs):
         Raise FileFormatError if messages to read are missing.
         """
         oldest, end = self.marks()
+        self._oldest = oldest
         start = start or self._last
         if start is None:
-            self._oldest = oldest
             return {_NEXT: end}
         first = start[_NEXT]
         self._check(first, oldest, end)
@@ -242,11 +243,12 @@ class SpoolReader(NumberedReader):
         return super().latestOffset(start, limit)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Numbers]:
-        """Cut a range into parts, and record where it ends."""
+        """Cut a range into parts, and record where it ends: a hint, which may fail."""
         parts = super().partitions(start, end)
         draft = self._folder / f"{_PLANNED}.new"
-        draft.write_text(json.dumps(end), encoding="utf-8")
-        draft.replace(self._folder / _PLANNED)
+        with contextlib.suppress(OSError):
+            draft.write_text(json.dumps(end), encoding="utf-8")
+            draft.replace(self._folder / _PLANNED)
         return parts
 
     def messages(self, start: int, end: int) -> Iterator[Iterator[LiveMessage]]:
