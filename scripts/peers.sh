@@ -1,4 +1,4 @@
-# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, and mqtt.js.
+# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, mqtt.js, and Kafka.
 # What cannot be had here is said; its tests are skipped, and counted at the end of their run.
 set -eu
 . scripts/steps.sh
@@ -23,4 +23,14 @@ if [ ! -d "$VENV/peers/node_modules/mqtt" ]; then
     step "Installing mqtt.js" \
         npm install --silent --no-audit --no-fund --prefix "$VENV/peers" mqtt@5.14.1 ||
         echo "mqtt.js could not be installed; its tests are skipped." >&2
+fi
+# Kafka's server, and Spark's connector for it: jars that Maven gets, where there is a Maven.
+kafka="$VENV/peers/kafka"
+if [ ! -f "$kafka/done" ]; then
+    if command -v mvn >/dev/null; then
+        step "Getting Kafka and Spark's connector" sh scripts/kafka.sh "$kafka" ||
+            echo "Kafka could not be had; its tests are skipped." >&2
+    else
+        echo "There is no Maven (mvn): tests with Kafka are skipped. Debian/Ubuntu: sudo apt-get install maven" >&2
+    fi
 fi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,15 +47,24 @@ def need(*modules: str, extra: str) -> None:
         )
 
 
-def started_spark(master: str, *, as_json: bool, name: str = "nearcast") -> SparkSession:
-    """Return a Spark session; reports on standard error that it is starting."""
+def started_spark(
+    master: str,
+    *,
+    as_json: bool,
+    name: str = "nearcast",
+    libraries: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a Spark session; reports on standard error that it is starting.
+
+    `libraries` are settings such as `spark.jars`.
+    """
     from nearcast.pipeline.session import check_master, check_spark, spark_session
 
     check_master(master)
     check_spark()
     if not as_json:
         typer.echo(f"Starting Spark ({master}) ...", err=True)
-    return spark_session(master, name=name)
+    return spark_session(master, name=name, libraries=libraries)
 
 
 def run_job(job: Job, master: str, *, as_json: bool) -> None:

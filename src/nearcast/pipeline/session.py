@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +31,11 @@ _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
 
 
 def spark_session(
-    master: str = "local[*]", *, name: str = "nearcast", memory_gb: int | None = None
+    master: str = "local[*]",
+    *,
+    name: str = "nearcast",
+    memory_gb: int | None = None,
+    libraries: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return a Spark session on `master` with all settings that the jobs rely on.
 
@@ -43,7 +48,7 @@ def spark_session(
 
     _choose_python(master)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in _settings(master, memory_gb).items():
+    for key, value in {**_settings(master, memory_gb), **(libraries or {})}.items():
         builder = builder.config(key, value)
     with without_boot_warning(), with_plain_interrupts():
         session: SparkSession = builder.getOrCreate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,10 +33,18 @@ def stream(
         str, typer.Option("--input", help="A folder of event files, or an event log.")
     ] = "",
     source: Annotated[
-        str, typer.Option(help="Live events: mqtt://host:port/TOPICS or nats://host:port/NETWORK.")
+        str,
+        typer.Option(
+            help="Live events: mqtt://host:port/TOPICS, nats://host:port/NETWORK or "
+            "kafka://host:port/TOPIC."
+        ),
     ] = "",
     deliver: Annotated[
-        str, typer.Option(help="Publish what a live source delivers: mqtt://host:port/PREFIX.")
+        str,
+        typer.Option(
+            help="Publish what a live source delivers: mqtt://host:port/PREFIX or "
+            "kafka://host:port/TOPIC."
+        ),
     ] = "",
     subscriptions: Annotated[str, typer.Option(help="The directory of subscription changes.")],
     output: Annotated[str, typer.Option("--output", help="The directory for the job's tables.")],
@@ -46,6 +55,11 @@ def stream(
     rank: Rank = "narrowest",
     config: ConfigFile = Path("nearcast.toml"),
     files_a_batch: Annotated[int, typer.Option(min=1, help="Event files per micro-batch.")] = 64,
+    most: Annotated[int, typer.Option(min=1, help="Live events per micro-batch.")] = 200_000,
+    jars: Annotated[
+        str,
+        typer.Option(help="Jars for Spark, such as Kafka's connector; else it comes from Maven."),
+    ] = "",
     once: Annotated[
         bool, typer.Option("--once", help="Stop when all existing events are matched.")
     ] = False,
@@ -76,13 +90,13 @@ def stream(
     section = space_section(config, space)
     declared = section.to_space()
     query = match_query(declared, topic, top, rank)
-    live = _live(config, section, input, source, deliver)
+    live = _live(config, section, input, source, deliver, most)
     paths = (Path(input or source), Path(subscriptions), Path(output), checkpoint)
     asked = Stream(*paths, declared, query, files_a_batch)
     if live is None:
         check_event_files(asked)
     check_there(subscriptions)
-    spark = started_spark(master, as_json=json)
+    spark = started_spark(master, as_json=json, libraries=_libraries(live, jars))
     with spark_errors_translated(output):
         if live is None:
             running = start(spark, asked, once=once)
@@ -114,8 +128,19 @@ def _report_listening(place: str, *, as_json: bool) -> None:
         typer.echo(f"Listening to {place}. Events published from now on are matched.", err=True)
 
 
+def _libraries(live: Live | None, jars: str) -> dict[str, str]:
+    """Return the settings with which Spark finds what the stream needs beside itself."""
+    if jars:
+        return {"spark.jars": jars}
+    if live is None or not live.uses_kafka:
+        return {}
+    from nearcast.pipeline.streaming.kafka import CONNECTOR
+
+    return {"spark.jars.packages": ",".join(CONNECTOR)}
+
+
 def _live(
-    config: Path, section: SpaceSection, folder: str, source: str, deliver: str
+    config: Path, section: SpaceSection, folder: str, source: str, deliver: str, most: int
 ) -> Live | None:
     """Return the requested live source, None for files; exactly one must be given."""
     from nearcast.config import load
@@ -130,4 +155,5 @@ def _live(
         return None
     from nearcast.pipeline.streaming.live_stream import live_of
 
-    return live_of(source, section, load(config, os.environ).network, deliver)
+    network = load(config, os.environ).network
+    return replace(live_of(source, section, network, deliver), most=most)

@@ -124,7 +124,8 @@ class NumberedReader(DataSourceStreamReader, StopsWhereItIs):
 
     Spark 4.1 asks for the end of a batch without its start. The reader then remembers where the
     last batch ended. Where it does not know that, as when a query over a feed continues from its
-    checkpoint, the first batch has all messages. `most` is the size of a batch that Spark sets no limit for.
+    checkpoint, the first batch has all messages. `most` is the size of a batch that Spark sets no
+    limit for.
     """
 
     def __init__(self, events: BatchReader, parts: int, most: int | None = MOST_A_BATCH) -> None:

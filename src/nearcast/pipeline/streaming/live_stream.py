@@ -1,8 +1,9 @@
-"""`stream` from a live source: a broker (`mqtt://…`), or the feed of a cluster (`nats://…`).
+"""`stream` from a live source: a broker (`mqtt://…`), a cluster's feed (`nats://…`), or Kafka.
 
     mqtt://host:port/shops/#  ──► collector ──► spool ─┐
                                                        ├──► micro-batch n ──► output, as in `stream`
-    nats://host:port/network  ──────────────► feed ────┘
+    nats://host:port/network  ──────────────► feed ────┤
+    kafka://host:port/topic   ──► Spark's connector ───┘
 
 Read next: `collector.py` (from the broker to the disk), `data_sources.py` (Spark's interface),
 `live_events.py` (from messages to events), `delivery.py` (deliveries back to a broker).
@@ -22,6 +23,7 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nearcast.config.kafka_address import KAFKA, KafkaAddress, is_kafka, parse_kafka
 from nearcast.config.schema import NetworkSection, SpaceSection
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import FileFormatError, MisuseError, NearcastError, Space
@@ -29,9 +31,18 @@ from nearcast.model.requests import parse_identity
 from nearcast.mqtt import check_topic_filter
 from nearcast.pipeline.streaming.addresses import MQTT, NATS, LiveAddress, parse_address
 from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
+from nearcast.pipeline.streaming.data_sources import (
+    MOST_A_BATCH,
+    FeedSource,
+    LiveSource,
+    SpoolSource,
+)
 from nearcast.pipeline.streaming.delivery import deliver_batch
+from nearcast.pipeline.streaming.formats import register_live_formats
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
+from nearcast.pipeline.streaming.kafka import decoding, deliver_to_kafka, kafka_messages
 from nearcast.pipeline.streaming.stream import Stream, match_batch, start_query
+from nearcast.pipeline.tables.worker_writes import Batches
 
 _QUIET_S = 1.0
 _LOOK_S = 0.1
@@ -44,24 +55,39 @@ _LONGEST_S = 60.0
 class Live:
     """The live source of a stream, and where its deliveries are published."""
 
-    source: LiveAddress
+    source: LiveAddress | KafkaAddress
     section: SpaceSection
     network: NetworkSection
-    deliver: LiveAddress | None = None
+    deliver: LiveAddress | KafkaAddress | None = None
     spool_bytes: int = SPOOL_BYTES
+    most: int = MOST_A_BATCH
+
+    @property
+    def uses_kafka(self) -> bool:
+        """Whether Spark needs the connector for Kafka."""
+        return any(isinstance(one, KafkaAddress) for one in (self.source, self.deliver))
 
 
 def live_of(source: str, section: SpaceSection, network: NetworkSection, deliver: str = "") -> Live:
     """Parse the options; raise MisuseError for a combination that makes no sense."""
-    address = parse_address(source, "--source", (*MQTT, *NATS))
+    sink = _sink_of(deliver) if deliver else None
+    if is_kafka(source):
+        return Live(parse_kafka(source, "--source"), section, network, sink)
+    address = parse_address(source, "--source", (*MQTT, *NATS, *KAFKA))
     if address.is_mqtt:
         topic_filter_of(address, section.to_space())
-    sink = parse_address(deliver, "--deliver", MQTT) if deliver else None
-    if sink is not None and (not sink.path or any(one in sink.path for one in "+#$")):
+    return Live(address, section, network, sink)
+
+
+def _sink_of(text: str) -> LiveAddress | KafkaAddress:
+    if is_kafka(text):
+        return parse_kafka(text, "--deliver")
+    sink = parse_address(text, "--deliver", (*MQTT, *KAFKA))
+    if not sink.path or any(one in sink.path for one in "+#$"):
         raise MisuseError(
             repr(sink.path), where="--deliver", expected=f"{sink.place}/PREFIX, a topic"
         )
-    return Live(address, section, network, sink)
+    return sink
 
 
 def topic_filter_of(address: LiveAddress, space: Space) -> str:
@@ -141,9 +167,11 @@ def start_live(
 
     With `once` it matches what arrives until the source is quiet for a second.
     """
+    if isinstance(live.source, KafkaAddress):
+        return LiveStream(partial(_kafka_query, spark, stream, live, live.source, once), None)
     if not live.source.is_mqtt:
         options = {"secret_feed": _feed(stream, live).text}
-        return LiveStream(partial(_query, spark, stream, live, options, once), None)
+        return LiveStream(partial(_query, spark, stream, live, FeedSource, options, once), None)
     folder = stream.checkpoint / "spool"
     topics = topic_filter_of(live.source, stream.space)
     collector = Collector(live.source, topics, folder, live.spool_bytes)
@@ -152,7 +180,7 @@ def start_live(
         if once:
             collector.wait_until_quiet(_QUIET_S, _LONGEST_S)
         options = {"spool": str(folder.absolute())}
-        begin = partial(_query, spark, stream, live, options, once)
+        begin = partial(_query, spark, stream, live, SpoolSource, options, once)
         return LiveStream(begin, collector)
     except BaseException:
         collector.stop()
@@ -163,31 +191,47 @@ def _query(
     spark: SparkSession,
     stream: Stream,
     live: Live,
+    source: type[LiveSource],
     options: dict[str, str],
     once: bool,
 ) -> StreamingQuery:
-    from nearcast.pipeline.streaming.data_sources import FeedSource, SpoolSource
-    from nearcast.pipeline.streaming.formats import register_live_formats
-
     register_live_formats(spark)
     frame = (
-        spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
+        spark.readStream.format(source.name())
         .option("space", live.section.model_dump_json())
         .option("payload", "true" if live.deliver else "false")
         .option("once", "true" if once else "false")
+        .option("most", str(live.most))
         .option("parts", str(spark.sparkContext.defaultParallelism))
         .options(**options)
         .load()
     )
-    return start_query(frame, stream, partial(_batch, stream, live.deliver), once=once)
+    return start_query(frame, stream, partial(_batch, stream, live, None), once=once)
 
 
-def _batch(stream: Stream, sink: LiveAddress | None, events: DataFrame, batch: int) -> None:
+def _kafka_query(
+    spark: SparkSession, stream: Stream, live: Live, source: KafkaAddress, once: bool
+) -> StreamingQuery:
+    parts = spark.sparkContext.defaultParallelism
+    frame = kafka_messages(spark, source, stream.query.topic, live.most, parts)
+    take_batch = partial(_batch, stream, live, decoding(live.section))
+    return start_query(frame, stream, take_batch, once=once)
+
+
+def _batch(
+    stream: Stream,
+    live: Live,
+    decode: Callable[[Batches], Batches] | None,
+    events: DataFrame,
+    batch: int,
+) -> None:
     """Match a batch, and publish its deliveries once it is complete."""
     with _interrupted_briefly():
-        match_batch(stream, events, batch)
-        if sink is not None:
-            deliver_batch(stream, sink, events, batch)
+        match_batch(stream, events, batch, decode)
+        if isinstance(live.deliver, KafkaAddress):
+            deliver_to_kafka(stream.checkpoint, stream.output, live.deliver, events, batch)
+        elif live.deliver is not None:
+            deliver_batch(stream, live.deliver, events, batch)
 
 
 @contextmanager
@@ -210,6 +254,7 @@ def _interrupted_briefly() -> Iterator[None]:
 
 def _feed(stream: Stream, live: Live) -> FeedAddress:
     """Return the feed; raise unless it exists and is the one that the checkpoint was begun with."""
+    assert isinstance(live.source, LiveAddress)
     feed = FeedAddress.of(live.source, live.network)
     watch = FeedWatch(feed)
     try:

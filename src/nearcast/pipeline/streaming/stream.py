@@ -130,15 +130,21 @@ def check_event_files(stream: Stream) -> list[Path]:
     return files
 
 
-def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
+def match_batch(
+    stream: Stream,
+    events: DataFrame,
+    batch: int,
+    decode: Callable[[Batches], Batches] | None = None,
+) -> None:
     """Match one micro-batch; repeating it writes the same rows to the same directory.
 
-    One Spark job: workers write deliveries and rejected events themselves. The marker of the
-    deliveries is written last, so a batch that has it is complete.
+    One Spark job: workers write deliveries and rejected events themselves; with `decode` they also
+    make the events of messages. The marker of the deliveries is written last, so a batch that has
+    it is complete.
     """
     version = pinned(stream.checkpoint / "pins", batch, lambda: newest_change(stream.changes))
     index = index_at(stream, version).absolute()
-    judged = _judged(stream, events)
+    judged = _judged(stream, events) if decode is None else events
     folders = {
         table: (stream.output / table / f"{batch:012d}").absolute()
         for table in ("rejected", "deliveries")
@@ -146,6 +152,8 @@ def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
     for folder in folders.values():
         clear(folder)
     write = _writing_both(index, stream.query, {t: str(f) for t, f in folders.items()})
+    if decode is not None:
+        write = _after(write, _judging(decode, with_topic=is_event_log(str(stream.changes))))
     done = judged.mapInArrow(write, _WRITTEN).collect()  # one or two rows per task
     for table, folder in folders.items():
         complete(folder, {row["file"] for row in done if row["table"] == table})
@@ -189,6 +197,28 @@ def _writing_both(
         )
 
     return write
+
+
+def _after(
+    second: Callable[[Batches], Batches], first: Callable[[Batches], Batches]
+) -> Callable[[Batches], Batches]:
+    return lambda batches: second(first(batches))
+
+
+def _judging(
+    decode: Callable[[Batches], Batches], *, with_topic: bool
+) -> Callable[[Batches], Batches]:
+    """Return a worker function that gives decoded events the columns of `_judged`."""
+    names = {"_problem": REASON, "topic": TOPIC}
+    left_out = {"t"} if with_topic else {"t", "topic"}
+
+    def judge(batches: Batches) -> Batches:
+        for batch in decode(batches):
+            kept = [name for name in batch.schema.names if name not in left_out]
+            columns = [batch.column(name) for name in kept]
+            yield pa.RecordBatch.from_arrays(columns, names=[names.get(n, n) for n in kept])
+
+    return judge
 
 
 def _without_rejected(batches: Batches, rejected: PartFile) -> Batches:
