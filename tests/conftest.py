@@ -55,8 +55,8 @@ def spark() -> Iterator[SparkSession]:
 def _close_what_pyspark_leaves_open() -> None:
     """Mark sockets of PySpark 4.1 as closed: each then ends with the file that is read from it.
 
-    PySpark leaves them to the garbage collector, which warns, and warnings fail tests. Other sockets
-    are not concerned: one that we forget still fails its test.
+    PySpark leaves them to the garbage collector, which warns, and warnings fail tests. Other
+    sockets are not concerned: one that we forget still fails its test.
     """
     from pyspark import util
 
@@ -67,7 +67,7 @@ def _close_what_pyspark_leaves_open() -> None:
         connection.close()  # while the file is open, this only marks it
         return file, connection
 
-    util.local_connect_and_auth = connect_and_mark
+    util.local_connect_and_auth = connect_and_mark  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="session")

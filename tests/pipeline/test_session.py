@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -119,7 +119,7 @@ def test_the_process_that_workers_are_forked_from_has_one_thread():
 
 @pytest.mark.spark
 def test_a_worker_has_what_jobs_need_when_it_starts(spark: SparkSession):
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             found = "nearcast.pipeline.audit.job" in sys.modules
             yield pa.RecordBatch.from_pydict({"is_there": [found]})

@@ -22,4 +22,4 @@ from pyspark.worker import main  # noqa: F401
 from nearcast.pipeline import run  # noqa: F401
 
 if __name__ == "__main__":
-    manager()
+    manager()  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ B    ├──────┼───┼────────┤   that cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ from nearcast.pipeline.tables.transaction import spark_schema
 CELL, TASK = "_cell", "_task"
 _SAMPLE = 100_000
 _EVENTS_A_TASK = 500_000
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)

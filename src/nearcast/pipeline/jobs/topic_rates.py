@@ -10,7 +10,7 @@ Subscriptions are to filters, rates are of topics. Each topic is joined with the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import product
@@ -163,7 +163,7 @@ def _per_s(count: str, time_ms: str) -> Column:
     return F.when(known, F.col(count) * 1e3 / F.col(time_ms)).otherwise(F.lit(0.0))
 
 
-def _possible_filters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _possible_filters(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         pairs = [
             (topic, one)

@@ -11,7 +11,7 @@ group. The table of a topic that is not in the log stays as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -273,7 +273,7 @@ def _solver(settings: Settings, base: Policies):  # type: ignore[no-untyped-def]
     weights = [setting.weights for _, setting in settings]
     model = policies_to_text(replace(base, general=None, topics={}))
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         policies = policies_from_text(model)
         for batch in batches:
             rows = [_solved(row, weights[row["setting"]], policies) for row in batch.to_pylist()]
@@ -378,7 +378,7 @@ def _fitted(
     model = policies_to_text(replace(base, general=None, topics={}))
     how, seed = replace(rules.fit, trained=trained), rules.seed
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         policies = policies_from_text(model)
         for _ in batches:
             found = fit(

@@ -7,7 +7,7 @@ open one.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from nearcast.pipeline.sources.column_types import EVENT_DETAILS, EVENT_KEY
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_reads import RowGroups, pieces_of, scan
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 SEQUENCE_BITS = 41  # 2 · 10¹² events per node; the upper 22 bits are the node's number
 
 

@@ -5,7 +5,7 @@ CSV, JSON lines, Parquet, GeoParquet, one of our tables, event logs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -125,7 +125,7 @@ def _with_coordinates(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame
     return kept.mapInArrow(_decode_points, schema.replace(":", " "))
 
 
-def _decode_points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decode_points(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import shapely
 
     for batch in batches:

@@ -110,6 +110,9 @@ def topic_filter_of(address: LiveAddress, space: Space) -> str:
     return text
 
 
+_UNTIL_ALL_IS_READ = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+
+
 class LiveStream:
     """A running stream: the query, and the collector if it needs one.
 
@@ -196,6 +199,8 @@ def _query(
     once: bool,
 ) -> StreamingQuery:
     register_live_formats(spark)
+    if once:  # Spark 4.1 would end after one batch, even if that repeats an interrupted one
+        spark.conf.set(_UNTIL_ALL_IS_READ, "true")
     frame = (
         spark.readStream.format(source.name())
         .option("space", live.section.model_dump_json())

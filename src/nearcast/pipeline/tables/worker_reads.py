@@ -10,7 +10,7 @@ through Spark. Both give the same rows, but batches may be cut at other places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.eventlog.tables import open_store
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 _PIECE_ROWS = 500_000  # at least, per task, if a file has as many
 _BATCH_ROWS = 65_536
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from nearcast.eventlog.tables import open_store
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 Labelled = Iterator[tuple[int, str, pa.RecordBatch]]
 """Batches, each with the number of its table and the label that its rows are counted under."""
 WRITTEN = "file string, rows bigint"
