@@ -337,7 +337,8 @@ def test_the_page_s_configuration_and_program_are_good(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--source", "kafka://h/x"], "expected mqtt://host:port/… or mqtts://"),
+        (["--source", "http://h/x"], "expected mqtt://host:port/… or mqtts://"),
+        (["--source", "kafka://h"], "expected kafka://host:port/TOPIC"),
         (["--source", "mqtt://h/shops/#"], "topics of the space plane, which are 'plane/#'"),
         (["--source", "mqtt://h/plane/a#"], "# alone"),
         (["--source", "mqtt://h/#", "--input", "x"], "both --input and --source"),

@@ -46,7 +46,13 @@ from nearcast.pipeline.tables.worker_writes import Batches
 
 _QUIET_S = 1.0
 _LOOK_S = 0.1
-_TOO_SLOW = "Python worker failed to connect back"
+# Errors after which a query that is started again goes on: a machine that was too busy to start a
+# process in time; and Kafka's connector, which fails when it reports on a batch that was repeated
+# after a crash, before it has asked Kafka for anything. That batch is committed by then.
+_GOES_ON = (
+    "Python worker failed to connect back",
+    'the return value of "scala.Option.get()" is null',
+)
 _MOST_ATTEMPTS = 5
 _LONGEST_S = 60.0
 
@@ -143,7 +149,8 @@ class LiveStream:
         ended = self.query.exception()
         if ended is None:
             return True
-        if _TOO_SLOW not in str(ended) or self._attempts >= _MOST_ATTEMPTS:
+        told = str(ended)
+        if not any(one in told for one in _GOES_ON) or self._attempts >= _MOST_ATTEMPTS:
             raise ended
         self._attempts += 1
         self.query = self._begin()
