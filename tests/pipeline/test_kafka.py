@@ -54,11 +54,12 @@ def records(kafka: Kafka, topic: str) -> list[Any]:
             place = TopicPartition(topic, partition, 0)
             _, end = consumer.get_watermark_offsets(place, 10)
             consumer.assign([place])
-            last: int | None = -1
-            while last != end - 1:
+            count = 0
+            while count < end:
                 portion = [one for one in consumer.consume(1_000, 0.2) if one.error() is None]
-                found += portion
-                last = portion[-1].offset() if portion else last
+                mine = [one for one in portion if one.partition() == partition]
+                found += mine
+                count += len(mine)
     finally:
         consumer.close()
     return found

@@ -31,11 +31,12 @@ from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Publish
 from nearcast.pipeline.jobs.match import MatchQuery
 from nearcast.pipeline.sources.subscription_tables import matcher_of
+from nearcast.pipeline.streaming.changes import subscriptions_at
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
 from nearcast.pipeline.streaming.live_events import LiveReader
 from nearcast.pipeline.streaming.live_stream import live_of, start_live
 from nearcast.pipeline.streaming.spool import read_spool, spool_end, spool_start
-from nearcast.pipeline.streaming.stream import Stream, read_deliveries, subscriptions_at
+from nearcast.pipeline.streaming.stream import Stream, read_deliveries
 from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]

@@ -74,7 +74,7 @@ def run_job(job: Job, master: str, *, as_json: bool) -> None:
 
     job.check()
     spark = started_spark(master, as_json=as_json)
-    with spark_errors_translated(job.output), spark_progress(spark, job.name):
+    with spark_errors_translated(job.output), spark_progress(spark, job.name, lines=not as_json):
         result = job.run(spark)
         result.save()
     if as_json:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,10 +25,14 @@ from nearcast.cli.spark import (
     started_spark,
 )
 from nearcast.cli.terminal import JSON, print_json, report_fields
+from nearcast.cli.termination import termination
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from nearcast.config.schema import SpaceSection
     from nearcast.pipeline.streaming.live_stream import Live
+    from nearcast.pipeline.streaming.stream import QueryControl
 
 
 def stream(
@@ -60,6 +68,9 @@ def stream(
         str,
         typer.Option(help="Jars for Spark, such as Kafka's connector; else it comes from Maven."),
     ] = "",
+    metrics: Annotated[
+        str, typer.Option(help="HOST:PORT where Prometheus reads the stream's metrics.")
+    ] = "",
     once: Annotated[
         bool, typer.Option("--once", help="Stop when all existing events are matched.")
     ] = False,
@@ -80,7 +91,9 @@ def stream(
     from nearcast.model.errors import EnvironmentProblem
     from nearcast.pipeline.sources.input_checks import check_there
     from nearcast.pipeline.spark_errors import spark_errors_translated
+    from nearcast.pipeline.streaming.live_stream import LiveStream, start_live
     from nearcast.pipeline.streaming.stream import (
+        QueryControl,
         Stream,
         check_event_files,
         start,
@@ -97,17 +110,22 @@ def stream(
         check_event_files(asked)
     check_there(subscriptions)
     spark = started_spark(master, as_json=json, libraries=_libraries(live, jars))
-    with spark_errors_translated(output):
+    control = QueryControl()
+    with spark_errors_translated(output), _watched(spark, control, metrics, as_json=json):
+        begun: LiveStream
         if live is None:
-            running = start(spark, asked, once=once)
-            _report_listening(f"new files in {input}", as_json=json)
-            running.awaitTermination()
+            begin = partial(start, spark, asked, once=once, control=control)
+            begun = LiveStream(begin, None, checkpoint, control)
         else:
-            from nearcast.pipeline.streaming.live_stream import start_live
-
-            with start_live(spark, asked, live, once=once) as live_stream:
-                _report_listening(live.source.place, as_json=json)
-                live_stream.wait()
+            begun = start_live(spark, asked, live, once=once, control=control)
+        with begun, termination() as is_over:
+            place = live.source.place if live else f"new files in {input}"
+            _report_listening(place, as_json=json)
+            begun.wait(is_over)
+            if is_over():
+                begun.stop()
+                _report_stopped(checkpoint, as_json=json)
+                return
     if (batch := unfinished_batch(checkpoint)) is not None:
         raise EnvironmentProblem(
             f"the stream ended in the middle of batch {batch}",
@@ -118,6 +136,54 @@ def stream(
         print_json({"output": output})
     else:
         typer.echo(f"Done: deliveries in {output}/deliveries")
+
+
+@contextmanager
+def _watched(
+    spark: SparkSession, control: QueryControl, address: str, *, as_json: bool
+) -> Iterator[None]:
+    """Serve the stream's metrics, and print them every ten seconds, while the body runs."""
+    from nearcast.config.values import split_address
+    from nearcast.pipeline.streaming.query_metrics import (
+        LINE_EVERY_S,
+        StreamListener,
+        metrics_served,
+    )
+
+    def report() -> None:
+        said = control.metrics.fields()
+        while not over.wait(LINE_EVERY_S):
+            now = control.metrics.fields()
+            if now != said and as_json:
+                report_fields({"progress": now})
+            elif now != said:
+                typer.echo(control.metrics.line(), err=True)
+            said = now
+
+    over = Event()
+    reporter = Thread(target=report, daemon=True)
+    listener = StreamListener(control.metrics)
+    spark.streams.addListener(listener)
+    with ExitStack() as stack:
+        if address:
+            stack.enter_context(
+                metrics_served(control.metrics, *split_address(address, "HOST:PORT"))
+            )
+        reporter.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reporter.join()
+            spark.streams.removeListener(listener)
+
+
+def _report_stopped(checkpoint: Path, *, as_json: bool) -> None:
+    """Print that the stream has ended between two batches."""
+    if as_json:
+        print_json({"stopped": str(checkpoint)})
+    else:
+        typer.echo("Stopped after a complete batch. Start it again, and it goes on there.")
 
 
 def _report_listening(place: str, *, as_json: bool) -> None:

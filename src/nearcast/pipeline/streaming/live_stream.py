@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -41,7 +42,14 @@ from nearcast.pipeline.streaming.delivery import deliver_batch
 from nearcast.pipeline.streaming.formats import register_live_formats
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
 from nearcast.pipeline.streaming.kafka import decoding, deliver_to_kafka, kafka_messages
-from nearcast.pipeline.streaming.stream import Stream, match_batch, start_query
+from nearcast.pipeline.streaming.stopping import interruption, stop_between_batches
+from nearcast.pipeline.streaming.stream import (
+    QueryControl,
+    Stream,
+    match_batch,
+    start_query,
+    unfinished_batch,
+)
 from nearcast.pipeline.tables.worker_writes import Batches
 
 _QUIET_S = 1.0
@@ -128,16 +136,29 @@ class LiveStream:
     may not be enough; then the query is started again from its checkpoint.
     """
 
-    def __init__(self, begin: Callable[[], StreamingQuery], collector: Collector | None) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], StreamingQuery],
+        collector: Collector | None,
+        checkpoint: Path,
+        control: QueryControl,
+    ) -> None:
         self.collector = collector
+        self.control = control
+        self._checkpoint = checkpoint
         self._begin = begin
         self._attempts = 1
         self.query = begin()
 
-    def wait(self) -> None:
-        """Wait until the query ends; raise its error, or that of the collector."""
-        while not self.has_ended():
+    def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the query ends or it is over; raise its error, or that of the collector."""
+        while not is_over() and not self.has_ended():
             time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        """End the query when its batch is complete."""
+        unfinished = partial(unfinished_batch, self._checkpoint)
+        stop_between_batches(self.query, self.control.gate, unfinished)
 
     def has_ended(self) -> bool:
         """Return whether the query has ended; raise its error, or that of the collector."""
@@ -171,17 +192,26 @@ class LiveStream:
 
 
 def start_live(
-    spark: SparkSession, stream: Stream, live: Live, *, once: bool = False
+    spark: SparkSession,
+    stream: Stream,
+    live: Live,
+    *,
+    once: bool = False,
+    control: QueryControl | None = None,
 ) -> LiveStream:
     """Start the stream.
 
     With `once` it matches what arrives until the source is quiet for a second.
     """
+    control = control or QueryControl()
+    run = partial(LiveStream, checkpoint=stream.checkpoint, control=control)
     if isinstance(live.source, KafkaAddress):
-        return LiveStream(partial(_kafka_query, spark, stream, live, live.source, once), None)
+        begin = partial(_kafka_query, spark, stream, live, live.source, once, control)
+        return run(begin, None)
     if not live.source.is_mqtt:
         options = {"secret_feed": _feed(stream, live).text}
-        return LiveStream(partial(_query, spark, stream, live, FeedSource, options, once), None)
+        begin = partial(_query, spark, stream, live, FeedSource, options, once, control)
+        return run(begin, None)
     folder = stream.checkpoint / "spool"
     topics = topic_filter_of(live.source, stream.space)
     collector = Collector(live.source, topics, folder, live.spool_bytes)
@@ -190,8 +220,8 @@ def start_live(
         if once:
             collector.wait_until_quiet(_QUIET_S, _LONGEST_S)
         options = {"spool": str(folder.absolute())}
-        begin = partial(_query, spark, stream, live, SpoolSource, options, once)
-        return LiveStream(begin, collector)
+        begin = partial(_query, spark, stream, live, SpoolSource, options, once, control)
+        return run(begin, collector)
     except BaseException:
         collector.stop()
         raise
@@ -204,6 +234,7 @@ def _query(
     source: type[LiveSource],
     options: dict[str, str],
     once: bool,
+    control: QueryControl,
 ) -> StreamingQuery:
     register_live_formats(spark)
     if once:  # Spark 4.1 would end after one batch, even if that repeats an interrupted one
@@ -218,16 +249,23 @@ def _query(
         .options(**options)
         .load()
     )
-    return start_query(frame, stream, partial(_batch, stream, live, None), once=once)
+    return start_query(
+        frame, stream, partial(_batch, stream, live, None), once=once, control=control
+    )
 
 
 def _kafka_query(
-    spark: SparkSession, stream: Stream, live: Live, source: KafkaAddress, once: bool
+    spark: SparkSession,
+    stream: Stream,
+    live: Live,
+    source: KafkaAddress,
+    once: bool,
+    control: QueryControl,
 ) -> StreamingQuery:
     parts = spark.sparkContext.defaultParallelism
     frame = kafka_messages(spark, source, stream.query.topic, live.most, parts)
     take_batch = partial(_batch, stream, live, decoding(live.section))
-    return start_query(frame, stream, take_batch, once=once)
+    return start_query(frame, stream, take_batch, once=once, control=control)
 
 
 def _batch(
@@ -236,23 +274,20 @@ def _batch(
     decode: Callable[[Batches], Batches] | None,
     events: DataFrame,
     batch: int,
-) -> None:
-    """Match a batch, and publish its deliveries once it is complete."""
+) -> dict[str, int]:
+    """Match a batch, and publish its deliveries once it is complete; return how many rows."""
     with _interrupted_briefly():
-        match_batch(stream, events, batch, decode)
+        rows = match_batch(stream, events, batch, decode)
         if isinstance(live.deliver, KafkaAddress):
             deliver_to_kafka(stream.checkpoint, stream.output, live.deliver, events, batch)
         elif live.deliver is not None:
             deliver_batch(stream, live.deliver, events, batch)
+    return rows
 
 
 @contextmanager
 def _interrupted_briefly() -> Iterator[None]:
-    """Replace the error of a query that was stopped within a batch by a short one.
-
-    Spark searches the text of Python's error with a regular expression that recurses for every
-    character; a full stack trace overflows its stack.
-    """
+    """Replace the error of a query that was stopped within a batch by a short one."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -260,8 +295,7 @@ def _interrupted_briefly() -> Iterator[None]:
     except Py4JJavaError as error:
         if "java.lang.InterruptedException" not in str(error):
             raise
-        told = "py4j.protocol.Py4JJavaError: An error occurred while calling it: "
-        raise InterruptedError(f"{told}java.lang.InterruptedException") from None
+        raise interruption() from None
 
 
 def _feed(stream: Stream, live: Live) -> FeedAddress:

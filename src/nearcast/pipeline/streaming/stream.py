@@ -16,14 +16,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,14 +40,16 @@ from nearcast.pipeline.jobs.match import (
 from nearcast.pipeline.jobs.match_job import REJECTED_EVENTS
 from nearcast.pipeline.sources.column_types import EVENT_KEY, check_event_columns
 from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers
-from nearcast.pipeline.sources.log_subscriptions import log_version, matcher_of_log
-from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of, subscription_columns
+from nearcast.pipeline.sources.log_subscriptions import matcher_of_log
+from nearcast.pipeline.sources.subscription_tables import matcher_of
+from nearcast.pipeline.streaming.changes import newest_change, subscriptions_at
+from nearcast.pipeline.streaming.query_metrics import QueryMetrics
+from nearcast.pipeline.streaming.stopping import BatchGate
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches, PartFile
 
-OPERATION = "op"  # of a change: put or remove
 _DONE = "_SUCCESS"  # the marker file of Spark's own writers
-_WRITTEN = "table string, file string"
+_WRITTEN = "table string, file string, rows bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,32 @@ class Stream:
     files_a_batch: int = 64
 
 
-def start(spark: SparkSession, stream: Stream, *, once: bool = False) -> StreamingQuery:
+TakeBatch = Callable[[DataFrame, int], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryControl:
+    """How a running query is stopped, and what it has done."""
+
+    gate: BatchGate = field(default_factory=BatchGate)
+    metrics: QueryMetrics = field(default_factory=QueryMetrics)
+
+    def guard(self, take_batch: TakeBatch) -> Callable[[DataFrame, int], None]:
+        """Return a function that takes batches until the gate is closed, and counts rows."""
+
+        def take(events: DataFrame, batch: int) -> None:
+            self.metrics.wrote(take_batch(events, batch))
+
+        return self.gate.guard(take)
+
+
+def start(
+    spark: SparkSession,
+    stream: Stream,
+    *,
+    once: bool = False,
+    control: QueryControl | None = None,
+) -> StreamingQuery:
     """Start the query; with `once` it ends when all present files have been matched."""
     folder = _event_folder(stream.events)
     # Otherwise Spark starts a job to list the files of every batch with more than 32 of them.
@@ -76,21 +101,24 @@ def start(spark: SparkSession, stream: Stream, *, once: bool = False) -> Streami
         .option("pathGlobFilter", "*.parquet")  # a log's unfinished parts have other names
         .parquet(str(folder))
     )
-    return start_query(frame, stream, partial(match_batch, stream), once=once)
+    return start_query(frame, stream, partial(match_batch, stream), once=once, control=control)
 
 
 def start_query(
     frame: DataFrame,
     stream: Stream,
-    take_batch: Callable[[DataFrame, int], None],
+    take_batch: TakeBatch,
     *,
     once: bool,
+    control: QueryControl | None = None,
 ) -> StreamingQuery:
     """Start a query over event rows; with `once` it ends when all present rows have been taken."""
+    control = control or QueryControl()
+    take = control.guard(take_batch)
     writer = (
         frame.writeStream.queryName("nearcast-stream")
         .option("checkpointLocation", str(stream.checkpoint / "spark"))
-        .foreachBatch(take_batch)
+        .foreachBatch(take)
     )
     if once:
         return writer.trigger(availableNow=True).start()
@@ -135,8 +163,10 @@ def match_batch(
     events: DataFrame,
     batch: int,
     decode: Callable[[Batches], Batches] | None = None,
-) -> None:
+) -> dict[str, int]:
     """Match one micro-batch; repeating it writes the same rows to the same directory.
+
+    Return how many rows each table got.
 
     One Spark job: workers write deliveries and rejected events themselves; with `decode` they also
     make the events of messages. The marker of the deliveries is written last, so a batch that has
@@ -157,6 +187,7 @@ def match_batch(
     done = judged.mapInArrow(write, _WRITTEN).collect()  # one or two rows per task
     for table, folder in folders.items():
         complete(folder, {row["file"] for row in done if row["table"] == table})
+    return {t: sum(row["rows"] for row in done if row["table"] == t) for t in folders}
 
 
 def clear(folder: Path) -> None:
@@ -193,6 +224,7 @@ def _writing_both(
             {
                 "table": pa.array([t for t, _ in done], pa.string()),
                 "file": pa.array(names, pa.string()),
+                "rows": pa.array([part.rows for _, part in done], pa.int64()),
             }
         )
 
@@ -280,18 +312,6 @@ def pinned(pins: Path, batch: int, choose: Callable[[], str]) -> str:
     return version
 
 
-def newest_change(changes: Path) -> str:
-    """Return the name of the last change file, or the version of an event log."""
-    if is_event_log(str(changes)):
-        return log_version(changes)
-    names = sorted(path.name for path in changes.glob("*.parquet"))
-    if not names:
-        raise MisuseError(
-            "no subscriptions", where=str(changes), expected="one Parquet file at least"
-        )
-    return names[-1]
-
-
 def index_at(stream: Stream, version: str) -> Path:
     """Return the directory of the index for a version; build it if missing."""
     folder = stream.checkpoint / "indexes"
@@ -312,23 +332,6 @@ def _modified(path: Path) -> int:
 def _matcher_at(stream: Stream, version: str) -> MatcherView:
     if is_event_log(str(stream.changes)):
         return matcher_of_log(stream.changes, version, stream.space)
-    return matcher_of(subscriptions_at(stream.changes, version, stream.space), stream.space)
-
-
-def subscriptions_at(changes: Path, version: str, space: Space) -> pa.Table:
-    """Fold all change files up to a version: the last row about each subscription counts."""
-    files = sorted(path for path in changes.glob("*.parquet") if path.name <= version)
-    try:
-        table = pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
-    except (pa.ArrowInvalid, OSError) as error:
-        raise FileFormatError(
-            f"a change file cannot be read ({error})", where=str(changes)
-        ) from None
-    present = table.column_names
-    columns = subscription_columns(space, present, str(changes))
-    keys = table[KEY].to_numpy()
-    _, last = np.unique(keys[::-1], return_index=True)
-    table = table.take(pa.array(np.sort(len(keys) - 1 - last)))
-    if OPERATION in present:
-        table = table.filter(pa.compute.not_equal(table[OPERATION], "remove"))
-    return table.select(columns).sort_by(KEY)
+    folded = stream.checkpoint / "subscriptions.parquet"
+    table = subscriptions_at(stream.changes, version, stream.space, folded)
+    return matcher_of(table, stream.space)
