@@ -68,6 +68,12 @@ def stream(
         str,
         typer.Option(help="Jars for Spark, such as Kafka's connector; else it comes from Maven."),
     ] = "",
+    event_time: Annotated[
+        str, typer.Option(help="The column with an event's time; with it, late events are told.")
+    ] = "",
+    late: Annotated[
+        str, typer.Option(help="How much older than the newest an event may be, such as 10m.")
+    ] = "10m",
     metrics: Annotated[
         str, typer.Option(help="HOST:PORT where Prometheus reads the stream's metrics.")
     ] = "",
@@ -88,9 +94,11 @@ def stream(
     Example: nearcast pipeline stream --space shops --source mqtt://localhost:1883/shops/#
     --subscriptions changes --output found --checkpoint state
     """
+    from nearcast.model import parse_duration
     from nearcast.model.errors import EnvironmentProblem
     from nearcast.pipeline.sources.input_checks import check_there
     from nearcast.pipeline.spark_errors import spark_errors_translated
+    from nearcast.pipeline.streaming.lateness import LateRule
     from nearcast.pipeline.streaming.live_stream import LiveStream, start_live
     from nearcast.pipeline.streaming.stream import (
         QueryControl,
@@ -105,7 +113,8 @@ def stream(
     query = match_query(declared, topic, top, rank)
     live = _live(config, section, input, source, deliver, most)
     paths = (Path(input or source), Path(subscriptions), Path(output), checkpoint)
-    asked = Stream(*paths, declared, query, files_a_batch)
+    rule = LateRule(event_time, parse_duration(late)) if event_time else None
+    asked = Stream(*paths, declared, query, files_a_batch, rule)
     if live is None:
         check_event_files(asked)
     check_there(subscriptions)

@@ -43,12 +43,21 @@ from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers
 from nearcast.pipeline.sources.log_subscriptions import matcher_of_log
 from nearcast.pipeline.sources.subscription_tables import matcher_of
 from nearcast.pipeline.streaming.changes import newest_change, subscriptions_at
+from nearcast.pipeline.streaming.lateness import (
+    LATE_EVENTS,
+    TIME,
+    LateFilter,
+    LateRule,
+    newest_before,
+    record_newest,
+)
 from nearcast.pipeline.streaming.query_metrics import QueryMetrics
 from nearcast.pipeline.streaming.stopping import BatchGate
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches, PartFile
 
 _DONE = "_SUCCESS"  # the marker file of Spark's own writers
+_ALL_TABLES = ("rejected", "late", "deliveries")
 _WRITTEN = "table string, file string, rows bigint"
 
 
@@ -63,6 +72,7 @@ class Stream:
     space: Space
     query: MatchQuery
     files_a_batch: int = 64
+    late: LateRule | None = None
 
 
 TakeBatch = Callable[[DataFrame, int], Mapping[str, int]]
@@ -172,19 +182,26 @@ def match_batch(
     make the events of messages. The marker of the deliveries is written last, so a batch that has
     it is complete.
     """
-    version = pinned(stream.checkpoint / "pins", batch, lambda: newest_change(stream.changes))
+    pins = stream.checkpoint / "pins"
+    version = pinned(pins, batch, lambda: newest_change(stream.changes))
     index = index_at(stream, version).absolute()
     judged = _judged(stream, events) if decode is None else events
-    folders = {
-        table: (stream.output / table / f"{batch:012d}").absolute()
-        for table in ("rejected", "deliveries")
-    }
+    tables = ("rejected", "deliveries") if stream.late is None else _ALL_TABLES
+    folders = {table: (stream.output / table / f"{batch:012d}").absolute() for table in tables}
     for folder in folders.values():
         clear(folder)
-    write = _writing_both(index, stream.query, {t: str(f) for t, f in folders.items()})
+    watermark = (
+        None if stream.late is None else stream.late.watermark_us(newest_before(pins, batch))
+    )
+    places = {table: str(folder) for table, folder in folders.items()}
+    write = _writing(index, stream.query, places, watermark)
     if decode is not None:
-        write = _after(write, _judging(decode, with_topic=is_event_log(str(stream.changes))))
-    done = judged.mapInArrow(write, _WRITTEN).collect()  # one or two rows per task
+        with_topic = is_event_log(str(stream.changes))
+        write = _after(write, _judging(decode, stream.late, with_topic=with_topic))
+    done = judged.mapInArrow(write, _WRITTEN).collect()  # at most four rows per task
+    if stream.late is not None:
+        times = [row["rows"] for row in done if row["table"] == TIME]
+        record_newest(pins, batch, max(times, default=None))
     for table, folder in folders.items():
         complete(folder, {row["file"] for row in done if row["table"] == table})
     return {t: sum(row["rows"] for row in done if row["table"] == t) for t in folders}
@@ -205,26 +222,35 @@ def complete(folder: Path, files: set[str]) -> None:
     (folder / _DONE).touch()
 
 
-def _writing_both(
-    index: Path, query: MatchQuery, folders: dict[str, str]
+def _writing(
+    index: Path, query: MatchQuery, folders: dict[str, str], watermark_us: int | None
 ) -> Callable[[Batches], Batches]:
-    """Return a worker function that writes a task's deliveries and its rejected events."""
+    """Return a worker function that writes a task's deliveries, rejected and late events.
+
+    It returns which files it wrote, and the newest event time.
+    """
     deliver = deliveries_from(index, query)
 
     def write(batches: Batches) -> Batches:
         with (
             PartFile(folders["deliveries"], DELIVERIES) as found,
             PartFile(folders["rejected"], REJECTED_EVENTS) as rejected,
+            PartFile(folders.get("late", ""), LATE_EVENTS) as late,
         ):
-            for batch in deliver(_without_rejected(batches, rejected)):
+            good = _without_rejected(batches, rejected)
+            lateness = LateFilter(watermark_us, late)
+            for batch in deliver(lateness.kept(good) if "late" in folders else good):
                 found.add(batch)
-        done = [(t, p) for t, p in (("deliveries", found), ("rejected", rejected)) if p.rows]
-        names = [part.name for _, part in done]
+        parts = (("deliveries", found), ("rejected", rejected), ("late", late))
+        done = [(table, part.name, part.rows) for table, part in parts if part.rows]
+        if lateness.newest_us is not None:
+            done.append((TIME, "", lateness.newest_us))
+        tables, names, rows = zip(*done, strict=True) if done else ((), (), ())
         yield pa.RecordBatch.from_pydict(
             {
-                "table": pa.array([t for t, _ in done], pa.string()),
+                "table": pa.array(tables, pa.string()),
                 "file": pa.array(names, pa.string()),
-                "rows": pa.array([part.rows for _, part in done], pa.int64()),
+                "rows": pa.array(rows, pa.int64()),
             }
         )
 
@@ -238,7 +264,7 @@ def _after(
 
 
 def _judging(
-    decode: Callable[[Batches], Batches], *, with_topic: bool
+    decode: Callable[[Batches], Batches], late: LateRule | None, *, with_topic: bool
 ) -> Callable[[Batches], Batches]:
     """Return a worker function that gives decoded events the columns of `_judged`."""
     names = {"_problem": REASON, "topic": TOPIC}
@@ -248,7 +274,11 @@ def _judging(
         for batch in decode(batches):
             kept = [name for name in batch.schema.names if name not in left_out]
             columns = [batch.column(name) for name in kept]
-            yield pa.RecordBatch.from_arrays(columns, names=[names.get(n, n) for n in kept])
+            told = [names.get(name, name) for name in kept]
+            if late is not None:
+                columns.append(late.micros(batch))
+                told.append(TIME)
+            yield pa.RecordBatch.from_arrays(columns, names=told)
 
     return judge
 
@@ -282,6 +312,9 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
     columns = [F.col(f"`{name}`") for name in kept]
     if "topic" in opened.columns and is_event_log(str(stream.changes)):
         columns.append(F.col("topic").alias(TOPIC))  # the log's subscriptions have topic filters
+    if stream.late is not None:
+        kinds = {field.name: field.dataType for field in opened.schema.fields}
+        columns.append(stream.late.time(kinds).alias(TIME))
     return opened.select(reason.alias(REASON), *columns)
 
 
