@@ -31,6 +31,7 @@ from nearcast.pipeline.streaming.collector import remember
 from nearcast.pipeline.streaming.data_sources import FeedSource, SpoolReader, SpoolSource
 from nearcast.pipeline.streaming.delivery import messages_of
 from nearcast.pipeline.streaming.live_events import live_schema
+from nearcast.pipeline.streaming.read_limits import ReadAllAvailable
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter
 from nearcast.pipeline.streaming.stream import pinned
 from nearcast.pipeline.tables.transaction import transaction
@@ -104,7 +105,10 @@ def checkpoint() -> str:
         writer.append(SPOOLED)
         writer.close()
         reader = SpoolReader(folder / "spool", mock.Mock(), 2)
-        offsets = [reader.initialOffset(), reader.latestOffset(reader.initialOffset(), mock.Mock())]
+        offsets = [
+            reader.initialOffset(),
+            reader.latestOffset(reader.initialOffset(), ReadAllAvailable()),
+        ]
     lines += [f"offset: {json.dumps(one)}" for one in offsets]
     lines += [f"source: {one.name()}" for one in (SpoolSource, FeedSource)]
     row = {"event_id": 7, "subscription_id": 9, "rank": 2, "topic": "shops/1", "payload": b"x"}

@@ -17,8 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.waiting import START_S, wait_for
 
-from nearcast.model import Attribute, MisuseError, Space
+from nearcast.model import Attribute, FileFormatError, MisuseError, Space
 from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.streaming.checkpoints import check_checkpoint
 from nearcast.pipeline.streaming.lateness import LateRule, newest_before, record_newest
 from nearcast.pipeline.streaming.query_metrics import QueryMetrics, metrics_served
 from nearcast.pipeline.streaming.stream import Stream, read_deliveries, start, unfinished_batch
@@ -163,6 +164,27 @@ def batches(port: int) -> float:
 def unfinished_or_unbegun(root: Path) -> bool:
     batch = unfinished_batch(root / "state")
     return batch is None or not (root / "out" / "deliveries" / f"{batch:012d}").exists()
+
+
+# --- checkpoints ------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_continued_by_what_it_was_begun_with(tmp_path: Path):
+    check_checkpoint(tmp_path, SPACE)  # as one of an older release: without the file
+    check_checkpoint(tmp_path, SPACE)
+    other = replace(SPACE, attributes=(Attribute.number("x", 0, 200),))
+    with pytest.raises(MisuseError, match="the space plane as it is declared now"):
+        check_checkpoint(tmp_path, other)
+    file = tmp_path / "stream.json"
+    assert json.loads(file.read_text()) == {
+        "format": 1, "space": "plane", "attributes": "ec239e6140d9402e"
+    }  # fmt: skip
+    file.write_text('{"format": 2}')
+    with pytest.raises(FileFormatError, match="written by a newer release"):
+        check_checkpoint(tmp_path, SPACE)
+    file.write_text("{")
+    with pytest.raises(FileFormatError, match="damaged"):
+        check_checkpoint(tmp_path, SPACE)
 
 
 # --- metrics ----------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers
 from nearcast.pipeline.sources.log_subscriptions import matcher_of_log
 from nearcast.pipeline.sources.subscription_tables import matcher_of
 from nearcast.pipeline.streaming.changes import newest_change, subscriptions_at
+from nearcast.pipeline.streaming.checkpoints import check_checkpoint
 from nearcast.pipeline.streaming.lateness import (
     LATE_EVENTS,
     TIME,
@@ -123,6 +124,7 @@ def start_query(
     control: QueryControl | None = None,
 ) -> StreamingQuery:
     """Start a query over event rows; with `once` it ends when all present rows have been taken."""
+    check_checkpoint(stream.checkpoint, stream.space)
     control = control or QueryControl()
     take = control.guard(take_batch)
     writer = (
