@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from benchmarks.kafka_process import Kafka, connector_jars
 from benchmarks.pipeline_measuring import cpu_seconds
-from tests.support.kafka import Kafka, connector_jars
 
 from nearcast.pipeline.streaming.kafka import OFFSET_BITS
 

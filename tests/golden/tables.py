@@ -135,6 +135,7 @@ topics = "plant/#"
 _START_MS = 1_777_622_400_000
 _VERSION = re.compile(r"\b(\d{6})-[0-9a-f]{8}\b")
 _PART = re.compile(r"part-[0-9a-f]{32}|part-\d{5}-[0-9a-f-]{36}-c000(?=\.)")
+_INDEX = re.compile(r"indexes/[0-9a-f]{16}")  # of files with the time of their last change
 
 
 def write_log(root: Path) -> None:
@@ -166,6 +167,7 @@ def listed(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield all files below a directory; names that differ from run to run made the same."""
     for path in files_below(root):
         name = _PART.sub("part-X", _VERSION.sub(r"\1-X", str(path.relative_to(root))))
+        name = _INDEX.sub("indexes/X", name)
         if not path.name.startswith((".", "_temporary")) and "/spark/" not in name:
             yield name, path
 

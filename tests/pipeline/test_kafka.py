@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.kafka_process import Kafka, connector_jars
 from pyspark.sql import SparkSession
 from tests.support.broker_process import BrokerProcess
-from tests.support.kafka import Kafka, connector_jars
+from tests.support.kafka import started_kafka
 from tests.support.waiting import START_S, wait_for
 
 from nearcast.client.blocking import BlockingClient, BrokerAddress
@@ -38,7 +39,7 @@ WISHES = {1: "x < 30", 2: 'kind = "tools" and x >= 20', 3: "x >= 90"}
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    server = Kafka(tmp_path_factory.mktemp("kafka"))
+    server = started_kafka(tmp_path_factory.mktemp("kafka"))
     yield server
     server.kill()
 

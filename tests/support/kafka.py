@@ -1,101 +1,18 @@
-"""Kafka as a process of a test: one server in KRaft mode, from the jars that `make setup` got."""
+"""Kafka in tests: skipped where it cannot be had."""
 
 from __future__ import annotations
 
-import base64
-import os
-import signal
-import subprocess
-import sys
-import uuid
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.support.waiting import START_S, wait_for
-
-from nearcast.server.local_cluster import free_port
-
-JARS = Path(sys.prefix) / "peers" / "kafka"
+from benchmarks.kafka_process import JARS, Kafka
 
 
-def need_kafka() -> None:
-    """Skip the test where there is no Kafka, or no client for it."""
+def started_kafka(folder: Path) -> Kafka:
+    """Return a running Kafka; skip the test where there is none, or no client for it."""
     if find_spec("confluent_kafka") is None:
         pytest.skip("confluent-kafka is not installed (make setup)")
     if not (JARS / "done").exists():
         pytest.skip("Kafka's jars are not here (make setup, with Maven)")
-
-
-def connector_jars() -> str:
-    """Return the jars of Spark's connector, for `--jars`."""
-    return ",".join(str(path) for path in sorted((JARS / "connector").glob("*.jar")))
-
-
-class Kafka:
-    """A Kafka on a port of its own, which keeps its data over `kill` and `start`."""
-
-    def __init__(self, folder: Path) -> None:
-        need_kafka()
-        self.port, control = free_port(), free_port()
-        self._config = folder / "kafka.properties"
-        self._config.write_text(
-            "process.roles=broker,controller\nnode.id=1\n"
-            f"controller.quorum.voters=1@127.0.0.1:{control}\n"
-            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{control}\n"
-            f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.port}\n"
-            "controller.listener.names=CONTROLLER\n"
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"log.dirs={folder}/data\noffsets.topic.replication.factor=1\nnum.partitions=2\n"
-            "offsets.topic.num.partitions=1\ngroup.initial.rebalance.delay.ms=0\n"
-            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
-        )
-        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        self._run("kafka.tools.StorageTool", "format", "-t", identity, "-c").wait(START_S)
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    @property
-    def servers(self) -> str:
-        """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
-
-    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        memory = ("-Xmx300m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-        return subprocess.Popen(
-            ["java", *memory, "-cp", f"{JARS}/server/*", program, *arguments, str(self._config)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        self._process = self._run("kafka.Kafka")
-        wait_for(self._answers, START_S, pause_s=0.3)
-
-    def _answers(self) -> bool:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
-
-        quiet: dict[str, str | int | float | bool] = {
-            "bootstrap.servers": self.servers,
-            "log_level": 0,
-        }
-        try:
-            return bool(AdminClient(quiet).list_topics(timeout=1).brokers)
-        except KafkaException:
-            return False
-
-    def make_topic(self, name: str, partitions: int) -> None:
-        """Make a topic."""
-        from confluent_kafka.admin import AdminClient
-        from confluent_kafka.cimpl import NewTopic
-
-        client = AdminClient({"bootstrap.servers": self.servers})
-        client.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
-
-    def kill(self) -> None:
-        """Kill it at once."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+    return Kafka(folder)
