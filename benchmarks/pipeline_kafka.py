@@ -55,6 +55,7 @@ def _measured(kafka: Kafka, root: Path, boxes: Path, per_s: int, seconds: int) -
     kafka.make_topic("out", 2)
     stream = _start(kafka, root)
     try:
+        _wait_until_listening(root)
         sent, used, begun = _produce(kafka, per_s, _WARM_S + seconds, _WARM_S)
         done = _completed(root, sum(len(times) for times in sent))
         busy = (cpu_seconds() - used) / (time.time() - begun)
@@ -63,7 +64,8 @@ def _measured(kafka: Kafka, root: Path, boxes: Path, per_s: int, seconds: int) -
         stream.wait()
     delays = _delays(sent, done, begun)
     p50, p99 = np.quantile(delays, [0.5, 0.99]) if len(delays) else (np.nan, np.nan)
-    last = max(done.values(), default=begun)
+    assert done, (root / "stream.log").read_text()[-3_000:]
+    last = max(done.values())
     count = sum(int((np.array(times) >= begun).sum()) for times in sent)
     told = f"Kafka to Kafka, 100,000 subscriptions, best 1, {per_s:,} events/s"
     return [
@@ -92,6 +94,13 @@ def _start(kafka: Kafka, root: Path) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
         )
+
+
+def _wait_until_listening(root: Path) -> None:
+    deadline = time.monotonic() + 240
+    while "Listening" not in (root / "stream.log").read_text():
+        assert time.monotonic() < deadline, (root / "stream.log").read_text()[-3_000:]
+        time.sleep(0.2)
 
 
 def _produce(

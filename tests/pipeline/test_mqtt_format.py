@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -137,6 +138,26 @@ def test_rows_of_a_table_are_published(mosquitto: Mosquitto, spark: SparkSession
             if len(found) == 3:
                 break
     assert found == {f"rows/{n}": f"é{n}" for n in range(3)}
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_the_example_of_the_page(mosquitto: Mosquitto, tmp_path: Path, spark: SparkSession):
+    text = (Path(__file__).parents[2] / "docs" / "live-stream.md").read_text(encoding="utf-8")
+    code = text.partition("<!-- tested: plain spark -->\n```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(code.replace("1883", str(mosquitto.port)).replace('"state/', f'"{tmp_path}/'), names)
+    try:
+        assert names["spark"].sparkContext is spark.sparkContext
+        source = tmp_path / "spool" / "source.json"
+        wait_for(lambda: source.exists() and '"was_seen": true' in source.read_text(), START_S)
+        with BlockingClient(BrokerAddress(port=mosquitto.port)) as client:
+            client.subscribe(FilterRequest("copy/#", 1))
+            client.publish([Publish("shops/5", b"bread", 1)])
+            copy = next(client.messages(START_S))
+        assert (copy.topic, copy.payload) == ("copy/shops/5", b"bread")
+    finally:
+        names["query"].stop()
 
 
 # --- without Spark ----------------------------------------------------------------------------
