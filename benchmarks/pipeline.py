@@ -1,6 +1,6 @@
 """The Spark jobs, beside the bare kernel, Spark SQL, and Apache Sedona where it is to hand.
 
-    python -m benchmarks.pipeline [--quick] [--part match,peers,skew,growth,regions,stream]
+    python -m benchmarks.pipeline [--quick] [--part match,peers,skew,growth,regions,stream,kafka]
 
 Boxes and events are uniform in two attributes. `match` keeps the five narrowest of about 100
 matches an event; `all pairs` returns all of 2.5. Times include building the index and writing
@@ -342,7 +342,7 @@ def growth_rows(sizes: tuple[int, ...], boxes: int) -> Iterator[Row]:
             }
 
 
-PARTS = ("match", "peers", "polygons", "skew", "growth", "regions", "stream")
+PARTS = ("match", "peers", "polygons", "skew", "growth", "regions", "stream", "kafka")
 
 
 def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
@@ -362,6 +362,13 @@ def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
 
 
 def _job_rows(part: str, quick: bool, positions: str | None) -> list[Row]:
+    if part == "kafka":
+        from benchmarks.pipeline_kafka import kafka_rows
+
+        with tempfile.TemporaryDirectory() as name:
+            boxes = Path(name) / "boxes.parquet"
+            write_boxes(boxes, 100_000, 100.0)
+            return kafka_rows(boxes, 10_000 if quick else 50_000, 10 if quick else 40)
     from benchmarks.pipeline_streams import cab_rows, regions_rows, stream_rows
 
     if part == "regions":

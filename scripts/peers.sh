@@ -1,4 +1,5 @@
-# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, HAProxy and nginx, mqtt.js.
+# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, HAProxy and nginx, mqtt.js, an
+# S3 server, and Kafka.
 # What cannot be had here is said; its tests are skipped, and counted at the end of their run.
 set -eu
 . scripts/steps.sh
@@ -44,4 +45,14 @@ if [ ! -x "$VENV/peers/s3/bin/moto_server" ]; then
              "$PYTHON" -m venv "$own" && "$own/bin/python" -m pip install "moto[server]==5.1.22"
          fi' ||
         echo "moto could not be installed; the tests on S3 are skipped." >&2
+fi
+# Kafka's server, and Spark's connector for it: jars that Maven gets, where there is a Maven.
+kafka="$VENV/peers/kafka"
+if [ ! -f "$kafka/done" ]; then
+    if command -v mvn >/dev/null; then
+        step "Getting Kafka and Spark's connector" sh scripts/kafka.sh "$kafka" ||
+            echo "Kafka could not be had; its tests are skipped." >&2
+    else
+        echo "There is no Maven (mvn): tests with Kafka are skipped. Debian/Ubuntu: sudo apt-get install maven" >&2
+    fi
 fi

@@ -44,7 +44,7 @@ set_up_learn() {
 
 set_up_test() {
     step "Installing what checks and tests need into $VENV" \
-        install 'nearcast[spark,connect,research,dev,bench]'
+        install 'nearcast[spark,connect,kafka,research,dev,bench]'
     [ -z "${PYSPARK:-}" ] || step "Replacing PySpark by $PYSPARK" install_spark "$PYSPARK"
     "$VENV/bin/python" -m nearcast.warming >>"$VENV/setup.log" 2>&1 </dev/null &
     warming=$!

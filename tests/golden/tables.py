@@ -31,6 +31,7 @@ from nearcast.pipeline.streaming.collector import remember
 from nearcast.pipeline.streaming.data_sources import FeedSource, SpoolReader, SpoolSource
 from nearcast.pipeline.streaming.delivery import messages_of
 from nearcast.pipeline.streaming.live_events import live_schema
+from nearcast.pipeline.streaming.read_limits import ReadAllAvailable
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter
 from nearcast.pipeline.streaming.stream import pinned
 from nearcast.pipeline.tables.transaction import transaction
@@ -104,7 +105,10 @@ def checkpoint() -> str:
         writer.append(SPOOLED)
         writer.close()
         reader = SpoolReader(folder / "spool", mock.Mock(), 2)
-        offsets = [reader.initialOffset(), reader.latestOffset(reader.initialOffset(), mock.Mock())]
+        offsets = [
+            reader.initialOffset(),
+            reader.latestOffset(reader.initialOffset(), ReadAllAvailable()),
+        ]
     lines += [f"offset: {json.dumps(one)}" for one in offsets]
     lines += [f"source: {one.name()}" for one in (SpoolSource, FeedSource)]
     row = {"event_id": 7, "subscription_id": 9, "rank": 2, "topic": "shops/1", "payload": b"x"}
@@ -131,6 +135,7 @@ topics = "plant/#"
 _START_MS = 1_777_622_400_000
 _VERSION = re.compile(r"\b(\d{6})-[0-9a-f]{8}\b")
 _PART = re.compile(r"part-[0-9a-f]{32}|part-\d{5}-[0-9a-f-]{36}-c000(?=\.)")
+_INDEX = re.compile(r"indexes/[0-9a-f]{16}")  # of files with the time of their last change
 
 
 def write_log(root: Path) -> None:
@@ -162,6 +167,7 @@ def listed(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield all files below a directory; names that differ from run to run made the same."""
     for path in files_below(root):
         name = _PART.sub("part-X", _VERSION.sub(r"\1-X", str(path.relative_to(root))))
+        name = _INDEX.sub("indexes/X", name)
         if not path.name.startswith((".", "_temporary")) and "/spark/" not in name:
             yield name, path
 

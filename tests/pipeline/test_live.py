@@ -31,11 +31,12 @@ from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import FilterRequest, Publish
 from nearcast.pipeline.jobs.match import MatchQuery
 from nearcast.pipeline.sources.subscription_tables import matcher_of
+from nearcast.pipeline.streaming.changes import subscriptions_at
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
 from nearcast.pipeline.streaming.live_events import LiveReader
 from nearcast.pipeline.streaming.live_stream import live_of, start_live
 from nearcast.pipeline.streaming.spool import read_spool, spool_end, spool_start
-from nearcast.pipeline.streaming.stream import Stream, read_deliveries, subscriptions_at
+from nearcast.pipeline.streaming.stream import Stream, read_deliveries
 from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.java]
@@ -337,7 +338,8 @@ def test_the_page_s_configuration_and_program_are_good(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--source", "kafka://h/x"], "expected mqtt://host:port/… or mqtts://"),
+        (["--source", "http://h/x"], "expected mqtt://host:port/… or mqtts://"),
+        (["--source", "kafka://h"], "expected kafka://host:port/TOPIC"),
         (["--source", "mqtt://h/shops/#"], "topics of the space plane, which are 'plane/#'"),
         (["--source", "mqtt://h/plane/a#"], "# alone"),
         (["--source", "mqtt://h/#", "--input", "x"], "both --input and --source"),

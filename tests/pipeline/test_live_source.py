@@ -21,6 +21,7 @@ from nearcast.pipeline.streaming.live_events import LiveMessage, LiveReader
 from nearcast.pipeline.streaming.live_stream import LiveStream
 from nearcast.pipeline.streaming.read_limits import ReadAllAvailable, ReadMaxRows
 from nearcast.pipeline.streaming.spool import Spooled, SpoolWriter, spool_start
+from nearcast.pipeline.streaming.stream import QueryControl
 
 SECTION = SpaceSection(
     name="plane",
@@ -244,7 +245,7 @@ class Query:
 
 
 def running(*queries: Query) -> LiveStream:
-    return LiveStream(partial(next, iter(queries)), None)
+    return LiveStream(partial(next, iter(queries)), None, Path("x"), QueryControl())
 
 
 def test_a_query_that_spark_gave_up_too_soon_is_begun_again_but_not_for_ever():

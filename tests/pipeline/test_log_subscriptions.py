@@ -19,7 +19,8 @@ from nearcast.model.requests import parse_identity
 from nearcast.pipeline.jobs.match import MatchQuery
 from nearcast.pipeline.sources.event_logs import SEQUENCE_BITS, node_numbers
 from nearcast.pipeline.sources.log_subscriptions import alive, log_version, matcher_of_log
-from nearcast.pipeline.streaming.stream import Stream, newest_change, read_deliveries, start
+from nearcast.pipeline.streaming.changes import newest_change
+from nearcast.pipeline.streaming.stream import Stream, read_deliveries, start
 
 SPACE = Space(
     name="shops",

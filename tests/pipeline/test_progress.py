@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nearcast.pipeline import progress
 from nearcast.pipeline.progress import LINE_EVERY_S, ProgressLines, spark_progress
 
 
@@ -20,9 +21,8 @@ def test_a_line_now_and_then_and_none_where_nothing_was_done(capsys: pytest.Capt
         now[0] += after_s
         lines.update(done, 340)
     assert capsys.readouterr().err.splitlines() == [
-        "reproduce: 0 of 340 tasks done after 0.0 min",
-        "reproduce: 7 of 340 tasks done after 0.5 min",
-        "reproduce: 340 of 340 tasks done after 2.0 min",
+        "reproduce: 7 of 340 tasks done after 0.2 min",
+        "reproduce: 340 of 340 tasks done after 1.4 min",
     ]
 
 
@@ -35,6 +35,7 @@ def test_redirected_output_has_lines_where_they_are_wanted(
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.1)
     with spark_progress(spark, "reproduce", lines=lines):
         deadline = time.monotonic() + 30
         while lines and not written.getvalue() and time.monotonic() < deadline:

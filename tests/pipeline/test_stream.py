@@ -26,6 +26,7 @@ from nearcast.model import (
     parse_where,
 )
 from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.streaming.changes import newest_change, subscriptions_at
 from nearcast.pipeline.streaming.stream import (
     Stream,
     clear,
@@ -35,7 +36,6 @@ from nearcast.pipeline.streaming.stream import (
     pinned,
     read_deliveries,
     start,
-    subscriptions_at,
     unfinished_batch,
 )
 
@@ -194,6 +194,49 @@ def test_the_last_word_on_a_subscription_counts(tmp_path: Path):
     (tmp_path / "3.parquet").write_bytes(b"half")
     with pytest.raises(FileFormatError, match="cannot be read"):
         subscriptions_at(tmp_path, "3.parquet", SPACE)
+
+
+def test_changes_are_folded_once_and_folded_files_may_be_removed(tmp_path: Path):
+    changes, folded = tmp_path / "changes", tmp_path / "folded.parquet"
+    for name, rows in (
+        ("0.parquet", [(1, "put", "x < 1"), (2, "put", "x < 2")]),
+        ("1.parquet", [(1, "put", "x < 5"), (3, "put", "x < 3")]),
+        ("2.parquet", [(2, "remove", "x < 2")]),
+    ):
+        write_changes(changes, name, rows)
+        version = newest_change(changes)
+        kept = subscriptions_at(changes, version, SPACE, folded)
+        assert kept.equals(subscriptions_at(changes, version, SPACE))
+    (changes / "0.parquet").unlink()
+    (changes / "1.parquet").unlink()
+    write_changes(changes, "3.parquet", [(4, "put", "x < 4")])
+    kept = subscriptions_at(changes, newest_change(changes), SPACE, folded)
+    assert kept["where"].to_pylist() == ["x < 5", "x < 3", "x < 4"]
+    write_changes(changes, "2.parquet", [(3, "remove", "x < 2")])
+    with pytest.raises(FileFormatError, match=r"2\.parquet was added or changed after 0"):
+        subscriptions_at(changes, newest_change(changes), SPACE, folded)
+
+
+def test_a_change_file_that_is_replaced_or_comes_between_is_noticed(tmp_path: Path):
+    changes, folded = tmp_path / "changes", tmp_path / "folded.parquet"
+
+    def where() -> list[str]:
+        version = newest_change(changes)
+        assert version not in versions
+        versions.append(version)
+        found: list[str] = subscriptions_at(changes, version, SPACE, folded)["where"].to_pylist()
+        return found
+
+    versions: list[str] = []
+    write_changes(changes, "0.parquet", [(1, "put", "x < 1"), (2, "put", "x < 2")])
+    write_changes(changes, "5.parquet", [(2, "put", "x < 3")])
+    assert where() == ["x < 1", "x < 3"]
+    write_changes(changes, "4.parquet", [(1, "put", "x < 4"), (2, "put", "x < 4")])
+    assert where() == ["x < 4", "x < 3"]
+    write_changes(changes, "0.parquet", [(7, "put", "x < 7")])
+    assert where() == ["x < 4", "x < 3", "x < 7"]
+    folded.write_bytes(b"damaged")
+    assert subscriptions_at(changes, versions[-1], SPACE, folded).num_rows == 3
 
 
 def test_a_batch_that_was_begun_and_not_completed_is_known(tmp_path: Path):

@@ -17,7 +17,7 @@ from nearcast.broker import Broker, Counters
 from nearcast.broker.counters import DROPS, counter
 from nearcast.cluster.causal_groups import CausalCounts, GroupCounts
 from nearcast.cluster.peer import ClusterCounts
-from nearcast.server.feed.sender import FeedCounts
+from nearcast.server.feed.session import FeedCounts
 from nearcast.server.metrics.declared import (
     PROCESS_METRICS,
     MetricSource,

@@ -43,7 +43,7 @@ def reproduce(
     need("matplotlib", extra="research")
     check(out, papers)
     spark = started_spark(master, as_json=json, name="nearcast-reproduce")
-    with spark_errors_translated(str(out)), spark_progress(spark, "reproduce", lines=True):
+    with spark_errors_translated(str(out)), spark_progress(spark, "reproduce"):
         outcome = run(spark, out, papers=papers, quick=quick)
     if json:
         report = str(out / REPORT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -64,10 +64,12 @@ def started_spark(
     name: str = "nearcast",
     table_format: str = "auto",
     paths: Sequence[str] = (),
+    libraries: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return a Spark session; reports on standard error that it is starting.
 
-    It has what the format of the tables and these paths need.
+    It has what the format of the tables and these paths need, and `libraries`: settings such as
+    `spark.jars`.
     """
     from nearcast.pipeline.packages import package_settings
     from nearcast.pipeline.session import check_master, check_spark, spark_session
@@ -76,7 +78,7 @@ def started_spark(
     check_spark(master)
     if not as_json:
         typer.echo(f"Starting Spark ({master}) ...", err=True)
-    more = package_settings(table_format, paths)
+    more = {**package_settings(table_format, paths), **(libraries or {})}
     spark = spark_session(master, name=name, more=more)
     spark.conf.set("spark.nearcast.table.format", table_format)
     return spark
@@ -101,7 +103,7 @@ def run_job(job: Job, master: str, *, as_json: bool, table_format: str = "auto")
     with spark_errors_translated(job.output):
         job.check()
     spark = started_spark(master, as_json=as_json, table_format=table_format, paths=paths_of(job))
-    with spark_errors_translated(job.output), spark_progress(spark, job.name):
+    with spark_errors_translated(job.output), spark_progress(spark, job.name, lines=not as_json):
         result = job.run(spark)
         result.save()
     if as_json:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nearcast.config.declaration import Section, setting
+from nearcast.config.feed_section import FeedSection, checked_feed_topics
 from nearcast.config.node_sections import (
     AuthSection,
     DurabilitySection,
@@ -137,15 +138,7 @@ class NetworkSection(Section):
     @field_validator("feed")
     @classmethod
     def _feed_has_topic_filters(cls, value: list[str]) -> list[str]:
-        for one in value:
-            levels = one.split("/")
-            is_bad = "#" in levels[:-1] or any(
-                sign in level and level != sign for level in levels for sign in "#+"
-            )
-            if not one or is_bad or one.startswith("$"):
-                msg = f"'{one}' is no topic filter such as 'city/#'"
-                raise ValueError(msg)
-        return value
+        return checked_feed_topics(value)
 
     @model_validator(mode="after")
     def _one_way_to_introduce_itself(self) -> Self:
@@ -436,6 +429,7 @@ class Configuration(Section):
     audit: AuditSection = AuditSection()
     position: PositionSection = PositionSection()
     network: NetworkSection = NetworkSection()
+    feed: FeedSection = FeedSection()
     peer: PeerSection = PeerSection()
     space: list[SpaceSection] = Field([])
     retained: list[RetainedSection] = Field([])
@@ -446,6 +440,13 @@ class Configuration(Section):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             msg = f"two spaces are called '{twice[0]}'"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _one_feed(self) -> Self:
+        if self.feed.kafka is not None and self.network.feed:
+            msg = "'feed' in [network] and 'kafka' in [feed] exclude each other: one feed a node"
             raise ValueError(msg)
         return self
 

@@ -1,4 +1,4 @@
-"""The progress of Spark jobs: a bar on a terminal; on request, lines where output is redirected."""
+"""The progress of Spark jobs: a bar on a terminal, lines where output is redirected."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from nearcast.pipeline.session import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LINE_EVERY_S = 30.0
+LINE_EVERY_S = 10.0
 """How often a line is written where there is no terminal, if anything has been finished."""
 
 
 @contextmanager
-def spark_progress(spark: SparkSession, description: str, *, lines: bool = False) -> Iterator[None]:
+def spark_progress(spark: SparkSession, description: str, *, lines: bool = True) -> Iterator[None]:
     """Show the share of finished tasks of the active Spark stages while the body runs.
 
-    Without a terminal nothing is shown; with `lines`, one line now and then on stderr.
+    Without a terminal, a line on stderr every ten seconds, unless `lines` is False.
     """
     tracker = _ConnectTracker(spark) if is_connect(spark) else spark.sparkContext.statusTracker()
     if sys.stderr.isatty():
@@ -89,13 +89,13 @@ class _ConnectTracker:
 
 
 class ProgressLines:
-    """Writes a line when the first task runs, and then when more are done, not too often."""
+    """Writes a line when more tasks are done, not too often: none for a job of some seconds."""
 
     def __init__(self, description: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._description = description
         self._now_s = now_s
         self._began_s = now_s()
-        self._told_s = -LINE_EVERY_S
+        self._told_s = self._began_s
         self._told = (-1, -1)
 
     def update(self, done: int, total: int) -> None:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from nearcast.cluster.cluster import Cluster
     from nearcast.server.cluster.runtime import ClusterRuntime
     from nearcast.server.eventlog.event_log import EventLog
+    from nearcast.server.feed.kafka_sender import KafkaSender
+    from nearcast.server.feed.session import FeedCounts
 
 log = logging.getLogger("nearcast.server")
 
@@ -79,6 +81,8 @@ class Server:
         self._learner: asyncio.Task[None] | None = None
         self._compiling: KernelLoader | None = None
         self._compiler: asyncio.Task[None] | None = None
+        self._kafka: KafkaSender | None = None
+        self._feeding: asyncio.Task[None] | None = None  # of the feed into Kafka
         self._stopped = asyncio.Event()
         mode = configuration.durability.mode
         self.node = Broker(
@@ -107,6 +111,7 @@ class Server:
             self._bring_back()
             await self._take_ports()
             await self._join_network()
+            self._begin_feed()
             await self._open_doors()
         except BaseException:
             await self.stop()
@@ -156,7 +161,11 @@ class Server:
         self._access_service.start(self._turns)
         self._learned.watch(self._turns)
         self._metrics = MetricsPublisher(
-            self.node, self._turns, self._started_s, network=lambda: self.network
+            self.node,
+            self._turns,
+            self._started_s,
+            network=lambda: self.network,
+            feed=self._feed_counts,
         )
 
     def _restore(self) -> None:
@@ -232,6 +241,31 @@ class Server:
         turns.on_taken, turns.on_written = self.network.settle, self.network.turn_ended
         begin_feed(self.configuration, self.network, self.node, turns)
         await self.network.start()
+
+    def _begin_feed(self) -> None:
+        """Start the feed into Kafka, if it is configured; it connects later."""
+        from nearcast.server.feed.kafka_sender import begin_kafka
+
+        assert self._turns is not None
+        self._kafka = begin_kafka(self.configuration, self.node, self._turns)
+        if self._kafka is not None:
+            self._feeding = asyncio.create_task(self._kafka.run())
+
+    async def _end_feed(self) -> None:
+        if self._feeding is not None:
+            self._feeding.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._feeding
+        if self._kafka is not None:
+            self._kafka.close()
+        self._feeding = self._kafka = None
+
+    def _feed_counts(self) -> FeedCounts | None:
+        """Return the counters of this node's feed, wherever it goes."""
+        if self._kafka is not None:
+            return self._kafka.counts
+        network = self.network
+        return None if network is None or network.feed is None else network.feed.counts
 
     def _leave(self) -> None:
         """Stop the server and leave the cluster."""
@@ -334,6 +368,7 @@ class Server:
             await self.network.stop(leave=self._leaves)
             self.network = None
             await self._send_clients_away()  # those that connected while listeners closed
+        await self._end_feed()
         if self._turns is not None:
             self._turns.stop()
         if self._journal is not None:

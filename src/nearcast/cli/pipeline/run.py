@@ -115,7 +115,7 @@ def run(
     job = RunJob(input, output, rules, report)
     job.check()
     spark = started_spark(master, as_json=json, table_format=format, paths=[*input, output])
-    with spark_errors_translated(output), spark_progress(spark, "run"):
+    with spark_errors_translated(output), spark_progress(spark, "run", lines=not json):
         steps = job.run(spark)
     lines: list[str] = []
     shared = None

@@ -1,15 +1,18 @@
-"""Spark's Python data sources of live events: one over a spool, one over a cluster's JetStream.
+"""Spark's Python data sources of live events: over a spool, and over a cluster's JetStream.
 
-Both have whole numbers as offsets, and any range can be read again: the numbers of the spool
-(`spool.py`), or the sequence numbers of JetStream (`jetstream.py`).
+`mqtt_format.py` has the one that fills its spool itself. All have whole numbers as offsets, and any
+range can be read again: the numbers of the spool (`spool.py`), or the sequence numbers of JetStream
+(`jetstream.py`).
 
 Spark's own Python processes also import this module; they ask for offsets and read ranges.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 from abc import abstractmethod
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from nearcast.config.schema import SpaceSection
+from nearcast.config.schema import NetworkSection, SpaceSection
 from nearcast.model import FileFormatError
+from nearcast.pipeline.streaming.addresses import NATS, parse_address
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch, read_feed
-from nearcast.pipeline.streaming.live_events import LiveMessage, LiveReader
+from nearcast.pipeline.streaming.live_events import (
+    BatchReader,
+    LiveMessage,
+    LiveReader,
+    MessageReader,
+)
 from nearcast.pipeline.streaming.read_limits import ReadLimit, ReadMaxRows, StopsWhereItIs
 from nearcast.pipeline.streaming.spool import (
     NUMBER,
@@ -37,6 +46,7 @@ MOST_A_BATCH = 200_000
 _MOST_A_PART = 50_000
 _FEWEST_A_PART = 2_000
 _NEXT = "next"
+_PLANNED = "planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +57,29 @@ class Numbers(InputPartition):
     end: int
 
 
-class _LiveSource(DataSource):
-    """Base of both sources.
+class LiveSource(DataSource):
+    """Base of the sources of messages.
 
-    Options: `space` (its section as JSON), `payload`, `parts`, and `once` for a query that ends.
+    Options: `space` (its section as JSON; without it the rows are messages, not events), `payload`,
+    `parts`, `most` (messages a batch), and `once` for a query that ends.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(dict(options))
-        section = SpaceSection.model_validate_json(options["space"])
-        self.events = LiveReader(section, with_payload=options.get("payload") == "true")
+        self.events: BatchReader = MessageReader()
+        if "space" in options:
+            section = SpaceSection.model_validate_json(options["space"])
+            self.events = LiveReader(section, with_payload=options.get("payload") == "true")
         self.parts = int(options.get("parts", "2"))
-        self.most = None if options.get("once") == "true" else MOST_A_BATCH
+        most = int(options.get("most", str(MOST_A_BATCH)))
+        self.most = None if options.get("once") == "true" else most
 
     def schema(self) -> StructType:
         """Return the columns."""
         return spark_schema(self.events.schema)
 
 
-class SpoolSource(_LiveSource):
+class SpoolSource(LiveSource):
     """Live events from a spool; the option `spool` is its folder."""
 
     @classmethod
@@ -78,8 +92,11 @@ class SpoolSource(_LiveSource):
         return SpoolReader(Path(self.options["spool"]), self.events, self.parts, self.most)
 
 
-class FeedSource(_LiveSource):
-    """Live events from a cluster's JetStream; the option `secret_feed` is its address as JSON."""
+class FeedSource(LiveSource):
+    """Messages or events from a cluster's JetStream.
+
+    Options: `address`, nats://host:port/NETWORK; or `secret_feed`, with all settings as JSON.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -88,26 +105,36 @@ class FeedSource(_LiveSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
         """Return the reader."""
-        return FeedReader(
-            FeedAddress.from_text(self.options["secret_feed"]), self.events, self.parts, self.most
-        )
+        return FeedReader(self._feed(), self.events, self.parts, self.most)
+
+    def _feed(self) -> FeedAddress:
+        if "secret_feed" in self.options:
+            return FeedAddress.from_text(self.options["secret_feed"])
+        address = parse_address(address_of(self.options), "nearcast-feed", NATS)
+        return FeedAddress.of(address, NetworkSection())
 
 
-class _NumberedReader(DataSourceStreamReader, StopsWhereItIs):
+def address_of(options: Mapping[str, str]) -> str:
+    """Return the address of a source or sink: its option `address`, or what `load` was given."""
+    return options.get("address") or options.get("path") or ""
+
+
+class NumberedReader(DataSourceStreamReader, StopsWhereItIs):
     """A reader whose offsets are `{"next": n}`: the next message to read has the number n.
 
     Spark 4.1 asks for the end of a batch without its start. The reader then remembers where the
-    last batch ended. It does not know that when a query continues from its checkpoint: then the
-    first batch has all messages. `most` is the size of a batch that Spark sets no limit for.
+    last batch ended. Where it does not know that, as when a query over a feed continues from its
+    checkpoint, the first batch has all messages. `most` is the size of a batch that Spark sets no
+    limit for.
     """
 
-    def __init__(self, events: LiveReader, parts: int, most: int | None = MOST_A_BATCH) -> None:
+    def __init__(self, events: BatchReader, parts: int, most: int | None = MOST_A_BATCH) -> None:
         self._section_reader = events
         self._parts = parts
         self._most = most
         self._until: int | None = None
         self._last: dict[str, int] | None = None
-        self._oldest = 0  # when Spark last asked for an end without a start
+        self._oldest = 0  # when Spark last asked for an end
 
     @abstractmethod
     def marks(self) -> tuple[int, int]:
@@ -143,9 +170,9 @@ class _NumberedReader(DataSourceStreamReader, StopsWhereItIs):
         Raise FileFormatError if messages to read are missing.
         """
         oldest, end = self.marks()
+        self._oldest = oldest
         start = start or self._last
         if start is None:
-            self._oldest = oldest
             return {_NEXT: end}
         first = start[_NEXT]
         self._check(first, oldest, end)
@@ -188,11 +215,11 @@ class _NumberedReader(DataSourceStreamReader, StopsWhereItIs):
         )
 
 
-class SpoolReader(_NumberedReader):
+class SpoolReader(NumberedReader):
     """Reads a spool, and removes committed messages."""
 
     def __init__(
-        self, folder: Path, events: LiveReader, parts: int, most: int | None = MOST_A_BATCH
+        self, folder: Path, events: BatchReader, parts: int, most: int | None = MOST_A_BATCH
     ) -> None:
         super().__init__(events, parts, most)
         self._folder = folder
@@ -206,6 +233,26 @@ class SpoolReader(_NumberedReader):
         """Return the numbers of the oldest message and behind the newest in the spool."""
         return spool_start(self._folder), spool_end(self._folder)
 
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """Return the end of the next batch.
+
+        Spark 4.1 does not say where a query goes on: it is where the last planned batch ended.
+        """
+        if start is None and self._last is None:
+            self._last = _planned(self._folder)
+        return super().latestOffset(start, limit)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Numbers]:
+        """Cut a range into parts, and record where it ends: a hint, which may fail."""
+        parts = super().partitions(start, end)
+        draft = self._folder / f"{_PLANNED}.new"
+        with contextlib.suppress(OSError):
+            draft.write_text(json.dumps(end), encoding="utf-8")
+            draft.replace(self._folder / _PLANNED)
+        return parts
+
     def messages(self, start: int, end: int) -> Iterator[Iterator[LiveMessage]]:
         """Yield the messages of a range that the collector has written."""
         for batch in read_spool(self._folder, start, end):
@@ -216,11 +263,11 @@ class SpoolReader(_NumberedReader):
         drop_before(self._folder, end[_NEXT])
 
 
-class FeedReader(_NumberedReader):
+class FeedReader(NumberedReader):
     """Reads a JetStream stream, whose own limits remove old messages."""
 
     def __init__(
-        self, feed: FeedAddress, events: LiveReader, parts: int, most: int | None = MOST_A_BATCH
+        self, feed: FeedAddress, events: BatchReader, parts: int, most: int | None = MOST_A_BATCH
     ) -> None:
         super().__init__(events, parts, most)
         self._feed = feed
@@ -244,6 +291,14 @@ class FeedReader(_NumberedReader):
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: JetStream removes old messages itself."""
+
+
+def _planned(folder: Path) -> dict[str, int] | None:
+    """Return the end of the last batch that was planned; None if that is not known."""
+    try:
+        return {_NEXT: int(json.loads((folder / _PLANNED).read_text(encoding="utf-8"))[_NEXT])}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[LiveMessage]:

@@ -1,15 +1,18 @@
-"""Decodes live messages into events of a space, with the decoder that the broker uses."""
+"""Rows of live messages: the messages as they are, or decoded by the decoder of the broker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from nearcast.config.schema import SpaceSection
 from nearcast.index.topic_filters import topic_matches
-from nearcast.model import Attribute, MisuseError, Space
+from nearcast.model import MISSING, Attribute, MisuseError, Space
 from nearcast.model.event_decoder import EventDecoder, Pairs
 from nearcast.pipeline.sources.column_types import EVENT_KEY
 
@@ -30,6 +33,39 @@ class LiveMessage:
     pairs: Pairs
 
 
+class BatchReader(Protocol):
+    """Makes rows of messages."""
+
+    schema: pa.Schema
+
+    def batch(self, messages: Iterator[LiveMessage]) -> pa.RecordBatch:
+        """Return the rows of messages."""
+
+
+class MessageReader:
+    """Returns messages as they came: number, time of arrival, topic, payload, user properties."""
+
+    schema = pa.schema(
+        {
+            "number": pa.int64(),
+            "t": pa.timestamp("us", tz="UTC"),
+            "topic": pa.string(),
+            "payload": pa.binary(),
+            "properties": pa.map_(pa.string(), pa.string()),
+        }
+    )
+
+    def batch(self, messages: Iterator[LiveMessage]) -> pa.RecordBatch:
+        """Return a row for each message; of properties with the same name the last counts."""
+        rows = [
+            (one.number, one.t_ms * 1000, one.topic, one.payload, list(dict(one.pairs).items()))
+            for one in messages
+        ]
+        columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
 class LiveReader:
     """Decodes the events of one space; messages of other topics are skipped.
 
@@ -46,12 +82,76 @@ class LiveReader:
 
     def batch(self, messages: Iterator[LiveMessage]) -> pa.RecordBatch:
         """Return the events among messages."""
-        rows = [self._row(message) for message in messages if self._is_mine(message.topic)]
-        columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
-        arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
+        rows = [
+            (one.number, one.t_ms * 1000, one.topic, one.payload, one.pairs) for one in messages
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        numbers, times, topics, payloads, pairs = zip(*rows, strict=True) if rows else ((),) * 5
+        return self.decode(
+            pa.array(numbers, pa.int64()),
+            pa.array(times, self.schema.field("t").type),
+            pa.array(topics, pa.string()),
+            pa.array(payloads, pa.binary()),
+            pairs,
+        )
+
+    def decode(
+        self,
+        numbers: pa.Array,
+        times: pa.Array,
+        topics: pa.Array,
+        payloads: pa.Array,
+        pairs: Sequence[Pairs] | None,
+    ) -> pa.RecordBatch:
+        """Return the events among messages in columns; `pairs` is None if no message has any."""
+        names = topics.to_pylist()
+        mine = [self._is_mine(one) for one in names]
+        if not all(mine):
+            keeps = pa.array(mine, pa.bool_())
+            numbers, times, topics, payloads = (
+                one.filter(keeps) for one in (numbers, times, topics, payloads)
+            )
+            names = list(compress(names, mine))
+            pairs = None if pairs is None else list(compress(pairs, mine))
+        problems, columns = self._columns(names, payloads.to_pylist(), pairs)
+        kept = [payloads] if self._with_payload else []
+        arrays = [numbers, times, topics, *kept, problems, *columns]
+        cast = [one.cast(field.type) for one, field in zip(arrays, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(cast, schema=self.schema)
+
+    def _columns(
+        self, topics: list[str], payloads: list[bytes], pairs: Sequence[Pairs] | None
+    ) -> tuple[pa.Array, list[pa.Array]]:
+        """Return why messages are no events, and the values of each attribute.
+
+        Most events are points, which the decoder reads at once; the others one by one.
+        """
+        points = [self._reader.point(one or b"") for one in payloads]
+        problems: list[str | None] = [None] * len(points)
+        for place, own in enumerate(pairs or ()):
+            if own and any(name == _AREA for name, _ in own):
+                points[place] = None
+        for place in [n for n, point in enumerate(points) if point is None]:
+            own = () if pairs is None else pairs[place]
+            payload = payloads[place] or b""
+            points[place], problems[place] = self._judged(topics[place], payload, own)
+        values = np.array(points, np.float64).reshape(len(points), self._space.dimensions)
+        columns = [
+            _column(attribute, values[:, place])
+            for place, attribute in enumerate(self._space.attributes)
+        ]
+        return pa.array(problems, pa.string()), columns
+
+    def _judged(
+        self, topic: str, payload: bytes, pairs: Pairs
+    ) -> tuple[tuple[float, ...], str | None]:
+        """Return the values of a message, MISSING where it has none, and why it is no event."""
+        try:
+            if any(name == _AREA for name, _ in pairs):
+                raise MisuseError("an event with an extent ($area), which a stream does not match")
+            found = self._reader.read(topic, payload, pairs).values
+        except MisuseError as refused:
+            return (MISSING,) * self._space.dimensions, str(refused)
+        return tuple(MISSING if one is None else float(one) for one in found), None  # type: ignore[arg-type]
 
     def _is_mine(self, topic: str) -> bool:
         known = self._known.get(topic)
@@ -60,22 +160,6 @@ class LiveReader:
                 self._known.clear()
             known = self._known[topic] = topic_matches(self._space.topic_filter, topic)
         return known
-
-    def _row(self, message: LiveMessage) -> tuple[object, ...]:
-        problem: str | None = None
-        values: tuple[object, ...] = (None,) * self._space.dimensions
-        try:
-            values = self._values(message)
-        except MisuseError as refused:
-            problem = str(refused)
-        payload = (message.payload,) if self._with_payload else ()
-        return (message.number, message.t_ms * 1000, message.topic, *payload, problem, *values)
-
-    def _values(self, message: LiveMessage) -> tuple[object, ...]:
-        if any(name == _AREA for name, _ in message.pairs):
-            raise MisuseError("an event with an extent ($area), which a stream does not match")
-        event = self._reader.read(message.topic, message.payload, message.pairs)
-        return tuple(map(_named, self._space.attributes, event.values))
 
 
 def live_schema(space: Space, *, with_payload: bool) -> pa.Schema:
@@ -99,6 +183,11 @@ def live_schema(space: Space, *, with_payload: bool) -> pa.Schema:
     return pa.schema({**fields, **kinds})
 
 
-def _named(attribute: Attribute, value: object) -> object:
-    """Return a value as tables have it: a category by its name."""
-    return None if value is None else attribute.decode(float(value))  # type: ignore[arg-type]
+def _column(attribute: Attribute, values: np.ndarray) -> pa.Array:
+    """Return the values of an attribute as tables have them: categories by name."""
+    is_missing = values == MISSING
+    if not attribute.is_category:
+        return pa.array(values, pa.float64(), mask=is_missing)
+    codes = np.where(is_missing, 0, values).astype(np.int32)
+    names = pa.array(attribute.categories, pa.string())
+    return names.take(pa.array(codes, pa.int32(), mask=is_missing))

@@ -1,8 +1,9 @@
-"""`stream` from a live source: a broker (`mqtt://…`), or the feed of a cluster (`nats://…`).
+"""`stream` from a live source: a broker (`mqtt://…`), a cluster's feed (`nats://…`), or Kafka.
 
     mqtt://host:port/shops/#  ──► collector ──► spool ─┐
                                                        ├──► micro-batch n ──► output, as in `stream`
-    nats://host:port/network  ──────────────► feed ────┘
+    nats://host:port/network  ──────────────► feed ────┤
+    kafka://host:port/topic   ──► Spark's connector ───┘
 
 Read next: `collector.py` (from the broker to the disk), `data_sources.py` (Spark's interface),
 `live_events.py` (from messages to events), `delivery.py` (deliveries back to a broker).
@@ -16,12 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nearcast.config.kafka_address import KAFKA, KafkaAddress, is_kafka, parse_kafka
 from nearcast.config.schema import NetworkSection, SpaceSection
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.model import FileFormatError, MisuseError, NearcastError, Space
@@ -30,13 +33,35 @@ from nearcast.mqtt import check_topic_filter
 from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.streaming.addresses import MQTT, NATS, LiveAddress, parse_address
 from nearcast.pipeline.streaming.collector import SPOOL_BYTES, Collector
+from nearcast.pipeline.streaming.data_sources import (
+    MOST_A_BATCH,
+    FeedSource,
+    LiveSource,
+    SpoolSource,
+)
 from nearcast.pipeline.streaming.delivery import deliver_batch
+from nearcast.pipeline.streaming.formats import register_live_formats
 from nearcast.pipeline.streaming.jetstream import FeedAddress, FeedWatch
-from nearcast.pipeline.streaming.stream import Stream, match_batch, start_query
+from nearcast.pipeline.streaming.kafka import decoding, deliver_to_kafka, kafka_messages
+from nearcast.pipeline.streaming.stopping import interruption, stop_between_batches
+from nearcast.pipeline.streaming.stream import (
+    QueryControl,
+    Stream,
+    match_batch,
+    start_query,
+    unfinished_batch,
+)
+from nearcast.pipeline.tables.worker_writes import Batches
 
 _QUIET_S = 1.0
 _LOOK_S = 0.1
-_TOO_SLOW = "Python worker failed to connect back"
+# Errors after which a query that is started again goes on: a machine that was too busy to start a
+# process in time; and Kafka's connector, which fails when it reports on a batch that was repeated
+# after a crash, before it has asked Kafka for anything. That batch is committed by then.
+_GOES_ON = (
+    "Python worker failed to connect back",
+    'the return value of "scala.Option.get()" is null',
+)
 _MOST_ATTEMPTS = 5
 _LONGEST_S = 60.0
 
@@ -45,24 +70,39 @@ _LONGEST_S = 60.0
 class Live:
     """The live source of a stream, and where its deliveries are published."""
 
-    source: LiveAddress
+    source: LiveAddress | KafkaAddress
     section: SpaceSection
     network: NetworkSection
-    deliver: LiveAddress | None = None
+    deliver: LiveAddress | KafkaAddress | None = None
     spool_bytes: int = SPOOL_BYTES
+    most: int = MOST_A_BATCH
+
+    @property
+    def uses_kafka(self) -> bool:
+        """Whether Spark needs the connector for Kafka."""
+        return any(isinstance(one, KafkaAddress) for one in (self.source, self.deliver))
 
 
 def live_of(source: str, section: SpaceSection, network: NetworkSection, deliver: str = "") -> Live:
     """Parse the options; raise MisuseError for a combination that makes no sense."""
-    address = parse_address(source, "--source", (*MQTT, *NATS))
+    sink = _sink_of(deliver) if deliver else None
+    if is_kafka(source):
+        return Live(parse_kafka(source, "--source"), section, network, sink)
+    address = parse_address(source, "--source", (*MQTT, *NATS, *KAFKA))
     if address.is_mqtt:
         topic_filter_of(address, section.to_space())
-    sink = parse_address(deliver, "--deliver", MQTT) if deliver else None
-    if sink is not None and (not sink.path or any(one in sink.path for one in "+#$")):
+    return Live(address, section, network, sink)
+
+
+def _sink_of(text: str) -> LiveAddress | KafkaAddress:
+    if is_kafka(text):
+        return parse_kafka(text, "--deliver")
+    sink = parse_address(text, "--deliver", (*MQTT, *KAFKA))
+    if not sink.path or any(one in sink.path for one in "+#$"):
         raise MisuseError(
             repr(sink.path), where="--deliver", expected=f"{sink.place}/PREFIX, a topic"
         )
-    return Live(address, section, network, sink)
+    return sink
 
 
 def topic_filter_of(address: LiveAddress, space: Space) -> str:
@@ -97,16 +137,29 @@ class LiveStream:
     may not be enough; then the query is started again from its checkpoint.
     """
 
-    def __init__(self, begin: Callable[[], StreamingQuery], collector: Collector | None) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], StreamingQuery],
+        collector: Collector | None,
+        checkpoint: Path,
+        control: QueryControl,
+    ) -> None:
         self.collector = collector
+        self.control = control
+        self._checkpoint = checkpoint
         self._begin = begin
         self._attempts = 1
         self.query = begin()
 
-    def wait(self) -> None:
-        """Wait until the query ends; raise its error, or that of the collector."""
-        while not self.has_ended():
+    def wait(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the query ends or it is over; raise its error, or that of the collector."""
+        while not is_over() and not self.has_ended():
             time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        """End the query when its batch is complete."""
+        unfinished = partial(unfinished_batch, self._checkpoint)
+        stop_between_batches(self.query, self.control.gate, unfinished)
 
     def has_ended(self) -> bool:
         """Return whether the query has ended; raise its error, or that of the collector."""
@@ -118,7 +171,8 @@ class LiveStream:
         ended = self.query.exception()
         if ended is None:
             return True
-        if _TOO_SLOW not in str(ended) or self._attempts >= _MOST_ATTEMPTS:
+        told = str(ended)
+        if not any(one in told for one in _GOES_ON) or self._attempts >= _MOST_ATTEMPTS:
             raise ended
         self._attempts += 1
         self.query = self._begin()
@@ -139,15 +193,26 @@ class LiveStream:
 
 
 def start_live(
-    spark: SparkSession, stream: Stream, live: Live, *, once: bool = False
+    spark: SparkSession,
+    stream: Stream,
+    live: Live,
+    *,
+    once: bool = False,
+    control: QueryControl | None = None,
 ) -> LiveStream:
     """Start the stream.
 
     With `once` it matches what arrives until the source is quiet for a second.
     """
+    control = control or QueryControl()
+    run = partial(LiveStream, checkpoint=stream.checkpoint, control=control)
+    if isinstance(live.source, KafkaAddress):
+        begin = partial(_kafka_query, spark, stream, live, live.source, once, control)
+        return run(begin, None)
     if not live.source.is_mqtt:
         options = {"secret_feed": _feed(stream, live).text}
-        return LiveStream(partial(_query, spark, stream, live, options, once), None)
+        begin = partial(_query, spark, stream, live, FeedSource, options, once, control)
+        return run(begin, None)
     folder = stream.checkpoint / "spool"
     topics = topic_filter_of(live.source, stream.space)
     collector = Collector(live.source, topics, folder, live.spool_bytes)
@@ -156,8 +221,8 @@ def start_live(
         if once:
             collector.wait_until_quiet(_QUIET_S, _LONGEST_S)
         options = {"spool": str(folder.absolute())}
-        begin = partial(_query, spark, stream, live, options, once)
-        return LiveStream(begin, collector)
+        begin = partial(_query, spark, stream, live, SpoolSource, options, once, control)
+        return run(begin, collector)
     except BaseException:
         collector.stop()
         raise
@@ -167,42 +232,63 @@ def _query(
     spark: SparkSession,
     stream: Stream,
     live: Live,
+    source: type[LiveSource],
     options: dict[str, str],
     once: bool,
+    control: QueryControl,
 ) -> StreamingQuery:
-    from nearcast.pipeline.streaming.data_sources import FeedSource, SpoolSource
-
-    for source in (SpoolSource, FeedSource):
-        spark.dataSource.register(source)
+    register_live_formats(spark)
     if once:  # Spark 4.1 would end after one batch, even if that repeats an interrupted one
         spark.conf.set(_UNTIL_ALL_IS_READ, "true")
     frame = (
-        spark.readStream.format((SpoolSource if live.source.is_mqtt else FeedSource).name())
+        spark.readStream.format(source.name())
         .option("space", live.section.model_dump_json())
         .option("payload", "true" if live.deliver else "false")
         .option("once", "true" if once else "false")
+        .option("most", str(live.most))
         .option("parts", str(tasks_at_once(spark)))
         .options(**options)
         .load()
     )
-    return start_query(frame, stream, partial(_batch, stream, live.deliver), once=once)
+    return start_query(
+        frame, stream, partial(_batch, stream, live, None), once=once, control=control
+    )
 
 
-def _batch(stream: Stream, sink: LiveAddress | None, events: DataFrame, batch: int) -> None:
-    """Match a batch, and publish its deliveries once it is complete."""
+def _kafka_query(
+    spark: SparkSession,
+    stream: Stream,
+    live: Live,
+    source: KafkaAddress,
+    once: bool,
+    control: QueryControl,
+) -> StreamingQuery:
+    parts = spark.sparkContext.defaultParallelism
+    frame = kafka_messages(spark, source, stream.query.topic, live.most, parts)
+    take_batch = partial(_batch, stream, live, decoding(live.section))
+    return start_query(frame, stream, take_batch, once=once, control=control)
+
+
+def _batch(
+    stream: Stream,
+    live: Live,
+    decode: Callable[[Batches], Batches] | None,
+    events: DataFrame,
+    batch: int,
+) -> dict[str, int]:
+    """Match a batch, and publish its deliveries once it is complete; return how many rows."""
     with _interrupted_briefly():
-        match_batch(stream, events, batch)
-        if sink is not None:
-            deliver_batch(stream, sink, events, batch)
+        rows = match_batch(stream, events, batch, decode)
+        if isinstance(live.deliver, KafkaAddress):
+            deliver_to_kafka(stream.checkpoint, stream.output, live.deliver, events, batch)
+        elif live.deliver is not None:
+            deliver_batch(stream, live.deliver, events, batch)
+    return rows
 
 
 @contextmanager
 def _interrupted_briefly() -> Iterator[None]:
-    """Replace the error of a query that was stopped within a batch by a short one.
-
-    Spark searches the text of Python's error with a regular expression that recurses for every
-    character; a full stack trace overflows its stack.
-    """
+    """Replace the error of a query that was stopped within a batch by a short one."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -210,12 +296,12 @@ def _interrupted_briefly() -> Iterator[None]:
     except Py4JJavaError as error:
         if "java.lang.InterruptedException" not in str(error):
             raise
-        told = "py4j.protocol.Py4JJavaError: An error occurred while calling it: "
-        raise InterruptedError(f"{told}java.lang.InterruptedException") from None
+        raise interruption() from None
 
 
 def _feed(stream: Stream, live: Live) -> FeedAddress:
     """Return the feed; raise unless it exists and is the one that the checkpoint was begun with."""
+    assert isinstance(live.source, LiveAddress)
     feed = FeedAddress.of(live.source, live.network)
     watch = FeedWatch(feed)
     try:

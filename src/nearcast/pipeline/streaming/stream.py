@@ -16,14 +16,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,14 +40,26 @@ from nearcast.pipeline.jobs.match import (
 from nearcast.pipeline.jobs.match_job import REJECTED_EVENTS
 from nearcast.pipeline.sources.column_types import EVENT_KEY, check_event_columns
 from nearcast.pipeline.sources.event_logs import events_of_log, node_numbers
-from nearcast.pipeline.sources.log_subscriptions import log_version, matcher_of_log
-from nearcast.pipeline.sources.subscription_tables import KEY, matcher_of, subscription_columns
+from nearcast.pipeline.sources.log_subscriptions import matcher_of_log
+from nearcast.pipeline.sources.subscription_tables import matcher_of
+from nearcast.pipeline.streaming.changes import newest_change, subscriptions_at
+from nearcast.pipeline.streaming.checkpoints import check_checkpoint
+from nearcast.pipeline.streaming.lateness import (
+    LATE_EVENTS,
+    TIME,
+    LateFilter,
+    LateRule,
+    newest_before,
+    record_newest,
+)
+from nearcast.pipeline.streaming.query_metrics import QueryMetrics
+from nearcast.pipeline.streaming.stopping import BatchGate
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches, PartFile
 
-OPERATION = "op"  # of a change: put or remove
 _DONE = "_SUCCESS"  # the marker file of Spark's own writers
-_WRITTEN = "table string, file string"
+_ALL_TABLES = ("rejected", "late", "deliveries")
+_WRITTEN = "table string, file string, rows bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +73,35 @@ class Stream:
     space: Space
     query: MatchQuery
     files_a_batch: int = 64
+    late: LateRule | None = None
 
 
-def start(spark: SparkSession, stream: Stream, *, once: bool = False) -> StreamingQuery:
+TakeBatch = Callable[[DataFrame, int], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryControl:
+    """How a running query is stopped, and what it has done."""
+
+    gate: BatchGate = field(default_factory=BatchGate)
+    metrics: QueryMetrics = field(default_factory=QueryMetrics)
+
+    def guard(self, take_batch: TakeBatch) -> Callable[[DataFrame, int], None]:
+        """Return a function that takes batches until the gate is closed, and counts rows."""
+
+        def take(events: DataFrame, batch: int) -> None:
+            self.metrics.wrote(take_batch(events, batch))
+
+        return self.gate.guard(take)
+
+
+def start(
+    spark: SparkSession,
+    stream: Stream,
+    *,
+    once: bool = False,
+    control: QueryControl | None = None,
+) -> StreamingQuery:
     """Start the query; with `once` it ends when all present files have been matched."""
     folder = _event_folder(stream.events)
     # Otherwise Spark starts a job to list the files of every batch with more than 32 of them.
@@ -76,21 +112,25 @@ def start(spark: SparkSession, stream: Stream, *, once: bool = False) -> Streami
         .option("pathGlobFilter", "*.parquet")  # a log's unfinished parts have other names
         .parquet(str(folder))
     )
-    return start_query(frame, stream, partial(match_batch, stream), once=once)
+    return start_query(frame, stream, partial(match_batch, stream), once=once, control=control)
 
 
 def start_query(
     frame: DataFrame,
     stream: Stream,
-    take_batch: Callable[[DataFrame, int], None],
+    take_batch: TakeBatch,
     *,
     once: bool,
+    control: QueryControl | None = None,
 ) -> StreamingQuery:
     """Start a query over event rows; with `once` it ends when all present rows have been taken."""
+    check_checkpoint(stream.checkpoint, stream.space)
+    control = control or QueryControl()
+    take = control.guard(take_batch)
     writer = (
         frame.writeStream.queryName("nearcast-stream")
         .option("checkpointLocation", str(stream.checkpoint / "spark"))
-        .foreachBatch(take_batch)
+        .foreachBatch(take)
     )
     if once:
         return writer.trigger(availableNow=True).start()
@@ -130,25 +170,43 @@ def check_event_files(stream: Stream) -> list[Path]:
     return files
 
 
-def match_batch(stream: Stream, events: DataFrame, batch: int) -> None:
+def match_batch(
+    stream: Stream,
+    events: DataFrame,
+    batch: int,
+    decode: Callable[[Batches], Batches] | None = None,
+) -> dict[str, int]:
     """Match one micro-batch; repeating it writes the same rows to the same directory.
 
-    One Spark job: workers write deliveries and rejected events themselves. The marker of the
-    deliveries is written last, so a batch that has it is complete.
+    Return how many rows each table got.
+
+    One Spark job: workers write deliveries and rejected events themselves; with `decode` they also
+    make the events of messages. The marker of the deliveries is written last, so a batch that has
+    it is complete.
     """
-    version = pinned(stream.checkpoint / "pins", batch, lambda: newest_change(stream.changes))
+    pins = stream.checkpoint / "pins"
+    version = pinned(pins, batch, lambda: newest_change(stream.changes))
     index = index_at(stream, version).absolute()
-    judged = _judged(stream, events)
-    folders = {
-        table: (stream.output / table / f"{batch:012d}").absolute()
-        for table in ("rejected", "deliveries")
-    }
+    judged = _judged(stream, events) if decode is None else events
+    tables = ("rejected", "deliveries") if stream.late is None else _ALL_TABLES
+    folders = {table: (stream.output / table / f"{batch:012d}").absolute() for table in tables}
     for folder in folders.values():
         clear(folder)
-    write = _writing_both(index, stream.query, {t: str(f) for t, f in folders.items()})
-    done = judged.mapInArrow(write, _WRITTEN).collect()  # one or two rows per task
+    watermark = (
+        None if stream.late is None else stream.late.watermark_us(newest_before(pins, batch))
+    )
+    places = {table: str(folder) for table, folder in folders.items()}
+    write = _writing(index, stream.query, places, watermark)
+    if decode is not None:
+        with_topic = is_event_log(str(stream.changes))
+        write = _after(write, _judging(decode, stream.late, with_topic=with_topic))
+    done = judged.mapInArrow(write, _WRITTEN).collect()  # at most four rows per task
+    if stream.late is not None:
+        times = [row["rows"] for row in done if row["table"] == TIME]
+        record_newest(pins, batch, max(times, default=None))
     for table, folder in folders.items():
         complete(folder, {row["file"] for row in done if row["table"] == table})
+    return {t: sum(row["rows"] for row in done if row["table"] == t) for t in folders}
 
 
 def clear(folder: Path) -> None:
@@ -166,29 +224,65 @@ def complete(folder: Path, files: set[str]) -> None:
     (folder / _DONE).touch()
 
 
-def _writing_both(
-    index: Path, query: MatchQuery, folders: dict[str, str]
+def _writing(
+    index: Path, query: MatchQuery, folders: dict[str, str], watermark_us: int | None
 ) -> Callable[[Batches], Batches]:
-    """Return a worker function that writes a task's deliveries and its rejected events."""
+    """Return a worker function that writes a task's deliveries, rejected and late events.
+
+    It returns which files it wrote, and the newest event time.
+    """
     deliver = deliveries_from(index, query)
 
     def write(batches: Batches) -> Batches:
         with (
             PartFile(folders["deliveries"], DELIVERIES) as found,
             PartFile(folders["rejected"], REJECTED_EVENTS) as rejected,
+            PartFile(folders.get("late", ""), LATE_EVENTS) as late,
         ):
-            for batch in deliver(_without_rejected(batches, rejected)):
+            good = _without_rejected(batches, rejected)
+            lateness = LateFilter(watermark_us, late)
+            for batch in deliver(lateness.kept(good) if "late" in folders else good):
                 found.add(batch)
-        done = [(t, p) for t, p in (("deliveries", found), ("rejected", rejected)) if p.rows]
-        names = [part.name for _, part in done]
+        parts = (("deliveries", found), ("rejected", rejected), ("late", late))
+        done = [(table, part.name, part.rows) for table, part in parts if part.rows]
+        if lateness.newest_us is not None:
+            done.append((TIME, "", lateness.newest_us))
+        tables, names, rows = zip(*done, strict=True) if done else ((), (), ())
         yield pa.RecordBatch.from_pydict(
             {
-                "table": pa.array([t for t, _ in done], pa.string()),
+                "table": pa.array(tables, pa.string()),
                 "file": pa.array(names, pa.string()),
+                "rows": pa.array(rows, pa.int64()),
             }
         )
 
     return write
+
+
+def _after(
+    second: Callable[[Batches], Batches], first: Callable[[Batches], Batches]
+) -> Callable[[Batches], Batches]:
+    return lambda batches: second(first(batches))
+
+
+def _judging(
+    decode: Callable[[Batches], Batches], late: LateRule | None, *, with_topic: bool
+) -> Callable[[Batches], Batches]:
+    """Return a worker function that gives decoded events the columns of `_judged`."""
+    names = {"_problem": REASON, "topic": TOPIC}
+    left_out = {"t"} if with_topic else {"t", "topic"}
+
+    def judge(batches: Batches) -> Batches:
+        for batch in decode(batches):
+            kept = [name for name in batch.schema.names if name not in left_out]
+            columns = [batch.column(name) for name in kept]
+            told = [names.get(name, name) for name in kept]
+            if late is not None:
+                columns.append(late.micros(batch))
+                told.append(TIME)
+            yield pa.RecordBatch.from_arrays(columns, names=told)
+
+    return judge
 
 
 def _without_rejected(batches: Batches, rejected: PartFile) -> Batches:
@@ -220,6 +314,9 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
     columns = [F.col(f"`{name}`") for name in kept]
     if "topic" in opened.columns and is_event_log(str(stream.changes)):
         columns.append(F.col("topic").alias(TOPIC))  # the log's subscriptions have topic filters
+    if stream.late is not None:
+        kinds = {field.name: field.dataType for field in opened.schema.fields}
+        columns.append(stream.late.time(kinds).alias(TIME))
     return opened.select(reason.alias(REASON), *columns)
 
 
@@ -250,18 +347,6 @@ def pinned(pins: Path, batch: int, choose: Callable[[], str]) -> str:
     return version
 
 
-def newest_change(changes: Path) -> str:
-    """Return the name of the last change file, or the version of an event log."""
-    if is_event_log(str(changes)):
-        return log_version(changes)
-    names = sorted(path.name for path in changes.glob("*.parquet"))
-    if not names:
-        raise MisuseError(
-            "no subscriptions", where=str(changes), expected="one Parquet file at least"
-        )
-    return names[-1]
-
-
 def index_at(stream: Stream, version: str) -> Path:
     """Return the directory of the index for a version; build it if missing."""
     folder = stream.checkpoint / "indexes"
@@ -282,23 +367,6 @@ def _modified(path: Path) -> int:
 def _matcher_at(stream: Stream, version: str) -> MatcherView:
     if is_event_log(str(stream.changes)):
         return matcher_of_log(stream.changes, version, stream.space)
-    return matcher_of(subscriptions_at(stream.changes, version, stream.space), stream.space)
-
-
-def subscriptions_at(changes: Path, version: str, space: Space) -> pa.Table:
-    """Fold all change files up to a version: the last row about each subscription counts."""
-    files = sorted(path for path in changes.glob("*.parquet") if path.name <= version)
-    try:
-        table = pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
-    except (pa.ArrowInvalid, OSError) as error:
-        raise FileFormatError(
-            f"a change file cannot be read ({error})", where=str(changes)
-        ) from None
-    present = table.column_names
-    columns = subscription_columns(space, present, str(changes))
-    keys = table[KEY].to_numpy()
-    _, last = np.unique(keys[::-1], return_index=True)
-    table = table.take(pa.array(np.sort(len(keys) - 1 - last)))
-    if OPERATION in present:
-        table = table.filter(pa.compute.not_equal(table[OPERATION], "remove"))
-    return table.select(columns).sort_by(KEY)
+    folded = stream.checkpoint / "subscriptions.parquet"
+    table = subscriptions_at(stream.changes, version, stream.space, folded)
+    return matcher_of(table, stream.space)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nearcast.broker.retained.deferred import DeferredRetained
     from nearcast.cluster.cluster import Cluster
     from nearcast.server.cluster.runtime import ClusterRuntime
-    from nearcast.server.feed.sender import FeedCounts
+    from nearcast.server.feed.session import FeedCounts
     from nearcast.server.overlay.runtime import OverlayRuntime
 
 
@@ -40,6 +40,7 @@ class MetricSource:
         network: ClusterRuntime | None = None,
         latency: LatencyHistogram | None = None,
         loop_delay: LatencyHistogram | None = None,
+        feed: FeedCounts | None = None,
     ) -> None:
         self.node, self.state, self.counters = node, node.state, node.counters
         self.uptime_s = uptime_s
@@ -51,9 +52,7 @@ class MetricSource:
         elif node.state.network.is_joined:
             self.overlay = node.state.network
         self.peer: OverlayRuntime | None = self.overlay and self.overlay.runtime
-        self.feed: FeedCounts | None = None
-        if network is not None and network.feed is not None:
-            self.feed = network.feed.counts
+        self.feed = feed
         self.latency, self.loop_delay = latency, loop_delay
         # peers have sessions, too; O(sessions)
         peers: int = sum(map(attrgetter("is_peer"), node.state.sessions.values()))
@@ -346,7 +345,7 @@ def cluster_metrics() -> tuple[Metric, ...]:
     """Return the metrics of a node in a cluster."""
     from nearcast.cluster.causal_groups import CausalCounts
     from nearcast.cluster.peer import ClusterCounts
-    from nearcast.server.feed.sender import FeedCounts
+    from nearcast.server.feed.session import FeedCounts
 
     return (
         *_declared(ClusterCounts, "network_", "cluster.counts"),

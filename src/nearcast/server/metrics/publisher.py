@@ -15,6 +15,7 @@ from nearcast.server.metrics.measurements import LoopDelay
 
 if TYPE_CHECKING:
     from nearcast.server.cluster.runtime import ClusterRuntime
+    from nearcast.server.feed.session import FeedCounts
 
 SYS_INTERVAL_S = 10.0
 """How often the `$SYS` topics are published."""
@@ -31,8 +32,9 @@ class MetricsPublisher:
         started_s: float,
         *,
         network: Callable[[], ClusterRuntime | None],
+        feed: Callable[[], FeedCounts | None] = lambda: None,
     ) -> None:
-        self._node, self._turns, self._network = node, turns, network
+        self._node, self._turns, self._network, self._feed = node, turns, network, feed
         self._started_s = started_s
         self._published_s = 0.0
         self._loop_delay = LoopDelay()
@@ -55,7 +57,7 @@ class MetricsPublisher:
         """Return the content type and the text of `/metrics`."""
         uptime_s = round(time.monotonic() - self._started_s, 1)
         latency, delay = self._turns.latency, self._loop_delay.histogram
-        source = MetricSource(self._node, uptime_s, self._network(), latency, delay)
+        source = MetricSource(self._node, uptime_s, self._network(), latency, delay, self._feed())
         return "text/plain; version=0.0.4", server_text(source)
 
     def _publish(self) -> None:
