@@ -1,4 +1,4 @@
-# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, and mqtt.js.
+# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, Chromium, and mqtt.js.
 # What cannot be had here is said; its tests are skipped, and counted at the end of their run.
 set -eu
 . scripts/steps.sh
@@ -12,6 +12,14 @@ if [ -n "$missing" ]; then
             echo "Mosquitto could not be installed; its tests are skipped." >&2
     else
         echo "Missing:$missing; their tests are skipped. Debian/Ubuntu: sudo apt-get install mosquitto mosquitto-clients openssl" >&2
+    fi
+fi
+if ! command -v chromium >/dev/null; then
+    if is_root_with_apt; then
+        step "Installing Chromium for the tests of the page" apt_install chromium ||
+            echo "Chromium could not be installed; the tests of the page are skipped." >&2
+    else
+        echo "Missing: chromium; the tests of the page are skipped. Debian/Ubuntu: sudo apt-get install chromium" >&2
     fi
 fi
 # Node.js with npm: the system's, or a wheel's.
