@@ -459,7 +459,7 @@ def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(
             offer(f"far{number}", 0.85)
             offer(f"near{number}", -0.599 + 0.3 * number)
             near.append(f"shops/near{number}")
-            # The walker moves on only now: an event that is still on its way is judged where it arrives.
+            # The walker moves on only now: an event that is still on its way is judged at arrival.
             assert heard(len(near)) == near
         assert [topic for topic, _, _ in walker.rest() if "probe" not in topic] == []
 

@@ -281,15 +281,15 @@ async def test_wrong_passwords_in_a_loop_keep_nobody_else_waiting(tmp_path: Path
     may_go_on, impatient = threading.Event(), threading.Event()
     limits = LimitsSection(connect_timeout=120.0)  # a check may take long on a busy machine
     async with running(configuration(tmp_path, auth=auth, limits=limits)) as server:
-        assert server._turns is not None
-        check_password = server._turns.checks.check
+        assert server.turns is not None
+        check_password = server.turns.checks.check
 
         def check_slowly(connect: Connect) -> LoginVerdict:
             if not impatient.is_set() and not may_go_on.wait(20):
                 impatient.set()  # nobody was served meanwhile
             return check_password(connect)
 
-        server._turns.checks.check = check_slowly
+        server.turns.checks.check = check_slowly
         calm = await welcome(server)
         guessers = []
         for number in range(20):

@@ -33,8 +33,8 @@ class Access(Protocol):
     def identity(self, connect: Connect, connection: Connection) -> str | None:
         """Return the name that an accepted client has proven, for the ACL rules."""
 
-    def has_rules(self) -> bool:
-        """Return whether there are ACL rules for publishing and subscribing."""
+    def is_restricted(self, connection: Connection) -> bool:
+        """Return whether there are ACL rules for what this client publishes and subscribes to."""
 
     def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
         """Return whether this client may publish to a topic."""
@@ -59,7 +59,7 @@ class OpenAccess:
         """Return the user name of the CONNECT, unproven."""
         return connect.user_name
 
-    def has_rules(self) -> bool:
+    def is_restricted(self, _connection: Connection) -> bool:
         """Return False."""
         return False
 

@@ -148,7 +148,7 @@ class BrokerInterface:
         """Replace the rules of access; those of connected clients apply from their next packet."""
         self.state.access = access
         for connection in self.client_connections():  # peers have checked their clients
-            connection.permits = {} if access.has_rules() else None
+            connection.permits = {} if access.is_restricted(connection) else None
 
     def observe(self, observer: ClientObserver) -> None:
         """Call an observer when clients come and go."""

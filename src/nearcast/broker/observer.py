@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Protocol
+
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session
+from nearcast.model import Event
 from nearcast.mqtt import Connect, ReasonCode
 
 
@@ -49,6 +53,34 @@ class ClientObserver:
 
     def instructions_ignored(self, session: Session, topic: str, text: str) -> None:
         """Report that a client sent instructions to a topic of no space; `text` is the warning."""
+
+
+class LiveObserver(Protocol):
+    """Is called for positions and for events of spaces, while somebody looks at a map of them.
+
+    `BrokerState.watch` is None otherwise: then a position costs one comparison more, an event too.
+    """
+
+    def moved(self, session: Session, /) -> None:
+        """Report that a client has a new position."""
+
+    def present(self, session: Session, /) -> None:
+        """Report that a client has connected or disconnected."""
+
+    def wants_event(self) -> bool:
+        """Return whether the next event is to be reported; what is not is counted."""
+
+    def event(
+        self,
+        topic: str,
+        payload: bytes,
+        publisher: Session | None,
+        event: Event | None,
+        receivers: Collection[Session],
+        chosen: int,
+        /,
+    ) -> None:
+        """Report an event and its receivers because of what is in it; `chosen`: `$top`, or 0."""
 
 
 def observe_loss(observer: ClientObserver, connection: Connection) -> None:

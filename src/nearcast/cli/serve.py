@@ -136,31 +136,71 @@ def _announce_json(path: Path | None, server: Server) -> None:
 
 
 def passwd(
-    users: Annotated[Path, typer.Argument(help="The password file.")],
-    name: Annotated[str, typer.Argument(help="The user.")],
+    users: Annotated[Path, typer.Argument(help="The password file, or the file of operators.")],
+    name: Annotated[str, typer.Argument(help="The user, or the operator.")],
     *,
     delete: Annotated[bool, typer.Option("--delete", help="Remove the user.")] = False,
+    role: Annotated[
+        str | None,
+        typer.Option(help="Make it an operator of the HTTP API and the page: viewer or operator."),
+    ] = None,
+    token: Annotated[
+        bool, typer.Option("--token", help="With --role: print a new token; no password.")
+    ] = False,
     json: bool = JSON,
 ) -> None:
-    r"""Add a user to a password file, change a password, or remove a user.
+    r"""Add a user or an operator to a file, change a password, or remove one.
 
     Creates the file if it is missing. Asks for the password on a terminal, else reads it from
-    standard input. Name the file in the configuration: \[auth] users = "users.txt".
+    standard input. Users are clients of MQTT; name their file in the configuration:
+    \[auth] users = "users.txt". With --role it is a file of operators, who log in at the HTTP
+    address: \[http] operators = "operators.txt". A viewer sees, an operator changes as well.
 
     Example: nearcast passwd users.txt alice
 
     Example: nearcast passwd users.txt alice --delete
+
+    Example: nearcast passwd operators.txt ann --role operator
+
+    Example: nearcast passwd operators.txt grafana --role viewer --token
     """
+    from nearcast.model.errors import MisuseError
+    from nearcast.server import set_password
+    from nearcast.server.http.operators import is_operators_file, remove_operator, set_operator
+
+    if token and role is None:
+        raise MisuseError("no role", where="--token", expected="--role viewer or --role operator")
+    if delete:
+        remove = remove_operator if is_operators_file(users) else _without_user
+        remove(users, name)
+        _tell_user(users, name, f"{name} is no longer in {users}", is_there=False, as_json=json)
+        return
+    told = f"{name} is in {users}. A running broker reads the file again on SIGHUP"
+    if role is None:
+        set_password(users, name, _asked_password())
+        _tell_user(users, name, told, is_there=True, as_json=json)
+        return
+    made = set_operator(users, name, role, None if token else _asked_password())
+    fields: dict[str, object] = {"role": role}
+    if made is not None:
+        told += f". The token, which is shown only now: {made}"
+        fields["token"] = made
+    _tell_user(users, name, told, is_there=True, as_json=json, **fields)
+
+
+def _without_user(users: Path, name: str) -> None:
+    from nearcast.server import set_password
+
+    set_password(users, name, None)
+
+
+def _asked_password() -> bytes:
+    """Return the password from the terminal, asked twice, or from standard input."""
     import sys
     from getpass import getpass
 
     from nearcast.model.errors import MisuseError
-    from nearcast.server import set_password
 
-    if delete:
-        set_password(users, name, None)
-        _tell_user(users, name, f"{name} is no longer in {users}", is_there=False, as_json=json)
-        return
     if sys.stdin.isatty():
         password = getpass("Password: ")
         if password != getpass("Again: "):
@@ -169,13 +209,13 @@ def passwd(
         password = sys.stdin.readline().rstrip("\n")
     if not password:
         raise MisuseError("an empty password", expected="one character or more")
-    set_password(users, name, password.encode())
-    told = f"{name} is in {users}. A running broker reads the file again on SIGHUP"
-    _tell_user(users, name, told, is_there=True, as_json=json)
+    return password.encode()
 
 
-def _tell_user(users: Path, name: str, text: str, *, is_there: bool, as_json: bool) -> None:
+def _tell_user(
+    users: Path, name: str, text: str, *, is_there: bool, as_json: bool, **more: object
+) -> None:
     if as_json:
-        print_json({"file": str(users), "user": name, "is_there": is_there})
+        print_json({"file": str(users), "user": name, "is_there": is_there, **more})
     else:
         typer.echo(text)

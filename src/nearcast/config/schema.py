@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nearcast.config.declaration import Section, setting
+from nearcast.config.http_section import HttpSection
 from nearcast.config.node_sections import (
     AuthSection,
     DurabilitySection,
@@ -385,6 +386,7 @@ class Configuration(Section):
     limits: LimitsSection = LimitsSection()
     durability: DurabilitySection = DurabilitySection()
     log: LogSection = LogSection()
+    http: HttpSection = HttpSection()
     position: PositionSection = PositionSection()
     network: NetworkSection = NetworkSection()
     peer: PeerSection = PeerSection()

@@ -22,11 +22,16 @@ from nearcast.broker import Broker
 from nearcast.config import Configuration
 from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.mqtt import ReasonCode
-from nearcast.server.auth.rules import ConfiguredAccess, make_access
+from nearcast.server.auth.rules import make_access
 from nearcast.server.broker_settings import broker_settings, retained_settings, space_settings
 from nearcast.server.client_log import BrokerAcceptPolicy, ClientLog
 from nearcast.server.clock import Clock
 from nearcast.server.config_reload import log_share, merged
+from nearcast.server.http.access import PageAccess
+from nearcast.server.http.live import LiveFeed
+from nearcast.server.http.log_tail import LogTail
+from nearcast.server.http.management import Management, operators_of, take_management_port
+from nearcast.server.http.site import Sources
 from nearcast.server.kernel_loading import KernelLoader
 from nearcast.server.learned.artefacts import LearnedArtefacts
 from nearcast.server.learned.retained_learning import learn_tables
@@ -63,10 +68,12 @@ class Server:
         self.failure: BaseException | None = None  # why the server had to stop
         self._started_s = time.monotonic()
         self._began_ms = self.clock.now_ms()
-        self._access = make_access(configuration)
+        self._access = self._make_access(configuration)
         self._journal: JournalFile | None = None
-        self._doors: list[Listener] = []  # all listeners, also the metrics port
-        self._turns: LoopBatches | None = None
+        self._doors: list[Listener] = []  # all listeners, also those of HTTP
+        self._management_door: Listener | None = None  # it is among them, too
+        self._management: Management | None = None
+        self.turns: LoopBatches | None = None
         self._log: EventLog | None = None
         self._mesh: Cluster | None = None  # None outside a cluster
         self.network: ClusterRuntime | None = None
@@ -90,6 +97,9 @@ class Server:
         self._learned = LearnedArtefacts(
             self.node, self.clock.now_ms, Path(configuration.node.data)
         )
+
+    def _make_access(self, configuration: Configuration) -> PageAccess:
+        return PageAccess(make_access(configuration), lambda: self.configuration.http.positions)
 
     async def start(self) -> None:
         """Restore the state, bind all ports, join the cluster, then accept clients."""
@@ -133,7 +143,7 @@ class Server:
             kernels.load(self._kernel_parts())
         self._restore()
         self._open_log()
-        self._turns = LoopBatches(
+        self.turns = LoopBatches(
             self.node,
             self.clock,
             journal=self._journal,
@@ -141,9 +151,9 @@ class Server:
             on_failure=self._failed,
             on_end=self._log.turn_ended if self._log is not None else None,
         )
-        self._learned.watch(self._turns)
+        self._learned.watch(self.turns)
         self._metrics = MetricsPublisher(
-            self.node, self._turns, self._started_s, network=lambda: self.network
+            self.node, self.turns, self._started_s, network=lambda: self.network
         )
 
     def _restore(self) -> None:
@@ -199,7 +209,7 @@ class Server:
 
     async def _join_network(self) -> None:
         """Join the cluster before clients connect: a name that is taken would send them away."""
-        turns, mesh = self._turns, self._mesh
+        turns, mesh = self.turns, self._mesh
         if mesh is None or turns is None:
             return
         from nearcast.server.cluster.member_entry import client_address, entry_of
@@ -227,6 +237,7 @@ class Server:
 
     async def _take_ports(self) -> None:
         """Bind all ports: that may fail, so it comes before peers queue messages for this node."""
+        operators_of(self.configuration.http)  # a file that cannot be read ends the start here
         for section in self.configuration.listener:
             context = tls_context(section) if section.kind in ("tls", "wss") else None
             door = await take_port(section.kind, section.host, section.port, context)
@@ -234,6 +245,9 @@ class Server:
         if self.configuration.log.metrics_port is not None:
             host, port = self.configuration.log.metrics_address()
             self._doors.append(await take_port("http", host, port))
+        self._management_door = await take_management_port(self.configuration.http)
+        if self._management_door is not None:
+            self._doors.append(self._management_door)
         self.ports = [(door.kind, door.host, door.port) for door in self._doors]
 
     async def _open_doors(self) -> None:
@@ -246,7 +260,7 @@ class Server:
 
     def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
         """Yield the protocol factory of each listener."""
-        turns = self._turns
+        turns = self.turns
         assert turns is not None
         for number, section in enumerate(self.configuration.listener):
             name = str(number)
@@ -258,6 +272,28 @@ class Server:
             assert self._metrics is not None
             pages = {"/metrics": self._metrics.page, "/healthz": lambda: ("text/plain", "ok\n")}
             yield partial(MetricsProtocol, pages)
+            if self._management_door is not None:
+                log.info("[log] metrics_port goes on; /metrics is at [http] address as well")
+        if self._management_door is not None:
+            self._management = Management(self, self._management_door.port, self._sources)
+            yield self._management.make
+
+    def _sources(self, tail: LogTail, live: LiveFeed) -> Sources:
+        """Return what the management address shows of this server."""
+        assert self.turns is not None
+        assert self._metrics is not None
+        return Sources(
+            self.node,
+            self.turns,
+            self.clock,
+            self._metrics,
+            configuration=lambda: self.configuration,
+            network=lambda: self.network,
+            plan=lambda: self._learned.plan,
+            is_ready=lambda: self.network is None or not self.network.problem,
+            tail=tail,
+            live=live,
+        )
 
     def reload(self, configuration: Configuration) -> tuple[list[str], list[str]]:
         """Apply the settings that can change at run time; return their keys, and those that cannot.
@@ -265,8 +301,11 @@ class Server:
         The password file is read again in any case.
         """
         configuration, now, later = merged(self.configuration, configuration)
-        access = make_access(configuration)  # the only part that can fail
+        access = self._make_access(configuration)  # this and the next line can fail
+        operators_of(configuration.http)
         self.configuration = configuration
+        if self._management is not None:
+            self._management.reload(configuration)
         self._reload_access(access)
         allow_descriptors(configuration.limits.connections)
         self.node.change_limits(broker_settings(configuration))
@@ -276,11 +315,11 @@ class Server:
         self._learned.load_changed()
         return now, later
 
-    def _reload_access(self, access: ConfiguredAccess) -> None:
+    def _reload_access(self, access: PageAccess) -> None:
         self._access = access
         self.node.set_access(access)
-        if self._turns is not None:
-            self._turns.checks.check = access.check_password
+        if self.turns is not None:
+            self.turns.checks.check = access.check_password
 
     def _failed(self, problem: BaseException) -> None:
         self.failure = problem
@@ -301,6 +340,9 @@ class Server:
             self.network.drain()
         for door in self._doors:
             door.close()
+        if self._management is not None:
+            self._management.stop()
+            self._management = None
         if self._metrics is not None:
             self._metrics.stop()
         self._learned.stop()
@@ -314,8 +356,8 @@ class Server:
             await self.network.stop(leave=self._leaves)
             self.network = None
             await self._send_clients_away()  # those that connected while listeners closed
-        if self._turns is not None:
-            self._turns.stop()
+        if self.turns is not None:
+            self.turns.stop()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -326,11 +368,11 @@ class Server:
 
     async def _send_clients_away(self) -> None:
         """Disconnect all clients, and wait up to 2 s until they have closed."""
-        if self._turns is None or self.failure is not None:
+        if self.turns is None or self.failure is not None:
             return
         for connection in self.node.client_connections():  # those of peers end with the cluster
             self.node.disconnect(connection, ReasonCode.SERVER_SHUTTING_DOWN, self.clock.now_ms())
-        self._turns.end()
+        self.turns.end()
         for _ in range(100):
             if not self.node.client_connections():
                 return

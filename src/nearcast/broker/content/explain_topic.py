@@ -60,9 +60,11 @@ class ExplainTopic:
         return explain(self._state, question_of(payload))
 
     def _may_ask(self, session: Session) -> bool:
-        if self._state.access.has_rules() or session.user_name is not None:
-            return True  # the ACL rules were checked before
         link = session.link
+        if session.user_name is not None or (
+            link is not None and self._state.access.is_restricted(link)
+        ):
+            return True  # the ACL rules were checked before
         if link is None:  # a will: the address of its client is no longer known
             return False
         host = link.address.rpartition(":")[0].strip("[]")

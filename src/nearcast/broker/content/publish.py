@@ -269,10 +269,17 @@ class ContentPublishHandler:
     ) -> bool:
         """Deliver a message; return whether it has any receivers."""
         top, rank = wish
+        watch = self._state.watch
         if top is not None:
             best = self.selection.best(session, route, event, top, rank)
+            if watch is not None and watch.wants_event():
+                chosen = [one.candidate.subscription.session for one in best]
+                watch.event(message.topic_text(), message.payload, session, event, chosen, top)
             return self._deliver_to_best(message, best, retain, version)
         found = self.selection.matching(route, event)
+        if watch is not None and watch.wants_event():
+            matched = {one.session: None for one in found}
+            watch.event(message.topic_text(), message.payload, session, event, matched, 0)
         if version:
             mark_inside(found, message, version)
         if self._state.selections is not None and self._state.selections.explaining:

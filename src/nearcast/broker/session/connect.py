@@ -261,7 +261,7 @@ class ConnectHandler:
         connection.alias_limit = properties.topic_alias_maximum or 0
         connection.aliases_out = {} if connection.alias_limit else None
         connection.is_plain = not (connection.max_packet_bytes or connection.alias_limit)
-        connection.permits = {} if self._state.access.has_rules() else None
+        connection.permits = {} if self._state.access.is_restricted(connection) else None
         session.link = connection
         session.came_ms = self._state.now_ms
         is_alike = session.was_plain and connection.is_plain and session.version == connect.version

@@ -168,8 +168,8 @@ class ConfiguredAccess:
             return connect.user_name
         return connection.certificate_name
 
-    def has_rules(self) -> bool:
-        """Return whether anything is restricted."""
+    def is_restricted(self, _connection: Connection) -> bool:
+        """Return whether there are rules."""
         return bool(self._rules)
 
     def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
