@@ -101,6 +101,8 @@ class Endpoint:
     query: type[Any]
     body: type[Any] | None
     answer: Any
+    kind: str
+    """The content type of the answer."""
     changes: bool
     """Whether something changes: a browser then has to show that its request is not forged."""
 
@@ -162,6 +164,7 @@ def endpoint(
     role: Role = Role.VIEWER,
     query: type[Any] = NoQuery,
     body: type[Any] | None = None,
+    kind: str = "application/json",
     changes: bool | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a function as an endpoint."""
@@ -169,7 +172,7 @@ def endpoint(
     def declare(handler: Handler) -> Handler:
         answer = get_type_hints(handler).get("return")
         does = method != "GET" if changes is None else changes
-        ENDPOINTS.append(Endpoint(method, path, handler, role, query, body, answer, does))
+        ENDPOINTS.append(Endpoint(method, path, handler, role, query, body, answer, kind, does))
         return handler
 
     return declare

@@ -138,12 +138,13 @@ class Logins:
                 found = await asyncio.to_thread(with_password, operators, name, raw)
         finally:
             self._checking -= 1
+        if found is None:
+            self._throttle.failed(source)
         return self._begin(found, name, address)
 
     def trade_token(self, token: str, address: str) -> Login:
         """Return the login of an operator with a token; a ProblemError refuses it."""
-        self._throttle.check(source_of(address))
-        return self._begin(with_token(self._operators or {}, token), "", address)
+        return self._begin(self._of_token(token, address), "", address)
 
     def _begin(self, found: Operator | None, name: str, address: str) -> Login:
         if found is None:
@@ -172,7 +173,6 @@ class Logins:
         return login
 
     def _refused(self, name: str, address: str) -> ProblemError:
-        self._throttle.failed(source_of(address))
         self._limited.warning(
             "login refused: operator %r from %s",
             name[:100],
@@ -203,11 +203,14 @@ class Logins:
 
     def of_token(self, token: str, address: str) -> Login:
         """Return the login of a program that sends its token with each request."""
-        self._throttle.check(source_of(address))
+        return _login_of(self._of_token(token, address))
+
+    def _of_token(self, token: str, address: str) -> Operator:
+        """Return whose token it is; failures are not throttled, since no token can be guessed."""
         found = with_token(self._operators or {}, token)
         if found is None:
             raise self._refused("", address)
-        return _login_of(found)
+        return found
 
     def end_expired(self) -> None:
         """End the logins whose time is over."""

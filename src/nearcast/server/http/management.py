@@ -68,6 +68,7 @@ class Management:
         self._server = server
         self._tail = LogTail()
         logging.getLogger("nearcast").addHandler(self._tail)
+        logging.getLogger("nearcast.operators").setLevel(logging.INFO)  # whatever [log] level is
         assert server.turns is not None
         self._live = LiveFeed(
             server.node,

@@ -55,7 +55,9 @@ def document() -> bytes:
             "paths": paths,
             "components": {
                 "schemas": {
-                    name: one for name, one in components.items() if not name.endswith("Query")
+                    name: _for_all_tools(one)
+                    for name, one in components.items()
+                    if not name.endswith("Query")
                 },
                 "securitySchemes": {
                     "token": {"type": "http", "scheme": "bearer"},
@@ -70,6 +72,19 @@ def document() -> bytes:
             },
         }
     )
+
+
+def _for_all_tools(schema: Any) -> Any:
+    """Return a schema without `prefixItems`, which not all tools know: a tuple is a short array."""
+    if isinstance(schema, list):
+        return [_for_all_tools(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _for_all_tools(one) for key, one in schema.items()}
+    if "prefixItems" in found:
+        kinds = found.pop("prefixItems")
+        found["items"] = {"anyOf": [one for at, one in enumerate(kinds) if one not in kinds[:at]]}
+    return found
 
 
 def _key(kind: Any) -> str:
@@ -125,7 +140,7 @@ def _responses(one: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
         found["204"] = {"description": "Done."}
     else:
         schema = by_type[_key(one.answer)] if _has_schema(one) else {"type": "object"}
-        content = {"application/json": {"schema": schema}}
+        content = {one.kind: {"schema": schema}}
         found["200"] = {"description": one.summary, "content": content}
         if one.method == "GET":
             found["304"] = {"description": "As the caller knows it (If-None-Match)."}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nearcast.server.http.site import Site
 
 MOST_BODY_BYTES = 1 << 20
-_MOST_HEAD_BYTES = 16_384
+_MOST_HEAD_BYTES = 65_536
 _IDLE_S = 75.0
 _REQUEST_S = 15.0
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})

@@ -17,7 +17,7 @@ class ShareGroupsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From which group on; the cursor is that of the last answer."""
 
     limit: Limit = 100
-    cursor: Annotated[str, msgspec.Meta(max_length=140_000)] = ""
+    cursor: Annotated[str, msgspec.Meta(max_length=4_000)] = ""
 
 
 class ShareGroupRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +13,7 @@ from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.problem import ProblemError
 from nearcast.server.http.slices import in_slices
 
+_GEOJSON = "application/geo+json"
 _MOST_POSITIONS = 50_000
 _MOST_SHAPES = 5_000
 _Degrees = Annotated[float, msgspec.Meta(ge=-360, le=360)]
@@ -86,7 +88,9 @@ class PlanQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check_positions(call: Call) -> None:
     """Raise a ProblemError if positions are shown to nobody."""
     if not call.site.section.positions:
-        raise ProblemError(403, "positions are not shown: [http] positions is false")  # type: ignore[arg-type]
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN, "positions are not shown: [http] positions is false"
+        )
 
 
 @endpoint("GET", "/api/positions", role=Role.OPERATOR, query=ViewQuery)
@@ -133,7 +137,7 @@ async def shapes(call: Call) -> ShapeList:
     return ShapeList(near, areas, left_out)
 
 
-@endpoint("GET", "/api/plan", query=PlanQuery)
+@endpoint("GET", "/api/plan", query=PlanQuery, kind=_GEOJSON)
 def plan(call: Call) -> HttpAnswer:
     """Return the leaves of the plan as GeoJSON: that of the network, else the last one found."""
     named = None if call.query.version != "current" else call.site.sources.plan()
@@ -153,7 +157,7 @@ def plan(call: Call) -> HttpAnswer:
     return _geojson(_EMPTY)
 
 
-@endpoint("GET", "/api/regions")
+@endpoint("GET", "/api/regions", kind=_GEOJSON)
 def regions(call: Call) -> HttpAnswer:
     """Return the slow regions of the last pipeline run in the data directory as GeoJSON."""
     for path in found_files(call.site, "plan.geojson"):
@@ -171,7 +175,7 @@ def _is_slow(feature: Any) -> bool:
 
 
 def _geojson(document: Any) -> HttpAnswer:
-    return HttpAnswer(200, msgspec.json.encode(document), "application/geo+json")
+    return HttpAnswer(200, msgspec.json.encode(document), _GEOJSON)
 
 
 def _is_in_view(view: ViewQuery, shape: Any) -> bool:

@@ -19,7 +19,7 @@ from nearcast.server.http.endpoints.clients import Limit
 from nearcast.server.http.problem import ProblemError
 from nearcast.server.http.slices import in_slices, smallest
 
-TopicText = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
+TopicText = Annotated[str, msgspec.Meta(min_length=1, max_length=4_000)]
 _PREVIEW = 200
 _LARGEST_SHOWN = 1 << 18
 
@@ -29,7 +29,7 @@ class TopicsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     search: Annotated[str, msgspec.Meta(max_length=500)] = ""
     limit: Limit = 100
-    cursor: str = ""
+    cursor: Annotated[str, msgspec.Meta(max_length=4_000)] = ""
 
 
 class FilterRow(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class RetainedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     filter: TopicText = "#"
     limit: Limit = 100
-    cursor: str = ""
+    cursor: Annotated[str, msgspec.Meta(max_length=4_000)] = ""
 
 
 class RetainedRow(msgspec.Struct, frozen=True):
