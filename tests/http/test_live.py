@@ -71,6 +71,24 @@ def test_deliveries_are_shown_with_their_receivers(
     assert (sorted(best["to"]), best["chosen"]) == (["first", "second"], 2)
 
 
+def test_a_page_takes_the_place_of_no_client(
+    site: ManagedBroker, page: Callable[..., Mover], mover: Callable[..., Mover]
+):
+    look = page(site.operator(), "page-place")
+    look.move(50.0, 50.0)
+    look.subscribe("$near/9km/shops/#")
+    assert look.subscribe("$share/couriers/shops/#").is_failure
+    mover("courier", (50.01, 50.0)).subscribe("$near/9km/shops/#")
+    bot = site.program()
+    body = {"topic": "shops/1", "payload": {"lon": 50, "lat": 50, "price": 1, "kind": "food"}}
+    found = bot.post("/api/match", {**body, "top": 1, "rank": "nearest"}).json["matches"]
+    assert [one["client"] for one in found] == ["courier"]
+    assert bot.get("/api/clients?search=page-place").json["items"] == []
+    assert len(bot.get("/api/clients?search=page-place&pages=true").json["items"]) == 1
+    positions = bot.get("/api/positions?west=49&east=51&south=49&north=51").json["clients"]
+    assert [one[0] for one in positions] == ["courier"]
+
+
 def test_new_log_lines_are_shown(
     site: ManagedBroker, page: Callable[..., Mover], mover: Callable[..., Mover]
 ):

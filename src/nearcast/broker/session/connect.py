@@ -264,6 +264,7 @@ class ConnectHandler:
         connection.permits = {} if self._state.access.is_restricted(connection) else None
         session.link = connection
         session.came_ms = self._state.now_ms
+        session.is_onlooker = connection.is_onlooker
         is_alike = session.was_plain and connection.is_plain and session.version == connect.version
         session.version, session.was_plain = connect.version, connection.is_plain
         session.user_name = self._identity(connection, connect)

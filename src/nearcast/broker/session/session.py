@@ -104,6 +104,7 @@ class Session:
     # Written by `connect.py` at every CONNECT, by `peers/sessions.py` when a peer is attached.
     user_name: str | None = None  # the proven name of its client
     came_ms: int = 0  # when its client connected last; 0: unknown
+    is_onlooker: bool = False  # an operator's page: no `$top` chooses it, it is in no share group
     version: int = 4  # the protocol level of the last connection
     was_plain: bool = True  # `is_plain` of the last connection; True if there was none
     window: int = 65_535  # Receive Maximum of the client, within our own limit

@@ -108,7 +108,8 @@ class LiveFeed(LiveObserver):
     def _publish_positions(self) -> None:
         moved, gone, self._moved, self._gone = self._moved, self._gone, {}, {}
         if self._is_fresh:
-            present = (one for one in self._node.client_sessions() if one.link is not None)
+            sessions = self._node.client_sessions()
+            present = (one for one in sessions if one.link and not one.is_onlooker)
             moved = dict.fromkeys(islice(present, _MOST_FULL))
             gone = {}
         elif not (moved or gone):
@@ -147,10 +148,13 @@ class LiveFeed(LiveObserver):
 
     def moved(self, session: Session, /) -> None:
         """Put a client into the next frame."""
-        self._moved[session] = None
+        if not session.is_onlooker:
+            self._moved[session] = None
 
     def present(self, session: Session, /) -> None:
         """Put a client that has come or gone into the next frame."""
+        if session.is_onlooker:
+            return
         if session.link is None:
             self._gone[session] = None
         elif session.position is not None:
@@ -178,7 +182,7 @@ class LiveFeed(LiveObserver):
         area = None if event is None else geometry_of(event.area)
         if place is None and area is None:
             return
-        own = [one for one in receivers if not one.is_peer]
+        own = [one for one in receivers if not (one.is_peer or one.is_onlooker)]
         self._events.append(
             {
                 "topic": topic,

@@ -19,6 +19,7 @@ class PageSocket(WebSocketProtocol):
     def __init__(self, turns: object, login: Login) -> None:
         super().__init__(turns, PAGE_LISTENER, PAGE_PATH)
         self.login = login
+        self._connection.is_onlooker = True
         login.sockets.add(self)
 
     def login_ended(self) -> None:

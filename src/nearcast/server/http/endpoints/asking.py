@@ -124,7 +124,7 @@ def match(call: Call) -> MatchList:
     rank = None if body.rank is None else rank_text(parse_rank(body.rank))
     draft = Draft(body.topic, _payload(body.payload), tuple(body.properties.items()))
     found = call.site.node.inspection.match(draft, body.top, rank, body.limit)
-    rows = [_row(one) for one in found.first]
+    rows = [_row(one) for one in found.first if not one.subscription.session.is_onlooker]
     return MatchList(rows, len(rows), found.total > len(rows), found.problem)
 
 

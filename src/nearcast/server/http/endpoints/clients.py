@@ -24,10 +24,11 @@ _PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 
 
 class ClientsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which clients, and from where on."""
+    """Which clients, and from where on; `pages`: also the MQTT clients of open pages."""
 
     search: Search = ""
     connected: bool | None = None
+    pages: bool = False
     limit: Limit = 100
     cursor: Cursor = 0
 
@@ -130,6 +131,8 @@ async def clients(call: Call) -> ClientPage:
         return any(words in text.casefold() for text in texts)
 
     everybody = call.site.node.client_sessions()
+    if not query.pages:
+        everybody = [one for one in everybody if not one.is_onlooker]
     total = 0
     if words or query.connected is not None:
         _, total = await smallest(everybody, 1, lambda one: one.number, fits)

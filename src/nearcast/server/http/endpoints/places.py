@@ -101,7 +101,9 @@ async def positions(call: Call) -> PositionList:
     rows: list[tuple[str, float, float]] = []
     left_out = 0
     async for one in in_slices(call.site.node.client_sessions()):
-        if one.position is None or one.link is None or not view.has(one.position):
+        if one.position is None or one.link is None or one.is_onlooker:
+            continue
+        if not view.has(one.position):
             continue
         if len(rows) < view.limit:
             rows.append((one.client_id, *one.position))
@@ -120,7 +122,7 @@ async def shapes(call: Call) -> ShapeList:
     left_out = 0
     async for one in in_slices(call.site.node.inspection.content_subscriptions()):
         session, asked = one.session, one.selection
-        if asked is None or session.is_peer or session.link is None:
+        if asked is None or session.is_peer or session.is_onlooker or session.link is None:
             continue
         is_full = len(near) + len(areas) >= view.limit
         at = session.position
