@@ -144,3 +144,6 @@ onState((state) => {
 // A broker that was restarted refuses the socket of a session that it does not know: ask who we are.
 setInterval(() => liveState() === "lost" && readSession().catch(() => {}), 3000);
 begin();
+
+/** For tests, which have to know where on the screen a place is. */
+export const testing = { map: () => view("map") };

@@ -18,18 +18,16 @@ export class Crowd {
 
   get size() { return this.clients.size; }
 
-  /** Take what the broker says has moved or gone; `full` says that nobody else is there. */
-  take({ moved = [], gone = [], full = false }, now) {
-    const there = full ? new Set() : null;
-    for (const [id, lon, lat] of moved) {
-      this.move(id, lon, lat, now);
-      there?.add(id);
-    }
-    for (const id of gone) this.forget(id, now);
-    if (there) for (const id of [...this.clients.keys()]) if (!there.has(id)) this.forget(id, now);
+  /** Take what a node says has moved or gone; `full` says that it has no other clients. */
+  take({ moved = [], gone = [], full = false }, node, now) {
+    const before = full ? [...this.clients.values()].filter((one) => one.node === node) : [];
+    const there = new Set(full ? moved.map(([id]) => id) : []);
+    for (const { id } of before) if (!there.has(id)) this.forget(id, now);
+    for (const [id, lon, lat] of moved) this.move(id, lon, lat, now, node);
+    for (const id of gone) if (this.clients.get(id)?.node === node) this.forget(id, now);
   }
 
-  move(id, lon, lat, now) {
+  move(id, lon, lat, now, node) {
     const [x, y] = project(lon, lat);
     let one = this.clients.get(id);
     if (!one) {
@@ -44,6 +42,7 @@ export class Crowd {
       this.onFix(one.x, one.y, x, y);
       Object.assign(one, { lon, lat, x, y, at: now });
     }
+    one.node = node;
     one.trail.push(x, y);
     if (one.trail.length > 2 * TRAIL) one.trail.splice(0, 2);
     this.keep(one.number, x, y, now);

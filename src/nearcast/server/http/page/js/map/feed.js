@@ -19,7 +19,7 @@ export class Feed {
   start() {
     if (this.isOn) return;
     this.isOn = true;
-    if (session.positions) this.stops.push(watch("$nearcast/live/positions/+", ({ text }) => this.positions(text)));
+    if (session.positions) this.stops.push(watch("$nearcast/live/positions/+", (message) => this.positions(message)));
     if (isOperator()) this.stops.push(watch("$nearcast/live/deliveries/+", ({ text }) => this.deliveries(text)));
     this.every(SHAPES_MS, () => this.readShapes());
     this.every(PLAN_MS, () => this.readGround());
@@ -57,7 +57,7 @@ export class Feed {
     const found = await quietly(get("positions"));
     if (!found || !this.isOn) return;
     this.scene.leftOut = found.left_out ?? 0;
-    this.scene.crowd.take({ moved: found.clients, full: true }, Date.now());
+    this.scene.crowd.take({ moved: found.clients, full: true }, session.node, Date.now());
     this.frameFirst();
   }
 
@@ -71,10 +71,10 @@ export class Feed {
     this.onFirstPlaces(bounds);
   }
 
-  positions(text) {
+  positions({ topic, text }) {
     const frame = read(text);
     if (!frame) return;
-    this.scene.crowd.take({ moved: frame.moved, gone: frame.gone }, Date.now()); // `full` is one node's alone
+    this.scene.crowd.take(frame, topic.split("/").at(-1), Date.now());
     this.frameFirst();
   }
 

@@ -20,7 +20,7 @@ export class Inspector {
 
   close() {
     const { view } = this;
-    view.scene.selected = view.follows = null;
+    view.scene.selected = view.follows = this.event = null;
     view.panel.hidden = !view.tryIt.isOpen;
     if (view.tryIt.isOpen) view.tryIt.fill();
     view.map.redraw();
@@ -35,6 +35,7 @@ export class Inspector {
   async showClient(id) {
     const { scene, map } = this.view;
     const event = scene.happenings.lastFor(id) ?? scene.happenings.all.at(-1) ?? null;
+    this.event = null;
     scene.selected = scene.crowd.clients.get(id) ?? { id };
     map.redraw();
     this.open(id, "Client", h("p.dim", "Reading …"));
@@ -84,6 +85,7 @@ export class Inspector {
     if (!isOperator()) return null;
     const recent = this.view.scene.happenings.all.slice(-RECENT).reverse();
     if (event && !recent.includes(event)) recent.unshift(event);
+    this.waits = recent.length ? null : id;
     if (!recent.length) return h("section", h("h3", "Why?"), h("p.dim", "After the next message this explains why it came, or why not."));
     const answer = h("div.answer");
     const select = h("select", { "aria-label": "Message", onchange: () => explain(id, recent[select.selectedIndex], answer) },
@@ -92,10 +94,18 @@ export class Inspector {
     return h("section", h("h3", "Why did it get this message, or not?"), select, answer);
   }
 
+  /** Show the panel again once there is a message to ask about, or an event has reached somebody. */
+  tick() {
+    const { scene, panel } = this.view;
+    if (this.event && !panel.hidden && this.event.to.length !== this.reached) this.showEvent(this.event);
+    if (this.waits && this.waits === scene.selected?.id && !panel.hidden && scene.happenings.all.length) this.showClient(this.waits);
+  }
+
   showEvent(event) {
     const { scene, map } = this.view;
     scene.selected = null;
     map.redraw();
+    [this.event, this.reached] = [event, event.to.length];
     const reached = event.to.map((id) => h("li", h("button.quiet.link", { type: "button", onclick: () => this.showClient(id) }, id)));
     this.open(event.topic, "Event",
       h("dl.facts", pair("When", clock(event.at)), pair("Place", h("span.num", place([event.lon, event.lat]))),

@@ -145,6 +145,7 @@ export class MapView {
     this.time.classList.toggle("past", scene.past !== null);
     this.tellEmpty();
     this.drawLegend();
+    this.inspector.tick();
     if (this.follows) this.keepUp();
   }
 
