@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nearcast.broker import Connection, LoginVerdict
-from nearcast.broker.publish.routes import EXPLAIN_TOPIC, POSITION_TOPIC
+from nearcast.broker.publish.routes import EXPLAIN_TOPIC, LIVE_TOPICS, POSITION_TOPIC
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.mqtt import Connect, ProtocolVersion
 from nearcast.server.auth.rules import ConfiguredAccess
 from nearcast.server.http.endpoint import Role
 from nearcast.server.http.page_socket import PAGE_LISTENER, PageSocket
 
-LIVE = "$nearcast/live"
 PAGE_CLIENTS = "page-"
 """The client identifiers of pages begin with this."""
 _USER = "page:"  # of the names that sessions of pages have; no file of users can have a colon
 _OPERATOR, _VIEWER = f"{_USER}operator:", f"{_USER}viewer:"
-_WITH_POSITIONS = (f"{LIVE}/positions/#", f"{LIVE}/deliveries/#", f"{POSITION_TOPIC}/#")
+_WITH_POSITIONS = (
+    f"{LIVE_TOPICS}/positions/#",
+    f"{LIVE_TOPICS}/deliveries/#",
+    f"{POSITION_TOPIC}/#",
+)
 
 
 class PageAccess:
@@ -66,12 +69,12 @@ class PageAccess:
     def may_subscribe(self, user_name: str | None, client_id: str, topic_filter: str) -> bool:
         """Return whether this client may subscribe to a filter."""
         if user_name is None or not user_name.startswith(_USER):
-            is_live = filters_overlap(topic_filter, f"{LIVE}/#")
+            is_live = filters_overlap(topic_filter, f"{LIVE_TOPICS}/#")
             return not is_live and self.rules.may_subscribe(user_name, client_id, topic_filter)
         if not topic_filter.startswith("$"):
             return True
         if not user_name.startswith(_OPERATOR):
-            hidden: tuple[str, ...] = (f"{LIVE}/#", f"{POSITION_TOPIC}/#")
+            hidden: tuple[str, ...] = (f"{LIVE_TOPICS}/#", f"{POSITION_TOPIC}/#")
         else:
             hidden = () if self._shows_positions() else _WITH_POSITIONS
         return not any(filters_overlap(topic_filter, one) for one in hidden)
@@ -81,7 +84,7 @@ class PageAccess:
     ) -> str:
         """Return the reason for a refused topic or filter, as text for people."""
         if user_name is None or not user_name.startswith(_USER):
-            if subscribes and filters_overlap(topic_filter, f"{LIVE}/#"):
+            if subscribes and filters_overlap(topic_filter, f"{LIVE_TOPICS}/#"):
                 return "it is for the page of an operator only"
             return self.rules.refusal(user_name, client_id, topic_filter, subscribes=subscribes)
         if not user_name.startswith(_OPERATOR):

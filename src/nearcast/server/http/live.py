@@ -21,8 +21,8 @@ import msgspec
 
 from nearcast.broker import Broker, Session
 from nearcast.broker.observer import LiveObserver
+from nearcast.broker.publish.routes import LIVE_TOPICS
 from nearcast.model import Event
-from nearcast.server.http.access import LIVE
 from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.log_tail import LogTail
 from nearcast.server.loop_batches import LoopBatches
@@ -30,7 +30,8 @@ from nearcast.server.loop_batches import LoopBatches
 FRAME_S = 0.5
 _MOST_EVENTS = 10
 _MOST_RECEIVERS = 50
-_MOST_FULL = 50_000
+_MOST_FULL = 20_000
+_FULL_EVERY = 60  # frames: who has begun to look meanwhile, or missed one, has everybody by then
 _SHOWN_PAYLOAD = 200
 _MOST_LINES = 100
 
@@ -47,11 +48,13 @@ class LiveFeed(LiveObserver):
         shows_positions: Callable[[], bool],
     ) -> None:
         self._node, self._turns, self._tail = node, turns, tail
-        self._topics = {one: f"{LIVE}/{one}/{name}" for one in ("positions", "deliveries", "log")}
+        self._topics = {
+            one: f"{LIVE_TOPICS}/{one}/{name}" for one in ("positions", "deliveries", "log")
+        }
         self._shows_positions = shows_positions
         self._alarm: asyncio.TimerHandle | None = None
         self._is_watching = False
-        self._is_fresh = True  # nobody has watched positions before this frame
+        self._until_full = 0  # frames; 0: nobody has watched positions before this one
         self._has_map = self._has_events = False
         self._moved: dict[Session, None] = {}
         self._gone: dict[Session, None] = {}
@@ -84,12 +87,12 @@ class LiveFeed(LiveObserver):
         has_log = wants(topics["log"])
         self._watch(is_watching=self._has_map or self._has_events)
         if not (self._is_watching or has_log):
-            self._is_fresh, self._lines_shown = True, self._tail.count
+            self._until_full, self._lines_shown = 0, self._tail.count
             return
         if self._has_map:
             self._publish_positions()
         else:
-            self._is_fresh = True
+            self._until_full = 0
         if self._has_events and (self._events or self._left_out):
             self._publish_events()
         if has_log:
@@ -107,7 +110,9 @@ class LiveFeed(LiveObserver):
 
     def _publish_positions(self) -> None:
         moved, gone, self._moved, self._gone = self._moved, self._gone, {}, {}
-        if self._is_fresh:
+        is_full = self._until_full <= 0
+        self._until_full = _FULL_EVERY if is_full else self._until_full - 1
+        if is_full:
             sessions = self._node.client_sessions()
             present = (one for one in sessions if one.link and not one.is_onlooker)
             moved = dict.fromkeys(islice(present, _MOST_FULL))
@@ -121,11 +126,10 @@ class LiveFeed(LiveObserver):
         ]
         frame = {
             "t": self._turns.clock.now_ms(),
-            "full": self._is_fresh,
+            "full": is_full,
             "moved": rows,
             "gone": [one.client_id for one in gone if one.link is None],
         }
-        self._is_fresh = False
         self._send("positions", frame)
 
     def _publish_events(self) -> None:
