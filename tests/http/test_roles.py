@@ -139,6 +139,9 @@ def test_a_page_subscribes_and_publishes_as_its_role_allows(
     wait_for(lambda: [one for one in listener.got if one.topic == "roles/page/ann"])
     wait_for(lambda: [one for one in vic.got if one.topic == "roles/page/ann"])
     assert {one.topic for one in listener.got} == {"roles/page/ann"}
+    lines = [one["text"] for one in site.program().get("/api/log").json["items"]]
+    said = "client 'page-ann' (user 'page:operator:ann') publishes to 'roles/page/ann'"
+    assert said in lines
 
 
 def test_a_page_has_a_name_of_its_own_and_no_session_that_lasts(

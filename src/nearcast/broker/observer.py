@@ -42,6 +42,9 @@ class ClientObserver:
     def not_redirected(self, node: str) -> None:
         """Report that clients would be offered a node, but it has announced no address; once."""
 
+    def page_published(self, session: Session, topic: str) -> None:
+        """Report that an operator's page publishes to a topic; once per connection and topic."""
+
     def publish_denied(self, session: Session, topic: str) -> None:
         """Report that a client may not publish to a topic; once per connection and topic."""
 

@@ -23,6 +23,7 @@ _OPTIONS = {
     "NEARCAST_NODE__NAME": "--name",
     "NEARCAST_NETWORK__JOIN": "--join",
     "NEARCAST_NETWORK__NAME": "--network",
+    "NEARCAST_HTTP__ADDRESS": "--http",
 }
 
 
@@ -60,14 +61,18 @@ def serve(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The name of this node in the cluster.")] = None,
     network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
+    http: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the page and the HTTP API, or off.")
+    ] = None,
     json: bool = JSON,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
     Reads ./nearcast.toml if it exists, and prints that; 'nearcast init' writes one to start with.
-    Without a file it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its state in
-    ./nearcast-data. SIGTERM and Ctrl-C stop it cleanly. SIGHUP makes it read the configuration and
-    the users again; the log names the changes that need a restart.
+    Without a file it serves MQTT on 127.0.0.1:1883 and a page on http://127.0.0.1:8080, for this
+    machine only, and keeps its state in ./nearcast-data. SIGTERM and Ctrl-C stop it cleanly. SIGHUP
+    makes it read the configuration and the users again; the log names the changes that need a
+    restart.
 
     Example: nearcast serve
 
@@ -78,7 +83,7 @@ def serve(
     from nearcast.server import serve as run
     from nearcast.server import set_up_logging
 
-    options = dict(zip(_OPTIONS, (host, port, data, name, join, network), strict=True))
+    options = dict(zip(_OPTIONS, (host, port, data, name, join, network, http), strict=True))
     path = found_config(config, no_config=no_config)
 
     def read() -> Configuration:
