@@ -152,7 +152,7 @@ def open_page(browser: Browser, town: Town) -> Iterator[Callable[..., Page]]:
         page = context.new_page()
         page.on("pageerror", lambda error: said.append(str(error)))
         if quiet:
-            page.on("console", lambda line: said.append(line.text) if line.type == "error" else 0)
+            page.on("console", lambda line: said.extend([line.text][: line.type == "error"]))
         page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
         page.goto(f"{town.address}#/{route}")
         if user is not None:

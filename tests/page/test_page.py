@@ -229,9 +229,9 @@ def test_a_restarted_broker_is_found_again_without_anybody_s_help(open_page: Ope
     town.broker.end()
     page.get_by_text("The broker does not answer").wait_for()
     town.broker.start()
-    name, live = page.get_by_label("Name", exact=True), page.locator(".live", has_text="Live")
-    name.or_(live).first.wait_for()
-    if name.count():  # logins end with the broker
+    form, live = page.get_by_label("Name", exact=True), page.locator(".live", has_text="Live")
+    form.or_(live).first.wait_for()
+    if form.count():  # logins end with the broker
         log_in(page, "ann")
     town.come("dora", (-122.4080, 37.7870))
     page.locator(".fact", has_text="1 client").wait_for()

@@ -29,6 +29,7 @@ export class MapCanvas {
     this.frames = { count: 0, since: Date.now(), perSecond: 0 };
     this.drawn = -1;
     this.inView = [];
+    this.pool = [];
     this.onPick = this.onMove = this.onDraw = () => {};
     this.colours = palette();
     onTheme(() => { this.colours = palette(); this.trails.stroke = null; this.camera.version++; });
@@ -95,7 +96,7 @@ export class MapCanvas {
     const seen = scene.layers.events ? scene.happenings.seen(instant) : [];
     const touched = drawHappenings(context, camera, seen, instant, spotOf, colours);
     this.inView = scene.layers.clients
-      ? drawClients(context, camera, spots, colours, { selected: scene.selected, hovered: this.hovered, touched }) : [];
+      ? drawClients(context, camera, spots, colours, this.inView, { selected: scene.selected, hovered: this.hovered, touched }) : [];
     if (scene.draft) drawDraft(context, camera, scene.draft, colours);
     this.onDraw(context, camera, spotOf, colours);
   }
@@ -104,11 +105,16 @@ export class MapCanvas {
   spots(instant) {
     const { crowd, past } = this.scene;
     if (past) return past.spots;
-    const found = [];
+    const found = this.pool; // the same arrays in each frame: ten thousand new ones would be garbage
+    let count = 0;
     for (const one of crowd.clients.values()) {
       const part = Math.min(1, (instant - one.at) / one.span);
-      found.push([one, one.fromX + (one.x - one.fromX) * part, one.fromY + (one.y - one.fromY) * part]);
+      const spot = (found[count++] ??= [one, 0, 0]);
+      spot[0] = one;
+      spot[1] = one.fromX + (one.x - one.fromX) * part;
+      spot[2] = one.fromY + (one.y - one.fromY) * part;
     }
+    found.length = count;
     return found;
   }
 

@@ -4,14 +4,14 @@ import { get, isOperator, session } from "../api.js";
 import { onState, watch } from "../live.js";
 import { boundsOf } from "./ground.js";
 
-const SHAPES_MS = 4_000;
+const SHAPES_MS = 8_000; // where they are too many to be drawn, five times as rarely
 const PLAN_MS = 10_000;
 
 /** Feeds a map; `start` and `stop` may be called at any time. */
 export class Feed {
   constructor(map, { onSpaces, onFirstPlaces }) {
     Object.assign(this, { map, scene: map.scene, onSpaces, onFirstPlaces });
-    [this.stops, this.timers, this.areas, this.spaces] = [[], [], new Map(), []];
+    [this.stops, this.timers, this.areas, this.spaces, this.skips] = [[], [], new Map(), [], 0];
     this.isOn = false;
     onState((state) => state === "up" && this.isOn && this.refresh());
   }
@@ -38,6 +38,7 @@ export class Feed {
   }
 
   refresh() {
+    this.skips = 0;
     this.readSpaces();
     this.readPositions();
     this.readShapes();
@@ -114,9 +115,12 @@ export class Feed {
   }
 
   async readShapes() {
-    if (!session.positions) return;
+    const { layers } = this.scene;
+    if (!session.positions || !(layers.ranges || layers.areas)) return;
+    if (this.skips-- > 0) return;
     const found = await quietly(get("shapes", this.map.camera.bounds()));
     if (!found) return;
+    this.skips = found.left_out ? 4 : 0;
     const isOther = ({ client }) => !client.startsWith("page-");
     this.scene.ranges = found.near.filter(isOther).map(({ client, radius_m }) => [client, radius_m]);
     this.scene.areas = found.areas.filter(isOther);
@@ -124,7 +128,7 @@ export class Feed {
   }
 
   async readGround() {
-    const [plan, regions] = await Promise.all([quietly(get("plan")), quietly(get("regions"))]);
+    const [plan, regions] = await Promise.all([quietly(get("plan")), this.scene.layers.regions ? quietly(get("regions")) : null]);
     const { scene } = this;
     scene.plan = plan?.features ?? [];
     scene.regions = regions?.features ?? [];

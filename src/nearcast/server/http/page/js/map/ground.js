@@ -63,7 +63,7 @@ export function drawPlan(context, camera, features, nodes, colours) {
 function labelLeaf(context, camera, { west, east, south, north }, text, colours) {
   const [x0, y0] = camera.toScreen(west, north);
   const [x1, y1] = camera.toScreen(east, south);
-  if (x1 - x0 < 70 || y1 - y0 < 34) return;
+  if (x1 - Math.max(x0, 0) < 70 || y1 - Math.max(y0, 0) < 34) return;
   context.globalAlpha = 0.8;
   label(context, Math.max(x0, 0) + 7, Math.max(y0, 0) + 13, text, colours);
   context.globalAlpha = 1;

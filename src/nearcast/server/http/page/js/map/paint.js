@@ -14,16 +14,26 @@ export function palette() {
 /** Return the colour of a node by its number. */
 export const nodeColour = (number) => colour(`--node-${((number % 8) + 8) % 8}`);
 
-/** Draw the clients and return how many are in view. `spots` are [client, x, y] in the world. */
-export function drawClients(context, camera, spots, colours, { selected, hovered, touched }) {
-  const inView = [];
-  for (const [one, x, y] of spots) {
-    const [px, py] = [camera.screenX(x), camera.screenY(y)];
-    if (px > -8 && py > -8 && px < camera.width + 8 && py < camera.height + 8) inView.push([one, px, py]);
+/**
+ * Draw the clients; `spots` are [client, x, y] in the world. Those in view are written to `inView`, as
+ * [client, x, y] on the screen, and returned.
+ */
+export function drawClients(context, camera, spots, colours, inView, { selected, hovered, touched }) {
+  let count = 0;
+  for (let i = 0; i < spots.length; i++) {
+    const spot = spots[i];
+    const px = camera.screenX(spot[1]);
+    const py = camera.screenY(spot[2]);
+    if (px < -8 || py < -8 || px > camera.width + 8 || py > camera.height + 8) continue;
+    const seen = (inView[count++] ??= [spot[0], 0, 0]);
+    seen[0] = spot[0];
+    seen[1] = px;
+    seen[2] = py;
   }
+  inView.length = count;
   context.fillStyle = colours.client;
   if (inView.length > SMALL_FROM) {
-    for (const [, px, py] of inView) context.fillRect((px | 0) - 1.5, (py | 0) - 1.5, 4, 4);
+    for (let i = 0; i < count; i++) context.fillRect((inView[i][1] | 0) - 2, (inView[i][2] | 0) - 2, 4, 4);
   } else {
     const radius = inView.length > 400 ? 3 : 4.5;
     context.strokeStyle = colours.halo;
@@ -35,8 +45,9 @@ export function drawClients(context, camera, spots, colours, { selected, hovered
       if (radius > 4) context.stroke();
     }
   }
-  for (const [one, px, py] of inView) {
-    const touch = touched.get(one.id);
+  for (let i = 0; i < count; i++) {
+    const [one, px, py] = inView[i];
+    const touch = touched.size && touched.get(one.id);
     if (touch) dot(context, px, py, 6, touch === "chosen" ? colours.chosen : colours["client-near"], colours.halo);
     if (one === selected || one === hovered) {
       ring(context, px, py, 10, one === selected ? colours.event : colours.accent, 2.5);

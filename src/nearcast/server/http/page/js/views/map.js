@@ -78,6 +78,7 @@ export class MapView {
 
   setLayer(name, isOn) {
     this.scene.layers[name] = isOn;
+    if (isOn && name === "regions") this.feed.readGround();
     this.map.redraw();
     this.map.camera.version++;
   }
