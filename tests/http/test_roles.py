@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.http.conftest import ManagedBroker, Mover
+from tests.support.broker_process import BrokerProcess
 from tests.support.http_caller import Caller
 from tests.support.waiting import wait_for
 
@@ -109,10 +110,10 @@ def test_positions_can_be_hidden_from_operators_too(start_site: Callable[..., Ma
 
 
 def test_without_operators_this_machine_is_a_viewer_and_is_told_so(
-    start_broker: Callable[..., object],
+    start_broker: Callable[..., BrokerProcess],
 ):
     broker = start_broker(http={"address": "127.0.0.1:0"})
-    anyone = Caller(broker.ports["http"])  # type: ignore[attr-defined]
+    anyone = Caller(broker.ports["http"])
     session = anyone.get("/api/session").json
     assert (session["role"], session["login"], session["positions"]) == ("viewer", False, False)
     assert "no operators" in session["notice"]
@@ -120,6 +121,41 @@ def test_without_operators_this_machine_is_a_viewer_and_is_told_so(
     assert anyone.get("/api/positions").status == 403
     assert anyone.post("/api/publish", {"topic": "a"}).status == 403
     assert anyone.post("/api/session", {"user": "a", "password": "b"}).status == 409
+
+
+def test_somebody_without_a_name_sees_what_the_rules_show_such_a_client(
+    start_broker: Callable[..., BrokerProcess],
+):
+    rules = [{"topic": "secret/#", "allow": False, "action": "subscribe"}, {"topic": "#"}]
+    broker = start_broker(http={"address": "127.0.0.1:0"}, auth={"rules": rules})
+    writer = Mover(broker.port, "writer")
+    writer.connect()
+    for topic in ("secret/1", "open/1"):
+        writer.client.publish(topic, "x", qos=1, retain=True).wait_for_publish(10)
+    anyone = Caller(broker.ports["http"])
+    page = Mover(broker.ports["http"], "page-anyone", transport="websockets")
+    page.client.ws_set_options(path="/mqtt")
+    page.connect()
+    assert not page.subscribe("open/#").is_failure
+    assert page.subscribe("secret/#").is_failure
+    assert page.subscribe("#").is_failure
+    found = anyone.get("/api/retained").json["items"]
+    assert [one["topic"] for one in found] == ["open/1"]
+    assert anyone.get("/api/retained/message?topic=open/1").status == 200
+    assert anyone.get("/api/retained/message?topic=secret/1").status == 404
+    writer.end()
+    page.end()
+
+
+def test_where_clients_need_a_name_nobody_sees_anything_without_operators(
+    start_broker: Callable[..., BrokerProcess],
+):
+    broker = start_broker(http={"address": "127.0.0.1:0"}, auth={"anonymous": "never"})
+    anyone = Caller(broker.ports["http"])
+    session = anyone.get("/api/session").json
+    assert (session["role"], session["mqtt"]) == (None, None)
+    assert "nobody sees anything" in session["notice"]
+    assert anyone.get("/api/clients").status == 401
 
 
 def test_a_page_subscribes_and_publishes_as_its_role_allows(

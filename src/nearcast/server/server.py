@@ -278,6 +278,10 @@ class Server:
             self._management = Management(self, self._management_door.port, self._sources)
             yield self._management.make
 
+    def _may_read(self, client_id: str, topic: str) -> bool:
+        """Return whether a client without a name may see messages of a topic, by today's rules."""
+        return self._access.may_read(client_id, topic)
+
     def _sources(self, tail: LogTail, live: LiveFeed) -> Sources:
         """Return what the management address shows of this server."""
         assert self.turns is not None
@@ -291,6 +295,7 @@ class Server:
             network=lambda: self.network,
             plan=lambda: self._learned.plan,
             is_ready=lambda: self.network is None or not self.network.problem,
+            may_read=self._may_read,
             tail=tail,
             live=live,
         )

@@ -71,6 +71,8 @@ class PageAccess:
         if user_name is None or not user_name.startswith(_USER):
             is_live = filters_overlap(topic_filter, f"{LIVE_TOPICS}/#")
             return not is_live and self.rules.may_subscribe(user_name, client_id, topic_filter)
+        if user_name == _VIEWER and not self.may_read(client_id, topic_filter):
+            return False
         if not topic_filter.startswith("$"):
             return True
         if not user_name.startswith(_OPERATOR):
@@ -78,6 +80,10 @@ class PageAccess:
         else:
             hidden = () if self._shows_positions() else _WITH_POSITIONS
         return not any(filters_overlap(topic_filter, one) for one in hidden)
+
+    def may_read(self, client_id: str, topic_filter: str) -> bool:
+        """Return whether somebody without a name may see messages of these topics."""
+        return self.rules.may_subscribe(None, client_id, topic_filter)
 
     def refusal(
         self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
@@ -87,6 +93,8 @@ class PageAccess:
             if subscribes and filters_overlap(topic_filter, f"{LIVE_TOPICS}/#"):
                 return "it is for the page of an operator only"
             return self.rules.refusal(user_name, client_id, topic_filter, subscribes=subscribes)
+        if subscribes and user_name == _VIEWER and not self.may_read(client_id, topic_filter):
+            return self.rules.refusal(None, client_id, topic_filter, subscribes=True)
         if not user_name.startswith(_OPERATOR):
             return "a viewer's page publishes nothing and sees no positions"
         return "[http] positions is false"

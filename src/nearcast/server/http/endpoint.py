@@ -86,6 +86,13 @@ class Call:
         """Whether the answer may have positions of clients."""
         return self.login.role is Role.OPERATOR and self.site.section.positions
 
+    def may_read(self, topic: str) -> bool:
+        """Return whether the answer may have a message of a topic.
+
+        Who has logged in may see all; others, what the rules show to a client without a name.
+        """
+        return self.login.name is not None or self.site.sources.may_read("", topic)
+
 
 Handler = Callable[[Call], Any | Awaitable[Any]]
 

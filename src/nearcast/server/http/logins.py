@@ -94,27 +94,38 @@ class LoginThrottle:
 class Logins:
     """All logins, and the operators that they are checked against."""
 
-    def __init__(self, operators: dict[str, Operator] | None, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        operators: dict[str, Operator] | None,
+        now_s: Callable[[], float],
+        *,
+        is_open: bool = True,
+    ) -> None:
         self._operators = operators
+        self._is_open = is_open  # without operators, whether everybody who is answered is a viewer
         self._now_s = now_s
         self._by_key: OrderedDict[str, Login] = OrderedDict()
         self._throttle = LoginThrottle(now_s)
         self._checks = asyncio.Semaphore(2)
         self._checking = 0
         self._limited = RateLimited(log)
-        self.anyone = Login(None, Role.NOBODY if self.is_needed else Role.VIEWER)
+        self.anyone = self._everybody()
+
+    def _everybody(self) -> Login:
+        return Login(None, Role.VIEWER if self._is_open and not self.is_needed else Role.NOBODY)
 
     @property
     def is_needed(self) -> bool:
-        """Whether operators are configured; without, everybody who is answered is a viewer."""
+        """Whether operators are configured."""
         return self._operators is not None
 
-    def use(self, operators: dict[str, Operator] | None) -> None:
+    def use(self, operators: dict[str, Operator] | None, *, is_open: bool = True) -> None:
         """Replace the operators; logins of changed and removed ones end."""
-        self._operators = operators
-        if self.is_needed != (self.anyone.role is Role.NOBODY):
+        self._operators, self._is_open = operators, is_open
+        everybody = self._everybody()
+        if everybody.role is not self.anyone.role:
             self.anyone.end()
-            self.anyone = Login(None, Role.NOBODY if self.is_needed else Role.VIEWER)
+            self.anyone = everybody
         for key, login in list(self._by_key.items()):
             known = (operators or {}).get(login.name or "")
             if known is None or f"{known.role}:{known.stored}" != login.stored:

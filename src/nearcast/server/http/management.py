@@ -59,6 +59,11 @@ def operators_of(section: HttpSection) -> dict[str, Operator] | None:
     return None if section.is_off or section.is_loopback else {}  # a reload has removed them
 
 
+def _is_open(configuration: Configuration) -> bool:
+    """Return whether clients without a name are welcome on this machine: then viewers are, too."""
+    return configuration.auth.anonymous != "never"
+
+
 class Management:
     """The management address of a running server."""
 
@@ -77,7 +82,8 @@ class Management:
             server.configuration.node.name,
             lambda: server.configuration.http.positions,
         )
-        logins = Logins(operators_of(server.configuration.http), time.monotonic)
+        settings = server.configuration
+        logins = Logins(operators_of(settings.http), time.monotonic, is_open=_is_open(settings))
         self.site = Site(sources(self._tail, self._live), logins, port)
         self.make: Callable[[], asyncio.Protocol] = partial(HttpProtocol, self.site)
         self._alarm: asyncio.TimerHandle | None = None
@@ -91,7 +97,8 @@ class Management:
 
     def reload(self, configuration: Configuration) -> None:
         """Use the operators of a configuration; a file that cannot be read raises."""
-        self.site.logins.use(operators_of(configuration.http))
+        operators = operators_of(configuration.http)
+        self.site.logins.use(operators, is_open=_is_open(configuration))
 
     def stop(self) -> None:
         """Close all connections and publish nothing more."""

@@ -60,6 +60,7 @@ class Sources:
     network: Callable[[], ClusterRuntime | None]
     plan: Callable[[], NamedPlan | None]
     is_ready: Callable[[], bool]
+    may_read: Callable[[str, str], bool]
     tail: LogTail
     live: LiveFeed
 

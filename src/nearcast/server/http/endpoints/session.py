@@ -18,6 +18,11 @@ _NO_LOGIN = (
     "positions of clients stay hidden. Add one: nearcast passwd operators.txt NAME --role "
     'operator, and set [http] operators = "operators.txt".'
 )
+_NOBODY = (
+    "There are no operators, and [auth] anonymous is never: nobody sees anything. Add one: "
+    "nearcast passwd operators.txt NAME --role operator, and set "
+    '[http] operators = "operators.txt".'
+)
 
 
 class MqttAddress(msgspec.Struct, frozen=True):
@@ -55,6 +60,12 @@ class LoginBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: Annotated[str, msgspec.Meta(max_length=200)] | None = None
 
 
+def _notice(is_needed: bool, is_known: bool) -> str:
+    if is_needed:
+        return ""
+    return _NO_LOGIN if is_known else _NOBODY
+
+
 def _view(call: Call, login: Login) -> SessionView:
     site = call.site
     is_known = login.role is not Role.NOBODY
@@ -68,7 +79,7 @@ def _view(call: Call, login: Login) -> SessionView:
         version=nearcast.__version__ if is_known else "",
         mqtt=MqttAddress(PAGE_PATH) if is_known else None,
         map=MapSettings(site.section.tiles),
-        notice="" if site.logins.is_needed else _NO_LOGIN,
+        notice=_notice(site.logins.is_needed, is_known),
     )
 
 

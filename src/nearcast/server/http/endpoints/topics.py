@@ -134,7 +134,7 @@ async def retained(call: Call) -> RetainedPage:
     total = 0
 
     async for one in in_slices(steps):
-        if one is not None:
+        if one is not None and call.may_read(one.topic_text()):
             total += 1
             if one.topic_text() > query.cursor:
                 found.append(one)
@@ -187,7 +187,7 @@ def delete_retained(call: Call) -> None:
 def _known(call: Call) -> Message:
     topic = call.query.topic
     message = call.site.node.inspection.retained_message(topic)
-    if message is None:
+    if message is None or not call.may_read(topic):
         raise ProblemError(HTTPStatus.NOT_FOUND, f"nothing is retained on {topic[:200]!r}")
     return message
 
