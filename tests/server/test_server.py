@@ -26,6 +26,7 @@ from nearcast.config import (
     AuthSection,
     Configuration,
     DurabilitySection,
+    HttpSection,
     LimitsSection,
     ListenerSection,
     LogSection,
@@ -118,6 +119,7 @@ def configuration(tmp_path: Path, **sections: Any) -> Configuration:
         "node": NodeSection(data=tmp_path / "data"),
         "listener": [ListenerSection(port=0)],
         "durability": DurabilitySection(mode="off"),
+        "http": HttpSection(address="off"),
     }
     return Configuration(**{**base, **sections})
 

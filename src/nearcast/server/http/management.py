@@ -38,9 +38,13 @@ async def take_management_port(section: HttpSection) -> Listener | None:
     if section.certificate is not None:
         files = ListenerSection(kind="tls", certificate=section.certificate, key=section.key)
         context = tls_context(files)
+    door = None
     try:
-        return await take_port("http", host, port, context)
+        door = await take_port("http", host, port, context)
+        door.claim()
     except EnvironmentProblem as problem:
+        if door is not None:
+            door.close()
         if not section.is_default:
             problem.todo = "Choose another [http] address, or 'off'."
             raise
@@ -50,6 +54,7 @@ async def take_management_port(section: HttpSection) -> Listener | None:
             port,
         )
         return None
+    return door
 
 
 def operators_of(section: HttpSection) -> dict[str, Operator] | None:
