@@ -120,7 +120,7 @@ class Mover:
         self.client.on_connect = lambda _c, _u, _f, code, _p: self.codes.append(code)
         self.client.on_subscribe = lambda _c, _u, _m, codes, _p: self.granted.extend(codes)
         self.client.on_disconnect = lambda _c, _u, _f, code, _p: self.ended.append(code)
-        self._port = port
+        self._host, self._port = "127.0.0.1", port
 
     def connect(self, position: tuple[float, float] | None = None, **options: Any) -> Mover:
         properties = Properties(PacketTypes.CONNECT)
@@ -129,7 +129,7 @@ class Mover:
             properties.UserProperty = pairs
         for name, value in options.items():
             setattr(properties, name, value)
-        self.client.connect("127.0.0.1", self._port, properties=properties)
+        self.client.connect(self._host, self._port, properties=properties)
         self.client.loop_start()
         wait_for(lambda: self.codes)
         return self

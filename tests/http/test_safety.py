@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -17,6 +19,7 @@ from nearcast.server.http.site import content_policy
 
 pytestmark = pytest.mark.server
 
+PAIR = {"certificate": "pem", "key": "key"}
 HOSTILE = "<script>alert(1)</script>\"'&\u2028\u202e</b>"
 
 
@@ -173,6 +176,31 @@ def test_what_operators_do_is_in_the_log(site: ManagedBroker, mover: Callable[..
     expected = ["operator_published", "operator_deleted_retained", "operator_disconnected_client"]
     assert [one for one in events if one in expected][-3:] == expected
     assert any("'bot' disconnected client 'unwanted'" in one["text"] for one in lines)
+
+
+def test_with_a_certificate_everything_is_encrypted_and_cookies_stay_so(
+    start_site: Callable[..., ManagedBroker], certificates: Path
+):
+    files = {name: str(certificates / f"server.{end}") for name, end in PAIR.items()}
+    site = start_site(files)
+    port = site.broker.ports["https"]
+    context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
+    body = json.dumps({"user": "ann", "password": PASSWORD})
+    headers = {"Content-Type": "application/json", "Origin": f"https://localhost:{port}"}
+    connection.request("POST", "/api/session", body, headers)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    cookie = answer.getheader("Set-Cookie") or ""
+    assert "; Secure" in cookie
+    connection.close()
+    page = Mover(port, "page-encrypted", transport="websockets")
+    page.client.tls_set_context(context)
+    page.client.ws_set_options(path="/mqtt", headers={"Cookie": cookie.partition(";")[0]})
+    page._host = "localhost"
+    page.connect()
+    assert not page.subscribe("$nearcast/live/log/+").is_failure
+    page.end()
 
 
 # --- limits -----------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ class Server:
     async def _open_doors(self) -> None:
         entrance = BrokerAcceptPolicy(self.node)
         for door, make in zip(self._doors, self._protocols(), strict=True):
-            if door.kind == "http":  # the operator may use descriptors that clients leave free
+            if door.kind.startswith("http"):  # it may use descriptors that clients leave free
                 await door.open(make, spare=SPARE_DESCRIPTORS // 2)
             else:
                 await door.open(make, entrance)

@@ -34,13 +34,13 @@ async def take_management_port(section: HttpSection) -> Listener | None:
     if section.is_off:
         return None
     host, port = section.host_and_port
-    context = None
+    kind, context = "http", None
     if section.certificate is not None:
         files = ListenerSection(kind="tls", certificate=section.certificate, key=section.key)
-        context = tls_context(files)
+        kind, context = "https", tls_context(files)
     door = None
     try:
-        door = await take_port("http", host, port, context)
+        door = await take_port(kind, host, port, context)
         door.claim()
     except EnvironmentProblem as problem:
         if door is not None:
