@@ -29,8 +29,8 @@ NEAR = (
 )
 NEAREST = (
     (
-        f"An order says: only the {TOP} nearest. The couriers are clients of four nodes, which choose "
-        "together."
+        f"An order says: only the {TOP} nearest. The couriers are clients of several nodes, which "
+        "choose together."
     ),
 )
 _FOLLOWS = (
