@@ -87,6 +87,26 @@ def test_an_event_on_the_map_says_whom_it_reached(open_page: OpenPage, town: Tow
     assert page.locator(".panel .chips").inner_text().split() == ["ana", "cleo"]
 
 
+def test_the_slider_goes_back_in_time_and_a_button_to_now(open_page: OpenPage, town: Town):
+    page = open_page()
+    page.locator(".fact", has_text="3 clients").wait_for()
+    town.come("passer-by", (-122.4065, 37.7880))
+    page.locator(".fact", has_text="4 clients").first.wait_for()
+    town.leave("passer-by")
+    page.locator(".fact", has_text="3 clients").first.wait_for()
+    names = """async (seconds) => {
+      const { testing } = await import('/assets/js/main.js');
+      const view = await testing.map();
+      view.travel(seconds);
+      return view.scene.past.spots.map(([one]) => one.id).sort();
+    }"""
+    assert page.evaluate(names, -0.001) == ["ana", "ben", "cleo"]
+    seen = [page.evaluate(names, -0.5 * step) for step in range(1, 30)]
+    assert ["ana", "ben", "cleo", "passer-by"] in seen
+    page.locator(".now.past").click()
+    page.locator(".now", has_text="Live").wait_for()
+
+
 def test_try_it_takes_a_drawn_circle_and_a_condition_and_shows_what_arrives(
     open_page: OpenPage, town: Town
 ):

@@ -1,6 +1,6 @@
 // Logging in.
 
-import { logIn } from "../api.js";
+import { logIn, session } from "../api.js";
 import { h } from "../dom.js";
 
 /** The form for a name and password. */
@@ -10,13 +10,17 @@ export class LoginView {
     this.password = h("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
     this.problem = h("p.problem", { role: "alert", hidden: true });
     this.button = h("button.primary", { type: "submit" }, "Log in");
-    this.element = h("div.login", h("form.card", { onsubmit: (event) => this.send(event) },
+    this.form = h("form.card", { onsubmit: (event) => this.send(event) },
       h("h1", "Log in"), h("p.dim", "Operators are named by ", h("code", "nearcast passwd operators.txt NAME --role operator"), "."),
-      h("label.field", "Name", this.name), h("label.field", "Password", this.password), this.problem, this.button));
+      h("label.field", "Name", this.name), h("label.field", "Password", this.password), this.problem, this.button);
+    this.nobody = h("p.empty", "Nobody can log in here yet: nearcast.toml names no operators.");
+    this.element = h("div.login", this.form, this.nobody);
   }
 
   show() {
-    this.name.focus();
+    this.form.hidden = !session.login;
+    this.nobody.hidden = session.login;
+    if (session.login) this.name.focus();
   }
 
   async send(event) {
