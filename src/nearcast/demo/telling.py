@@ -80,7 +80,7 @@ class StoryTeller:
         if self._client is None:
             return
         step: dict[str, Any] = {"number": number, "of": STEPS, "title": title, "lines": lines}
-        step["view"] = _CITY if number <= 2 else None
+        step["view"] = _CITY
         if table is not None:
             step["table"] = {"headings": table.headings, "rows": table.rows}
         step["plans"] = [

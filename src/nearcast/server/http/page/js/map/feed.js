@@ -62,14 +62,19 @@ export class Feed {
     this.frameFirst();
   }
 
-  /** Show everybody, once, when the first places are known. */
+  /** Show everybody when the first places are known, and again while other nodes tell theirs. */
   frameFirst() {
     const { crowd } = this.scene;
+    const { camera } = this.map;
+    const isOurs = this.framed && camera.version === this.framed.version && Date.now() - this.framed.at < 4_000;
+    if (this.isFramed && !(isOurs && crowd.size !== this.framed.size)) return;
     const features = [...crowd.clients.values()].map(({ lon, lat }) => ({ geometry: { type: "Polygon", coordinates: [[[lon, lat]]] } }));
     const bounds = boundsOf(this.scene.plan) ?? boundsOf(features);
-    if (this.isFramed || !bounds) return;
+    if (!bounds) return;
+    const at = isOurs ? this.framed.at : Date.now();
     this.isFramed = true;
     this.onFirstPlaces(bounds);
+    this.framed = { at, size: crowd.size, version: camera.version };
   }
 
   positions({ topic, text }) {

@@ -122,7 +122,7 @@ export class MapView {
     return { left: isWide ? 50 : 20, top: 60, bottom: isWide ? 70 : 90, right: isWide && !this.panel.hidden ? 400 : 50 };
   }
 
-  frame(bounds, isQuick = this.map.camera.scale < 2000) {
+  frame(bounds, isQuick = true) {
     const target = this.map.camera.framing(bounds, this.margin());
     if (isQuick) this.map.camera.jump(target);
     else this.map.camera.fly(target, Date.now());
@@ -130,7 +130,6 @@ export class MapView {
 
   showAll() {
     this.feed.isFramed = false;
-    this.feed.onFirstPlaces = (bounds) => this.frame(bounds, false);
     this.feed.frameFirst();
   }
 
