@@ -233,16 +233,16 @@ class _Telling:
         )
         await self._live_again(story, inhabitants, brokers)
         if story.nodes > 1:
-            await self._live_in_quadrants(story, inhabitants, brokers, plan)
-        self._compare(story, plan)
+            names = await self._live_in_quadrants(story, inhabitants, brokers, plan)
+            self._compare(story, plan, names)
 
-    def _compare(self, story: DemoStory, quadrants: Plan) -> None:
+    def _compare(self, story: DemoStory, quadrants: Plan, names: Sequence[str]) -> None:
         """Show both plans side by side, and what each of them cost."""
         from nearcast.demo.page import tables
         from nearcast.locality import load_plan
 
         learned = load_plan(self.directory / "nightly" / "plan.json")
-        plans = [("Quadrants only", quadrants, story.names), ("Learned", learned, story.names)]
+        plans = [("Quadrants only", quadrants, names), ("Learned", learned, story.names)]
         table = next(iter(tables(story)), None)
         title = "The same seconds: quadrants and the learned plan"
         self.teller.step(6, title, *telling.COMPARED, table=table, plans=plans)
@@ -261,11 +261,13 @@ class _Telling:
 
     async def _live_in_quadrants(
         self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers, plan: Plan
-    ) -> None:
+    ) -> Sequence[str]:
+        """Live under a plan to compare with; return the names of the nodes that serve it."""
         story.leaves_quadrants = len(plan.leaves)
-        await brokers.share(plan)
+        names = await brokers.share(plan)
         self.say("   And once more under a plan of quadrants only, to compare")
         story.quadrants = await _live(inhabitants, brokers, self.seconds, self.show)
+        return names
 
     async def _live_again(
         self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers
