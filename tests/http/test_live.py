@@ -103,6 +103,17 @@ def test_new_log_lines_are_shown(
     wait_for(said)
 
 
+def test_a_page_is_told_that_the_broker_stops(start_site: Callable[..., ManagedBroker]):
+    site = start_site()
+    look = Mover(site.port, "page-stop", transport="websockets")
+    look.client.ws_set_options(path="/mqtt", headers={"Cookie": site.operator().cookie})
+    look.connect()
+    site.broker.end()
+    wait_for(lambda: look.ended)
+    assert look.ended[0].value == 0x8B  # the server is shutting down
+    look.end()
+
+
 class FakeTurns:
     """A loop batch that writes nothing."""
 

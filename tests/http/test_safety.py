@@ -247,6 +247,9 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_whole(site: ManagedBrok
     [
         "../site.py",
         "..%2Fsite.py",
+        "../page/index.html",
+        "..%2Fpage%2Findex.html",
+        ".%2Findex.html/../index.html",
         "%2e%2e/site.py",
         "/etc/passwd",
         "%2Fetc%2Fpasswd",

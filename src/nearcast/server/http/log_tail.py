@@ -33,11 +33,17 @@ class LogTail(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep one line."""
-        self.count += 1
+        try:
+            self._keep(record)
+        except Exception:  # noqa: BLE001 - a line that cannot be written ends nothing
+            self.handleError(record)
+
+    def _keep(self, record: logging.LogRecord) -> None:
         text = record.getMessage()[:_LONGEST]
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"[:_LONGEST]
         event = getattr(record, "fields", {}).get("event")
+        self.count += 1
         level, at_ms = record.levelname.lower(), int(record.created * 1000)
         self._lines.append(LogLine(self.count, at_ms, level, record.name, text, event))
 

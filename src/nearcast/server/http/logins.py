@@ -229,12 +229,6 @@ class Logins:
         for key in [key for key, one in self._by_key.items() if one.until_s <= now_s]:
             self._drop(key)
 
-    def end_all(self) -> None:
-        """End all logins."""
-        for key in list(self._by_key):
-            self._drop(key)
-        self.anyone.end()
-
 
 def is_same(given: str, wanted: str) -> bool:
     """Return whether two secrets are equal, in a time that does not depend on where they differ."""

@@ -148,6 +148,8 @@ class HttpProtocol(asyncio.Protocol):
             self._alarm.cancel()
             self._alarm = None
         assert self._transport is not None
+        if self._transport.is_closing():
+            return
         self._transport.pause_reading()  # what a client sends ahead stays in the kernel
         self._task = asyncio.get_running_loop().create_task(self._answer(self._request()))
 

@@ -100,10 +100,9 @@ class Site:
         self._connections.discard(connection)
 
     def close(self) -> None:
-        """Close all connections, and end all logins."""
+        """Close all connections; those of pages end as those of other MQTT clients."""
         for one in list(self._connections):
             one.close()
-        self.logins.end_all()
 
     def page_socket(self, request: Request) -> PageSocket | HttpAnswer:
         """Return the protocol of a page's MQTT connection, or why there is none."""
