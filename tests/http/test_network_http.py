@@ -85,6 +85,32 @@ def test_a_page_at_one_node_sees_the_clients_of_all(cluster: ManagedCluster):
             one.end()
 
 
+def test_the_chosen_of_all_nodes_are_shown(cluster: ManagedCluster):
+    places = {"c1": (1.0, 1.0), "c2": (1.001, 1.0), "c3": (1.002, 1.0), "c4": (1.003, 1.0)}
+    couriers = [
+        Mover(cluster.ports[("one", "two")[number % 2]], name).connect(place)
+        for number, (name, place) in enumerate(places.items())
+    ]
+    for one in couriers:
+        one.subscribe("$near/5km/shops/orders")
+    ann = cluster.operator("one")
+    page = Mover(cluster.http["one"], "page-chosen", transport="websockets")
+    page.client.ws_set_options(path="/mqtt", headers={"Cookie": ann.cookie})
+    page.connect().subscribe("$nearcast/live/deliveries/+")
+    try:
+
+        def chosen() -> set[str]:
+            couriers[0].client.publish("$top/3/$rank/nearest/shops/orders", '{"lon": 1, "lat": 1}')
+            events = [event for one in page.got for event in json.loads(one.payload)["events"]]
+            return {name for event in events if event["chosen"] for name in event["to"]}
+
+        wait_for(lambda: {"c1", "c2", "c3"} <= chosen())  # a node learns that somebody looks
+        assert "c4" not in chosen()
+    finally:
+        for one in (*couriers, page):
+            one.end()
+
+
 def test_nodes_and_causal_groups_are_shown(cluster: ManagedCluster):
     ann = cluster.operator("two")
     nodes = ann.get("/api/nodes").json

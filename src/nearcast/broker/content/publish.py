@@ -20,6 +20,7 @@ from nearcast.broker.content.select import ContentSelection
 from nearcast.broker.content.spaces import SpaceSettings, order_complaint
 from nearcast.broker.content.top_k import Candidate, Chosen, told_properties
 from nearcast.broker.event_log_hooks import CHOSEN, LIMITED, note_event
+from nearcast.broker.observer import LiveObserver
 from nearcast.broker.publish.acks import PublishOutcome
 from nearcast.broker.publish.authorise import authorise, refusal
 from nearcast.broker.publish.delivery import Delivery
@@ -99,6 +100,23 @@ class ContentPublishHandler:
             else:
                 chosen.append(Chosen(place, Candidate(0.0, 0, one, distance_m=distance_m)))
         self._deliver_to_best(message, chosen, retain=False, version=0)
+        watch = self._state.watch
+        if watch is not None and watch.wants_event():
+            self._show_awards(watch, message, chosen)
+
+    def _show_awards(self, watch: LiveObserver, message: Message, chosen: list[Chosen]) -> None:
+        """Report to whoever looks at the map which clients of this node were chosen."""
+        topic = message.topic_text()
+        space = self._state.router.spaces.of_topic(topic)
+        if space is None or not chosen:
+            return
+        try:
+            properties = reread_properties(message.head.properties)
+            event, _ = self.selection.event(space, message, properties, properties.request)
+        except MisuseError:  # it was taken by the node of its publisher, which knows why
+            return
+        sessions = [one.candidate.subscription.session for one in chosen]
+        watch.event(topic, message.payload, None, event, sessions, len(chosen))
 
     def take_arrival(
         self,
