@@ -16,6 +16,7 @@ from tests.http.conftest import ManagedBroker, Mover
 from tests.support.http_caller import Caller
 from tests.support.waiting import wait_for
 
+from nearcast.config import example, read
 from nearcast.config.http_section import HttpSection
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.server.http.management import take_management_port
@@ -283,6 +284,9 @@ async def test_a_broker_whose_default_port_is_taken_goes_on_without_and_says_so(
     with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 8080)):
         with caplog.at_level(logging.INFO, "nearcast.server"):
             assert await take_management_port(HttpSection()) is None
+            written = read(example(), {}).configuration  # as `nearcast init` writes it
+            assert written is not None
+            assert await take_management_port(written.http) is None
         assert "goes on without the page" in caplog.text
 
 

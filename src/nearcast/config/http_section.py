@@ -12,6 +12,7 @@ from nearcast.config.declaration import Section, setting
 from nearcast.config.values import FilePath, split_address
 
 OFF = "off"
+_DEFAULT = "127.0.0.1:8080"
 _EXAMPLE = "'127.0.0.1:8080' or '[::1]:8080'"
 
 
@@ -23,7 +24,7 @@ class HttpSection(Section):
     """
 
     address: str = setting(
-        "127.0.0.1:8080",
+        _DEFAULT,
         'HOST:PORT, or "off"; the default is left out where another program has the port',
     )
     operators: FilePath | None = setting(
@@ -95,8 +96,8 @@ class HttpSection(Section):
 
     @property
     def is_default(self) -> bool:
-        """Return whether nobody has chosen the address."""
-        return "address" not in self.model_fields_set
+        """Return whether it is the default address, written out (as `nearcast init` does) or not."""
+        return self.address == _DEFAULT
 
     @property
     def host_and_port(self) -> tuple[str, int]:
