@@ -96,7 +96,7 @@ class HttpSection(Section):
 
     @property
     def is_default(self) -> bool:
-        """Return whether it is the default address, written out (as `nearcast init` does) or not."""
+        """Return whether it is the default, written out (as `nearcast init` does) or not."""
         return self.address == _DEFAULT
 
     @property
