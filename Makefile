@@ -13,14 +13,14 @@ PYTEST := $(KEEP) $(BIN)/pytest
 # A worker takes whole files, in our order: the tests of a file share brokers, clusters and tables.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup run-setup demo test test-all test-quick test-compiled compiled lint format soak mutants bench gate clean
-.PHONY: help setup run-setup demo test test-all test-quick test-spark lint format soak mutants bench gate clean
+.PHONY: help setup run-setup demo pictures test test-all test-quick test-spark test-compiled compiled lint format soak mutants bench gate clean
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
 	@echo "make test        all checks and tests (under ten minutes on two cores)"
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make test-spark PYSPARK=4.3.0   the tests of the pipeline on another PySpark, in .venv-spark-4.3.0"
+	@echo "make pictures    the pictures of the page in docs/pictures, from a city in a browser"
 	@echo "make setup       install everything that the others need, and run nothing"
 	@echo "make compiled    compiles the broker's core (two minutes);  make test-compiled  tests that way"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
@@ -50,6 +50,10 @@ setup: $(VENV)/.test
 # The city lives while PySpark arrives: scripts/demo.sh installs it in the background.
 demo: run-setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/demo.sh
+
+# The pictures of the page, so that they stay true: a small city, and Chromium.
+pictures: setup
+	$(BIN)/python scripts/pictures.py
 
 lint: setup
 	$(BIN)/ruff check .

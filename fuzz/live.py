@@ -140,6 +140,7 @@ class Live:
             "node": {"data": directory},
             "listener": [{"port": 0}],
             "log": {"events": "full", "metrics_port": 0},
+            "http": {"address": "off"},
             "space": SPACES,
             **sections,
         }

@@ -1,5 +1,5 @@
-# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, HAProxy and nginx, mqtt.js, an
-# S3 server, and Kafka.
+# Installs what tests and benchmarks run beside ours: Mosquitto and its clients, HAProxy and nginx, Chromium,
+# mqtt.js, an S3 server, and Kafka.
 # What cannot be had here is said; its tests are skipped, and counted at the end of their run.
 set -eu
 . scripts/steps.sh
@@ -22,6 +22,14 @@ if ! [ -x /usr/sbin/haproxy ] || ! [ -x /usr/sbin/nginx ]; then
             echo "HAProxy or nginx could not be installed; their tests are skipped." >&2
     else
         echo "Missing: haproxy nginx; their tests are skipped. Debian/Ubuntu: sudo apt-get install haproxy nginx-light libnginx-mod-stream" >&2
+    fi
+fi
+if ! command -v chromium >/dev/null; then
+    if is_root_with_apt; then
+        step "Installing Chromium for the tests of the page" apt_install chromium ||
+            echo "Chromium could not be installed; the tests of the page are skipped." >&2
+    else
+        echo "Missing: chromium; the tests of the page are skipped. Debian/Ubuntu: sudo apt-get install chromium" >&2
     fi
 fi
 # Node.js with npm: the system's, or a wheel's.

@@ -122,6 +122,22 @@ def test_retained_copies_are_no_deliveries_of_the_event_before(
     assert Told(world, tmp_path).rows("deliveries") == []
 
 
+@pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "$nearcast/live/positions/n"])
+def test_a_message_of_the_broker_itself_is_no_delivery_of_the_event_before(
+    world: World, tmp_path: Path, topic: str
+) -> None:
+    bob = world.client("bob")
+    bob.subscribe("$SYS/#")
+    world.node.state.sessions["bob"].is_onlooker = True  # a page
+    bob.subscribe("$nearcast/live/positions/+")
+    world.client("ann").publish("other", b"last")
+    world.node.publish(topic, b"7", now_ms=world.now_ms)
+    world.settle()
+
+    assert Told(world, tmp_path).rows("deliveries") == []
+    assert [one.payload for one in bob.publications()] == [b"7"]
+
+
 def test_a_message_for_a_client_that_does_not_read_is_dropped_with_a_reason(
     make_world: Any, tmp_path: Path
 ) -> None:

@@ -153,7 +153,7 @@ def test_a_bad_question_is_answered_with_its_problem(world: Any, payload: bytes)
 class Strict(OpenAccess):
     """Nobody may ask."""
 
-    def has_rules(self) -> bool:
+    def is_restricted(self, _connection: object) -> bool:
         return True
 
     def may_publish(self, _user_name: str | None, _client_id: str, topic: str) -> bool:

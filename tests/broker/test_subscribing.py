@@ -430,7 +430,7 @@ def test_a_shared_message_carries_the_members_identifier(world: Any) -> None:
 class Restricted(OpenAccess):
     """Everybody may do everything under `free` only."""
 
-    def has_rules(self) -> bool:
+    def is_restricted(self, _connection: object) -> bool:
         return True
 
     def may_publish(self, _user: str | None, _client: str, topic: str) -> bool:

@@ -64,6 +64,7 @@ def server_metrics() -> str:
             "NEARCAST_LOG__METRICS_PORT": "0",
             "NEARCAST_NODE__DATA": str(data),
             "NEARCAST_LISTENER": '[{"port": 0}]',
+            "NEARCAST_HTTP__ADDRESS": "off",
         }
         server = Server(load(None, environ))
         await server.start()

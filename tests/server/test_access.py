@@ -130,7 +130,7 @@ def test_the_first_rule_that_fits_decides(
 ) -> None:
     access = ConfiguredAccess(AuthSection(rules=RULES), USERS, [])
 
-    assert access.has_rules()
+    assert access.is_restricted(Connection())
     assert access.may_publish(user, "c1", topic) is publishes
     assert access.may_subscribe(user, "c1", topic) is subscribes
 
@@ -186,6 +186,6 @@ def test_a_refusal_says_which_rule_or_the_lack_of_one_decided() -> None:
 def test_without_rules_everything_is_allowed() -> None:
     access = ConfiguredAccess(AuthSection(), {}, [])
 
-    assert not access.has_rules()
+    assert not access.is_restricted(Connection())
     assert access.may_publish(None, "c", "x")
     assert access.may_subscribe(None, "c", "#")

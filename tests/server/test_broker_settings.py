@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from nearcast.broker import Broker, BrokerSettings, RetainedSettings, SpaceSettings
+from nearcast.broker import Broker, BrokerSettings, Connection, RetainedSettings, SpaceSettings
 from nearcast.config import (
     AuditSection,
     AuthSection,
     CertificateSection,
     Configuration,
     HttpHookSection,
+    HttpSection,
     JwtSection,
     LimitsSection,
     LogSection,
@@ -172,11 +174,14 @@ class FakeLog:
 
 Look = Callable[[Server], object]
 APPLIED: dict[str, tuple[dict[str, Any], Look]] = {
-    "auth.anonymous": ({"auth": AuthSection(anonymous="never")}, lambda s: s._access._anonymous),
+    "auth.anonymous": (
+        {"auth": AuthSection(anonymous="never")},
+        lambda s: s._access._anonymous,
+    ),
     "auth.users": ({}, lambda s: s._access._users),
     "auth.rules": (
         {"auth": AuthSection(rules=[RuleSection(user="a")])},
-        lambda s: s._access.has_rules(),
+        lambda s: s._access.is_restricted(Connection()),
     ),
     **{
         f"rates.connections_{what}": (
@@ -223,6 +228,19 @@ APPLIED: dict[str, tuple[dict[str, Any], Look]] = {
     "log.sample": (
         {"log": LogSection(events="sampled", sample=0.5)},
         lambda s: s._log.share,  # type: ignore[union-attr]
+    ),
+    "http.operators": (
+        {"http": HttpSection(operators=Path(os.devnull))},
+        lambda s: s.configuration.http.operators,
+    ),
+    "http.positions": (
+        {"http": HttpSection(positions=False)},
+        lambda s: s._access._shows_positions(),
+    ),
+    "http.hosts": ({"http": HttpSection(hosts=["a"])}, lambda s: s.configuration.http.hosts),
+    "http.tiles": (
+        {"http": HttpSection(tiles="https://a/{z}/{x}/{y}.png")},
+        lambda s: s.configuration.http.tiles,
     ),
     "log.events": (
         {"log": LogSection(events="full")},

@@ -26,6 +26,7 @@ from nearcast.config import (
     AuthSection,
     Configuration,
     DurabilitySection,
+    HttpSection,
     LimitsSection,
     ListenerSection,
     LogSection,
@@ -120,6 +121,7 @@ def configuration(tmp_path: Path, **sections: Any) -> Configuration:
         "node": NodeSection(data=tmp_path / "data"),
         "listener": [ListenerSection(port=0)],
         "durability": DurabilitySection(mode="off"),
+        "http": HttpSection(address="off"),
     }
     return Configuration(**{**base, **sections})
 
@@ -284,15 +286,15 @@ async def test_wrong_passwords_in_a_loop_keep_nobody_else_waiting(tmp_path: Path
     limits = LimitsSection(connect_timeout=120.0)  # a check may take long on a busy machine
     rates = RatesSection(guesses=0)
     async with running(configuration(tmp_path, auth=auth, limits=limits, rates=rates)) as server:
-        assert server._turns is not None
-        check_password = server._turns.checks.check
+        assert server.turns is not None
+        check_password = server.turns.checks.check
 
         def check_slowly(connection: Connection) -> Login:
             if not impatient.is_set() and not may_go_on.wait(20):
                 impatient.set()  # nobody was served meanwhile
             return check_password(connection)
 
-        server._turns.checks.check = check_slowly
+        server.turns.checks.check = check_slowly
         calm = await welcome(server)
         guessers = []
         for number in range(20):

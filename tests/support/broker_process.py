@@ -39,6 +39,7 @@ class BrokerProcess:
             "node": {"data": str(directory)},
             "listener": [{"kind": "tcp", "port": free_port()}],
             "durability": {"mode": "off"},
+            "http": {"address": "off"},
             **sections,
             "limits": {"connections": 500, **sections.get("limits", {})},
         }

@@ -16,6 +16,7 @@ from tests.support.forked import Forked
 _CODE = "import sys; sys.argv[0] = 'nearcast'; from nearcast.cli import main; main()"
 NEARCAST = [sys.executable, "-c", _CODE]
 ENVIRON = {key: value for key, value in os.environ.items() if not key.startswith("NEARCAST_")}
+ENVIRON["NEARCAST_HTTP__ADDRESS"] = "off"  # brokers of several tests run at once
 _LIMIT_S = 240
 
 

@@ -91,7 +91,7 @@ class Shops:
 class OnlyShops(OpenAccess):
     """Rules: shops and replies for everybody, nothing else."""
 
-    def has_rules(self) -> bool:
+    def is_restricted(self, _connection: object) -> bool:
         return True
 
     def may_publish(self, _user_name: str | None, client_id: str, topic: str) -> bool:

@@ -69,6 +69,9 @@ class Access(Protocol):
     def has_rules(self) -> bool:
         """Return whether there are ACL rules for publishing and subscribing."""
 
+    def is_restricted(self, connection: Connection) -> bool:
+        """Return whether there are ACL rules for what this client publishes and subscribes to."""
+
     def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
         """Return whether this client may publish to a topic."""
 
@@ -102,6 +105,10 @@ class OpenAccess:
         return True
 
     def has_rules(self) -> bool:
+        """Return False."""
+        return False
+
+    def is_restricted(self, _connection: Connection) -> bool:
         """Return False."""
         return False
 

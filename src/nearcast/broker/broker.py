@@ -18,6 +18,7 @@ from nearcast.broker.content.subscriptions import ContentSubscriptions
 from nearcast.broker.content.top_k import Chosen
 from nearcast.broker.counters import Counters
 from nearcast.broker.event_log_hooks import note_subscription
+from nearcast.broker.inspection import Inspection
 from nearcast.broker.interface import BrokerInterface
 from nearcast.broker.observer import observe_loss
 from nearcast.broker.packets import PacketDispatch
@@ -122,6 +123,7 @@ class Broker(BrokerInterface):
             self._lifecycle,
         )
         self.admission = self._packets.admission
+        self.inspection = Inspection(self.state, self._intake)
         # Called for every read, so without a step in between: process the bytes of a connection
         # now, or queue them in the backlog.
         self.receive = self._packets.receive

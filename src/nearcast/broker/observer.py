@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Protocol
+
 from mypy_extensions import mypyc_attr
 
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session
+from nearcast.model import Event
 from nearcast.mqtt import Connect, ReasonCode
 
 
@@ -41,6 +45,9 @@ class ClientObserver:
     def not_redirected(self, node: str) -> None:
         """Report that clients would be offered a node, but it has announced no address; once."""
 
+    def page_published(self, session: Session, topic: str) -> None:
+        """Report that an operator's page publishes to a topic; once per connection and topic."""
+
     def publish_denied(self, session: Session, topic: str) -> None:
         """Report that a client may not publish to a topic; once per connection and topic."""
 
@@ -55,6 +62,34 @@ class ClientObserver:
 
     def instructions_ignored(self, session: Session, topic: str, text: str) -> None:
         """Report that a client sent instructions to a topic of no space; `text` is the warning."""
+
+
+class LiveObserver(Protocol):
+    """Is called for positions and for events of spaces, while somebody looks at a map of them.
+
+    `BrokerState.watch` is None otherwise: then a position costs one comparison more, an event too.
+    """
+
+    def moved(self, session: Session, /) -> None:
+        """Report that a client has a new position."""
+
+    def present(self, session: Session, /) -> None:
+        """Report that a client has connected or disconnected."""
+
+    def wants_event(self) -> bool:
+        """Return whether the next event is to be reported; what is not is counted."""
+
+    def event(
+        self,
+        topic: str,
+        payload: bytes,
+        publisher: Session | None,
+        event: Event | None,
+        receivers: Collection[Session],
+        chosen: int,
+        /,
+    ) -> None:
+        """Report an event and its receivers because of what is in it; `chosen`: `$top`, or 0."""
 
 
 def observe_loss(observer: ClientObserver, connection: Connection) -> None:

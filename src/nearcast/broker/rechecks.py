@@ -51,12 +51,13 @@ class Rechecks:
     def begin(self, access: Access) -> None:
         """Put new rules into effect for all requests, and check what was granted before them."""
         state = self._state
-        had_rules, state.access = state.access.has_rules(), access
+        state.access = access
         state.rules += 1  # with it all cached verdicts about topics are void
-        if access.has_rules() != had_rules:
-            for connection in state.connections:
-                if not connection.is_peer:  # peers have checked their clients
-                    connection.permits = None if had_rules else {}
+        for connection in state.connections:
+            if not connection.is_peer:  # peers have checked their clients
+                is_restricted = access.is_restricted(connection)
+                if is_restricted != (connection.permits is not None):
+                    connection.permits = {} if is_restricted else None
         state.slices.begin(self._all(state.rules))
 
     def needs(self, session: Session, user_name: str | None) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from nearcast.broker.access import Access
 from nearcast.broker.counters import Counters
 from nearcast.broker.internal_errors import InternalErrors
-from nearcast.broker.observer import ClientObserver
+from nearcast.broker.observer import ClientObserver, LiveObserver
 from nearcast.broker.persistence.journal import Journal
 from nearcast.broker.persistence.unapplied_records import SetAside, note_aside
 from nearcast.broker.publish.message import Message
@@ -201,6 +201,8 @@ class BrokerState:
     `Broker.take_questions` empties it."""
     observer: ClientObserver = field(default_factory=ClientObserver)
     """Is called when clients come and go; the server sets it, for its log."""
+    watch: LiveObserver | None = None
+    """Is called for positions and events; None while nobody looks at a map of them."""
     log: Recorder | None = None
     """The recorder of the event log, set by the server; None where no event log is kept.
     `event_log_hooks.aside` suspends it for a moment."""
@@ -303,6 +305,8 @@ class BrokerState:
         """Report to the cluster and the event log that a client or a peer came or went."""
         if not session.is_peer:
             self.network.there(session)
+            if self.watch is not None:
+                self.watch.present(session)
         if self.log is not None:
             self.log.present(session.client_id, self.now_ms, is_there=session.link is not None)
 

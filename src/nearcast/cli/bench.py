@@ -54,6 +54,11 @@ _ALL = (
     ),
     Benchmark("broker", ("broker",), "Measure the broker and Mosquitto, per second of broker CPU."),
     Benchmark(
+        "dashboard",
+        ("dashboard",),
+        "Measure what the open page costs the broker, with thousands of clients that move.",
+    ),
+    Benchmark(
         "selective",
         ("selective",),
         "Measure `$where` and `$near`: against plain topics, and geohash topics on Mosquitto.",

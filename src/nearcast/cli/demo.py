@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,9 @@ def demo(
     """Show what Nearcast does: near, nearest, a city on four nodes, and what it learns.
 
     Starts four nodes on this machine (one without nats-server), MQTT clients that move, and Spark.
-    Without PySpark or Java it leaves learning out. It ends by itself and leaves nothing running.
+    It prints the address of its page, and opens it where there is a browser. Without PySpark or
+    Java it leaves learning out. At a terminal the city lives on until Ctrl-C; elsewhere it ends by
+    itself. It leaves nothing running.
 
     Example: nearcast demo --people 160
     """
@@ -44,14 +46,31 @@ def demo(
     if (out / "nearcast.toml").exists():
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
+    lives_on = screen.is_terminal and not json
+
+    def end(story: DemoStory) -> None:
+        if story.learned is not None:
+            story.page = str(write_page(story, out))
+        if json:
+            print_json(story.to_dict())
+        else:
+            _show(story, screen)
+        if lives_on:
+            screen.print("The city lives on. Stop with Ctrl-C.")
+
     with _shown(screen, is_silent=json) as (say, show):
-        story = asyncio.run(tell(out, people, seconds, Needs(wait_for), say, show))
-    if story.learned is not None:
-        story.page = str(write_page(story, out))
-    if json:
-        print_json(story.to_dict())
-    else:
-        _show(story, screen)
+        work = tell(out, people, seconds, Needs(wait_for), say, show, end if lives_on else None)
+        story = _until_ctrl_c(work) if lives_on else asyncio.run(work)
+    if story is not None:
+        end(story)
+
+
+def _until_ctrl_c(work: Coroutine[Any, Any, DemoStory]) -> DemoStory | None:
+    """Run the demonstration; Ctrl-C is its usual end."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        return None
 
 
 @contextlib.contextmanager

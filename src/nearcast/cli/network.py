@@ -29,12 +29,13 @@ from nearcast.cli.terminal import JSON, console, print_json
 from nearcast.model.errors import MisuseError
 
 if TYPE_CHECKING:
-    from nearcast.config import NetworkSection
+    from nearcast.config import HttpSection, NetworkSection
     from nearcast.server.cluster.nats_members import MemberRecord
     from nearcast.server.local_cluster import LocalCluster
 
 _LAST_PORT = 65_535
 _WIDE = 100
+_PAGE = re.compile(r"^Listening on http (\S+)$", re.MULTILINE)
 _NOT_YET = re.compile(r"^Network \S+ \(not yet: (.*)\)$", re.MULTILINE)
 
 
@@ -68,7 +69,7 @@ def up(
         from nearcast.server.local_cluster import LocalCluster
 
     config = found_config(config, no_config=no_config)
-    load(config, os.environ)  # errors in it are reported before anything is started
+    pages = load(config, os.environ).http  # errors are reported before anything is started
     with contextlib.ExitStack() as stack:
         stack.enter_context(_interrupted_by(signal.SIGTERM))
         directory = data
@@ -77,7 +78,8 @@ def up(
         fleet = stack.enter_context(LocalCluster(directory))
         address = nats or fleet.start_nats()
         for number in range(nodes):
-            fleet.start_node(f"node-{number + 1}", port + number, address, config)
+            page = _page_address(pages, number)
+            fleet.start_node(f"node-{number + 1}", port + number, address, config, http=page)
         fleet.wait_until_ready()
         if json:
             _print_fleet_json(fleet, address)
@@ -85,6 +87,15 @@ def up(
             _print_fleet(fleet, address, config, keeps=data is not None)
         _tell_of_islands(fleet)
         _watch_over(fleet)
+
+
+def _page_address(section: HttpSection, number: int) -> str | None:
+    """Return the address of a node's page: the configured port, counted up."""
+    if section.is_off or section.is_default:
+        return None
+    host, port = section.host_and_port
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port + number if port else 0}"
 
 
 @contextlib.contextmanager
@@ -132,6 +143,10 @@ def _print_fleet(fleet: LocalCluster, address: str, config: Path | None, *, keep
     console().print(table)
     typer.echo(f"Configuration: {config or 'none, using the defaults'}")
     typer.echo(f"See it with: nearcast nodes --join {address}")
+    for child in fleet.nodes:
+        page = _PAGE.search(child.log.read_text(encoding="utf-8", errors="replace"))
+        if page is not None:
+            typer.echo(f"or, {child.name}: http://{page[1]}/")
     typer.echo("Ready. Stop with Ctrl-C.")
     sys.stdout.flush()
 

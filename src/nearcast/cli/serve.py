@@ -23,6 +23,7 @@ _OPTIONS = {
     "NEARCAST_NODE__NAME": "--name",
     "NEARCAST_NETWORK__JOIN": "--join",
     "NEARCAST_NETWORK__NAME": "--network",
+    "NEARCAST_HTTP__ADDRESS": "--http",
 }
 
 
@@ -60,14 +61,18 @@ def serve(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The name of this node in the cluster.")] = None,
     network: Annotated[str | None, typer.Option(help="The network's name.")] = None,
+    http: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the page and the HTTP API, or off.")
+    ] = None,
     json: bool = JSON,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
     Reads ./nearcast.toml if it exists, and prints that; 'nearcast init' writes one to start with.
-    Without a file it serves MQTT on 127.0.0.1:1883, for this machine only, and keeps its state in
-    ./nearcast-data. SIGTERM and Ctrl-C stop it cleanly. SIGHUP makes it read the configuration and
-    the users again; the log names the changes that need a restart.
+    Without a file it serves MQTT on 127.0.0.1:1883 and a page on http://127.0.0.1:8080, for this
+    machine only, and keeps its state in ./nearcast-data. SIGTERM and Ctrl-C stop it cleanly. SIGHUP
+    makes it read the configuration and the users again; the log names the changes that need a
+    restart.
 
     Example: nearcast serve
 
@@ -78,7 +83,7 @@ def serve(
     from nearcast.server import serve as run
     from nearcast.server import set_up_logging
 
-    options = dict(zip(_OPTIONS, (host, port, data, name, join, network), strict=True))
+    options = dict(zip(_OPTIONS, (host, port, data, name, join, network, http), strict=True))
     path = found_config(config, no_config=no_config)
 
     def read() -> Configuration:
@@ -136,8 +141,8 @@ def _announce_json(path: Path | None, server: Server) -> None:
 
 
 def passwd(
-    users: Annotated[Path, typer.Argument(help="The password file.")],
-    name: Annotated[str, typer.Argument(help="The user.")],
+    users: Annotated[Path, typer.Argument(help="The password file, or the file of operators.")],
+    name: Annotated[str, typer.Argument(help="The user, or the operator.")],
     *,
     delete: Annotated[bool, typer.Option("--delete", help="Remove the user.")] = False,
     scram: Annotated[
@@ -146,31 +151,59 @@ def passwd(
     password_file: Annotated[
         Path | None, typer.Option("--password-file", help="A file whose first line it is.")
     ] = None,
+    role: Annotated[
+        str | None,
+        typer.Option(help="Make it an operator of the HTTP API and the page: viewer or operator."),
+    ] = None,
+    token: Annotated[
+        bool, typer.Option("--token", help="With --role: print a new token; no password.")
+    ] = False,
     json: bool = JSON,
 ) -> None:
-    r"""Add a user to a password file, change a password, or remove a user.
+    r"""Add a user or an operator to a file, change a password, or remove one.
 
     Creates the file if it is missing. The password is the first line of --password-file, else the
-    variable NEARCAST_PASSWORD, else asked for on a terminal, else read from standard input. Name
-    the file in the configuration: \[auth] users = "users.txt".
+    variable NEARCAST_PASSWORD, else asked for on a terminal, else read from standard input. Users
+    are clients of MQTT; name their file in the configuration: \[auth] users = "users.txt". With
+    --role it is a file of operators, who log in at the HTTP address: \[http] operators =
+    "operators.txt". A viewer sees, an operator changes as well.
 
     Example: nearcast passwd users.txt alice
 
     Example: nearcast passwd users.txt alice --delete
+
+    Example: nearcast passwd operators.txt ann --role operator
+
+    Example: nearcast passwd operators.txt grafana --role viewer --token
     """
     from nearcast.model.errors import MisuseError
     from nearcast.server import set_password
+    from nearcast.server.http.operators import is_operators_file, remove_operator, set_operator
 
+    if token and role is None:
+        raise MisuseError("no role", where="--token", expected="--role viewer or --role operator")
     if delete:
-        set_password(users, name, None)
+        remove = remove_operator if is_operators_file(users) else _without_user
+        remove(users, name)
         _tell_user(users, name, f"{name} is no longer in {users}", is_there=False, as_json=json)
         return
-    password = _new_password(password_file)
-    if not password:
-        raise MisuseError("an empty password", expected="one character or more")
-    set_password(users, name, password, with_scram=scram)
     told = f"{name} is in {users}. A running broker reads the file again on SIGHUP"
-    _tell_user(users, name, told, is_there=True, as_json=json)
+    if role is None:
+        set_password(users, name, _new_password(password_file), with_scram=scram)
+        _tell_user(users, name, told, is_there=True, as_json=json)
+        return
+    made = set_operator(users, name, role, None if token else _new_password(password_file))
+    fields: dict[str, object] = {"role": role}
+    if made is not None:
+        told += f". The token, which is shown only now: {made}"
+        fields["token"] = made
+    _tell_user(users, name, told, is_there=True, as_json=json, **fields)
+
+
+def _without_user(users: Path, name: str) -> None:
+    from nearcast.server import set_password
+
+    set_password(users, name, None)
 
 
 def _new_password(file: Path | None) -> bytes:
@@ -182,19 +215,25 @@ def _new_password(file: Path | None) -> bytes:
     from nearcast.model.errors import MisuseError
 
     if file is not None:
-        return read_password(file)
-    if VARIABLE in os.environ:
-        return os.environ[VARIABLE].encode()
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\n").encode()
-    password = getpass("Password: ")
-    if password != getpass("Again: "):
-        raise MisuseError("two different passwords", todo="Try again")
-    return password.encode()
+        password = read_password(file)
+    elif VARIABLE in os.environ:
+        password = os.environ[VARIABLE].encode()
+    elif not sys.stdin.isatty():
+        password = sys.stdin.readline().rstrip("\n").encode()
+    else:
+        typed = getpass("Password: ")
+        if typed != getpass("Again: "):
+            raise MisuseError("two different passwords", todo="Try again")
+        password = typed.encode()
+    if not password:
+        raise MisuseError("an empty password", expected="one character or more")
+    return password
 
 
-def _tell_user(users: Path, name: str, text: str, *, is_there: bool, as_json: bool) -> None:
+def _tell_user(
+    users: Path, name: str, text: str, *, is_there: bool, as_json: bool, **more: object
+) -> None:
     if as_json:
-        print_json({"file": str(users), "user": name, "is_there": is_there})
+        print_json({"file": str(users), "user": name, "is_there": is_there, **more})
     else:
         typer.echo(text)

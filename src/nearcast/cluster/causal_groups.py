@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import isinf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nearcast.broker import Broker
 from nearcast.broker.counters import counter
@@ -88,6 +88,16 @@ class GroupCounts:
     skew_violations: int = counter(
         "Clocks measured further apart than configured, and messages with a stamp in the future"
     )
+
+
+class CausalGroupState(NamedTuple):
+    """One causal group at this node, for people."""
+
+    name: str
+    topics: str
+    lifetime_s: float
+    waiting: int
+    counts: GroupCounts
 
 
 @dataclass(slots=True)
@@ -157,6 +167,15 @@ class CausalGroups(ClusterPart):
     def is_used(self) -> bool:
         """Whether any space asks for causal order."""
         return bool(self._groups)
+
+    def states(self) -> list[CausalGroupState]:
+        """Return the state of each group."""
+        return [
+            CausalGroupState(
+                name, self._filters[name], one.lifetime, one.holding, self.counts.groups[name]
+            )
+            for name, one in self._groups.items()
+        ]
 
     @property
     def memory_ms(self) -> int:

@@ -103,6 +103,7 @@ class Cluster:
             self._spatial = SpatialPart(name, node, peers, patience or PATIENCE, adapt)
         self._causal = CausalGroups(name, node, peers, skew_ms / 1000, began_ms)
         self.causal = self._causal.counts
+        self.causal_groups = self._causal.states
         # of `nearcast.kernels`, what the cluster calls
         self.kernel_parts = ["ordering"] if self._causal.is_used else []
         # how far clocks may be apart in causal groups; 0 without causal groups

@@ -1,8 +1,8 @@
 """The configuration `nearcast.toml`: what an operator may set, read and checked.
 
-- `schema.py`, `node_sections.py`, `security_sections.py` and `peer_section.py` declare every
-  section and key, once: type, bounds, default, help text, whether a reload applies it.
-  `declaration.py` says how.
+- `schema.py`, `node_sections.py`, `security_sections.py`, `http_section.py` and `peer_section.py`
+  declare every section and key, once: type, bounds, default, help text, whether a reload applies
+  it. `declaration.py` says how.
 - `reading.py` turns text and environment into a `Configuration`, or into errors that name
   file, key and line; `lines.py` finds the line of a key.
 - `example_file.py` makes the file that `nearcast init` writes.
@@ -12,6 +12,7 @@ It opens no port and creates no directory: the server checks whether a certifica
 
 from nearcast.config.declaration import Section, Setting, all_settings, settings_of
 from nearcast.config.example_file import example
+from nearcast.config.http_section import HttpSection
 from nearcast.config.node_sections import (
     AuthSection,
     DurabilitySection,
@@ -47,6 +48,7 @@ __all__ = [
     "DurabilitySection",
     "EdgeSettings",
     "HttpHookSection",
+    "HttpSection",
     "JwtSection",
     "LimitsSection",
     "ListenerSection",

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nearcast.config.declaration import Section, setting
 from nearcast.config.feed_section import FeedSection, checked_feed_topics
+from nearcast.config.http_section import HttpSection
 from nearcast.config.node_sections import (
     AuthSection,
     DurabilitySection,
@@ -427,6 +428,7 @@ class Configuration(Section):
     durability: DurabilitySection = DurabilitySection()
     log: LogSection = LogSection()
     audit: AuditSection = AuditSection()
+    http: HttpSection = HttpSection()
     position: PositionSection = PositionSection()
     network: NetworkSection = NetworkSection()
     feed: FeedSection = FeedSection()

@@ -6,6 +6,7 @@
 - `nodes.py`: the brokers, as processes; `needs.py`: what learning needs beside them;
 - `spark_process.py`: the process in which `nearcast pipeline run` and `audit` run;
 - `quadrants.py`: the plan that the learned one is compared with;
+- `telling.py`: the story on the page of the first node;
 - `story.py`: what happens in which order; `page.py`: the results; `plan_map.py`: the map.
 
 It uses what users use: `nearcast serve`, `pipeline run`, plans and policies as files. It does not

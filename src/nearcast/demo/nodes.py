@@ -16,6 +16,7 @@ from nearcast.config import NetworkSection
 from nearcast.demo.city import EAST, NORTH, SOUTH, WEST
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained import Policies, write_policies
+from nearcast.server.http.operators import set_operator
 from nearcast.server.local_cluster import LocalCluster, free_port
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ _LOGGED_S = 0.5  # after that, what has happened is in the logs
 _ARRIVAL_S = 0.5  # from a broker's answer until the message is everywhere
 _REFRESH_S = 1.0  # how often a node writes its figures into the list of nodes
 NAMES = ("north", "east", "south", "west")
+_PAGE = """
+[http]
+address = "127.0.0.1:{port}"
+operators = "{operators}"
+"""
 CONFIG = f"""\
 [log]
 events = "full"
@@ -56,15 +62,19 @@ class Brokers:
         self.directory = directory
         self.config = directory / "nearcast.toml"
         self.missing = ""
+        self.address = ""  # of the page of the first node, with an operator's token
         self.ports: list[int] = []
         self._fleet = LocalCluster(directory)
         self._address: str | None = None
+        self._page_address = ""
         self._plans = 0
 
     async def __aenter__(self) -> Self:
         try:
             self._start()
             await asyncio.to_thread(self._fleet.wait_until_ready)  # Ctrl-C is heard meanwhile
+            if self._fleet.nodes[0].has_said("Listening on http"):  # not where it is switched off
+                self.address = self._page_address
         except BaseException:
             self._fleet.__exit__(None, None, None)
             raise
@@ -72,15 +82,23 @@ class Brokers:
 
     def _start(self) -> None:
         self.config.write_text(CONFIG, encoding="utf-8")
+        operators = (self.directory / "operators.txt").resolve()
+        token = set_operator(operators, "demo", "operator", None)
         try:
             self._address = self._fleet.start_nats(free_port())
         except EnvironmentProblem as problem:
             self.missing = str(problem)
+        pages: list[int] = []
         for name in self.names:
             self.write_policies(name, None)  # nothing to decide by: MQTT's way
             port = free_port()
             self.ports.append(port)
-            self._fleet.start_node(name, port, self._address, self.config)
+            pages.append(free_port())
+            config = self.directory / f"{name}.toml"
+            page = _PAGE.format(port=pages[-1], operators=operators)
+            config.write_text(CONFIG + page, encoding="utf-8")
+            self._fleet.start_node(name, port, self._address, config)
+        self._page_address = f"http://127.0.0.1:{pages[0]}/#demo&token={token}"
 
     async def __aexit__(
         self,

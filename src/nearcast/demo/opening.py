@@ -103,26 +103,33 @@ def _event(topic: str, place: Place, properties: Properties | None = None) -> Pu
     return Publish(topic, json.dumps(values).encode(), 1, properties=given)
 
 
-async def try_near(ports: Sequence[int]) -> Reached:
-    """Publish close to Ana; Ben subscribes to the same and is too far away. Each has its node."""
+async def try_near(ports: Sequence[int], look_s: float = 0) -> Reached:
+    """Publish close to Ana; Ben subscribes to the same and is too far away. Each has its node.
+
+    Before and after, everybody stays for `look_s`, so that it can be seen on the page.
+    """
     places = {"ana": ANA, "ben": BEN}
     crowd, bakery = _Crowd(), Inhabitant("bakery", lambda _: None)
     await crowd.come_all(places, ports, f"$near/{WITHIN_M}m/city/#")
     await bakery.come(ports[2 % len(ports)])
     away_m = {name: round(distance_m(*place, *BAKERY)) for name, place in places.items()}
     expected = [name for name in places if away_m[name] <= WITHIN_M]
+    await asyncio.sleep(look_s)
     reached = await crowd.reached(bakery, _event("city/bread", BAKERY), len(expected))
+    await asyncio.sleep(look_s)
     await asyncio.gather(crowd.go(), bakery.go())
     return Reached(reached, expected, away_m)
 
 
-async def try_nearest(ports: Sequence[int]) -> Reached:
+async def try_nearest(ports: Sequence[int], look_s: float = 0) -> Reached:
     """Publish an order for the three nearest couriers; the couriers are spread over the nodes."""
     crowd, kitchen = _Crowd(), Inhabitant("kitchen", lambda _: None)
     await crowd.come_all(COURIERS, ports, "$near/2km/city/orders")
     await kitchen.come(ports[0])
     best = Properties(user_properties=(("$top", str(TOP)), ("$rank", "nearest")))
+    await asyncio.sleep(look_s)
     reached = await crowd.reached(kitchen, _event("city/orders", KITCHEN, best), TOP)
+    await asyncio.sleep(look_s)
     await asyncio.gather(crowd.go(), kitchen.go())
     away_m = {name: round(distance_m(*place, *KITCHEN)) for name, place in COURIERS.items()}
     return Reached(reached, sorted(away_m, key=away_m.__getitem__)[:TOP], away_m)

@@ -10,18 +10,22 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nearcast.demo import telling
 from nearcast.demo.city import BOUNDS, NEAR_M, DemoCity, News, Place
 from nearcast.demo.inhabitants import Inhabitants
 from nearcast.demo.needs import Needs
 from nearcast.demo.nodes import Brokers
 from nearcast.demo.opening import TOP, WITHIN_M, Reached, try_near, try_nearest
 from nearcast.demo.spark_process import SparkProcess
+from nearcast.demo.telling import StoryTeller, open_browser
 
 if TYPE_CHECKING:
     from nearcast.locality import Plan
 
 LEAVES = 40
 _TELL_S = 10.0
+_LOOK_S = 2.0  # for eyes: before and after what is over in milliseconds
+_BROWSER_S = 3.0  # until a browser shows the page
 Outcome = TypeVar("Outcome")
 Say = Callable[[str], None]
 Show = Callable[[DemoCity, Sequence[News]], None]
@@ -74,16 +78,27 @@ class DemoStory:
 
 
 async def tell(
-    directory: Path, people: int, seconds: float, needs: Needs, say: Say, show: Show
+    directory: Path,
+    people: int,
+    seconds: float,
+    needs: Needs,
+    say: Say,
+    show: Show,
+    live_on: Callable[[DemoStory], None] | None = None,
 ) -> DemoStory:
-    """Run the demonstration; all files are written below `directory`, no process is left over."""
+    """Run the demonstration; all files are written below `directory`, no process is left over.
+
+    `live_on`, where given, is called at the end of the story; then the city lives on until the task
+    is cancelled.
+    """
     async with SparkProcess(directory / "pipeline.log") as spark:
         missing = "" if needs.is_arriving() else needs.missing()
         if missing:
             say(f"Learning will be left out: {missing}")
         elif not needs.is_arriving():
             await spark.start()
-        return await _Telling(directory, people, seconds, say, show, spark).tell(needs)
+        demonstration = _Telling(directory, people, seconds, say, show, spark, live_on)
+        return await demonstration.tell(needs)
 
 
 @dataclass
@@ -96,6 +111,8 @@ class _Telling:
     say: Say
     show: Show
     spark: SparkProcess
+    live_on: Callable[[DemoStory], None] | None = None
+    teller: StoryTeller = field(default_factory=StoryTeller)
 
     async def tell(self, needs: Needs) -> DemoStory:
         self.say("Starting four nodes ...")
@@ -104,30 +121,59 @@ class _Telling:
             if brokers.missing:
                 story.missing.append(f"several nodes: {brokers.missing}")
                 self.say(f"One node only: {brokers.missing}")
+            await self._show_page(brokers)
             await self._open(story, brokers)
             inhabitants = Inhabitants(self.people, brokers.ports)
             await self._live_first(story, inhabitants, brokers)
-            if not await self._can_learn(needs, inhabitants):
+            if await self._can_learn(needs, inhabitants):
+                await self._learn(story, inhabitants, brokers)
+                audit = await self._begin_audit(brokers)
+            else:
                 story.missing.append(f"learning: {needs.missing()}")
-                await inhabitants.go()
-                return story
-            await self._learn(story, inhabitants, brokers)
-            await inhabitants.go()
-            audit = await self._begin_audit(brokers)
-        story.audit = await audit
+                audit = None
+            if self.live_on is not None:
+                await self._live_on(story, inhabitants, audit)
+            await asyncio.gather(inhabitants.go(), self.teller.go())
+        if audit is not None:
+            story.audit = await audit
         return story
+
+    async def _show_page(self, brokers: Brokers) -> None:
+        if not brokers.address:
+            return
+        await self.teller.come(brokers.ports[0])
+        self.say(f"   Watch it on the map: {brokers.address}")
+        if self.live_on is not None and open_browser(brokers.address):
+            await asyncio.sleep(_BROWSER_S)
+
+    async def _live_on(
+        self,
+        story: DemoStory,
+        inhabitants: Inhabitants,
+        audit: asyncio.Task[dict[str, Any]] | None,
+    ) -> None:
+        """End the story, and let the city live on until the demonstration is ended from outside."""
+        if audit is not None:
+            story.audit = await inhabitants.wait_for(audit)
+        assert self.live_on is not None
+        self.live_on(story)
+        while True:
+            await inhabitants.live(self.seconds, self.show)
 
     async def _open(self, story: DemoStory, brokers: Brokers) -> None:
         """Show what the product does."""
         say = self.say
         say("1. A message reaches the clients that are near")
-        near = story.near = await try_near(brokers.ports)
+        look_s = _LOOK_S if self.live_on is not None and brokers.address else 0.0
+        self.teller.step(1, "A message reaches the clients that are near", *telling.NEAR)
+        near = story.near = await try_near(brokers.ports, look_s)
         say(f"   {_nodes(story.nodes)}.")
         say(f"   Ana and Ben subscribe to $near/{WITHIN_M}m/city/#. A bakery publishes city/bread.")
         for name, away_m in near.away_m.items():
             verb = "gets it" if name in near.reached else "does not"
             say(f"   {name.capitalize()} is {away_m:3,} m away and {verb}.")
-        nearest = story.nearest = await try_nearest(brokers.ports)
+        self.teller.step(2, f"An order reaches the {TOP} nearest couriers", *telling.NEAREST)
+        nearest = story.nearest = await try_nearest(brokers.ports, look_s)
         say(f"   An order with $top={TOP} and $rank=nearest reaches the nearest of 11 couriers:")
         ranked = sorted(nearest.reached, key=nearest.away_m.__getitem__)
         away = ", ".join(f"{name} ({nearest.away_m[name]} m)" for name in ranked)
@@ -142,6 +188,7 @@ class _Telling:
         """Let the city live without a plan; Spark, if it starts, is up before anything is timed."""
         say, spark = self.say, self.spark
         say(f"\n2. A city: {self.people} MQTT clients on the move, half of them cars")
+        self.teller.step(3, f"A city: {self.people} clients on the move", *telling.CITY)
         await inhabitants.come()
         if spark.is_started and not spark.is_ready:
             say("   Spark is starting; the city waits, so that nothing disturbs what is timed ...")
@@ -175,6 +222,7 @@ class _Telling:
     async def _learn(self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers) -> None:
         """Learn from the logs while nobody moves; then live under what was learned."""
         self.say("\n3. Learning: Spark reads the nodes' logs (nearcast pipeline run) ...")
+        self.teller.step(4, "Learning from what happened", *telling.LEARNING)
         begun_s = time.monotonic()
         quadrants = asyncio.to_thread(_quadrants, inhabitants.tracks, story.nodes)
         plan, _ = await inhabitants.wait_for(asyncio.gather(quadrants, self._run(story, brokers)))
@@ -185,7 +233,19 @@ class _Telling:
         )
         await self._live_again(story, inhabitants, brokers)
         if story.nodes > 1:
-            await self._live_in_quadrants(story, inhabitants, brokers, plan)
+            names = await self._live_in_quadrants(story, inhabitants, brokers, plan)
+            self._compare(story, plan, names)
+
+    def _compare(self, story: DemoStory, quadrants: Plan, names: Sequence[str]) -> None:
+        """Show both plans side by side, and what each of them cost."""
+        from nearcast.demo.page import tables
+        from nearcast.locality import load_plan
+
+        learned = load_plan(self.directory / "nightly" / "plan.json")
+        plans = [("Quadrants only", quadrants, names), ("Learned", learned, story.names)]
+        table = next(iter(tables(story)), None)
+        title = "The same seconds: quadrants and the learned plan"
+        self.teller.step(6, title, *telling.COMPARED, table=table, plans=plans)
 
     async def _run(self, story: DemoStory, brokers: Brokers) -> None:
         """Run the pipeline on a copy of the logs, to which nothing is added while it works."""
@@ -201,11 +261,13 @@ class _Telling:
 
     async def _live_in_quadrants(
         self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers, plan: Plan
-    ) -> None:
+    ) -> Sequence[str]:
+        """Live under a plan to compare with; return the names of the nodes that serve it."""
         story.leaves_quadrants = len(plan.leaves)
-        await brokers.share(plan)
+        names = await brokers.share(plan)
         self.say("   And once more under a plan of quadrants only, to compare")
         story.quadrants = await _live(inhabitants, brokers, self.seconds, self.show)
+        return names
 
     async def _live_again(
         self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers
@@ -216,6 +278,7 @@ class _Telling:
         brokers.load(learned / "policies.json")
         story.names = list(await brokers.share(load_plan(learned / "plan.json")))
         self.say(f"\n4. The same {self.seconds:g} s under the learned plan and policies")
+        self.teller.step(5, "The same again, under the learned plan", *telling.LEARNED)
         story.learned = await _live(inhabitants, brokers, self.seconds, self.show)
         story.people_at = {one.name: one.place for one in inhabitants.city.movers}
 

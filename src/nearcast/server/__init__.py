@@ -7,8 +7,8 @@ Does not: decide anything about MQTT; that is `nearcast.broker`.
 
 Read next: `server.py` (start and stop), `loop_batches.py` (one iteration of the event loop),
 `listeners/` (ports and transports), `storage/` (the journal on disk), `auth/` (passwords and
-rules), `metrics/`, `eventlog/`, `feed/`, `cluster/` (NATS and direct links). The commands talk to a
-broker with `nearcast.client`.
+rules), `metrics/`, `http/` (the management address), `eventlog/`, `feed/`, `cluster/` (NATS and
+direct links). The commands talk to a broker with `nearcast.client`.
 """
 
 from nearcast.server.auth.passwords import hash_password, is_password, read_users, set_password

@@ -19,6 +19,7 @@ from nearcast.server.listeners.listener import AcceptPolicy
 from nearcast.server.log_format import RateLimited
 
 log = logging.getLogger("nearcast.clients")
+operators = logging.getLogger("nearcast.operators")
 
 _EXPECTED: frozenset[int] = frozenset(
     {
@@ -158,6 +159,23 @@ class ClientLog(ClientObserver):
             "Set client_address in its [network] section.",
             node,
             extra={"fields": {"event": "not_redirected", "node": node}},
+        )
+
+    def page_published(self, session: Session, topic: str) -> None:
+        """Log that an operator's page publishes to a topic."""
+        operators.info(
+            "client %s%s publishes to %s",
+            _quoted(session.client_id),
+            _as_user(session),
+            _quoted(topic),
+            extra={
+                "fields": {
+                    "event": "page_published",
+                    "client": session.client_id,
+                    "user": session.user_name,
+                    "topic": topic,
+                }
+            },
         )
 
     def publish_denied(self, session: Session, topic: str) -> None:

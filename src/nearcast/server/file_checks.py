@@ -10,6 +10,7 @@ from nearcast.config import Configuration
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
 from nearcast.nats.connection import tls_context as nats_context
 from nearcast.server.auth.rules import make_access
+from nearcast.server.http.operators import read_operators
 from nearcast.server.listeners.tls import tls_context
 
 
@@ -50,6 +51,13 @@ def _looks(configuration: Configuration) -> Iterator[tuple[str, Callable[[], obj
                 yield f"listener[{number}].{name}", partial(_check_there, path)
         if all(path is None or path.exists() for path in files.values()) and section.certificate:
             yield f"listener[{number}]", partial(tls_context, section)
+    http = configuration.http
+    if http.operators is not None:
+        yield "http.operators", partial(read_operators, http.operators)
+    for name in ("certificate", "key"):
+        path = getattr(http, name)
+        if path is not None:
+            yield f"http.{name}", partial(_check_there, path)
     network = configuration.network
     if network.is_encrypted:
         yield "network", partial(nats_context, network)

@@ -132,9 +132,12 @@ class LocalCluster:
         address: str | None,
         config: Path | None = None,
         *,
+        http: str | None = None,
         prelude: str = "",
     ) -> ChildProcess:
         """Start a node, which need not be ready yet; without an address it runs alone.
+
+        `http` is the address of its page, where that of the configuration does not hold.
 
         `prelude` is Python code that runs first: tests use it to make a node of another version.
         """
@@ -142,6 +145,7 @@ class LocalCluster:
             raise EnvironmentProblem(f"port {port} is in use", todo="Choose others with --port.")
         options = ["--name", name, "--port", str(port)]
         options += ["--join", address] if address is not None else []
+        options += ["--http", http] if http is not None else []
         options += ["--data", str(self._directory / name)]
         options += ["--config", str(config)] if config is not None else ["--no-config"]
         command = [sys.executable, "-c", f"{prelude}\n{_COMMAND}", "serve", *options]

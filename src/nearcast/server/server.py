@@ -31,6 +31,11 @@ from nearcast.server.client_log import BrokerAcceptPolicy, ClientLog
 from nearcast.server.clock import Clock
 from nearcast.server.config_reload import log_share, merged
 from nearcast.server.file_modes import PRIVATE_UMASK
+from nearcast.server.http.access import PageAccess
+from nearcast.server.http.live import LiveFeed
+from nearcast.server.http.log_tail import LogTail
+from nearcast.server.http.management import Management, operators_of, take_management_port
+from nearcast.server.http.site import Sources
 from nearcast.server.kernel_loading import KernelLoader
 from nearcast.server.learned.artefacts import LearnedArtefacts
 from nearcast.server.learned.retained_learning import learn_tables
@@ -71,8 +76,10 @@ class Server:
         self._began_ms = self.clock.now_ms()
         self._access_service = AccessService(configuration, self.clock)
         self._journal: JournalFile | None = None
-        self._doors: list[Listener] = []  # all listeners, also the metrics port
-        self._turns: LoopBatches | None = None
+        self._doors: list[Listener] = []  # all listeners, also those of HTTP
+        self._management_door: Listener | None = None  # it is among them, too
+        self._management: Management | None = None
+        self.turns: LoopBatches | None = None
         self._log: EventLog | None = None
         self._mesh: Cluster | None = None  # None outside a cluster
         self.network: ClusterRuntime | None = None
@@ -87,7 +94,7 @@ class Server:
         mode = configuration.durability.mode
         self.node = Broker(
             broker_settings(configuration),
-            access=self._access_service.access,
+            access=self._with_pages(self._access_service.access),
             rng=SystemRandom(),
             with_journal=mode != "off",
             spaces=[space_settings(section) for section in configuration.space],
@@ -104,6 +111,9 @@ class Server:
     def _access(self) -> ConfiguredAccess:
         """The rules of access in force."""
         return self._access_service.access
+
+    def _with_pages(self, access: ConfiguredAccess) -> PageAccess:
+        return PageAccess(access, lambda: self.configuration.http.positions)
 
     async def start(self) -> None:
         """Restore the state, bind all ports, join the cluster, then accept clients."""
@@ -148,7 +158,7 @@ class Server:
             kernels.load(self._kernel_parts())
         self._restore()
         self._open_log()
-        self._turns = LoopBatches(
+        self.turns = LoopBatches(
             self.node,
             self.clock,
             journal=self._journal,
@@ -158,11 +168,11 @@ class Server:
             on_failure=self._failed,
             on_end=self._log.turn_ended if self._log is not None else None,
         )
-        self._access_service.start(self._turns)
-        self._learned.watch(self._turns)
+        self._access_service.start(self.turns)
+        self._learned.watch(self.turns)
         self._metrics = MetricsPublisher(
             self.node,
-            self._turns,
+            self.turns,
             self._started_s,
             network=lambda: self.network,
             feed=self._feed_counts,
@@ -221,7 +231,7 @@ class Server:
 
     async def _join_network(self) -> None:
         """Join the cluster before clients connect: a name that is taken would send them away."""
-        turns, mesh = self._turns, self._mesh
+        turns, mesh = self.turns, self._mesh
         if mesh is None or turns is None:
             return
         from nearcast.server.cluster.member_entry import client_address, entry_of
@@ -246,8 +256,8 @@ class Server:
         """Start the feed into Kafka, if it is configured; it connects later."""
         from nearcast.server.feed.kafka_sender import begin_kafka
 
-        assert self._turns is not None
-        self._kafka = begin_kafka(self.configuration, self.node, self._turns)
+        assert self.turns is not None
+        self._kafka = begin_kafka(self.configuration, self.node, self.turns)
         if self._kafka is not None:
             self._feeding = asyncio.create_task(self._kafka.run())
 
@@ -275,6 +285,7 @@ class Server:
     async def _take_ports(self) -> None:
         """Bind all ports: that may fail, so it comes before peers queue messages for this node."""
         contexts = listener_contexts(self.configuration)
+        operators_of(self.configuration.http)  # a file that cannot be read ends the start here
         for section, context in zip(self.configuration.listener, contexts, strict=True):
             door = await take_port(section.kind, section.host, section.port, context)
             if section.proxy_protocol:
@@ -283,19 +294,22 @@ class Server:
         if self.configuration.log.metrics_port is not None:
             host, port = self.configuration.log.metrics_address()
             self._doors.append(await take_port("http", host, port))
+        self._management_door = await take_management_port(self.configuration.http)
+        if self._management_door is not None:
+            self._doors.append(self._management_door)
         self.ports = [(door.kind, door.host, door.port) for door in self._doors]
 
     async def _open_doors(self) -> None:
         entrance = BrokerAcceptPolicy(self.node, self._access.gate.admits)
         for door, make in zip(self._doors, self._protocols(), strict=True):
-            if door.kind == "http":  # the operator may use descriptors that clients leave free
+            if door.kind.startswith("http"):  # it may use descriptors that clients leave free
                 await door.open(make, spare=SPARE_DESCRIPTORS // 2)
             else:
                 await door.open(make, entrance)
 
     def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
         """Yield the protocol factory of each listener."""
-        turns = self._turns
+        turns = self.turns
         assert turns is not None
         for number, section in enumerate(self.configuration.listener):
             name = str(number)
@@ -308,6 +322,33 @@ class Server:
             assert self._metrics is not None
             pages = {"/metrics": self._metrics.page, "/healthz": lambda: ("text/plain", "ok\n")}
             yield partial(MetricsProtocol, pages)
+            if self._management_door is not None:
+                log.info("[log] metrics_port goes on; /metrics is at [http] address as well")
+        if self._management_door is not None:
+            self._management = Management(self, self._management_door.port, self._sources)
+            yield self._management.make
+
+    def _may_read(self, client_id: str, topic: str) -> bool:
+        """Return whether a client without a name may see messages of a topic, by today's rules."""
+        return self._access.may_subscribe(None, client_id, topic)
+
+    def _sources(self, tail: LogTail, live: LiveFeed) -> Sources:
+        """Return what the management address shows of this server."""
+        assert self.turns is not None
+        assert self._metrics is not None
+        return Sources(
+            self.node,
+            self.turns,
+            self.clock,
+            self._metrics,
+            configuration=lambda: self.configuration,
+            network=lambda: self.network,
+            plan=lambda: self._learned.plan,
+            is_ready=lambda: self.network is None or not self.network.problem,
+            may_read=self._may_read,
+            tail=tail,
+            live=live,
+        )
 
     def reload(self, configuration: Configuration) -> tuple[list[str], list[str]]:
         """Apply the settings that can change at run time; return their keys, and those that cannot.
@@ -318,7 +359,10 @@ class Server:
         # What can fail comes first: then everything stays as it was.
         access = self._access_service.prepare(configuration)
         contexts = listener_contexts(configuration)
+        operators_of(configuration.http)
         self.configuration = configuration
+        if self._management is not None:
+            self._management.reload(configuration)
         self._reload_access(access)
         for door, context in zip(self._doors, contexts, strict=False):
             door.context = context
@@ -331,9 +375,9 @@ class Server:
 
     def _reload_access(self, access: ConfiguredAccess) -> None:
         self._access_service.take(self.configuration, access)
-        self.node.set_access(access, self.clock.now_ms())
-        if self._turns is not None:
-            self._turns.schedule()  # sessions are checked again in slices
+        self.node.set_access(self._with_pages(access), self.clock.now_ms())
+        if self.turns is not None:
+            self.turns.schedule()  # sessions are checked again in slices
 
     def _failed(self, problem: BaseException) -> None:
         self.failure = problem
@@ -354,6 +398,9 @@ class Server:
             self.network.drain()
         for door in self._doors:
             door.close()
+        if self._management is not None:
+            self._management.stop()
+            self._management = None
         if self._metrics is not None:
             self._metrics.stop()
         self._learned.stop()
@@ -369,8 +416,8 @@ class Server:
             self.network = None
             await self._send_clients_away()  # those that connected while listeners closed
         await self._end_feed()
-        if self._turns is not None:
-            self._turns.stop()
+        if self.turns is not None:
+            self.turns.stop()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -382,11 +429,11 @@ class Server:
 
     async def _send_clients_away(self) -> None:
         """Disconnect all clients, and wait up to 2 s until they have closed."""
-        if self._turns is None or self.failure is not None:
+        if self.turns is None or self.failure is not None:
             return
         for connection in self.node.client_connections():  # those of peers end with the cluster
             self.node.disconnect(connection, ReasonCode.SERVER_SHUTTING_DOWN, self.clock.now_ms())
-        self._turns.end()
+        self.turns.end()
         for _ in range(100):
             if not self.node.client_connections():
                 return

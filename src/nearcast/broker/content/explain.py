@@ -297,6 +297,7 @@ class _Inquiry:
             lambda one: (
                 not (
                     (skips and one.session.link is None)
+                    or one.session.is_onlooker
                     or (one.no_local and one.session.client_id == publisher)
                 )
             ),

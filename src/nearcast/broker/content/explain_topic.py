@@ -68,7 +68,7 @@ class ExplainTopic:
         link = session.link
         if link is None:  # a will, which nobody sends
             return False
-        if self._state.access.has_rules() or session.user_name is not None:
+        if session.user_name is not None or self._state.access.is_restricted(link):
             return True  # the ACL rules were checked before
         host = link.address.rpartition(":")[0].strip("[]")
         return host in ("", "::1", "localhost") or host.startswith(("127.", "::ffff:127."))

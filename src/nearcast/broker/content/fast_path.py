@@ -114,6 +114,7 @@ class ContentFastPath:
         """Deliver each packet to its matching and plain subscribers, or leave it to `take_one`."""
         counters, receivers = self._state.counters, self._receivers()
         is_logged, is_joined = self._state.log is not None, self._state.network.is_joined
+        watch = self._state.watch
         publisher = connection.session
         assert publisher is not None
         found = iter(matched)
@@ -130,6 +131,8 @@ class ContentFastPath:
             packet = data[start:stop]
             if is_logged:
                 note_run(self._state, publisher, self._way, 1, 0, topic, packet, head_size)
+            if watch is not None and watch.wants_event():
+                self._show(route, topic, packet[head_size:], point, sessions, publisher)
             if is_joined:
                 payload = packet[head_size:]
                 self._tell_network(route, topic, payload, point, sessions, publisher)
@@ -139,6 +142,21 @@ class ContentFastPath:
                 self._send(connection, sessions, packet, head_size, topic)
             if route.shared:
                 self._delivery.spread_groups(route, [_message(topic, packet[head_size:])])
+
+    def _show(
+        self,
+        route: Route,
+        topic: bytes,
+        payload: bytes,
+        point: tuple[float, ...],
+        sessions: list[Session],
+        publisher: Session,
+    ) -> None:
+        """Report an event to whoever looks at the map."""
+        assert route.space is not None
+        assert self._state.watch is not None
+        event = _event(topic, route.space.space, point)
+        self._state.watch.event(event.topic, payload, publisher, event, sessions, 0)
 
     def _receivers(self) -> Mapping[int, Session | None]:
         selections = self._state.selections

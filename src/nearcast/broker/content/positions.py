@@ -75,6 +75,8 @@ class Positions:
                 state.network.moved(session, is_sure=is_sure)
             if selections.crossing.count and session.moving:
                 self._look_around(session)
+        if state.watch is not None:
+            state.watch.moved(session)
         if session.is_durable:
             self._keep(session, is_sure=is_sure)
         if state.log is not None:

@@ -21,6 +21,7 @@ from nearcast.broker.content.select import ContentSelection
 from nearcast.broker.content.spaces import SpaceSettings, order_complaint
 from nearcast.broker.content.top_k import Candidate, Chosen, told_properties, without_hidden
 from nearcast.broker.event_log_hooks import CHOSEN, LIMITED, note_event
+from nearcast.broker.observer import LiveObserver
 from nearcast.broker.publish.acks import PublishOutcome
 from nearcast.broker.publish.authorise import authorise, refusal
 from nearcast.broker.publish.delivery import Delivery
@@ -104,6 +105,23 @@ class ContentPublishHandler:
                 told = 0 if hides else place  # the places before it may be those of `$near` ones
                 chosen.append(Chosen(told, Candidate(0.0, 0, one, distance_m=distance_m)))
         self._deliver_to_best(message, chosen, retain=False, version=0)
+        watch = self._state.watch
+        if watch is not None and watch.wants_event():
+            self._show_awards(watch, message, chosen)
+
+    def _show_awards(self, watch: LiveObserver, message: Message, chosen: list[Chosen]) -> None:
+        """Report to whoever looks at the map which clients of this node were chosen."""
+        topic = message.topic_text()
+        space = self._state.router.spaces.of_topic(topic)
+        if space is None or not chosen:
+            return
+        try:
+            properties = reread_properties(message.head.properties)
+            event, _ = self.selection.event(space, message, properties, properties.request)
+        except MisuseError:  # it was taken by the node of its publisher, which knows why
+            return
+        sessions = [one.candidate.subscription.session for one in chosen]
+        watch.event(topic, message.payload, None, event, sessions, len(chosen))
 
     def take_arrival(
         self,
@@ -291,12 +309,19 @@ class ContentPublishHandler:
     ) -> bool:
         """Deliver a message; return whether it has any receivers."""
         top, rank = wish
+        watch = self._state.watch
         if top is not None:
             best = self.selection.best(session, route, event, top, rank)
+            if watch is not None and watch.wants_event():
+                chosen = [one.candidate.subscription.session for one in best]
+                watch.event(message.topic_text(), message.payload, session, event, chosen, top)
             if route.space is not None and route.space.hides_positions:
                 best = without_hidden(best)
             return self._deliver_to_best(message, best, retain, version)
         found = self.selection.matching(route, event)
+        if watch is not None and watch.wants_event():
+            matched = {one.session: None for one in found}
+            watch.event(message.topic_text(), message.payload, session, event, matched, 0)
         if version:
             mark_inside(found, message, version)
         if self._state.selections is not None and self._state.selections.explaining:

@@ -80,6 +80,7 @@ class ContentSelection:
         def fits(subscription: SessionSubscription) -> bool:
             if (
                 subscription.session.is_peer
+                or subscription.session.is_onlooker
                 or subscription.session.is_over
                 or (subscription.no_local and subscription.session is session)
             ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nearcast.broker.access import refusal_text
+from nearcast.broker.publish.routes import POSITION_TOPIC
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session
 from nearcast.broker.state import BrokerState
@@ -16,7 +17,7 @@ def authorise(
     """Return whether the ACL rules let a client publish to a topic with its two length bytes.
 
     `session` is None for the broker itself, `connection` for a will. A refusal is reported once
-    per connection and topic.
+    per connection and topic, and so is what an operator's page publishes.
     """
     if session is None or (connection is not None and connection.permits is None):
         return True
@@ -34,6 +35,8 @@ def authorise(
         permits[topic] = known
         if not known:
             state.observer.publish_denied(session, text)
+        elif session.is_onlooker and text != POSITION_TOPIC:
+            state.observer.page_published(session, text)
     return known
 
 

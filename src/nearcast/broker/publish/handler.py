@@ -15,7 +15,7 @@ from typing import ClassVar
 from nearcast.broker.content.fast_path import ContentFastPath
 from nearcast.broker.content.positions import Positions
 from nearcast.broker.content.publish import ContentPublishHandler
-from nearcast.broker.event_log_hooks import FROM_CLIENT, note_event, note_run
+from nearcast.broker.event_log_hooks import FROM_CLIENT, aside, note_event, note_run
 from nearcast.broker.publish.acks import Acks, PublishOutcome, read_packet_id, zero_identifier
 from nearcast.broker.publish.authorise import authorise, refusal
 from nearcast.broker.publish.decode import end_of_topic, messages_of_run, topic_of_alias
@@ -482,7 +482,11 @@ class PublishHandler:
             retain_message(self._state, message)
         if route.is_empty:
             return PublishOutcome(_QUOTA if message.was_refused else _EMPTY, told)
-        self._delivery.spread(route, [message], publisher, retain=retain)
+        if route.is_forbidden:  # a message of the broker's own, such as `$SYS`: no event of the log
+            with aside(self._state):
+                self._delivery.spread(route, [message], publisher, retain=retain)
+        else:
+            self._delivery.spread(route, [message], publisher, retain=retain)
         return PublishOutcome(_QUOTA if message.was_refused else 0, told)
 
     def _ignored(

@@ -20,6 +20,8 @@ from nearcast.mqtt.wire import decode_text
 
 POSITION_TOPIC = "$position"
 EXPLAIN_TOPIC = "$nearcast/explain"
+LIVE_TOPICS = "$nearcast/live"
+"""What nodes publish for maps is below this topic; no client may publish there."""
 
 RouteKey = tuple[tuple[int, int, int], ...]
 _MOST_SHARED_ROUTES = 10_000
@@ -270,7 +272,7 @@ def _look_for_service(route: Route, topic: str) -> None:
     elif topic == EXPLAIN_TOPIC:
         route.service = Service.EXPLAIN
     elif first in ("$SYS", "$nearcast", POSITION_TOPIC):
-        route.is_forbidden = True
+        route.is_forbidden = not (route.is_own and topic.startswith(LIVE_TOPICS))  # of a node
     elif first in INSTRUCTING:
         route.service = Service.PREFIXED
         try:

@@ -112,6 +112,10 @@ class ShareGroups:
         """Return a group, if it has members."""
         return self._groups.get(key)
 
+    def all(self) -> list[ShareGroup]:
+        """Return all groups. O(groups)."""
+        return list(self._groups.values())
+
     def join(self, subscription: SessionSubscription) -> ShareGroup:
         """Add a member to its group; return the group."""
         key = (subscription.group, subscription.topic_filter)

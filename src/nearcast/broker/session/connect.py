@@ -328,10 +328,11 @@ class ConnectHandler:
         connection.alias_limit = properties.topic_alias_maximum or 0
         connection.aliases_out = {} if connection.alias_limit else None
         connection.is_plain = not (connection.max_packet_bytes or connection.alias_limit)
-        connection.permits = {} if self._state.access.has_rules() else None
+        connection.permits = {} if self._state.access.is_restricted(connection) else None
         connection.method = properties.authentication_method or ""
         session.link = connection
         session.came_ms = self._state.now_ms
+        session.is_onlooker = connection.is_onlooker
         is_alike = session.was_plain and connection.is_plain and session.version == connect.version
         session.version, session.was_plain = connect.version, connection.is_plain
         session.user_name = connection.user_name

@@ -69,6 +69,7 @@ class Connection:
     transport: Any = None  # the server's own
     proof: Proof | None = None  # by the server or an `Exchange`, once the login was checked
     is_peer: bool = False  # it is a `PeerConnection`
+    is_onlooker: bool = False  # an operator's page: it sees, and takes no one's place
     takes_older: bool = False  # a peer that accepts MQTT 3.1.1 packets behind AS_IT_IS
     # Set by `cluster/session_relay.py`: another node relays this client.
     forwarded: ForwardedIdentity | None = None

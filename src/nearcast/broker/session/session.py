@@ -126,6 +126,7 @@ class Session:
     user_name: str | None = None  # the proven name of its owner
     rules: int = 0  # the rules that it was checked under last, as `BrokerState.rules` counts them
     came_ms: int = 0  # when its client connected last; 0: unknown
+    is_onlooker: bool = False  # an operator's page: no `$top` chooses it, it is in no share group
     version: int = 4  # the protocol level of the last connection
     was_plain: bool = True  # `is_plain` of the last connection; True if there was none
     window: int = 65_535  # Receive Maximum of the client, within our own limit

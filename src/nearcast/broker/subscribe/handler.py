@@ -266,6 +266,9 @@ class SubscribeHandler:
     def _check_allowed(self, session: Session, text: str, bare: str) -> None:
         """Check the bare filter against the ACL rules; positions are private by default."""
         state = self._state
+        if session.is_onlooker and text.startswith("$share/"):
+            why = f"{shown(text)} is refused: a page would take messages from the others"
+            raise MqttProtocolError(why, reason=ReasonCode.NOT_AUTHORIZED)
         is_position = bare.partition("/")[0] == POSITION_TOPIC
         if is_position and not state.router.spaces.shows_positions:
             state.observer.subscribe_denied(session, text)

@@ -22,6 +22,7 @@ from nearcast.pipeline.audit.subscription_timeline import Flags, Longs, Subscrip
 _NONE: Longs = np.zeros(0, dtype=np.int64)
 NEAR_A_GAP = "between nodes: a gap, a crash or the end of a log is near"
 NO_LOG = "there is no log of the other node"
+_OWN = "$nearcast/"  # messages of the nodes themselves: their sender logs no event
 HOP_COLUMNS = (
     "side", "origin", "target", "content", "level", "sequence", "ms", "topic", "publisher",
     "lifetime_ms",
@@ -93,7 +94,11 @@ def _arrivals(files: Segment, events: SegmentEvents) -> pd.DataFrame:
     from_node = np.array([name.startswith(PEER) for name in events.publishers], dtype=np.bool_)
     # A message for a share group here also comes from a node; its arrival is logged as CHOSEN.
     is_arrival = np.isin(way, [ways.index(one) for one in ("node", "chosen") if one in ways])
-    chosen = np.flatnonzero(is_arrival & from_node[events.publisher]) if len(events) else way
+    is_own = np.array([topic.startswith(_OWN) for topic in events.topics], dtype=np.bool_)
+    chosen = way
+    if len(events):
+        is_hop = is_arrival & from_node[events.publisher] & ~is_own[events.topic]
+        chosen = np.flatnonzero(is_hop)
     came = _side(events, chosen, "in")
     came["origin"] = [name.removeprefix(PEER) for name in came["publisher"]]
     came["target"] = files.node

@@ -217,6 +217,10 @@ class ConfiguredAccess:
         """Return whether anything is restricted."""
         return bool(self._rules) or self._grants_rules
 
+    def is_restricted(self, _connection: Connection) -> bool:
+        """Return whether there are rules."""
+        return self.has_rules()
+
     def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
         """Return the decision of the first rule that matches the topic; False if none does."""
         return self._decide(user_name, client_id, topic, subscribes=False)

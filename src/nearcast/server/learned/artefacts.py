@@ -82,6 +82,11 @@ class LearnedArtefacts:
         self._histograms = HistogramFiles(directory, [one.space for one in self._node.spaces])
         return self._histograms.densities
 
+    @property
+    def plan(self) -> NamedPlan | None:
+        """The plan that the cluster shares; None without one."""
+        return self._plan
+
     # --- files ------------------------------------------------------------------------------
 
     def load_changed(self) -> None:

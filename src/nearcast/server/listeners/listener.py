@@ -99,6 +99,12 @@ class Listener:
         self._spare = 0
         self._is_closed = False
 
+    def claim(self) -> None:
+        """Listen at once: a port that is only bound may be bound by another program as well."""
+        for taken in self._sockets:
+            with _told_of_port(self.host, self.port):
+                taken.listen(_BACKLOG)
+
     async def open(
         self,
         make: Callable[[], asyncio.Protocol],

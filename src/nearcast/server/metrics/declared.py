@@ -302,26 +302,28 @@ PROCESS_METRICS = (
         "How late the event loop runs what is due",
         lambda s: s.loop_delay,
     ),
-    Metric("process_cpu_seconds_total", "counter", "CPU time in seconds", lambda _: _cpu_s()),
+    Metric("process_cpu_seconds_total", "counter", "CPU time in seconds", lambda _: cpu_s()),
     Metric(
         "process_max_fds",
         "gauge",
         "Descriptors allowed",
         lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     ),
-    Metric("process_resident_memory_bytes", "gauge", "Memory in use", lambda _: _memory(1)),
-    Metric("process_virtual_memory_bytes", "gauge", "Memory reserved", lambda _: _memory(0)),
+    Metric("process_resident_memory_bytes", "gauge", "Memory in use", lambda _: memory(1)),
+    Metric("process_virtual_memory_bytes", "gauge", "Memory reserved", lambda _: memory(0)),
     Metric("process_open_fds", "gauge", "Descriptors in use", lambda _: _open_descriptors()),
 )
 """The metrics of a server's process, with the names of Prometheus' client libraries."""
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """Return the CPU time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return round(usage.ru_utime + usage.ru_stime, 3)
 
 
-def _memory(place: int) -> int | None:
+def memory(place: int) -> int | None:
+    """Return the memory that is reserved (0) or in use (1); None where the system does not tell."""
     with contextlib.suppress(OSError, ValueError):
         pages = Path("/proc/self/statm").read_text("ascii").split()
         return int(pages[place]) * os.sysconf("SC_PAGE_SIZE")

@@ -34,6 +34,15 @@ class LatencyHistogram:
         self._counts[bisect_left(BOUNDS_S, seconds)] += count
         self.sum += seconds * count
 
+    def quantile_ms(self, share: float) -> float | None:
+        """Return an upper bound in ms of this share of the values, None without values."""
+        wanted, total = share * self.count, 0
+        for bound, count in zip((*BOUNDS_S, BOUNDS_S[-1]), self._counts, strict=True):
+            total += count
+            if total and total >= wanted:
+                return bound * 1000
+        return None
+
     def lines(self, name: str) -> Iterator[str]:
         """Yield the series in Prometheus' text format."""
         total = 0
@@ -52,14 +61,18 @@ class LoopDelay:
         self._alarm: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start to measure, four times a second."""
+        """Start to measure, four times a second; once."""
+        if self._alarm is None:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
         loop = asyncio.get_running_loop()
         due_s = time.perf_counter() + LOOP_INTERVAL_S
         self._alarm = loop.call_later(LOOP_INTERVAL_S, self._measure, due_s)
 
     def _measure(self, due_s: float) -> None:
         self.histogram.add(max(0.0, time.perf_counter() - due_s))
-        self.start()
+        self._set_alarm()
 
     def stop(self) -> None:
         """Stop measuring."""

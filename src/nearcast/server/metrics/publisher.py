@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nearcast.broker import Broker
 from nearcast.server.loop_batches import LoopBatches
-from nearcast.server.metrics.declared import MetricSource
+from nearcast.server.metrics.declared import MetricSource, cpu_s, memory
 from nearcast.server.metrics.exposition import server_text, sys_topics
-from nearcast.server.metrics.measurements import LoopDelay
+from nearcast.server.metrics.measurements import LatencyHistogram, LoopDelay
 
 if TYPE_CHECKING:
     from nearcast.server.cluster.runtime import ClusterRuntime
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 SYS_INTERVAL_S = 10.0
 """How often the `$SYS` topics are published."""
 _GREATEST_AGE_S = 0.1
+
+
+class ProcessFigures(NamedTuple):
+    """What is measured of a server's process."""
+
+    uptime_s: float
+    cpu_s: float
+    rss_bytes: int | None
+    latency: LatencyHistogram
+    loop_delay: LatencyHistogram
 
 
 class MetricsPublisher:
@@ -53,8 +63,19 @@ class MetricsPublisher:
         if self._alarm is not None:
             self._alarm.cancel()
 
+    def measure_loop(self) -> None:
+        """Measure the event loop from now on: somebody looks."""
+        self._loop_delay.start()
+
+    def process_figures(self) -> ProcessFigures:
+        """Return what is measured of the process."""
+        uptime_s = round(time.monotonic() - self._started_s, 1)
+        latency, delay = self._turns.latency, self._loop_delay.histogram
+        return ProcessFigures(uptime_s, cpu_s(), memory(1), latency, delay)
+
     def page(self) -> tuple[str, str]:
         """Return the content type and the text of `/metrics`."""
+        self.measure_loop()
         uptime_s = round(time.monotonic() - self._started_s, 1)
         latency, delay = self._turns.latency, self._loop_delay.histogram
         source = MetricSource(self._node, uptime_s, self._network(), latency, delay, self._feed())

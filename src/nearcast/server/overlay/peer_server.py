@@ -39,7 +39,7 @@ class PeerServer(Server):
 
     async def _join_network(self) -> None:
         assert self.clients is not None
-        assert self._turns is not None
+        assert self.turns is not None
         section = self.configuration.peer
         tree = tree_settings(section)
         spaces = [overlay_space(space_settings(one), tree) for one in self.configuration.space]
@@ -50,7 +50,7 @@ class PeerServer(Server):
             on_change=self.clients.release,
         )
         await self.runtime.start()
-        self.clients.attach(self.runtime, self._turns)
+        self.clients.attach(self.runtime, self.turns)
 
     async def stop(self) -> None:
         """Leave the overlay, then stop as any broker."""

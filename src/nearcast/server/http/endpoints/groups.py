@@ -1,0 +1,107 @@
+"""Groups: share groups and their members, causal groups and what waits in them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from nearcast.server.http.endpoint import Call, endpoint
+from nearcast.server.http.endpoints.clients import Limit
+from nearcast.server.http.slices import smallest
+
+_MOST_MEMBERS = 100
+
+
+class ShareGroupsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From which group on; the cursor is that of the last answer."""
+
+    limit: Limit = 100
+    cursor: Annotated[str, msgspec.Meta(max_length=4_000)] = ""
+
+
+class ShareGroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A share group: at most 100 of its members are named, those with conditions are counted."""
+
+    group: str
+    filter: str
+    members: list[str]
+    member_count: int
+    with_conditions: int
+
+
+class ShareGroupPage(msgspec.Struct, frozen=True):
+    """Some share groups in alphabetical order."""
+
+    items: list[ShareGroupRow]
+    total: int
+    next: str | None
+
+
+class CausalGroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A causal group of this node."""
+
+    group: str
+    topics: str
+    lifetime_s: float
+    waiting: int
+    waited: int
+    expired: int
+    discarded: int
+    skew_violations: int
+
+
+class CausalGroupList(msgspec.Struct, frozen=True):
+    """All causal groups, and why messages were discarded, of all groups together."""
+
+    items: list[CausalGroupRow]
+    discarded: dict[str, int]
+
+
+@endpoint("GET", "/api/share-groups", query=ShareGroupsQuery)
+async def share_groups(call: Call) -> ShareGroupPage:
+    """Return the share groups with their members; a member may be another node."""
+    query: ShareGroupsQuery = call.query
+    everything = call.site.node.inspection.share_groups()
+    found, _ = await smallest(
+        everything,
+        query.limit + 1,
+        lambda one: "\n".join(one.key),
+        lambda one: "\n".join(one.key) > query.cursor,
+    )
+    shown = found[: query.limit]
+    rows = [
+        ShareGroupRow(
+            group=one.key[0],
+            filter=one.key[1],
+            members=list(one.members)[:_MOST_MEMBERS],
+            member_count=len(one.members) + one.conditional,
+            with_conditions=one.conditional,
+        )
+        for one in shown
+    ]
+    following = "\n".join(shown[-1].key) if len(found) > query.limit else None
+    return ShareGroupPage(rows, len(everything), following)
+
+
+@endpoint("GET", "/api/causal-groups")
+def causal_groups(call: Call) -> CausalGroupList:
+    """Return the causal groups: how many messages wait, waited, and were discarded."""
+    network = call.site.sources.network()
+    if network is None:
+        return CausalGroupList([], {})
+    causal = network.mesh.causal
+    rows = [
+        CausalGroupRow(
+            group=one.name,
+            topics=one.topics,
+            lifetime_s=one.lifetime_s,
+            waiting=one.waiting,
+            waited=one.counts.waited,
+            expired=one.counts.expired,
+            discarded=one.counts.discarded,
+            skew_violations=one.counts.skew_violations,
+        )
+        for one in network.mesh.causal_groups()
+    ]
+    return CausalGroupList(rows, dict(causal.discarded))

@@ -1,0 +1,165 @@
+"""The figures of this node, and the nodes of its network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+import nearcast
+from nearcast.broker import Counters
+from nearcast.broker.counters import DROPS
+from nearcast.server.http.endpoint import Call, endpoint
+from nearcast.server.http.slices import in_slices
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Upper bounds in milliseconds, None while nothing was measured."""
+
+    p50: float | None
+    p99: float | None
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals since the start and the state of this moment; rates are differences of two answers."""
+
+    t: int
+    name: str
+    version: str
+    uptime_s: float
+    clients: int
+    connected: int
+    connections: int
+    subscriptions: int
+    retained: int
+    queued: int
+    held_bytes: int
+    cpu_seconds: float
+    rss_bytes: int | None
+    received: int
+    sent: int
+    bytes_received: int
+    bytes_sent: int
+    dropped: dict[str, int]
+    counters: dict[str, int]
+    latency_ms: Percentiles
+    loop_delay_ms: Percentiles
+
+
+class LinkView(msgspec.Struct, frozen=True, kw_only=True):
+    """The link of a node to another one."""
+
+    to: str
+    up: bool
+    skew_ms: float
+    delay_ms: float | None
+    restarts: int
+    direct: bool
+    problem: str
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the network, as far as this one knows it; only this node knows its own figures."""
+
+    name: str
+    here: bool
+    state: str
+    address: str | None = None
+    plan: int | None = None
+    sessions: int | None = None
+    connected: int | None = None
+    handovers: int | None = None
+    load: float | None = None
+    messages_sent: int | None = None
+    links: list[LinkView] = []
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """This node first, then the others by name."""
+
+    network: str | None
+    problem: str
+    nodes: list[NodeView]
+
+
+@endpoint("GET", "/api/overview")
+async def overview(call: Call) -> Overview:
+    """Return the totals of this node since its start, and its state."""
+    site, node = call.site, call.site.node
+    site.sources.metrics.measure_loop()
+    figures = site.sources.metrics.process_figures()
+    counters, inspection = node.counters, node.inspection
+    sessions, queued = node.client_sessions(), 0
+    async for one in in_slices(sessions):
+        queued += len(one.queue)
+    names = [name for name in Counters.__dataclass_fields__ if name not in DROPS.values()]
+    return Overview(
+        t=site.now_ms,
+        name=site.sources.configuration().node.name,
+        version=nearcast.__version__,
+        uptime_s=figures.uptime_s,
+        clients=len(sessions),
+        connected=node.connected_clients,
+        connections=node.connection_count,
+        subscriptions=inspection.subscription_count,
+        retained=inspection.retained_count,
+        queued=queued,
+        held_bytes=inspection.held_bytes,
+        cpu_seconds=figures.cpu_s,
+        rss_bytes=figures.rss_bytes,
+        received=counters.publish_received,
+        sent=counters.publish_sent,
+        bytes_received=counters.bytes_received,
+        bytes_sent=counters.bytes_sent,
+        dropped={reason: getattr(counters, name) for reason, name in DROPS.items()},
+        counters={name: getattr(counters, name) for name in names},
+        latency_ms=Percentiles(figures.latency.quantile_ms(0.5), figures.latency.quantile_ms(0.99)),
+        loop_delay_ms=Percentiles(
+            figures.loop_delay.quantile_ms(0.5), figures.loop_delay.quantile_ms(0.99)
+        ),
+    )
+
+
+@endpoint("GET", "/api/nodes")
+def nodes(call: Call) -> NodeList:
+    """Return this node, the other nodes of its network, and the links to them."""
+    site, network = call.site, call.site.sources.network()
+    node, configuration = site.node, site.sources.configuration()
+    own = NodeView(
+        name=configuration.node.name,
+        here=True,
+        state="serves",
+        sessions=len(node.client_sessions()),
+        connected=node.connected_clients,
+        **({} if network is None else _of_cluster(network)),
+    )
+    if network is None:
+        return NodeList(None, "", [own])
+    others = [
+        NodeView(name=one.to, here=False, state="connected" if one.up else "not connected")
+        for one in own.links
+    ]
+    return NodeList(configuration.network.name, network.problem, [own, *others])
+
+
+def _of_cluster(network: Any) -> dict[str, Any]:
+    cluster = network.mesh
+    links = [
+        LinkView(
+            to=name,
+            up=one.is_up,
+            skew_ms=one.skew_ms,
+            delay_ms=one.delay_ms,
+            restarts=one.restarts,
+            direct=one.is_direct,
+            problem=one.problem,
+        )
+        for name, one in sorted(network.link_states().items())
+    ]
+    return {
+        "links": links,
+        "plan": cluster.plans[0],
+        "handovers": cluster.handovers,
+        "load": cluster.load,
+        "messages_sent": cluster.counts.messages_sent,
+    }

@@ -1,0 +1,257 @@
+"""The page in a real browser: who may see what, the map, Try it, what clients might plant in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.page.conftest import BAKERY, Town, log_in
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.server
+OpenPage = Callable[..., "Page"]
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _people(town: Town) -> None:
+    town.come("ana", (-122.4080, 37.7870), "$near/300m/shops/#", label="Ana's circle")
+    town.come("ben", (-122.4030, 37.7920), "$near/300m/shops/#")
+    town.come("cleo", (-122.4060, 37.7885), "$area/-122.41,37.786,-122.405,37.79/shops/#")
+
+
+def on_screen(page: Page, lon: float, lat: float) -> tuple[float, float]:
+    """Return the pixel of a place, by the page's own view."""
+    found: Any = page.evaluate(
+        """async ([lon, lat]) => {
+             const { testing } = await import('/assets/js/main.js');
+             const view = await testing.map();
+             const box = view.map.element.getBoundingClientRect();
+             const [x, y] = view.map.camera.toScreen(lon, lat);
+             return [x + box.left, y + box.top];
+           }""",
+        [lon, lat],
+    )
+    return found[0], found[1]
+
+
+def test_who_is_not_logged_in_sees_the_login_only(open_page: OpenPage):
+    page = open_page(None, quiet=False)
+    page.get_by_role("heading", name="Log in").wait_for()
+    assert page.locator(".tabs").is_hidden()
+    page.get_by_label("Name", exact=True).fill("ann")
+    page.get_by_label("Password").fill("wrong")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_text("The name or the password is wrong.").wait_for()
+
+
+def test_a_click_on_a_client_says_what_it_is_and_why_it_got_a_message_or_not(
+    open_page: OpenPage, town: Town
+):
+    page = open_page()
+    page.locator(".fact", has_text="3 clients").wait_for()
+    town.publish("shops/bread")
+    page.mouse.click(*on_screen(page, -122.4080, 37.7870))
+    panel = page.locator(".panel")
+    panel.get_by_role("heading", name="ana").wait_for()
+    panel.get_by_text("near 300 m").wait_for()
+    panel.get_by_text("It is delivered.").wait_for()
+    page.mouse.click(*on_screen(page, -122.4030, 37.7920))
+    panel.get_by_role("heading", name="ben").wait_for()
+    panel.get_by_text("It is not delivered.").wait_for()
+    page.keyboard.press("Escape")
+
+
+def test_an_event_on_the_map_says_whom_it_reached(open_page: OpenPage, town: Town):
+    page = open_page()
+    page.locator(".fact", has_text="3 clients").wait_for()
+    reached = """async () => {
+      const { testing } = await import('/assets/js/main.js');
+      const { scene } = await testing.map();
+      const rolls = scene.happenings.all.filter(({ topic }) => topic === 'shops/rolls');
+      return rolls.some(({ to }) => to.length === 2);
+    }"""
+    x, y = on_screen(page, *BAKERY)
+
+    def is_told() -> bool:
+        town.publish("shops/rolls")  # it can be clicked for two seconds
+        page.wait_for_function(reached)
+        page.mouse.click(x, y)
+        return page.locator(".panel").get_by_role("heading", name="shops/rolls").count() == 1
+
+    wait_for(is_told)
+    assert page.locator(".panel .chips").inner_text().split() == ["ana", "cleo"]
+
+
+def test_the_slider_goes_back_in_time_and_a_button_to_now(open_page: OpenPage, town: Town):
+    page = open_page()
+    page.locator(".fact", has_text="3 clients").wait_for()
+    town.come("passer-by", (-122.4065, 37.7880))
+    page.locator(".fact", has_text="4 clients").first.wait_for()
+    town.leave("passer-by")
+    page.locator(".fact", has_text="3 clients").first.wait_for()
+    names = """async (seconds) => {
+      const { testing } = await import('/assets/js/main.js');
+      const view = await testing.map();
+      view.travel(seconds);
+      return view.scene.past.spots.map(([one]) => one.id).sort();
+    }"""
+    assert page.evaluate(names, -0.001) == ["ana", "ben", "cleo"]
+    seen = [page.evaluate(names, -0.5 * step) for step in range(1, 30)]
+    assert ["ana", "ben", "cleo", "passer-by"] in seen
+    page.locator(".now.past").click()
+    page.locator(".now", has_text="Live").wait_for()
+
+
+def test_try_it_takes_a_drawn_circle_and_a_condition_and_shows_what_arrives(
+    open_page: OpenPage, town: Town
+):
+    page = open_page(route="try")
+    page.locator(".fact", has_text="3 clients").wait_for()
+    page.get_by_role("button", name="Circle").click()
+    x, y = on_screen(page, *BAKERY)
+    edge, _ = on_screen(page, BAKERY[0] + 0.0012, BAKERY[1])
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(edge, y, steps=4)
+    page.mouse.up()
+    condition = page.get_by_label("Condition")
+    condition.fill("pri")
+    page.get_by_role("option", name="price").wait_for()
+    condition.press("Enter")  # takes the completion
+    condition.press_sequentially("< 10 and kind = f")
+    page.get_by_role("option", name="food").wait_for()
+    condition.press("Tab")
+    assert condition.input_value() == "price < 10 and kind = food "
+    page.locator(".snippet pre", has_text="price").wait_for()
+    snippet = page.locator(".snippet pre").inner_text()
+    assert "mosquitto_sub" in snippet
+    assert "$where/price<10;kind=food/" in snippet
+    assert "$area/" in snippet
+    page.get_by_role("button", name="Python").click()
+    assert "paho" in page.locator(".snippet pre").inner_text()
+    page.get_by_text("1 of 3 clients").wait_for()
+    page.wait_for_timeout(300)  # the subscription is on its way
+    town.publish("shops/dear", price=50)
+    town.publish("shops/far", (-122.39, 37.79))
+    town.publish("shops/cheap", price=5)
+    page.locator(".messages li", has_text="shops/cheap").wait_for()
+    assert page.locator(".messages li code.wrap").all_inner_texts() == ["shops/cheap"]
+
+
+def test_a_wrong_condition_is_explained(open_page: OpenPage):
+    page = open_page(route="try")
+    page.get_by_label("Condition").fill("prize < 10")
+    page.get_by_text("Did you mean price?").wait_for()
+
+
+def test_an_operator_disconnects_a_client(open_page: OpenPage, town: Town):
+    town.come("victim")
+    page = open_page(route="clients")
+    page.get_by_label("Search clients").fill("victim")
+    page.get_by_role("button", name="victim").click()
+    page.get_by_role("button", name="Disconnect").click()
+    page.get_by_role("button", name="Press again").click()
+    page.get_by_text("No client has a name like this").wait_for()
+    wait_for(lambda: "victim" in town.ended)
+    town.leave("victim")
+
+
+def test_a_viewer_sees_no_place_and_can_change_nothing(open_page: OpenPage, town: Town):
+    page = open_page("vic", quiet=False)  # what is refused stands on the browser's console
+    town.publish("shops/bread")
+    page.locator(".fact", has_text="events/s").wait_for()
+    assert page.locator(".fact", has_text="clients").count() == 0
+    assert page.evaluate("fetch('/api/positions').then((answer) => answer.status)") == 403
+    page.goto(f"{town.address}#/clients")
+    page.get_by_role("button", name="ana").click()
+    page.get_by_text("near 300 m").wait_for()
+    assert page.get_by_role("button", name="Disconnect").count() == 0
+    assert "37.787" not in page.inner_text("main")
+    page.goto(f"{town.address}#/log")
+    page.get_by_text("Only operators may read the log.").wait_for()
+
+
+def test_nothing_that_a_client_writes_becomes_markup(open_page: OpenPage, town: Town):
+    town.come(EVIL, (-122.4070, 37.7880), f"shops/{EVIL}", label=EVIL)
+    town.clients[EVIL].publish(f"shops/{EVIL}", EVIL, qos=1, retain=True).wait_for_publish(10)
+    page = open_page()
+    town.publish(f"shops/{EVIL}", note=EVIL)
+    for route, marked in (
+        ("clients", ".table-wrap"),
+        ("topics", ".table-wrap"),
+        ("try", ".messages"),
+        ("log", ".log"),
+    ):
+        page.goto(f"{town.address}#/{route}")
+        town.publish(f"shops/{EVIL}", note=EVIL)
+        page.locator(marked, has_text="onerror" if route != "log" else "").first.wait_for()
+    page.goto(f"{town.address}#/clients")
+    page.get_by_role("button", name=EVIL).click()
+    page.locator(".detail .subs", has_text="onerror").wait_for()
+    page.goto(f"{town.address}#/map")
+    page.mouse.click(*on_screen(page, -122.4070, 37.7880))
+    page.locator(".panel", has_text="onerror").wait_for()
+    assert page.locator("main img, main script").count() == 0
+    town.leave(EVIL)
+
+
+def test_the_page_can_be_used_with_the_keyboard(open_page: OpenPage):
+    page = open_page()
+    page.reload()
+    page.locator(".live", has_text="Live").wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.locator(".map-canvas").focus()
+    before = on_screen(page, *BAKERY)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("+")
+    assert on_screen(page, *BAKERY) != before
+    page.get_by_role("link", name="Overview").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Overview").wait_for()
+    page.get_by_role("button", name="Dark colours").press("Enter")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_on_a_phone_nothing_stands_out_of_the_screen(open_page: OpenPage):
+    page = open_page(width=390)
+    for route in ("map", "try", "overview", "clients", "topics", "nodes", "learning", "log"):
+        page.evaluate("(route) => { location.hash = `#/${route}`; }", route)
+        page.wait_for_function("(route) => document.title !== 'Nearcast'", arg=route)
+        page.wait_for_timeout(200)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, route
+    page.get_by_role("button", name="More views").click()
+    page.get_by_role("link", name="Log").click()
+    page.get_by_role("heading", name="Log").wait_for()
+
+
+def test_every_file_comes_from_this_broker_and_is_small(open_page: OpenPage, town: Town):
+    page = open_page(None, quiet=False)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    page.get_by_role("heading", name="Log in").wait_for()
+    assert asked
+    assert all(url.startswith(town.address) for url in asked)
+
+
+def test_a_restarted_broker_is_found_again_without_anybody_s_help(open_page: OpenPage, town: Town):
+    page = open_page(quiet=False)
+    page.locator(".live", has_text="Live").wait_for()
+    for name in list(town.clients):
+        town.leave(name)
+    town.broker.end()
+    page.get_by_text("The broker does not answer").wait_for()
+    town.broker.start()
+    form, live = page.get_by_label("Name", exact=True), page.locator(".live", has_text="Live")
+    form.or_(live).first.wait_for()
+    if form.count():  # logins end with the broker
+        log_in(page, "ann")
+    town.come("dora", (-122.4080, 37.7870))
+    page.locator(".fact", has_text="1 client").wait_for()
