@@ -208,3 +208,21 @@ def test_a_session_made_while_a_node_was_away_ends_no_session_of_another_user() 
     city.run(50)
     assert ann.is_connected
     assert owner_at(city, "n0") == "ann"
+
+
+def test_a_check_that_is_abandoned_half_way_is_made_again(make_world: Any) -> None:
+    """A user takes a session without an owner, and leaves while it is being checked."""
+    rules = [forbid("a/#", "bob", "subscribe"), allow("#")]
+    world = make_world(access=KnownUsers(["bob"], rules))
+    nameless = world.welcome("phone", props=KEPT)
+    for number in range(20):
+        nameless.subscribe(f"a/{number}", 1)
+    nameless.lose()
+    world.node.slices.is_spent = lambda: True
+    bob = world.client("phone", user_name="bob", clean_start=False, props=KEPT)
+    assert bob.packets == []  # its session is being checked
+    bob.lose()
+    world.node.slices.is_spent = lambda: False
+    bob = world.client("phone", user_name="bob", clean_start=False, props=KEPT)
+    assert connack(bob).session_present
+    assert world.node.state.sessions["phone"].subscriptions == {}
