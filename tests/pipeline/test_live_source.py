@@ -198,7 +198,7 @@ def test_readers_and_parts_travel_to_workers(tmp_path: Path):
 
 
 def test_a_feed_takes_what_its_address_leaves_open_from_the_configuration():
-    base = NetworkSection(join=["nats://elsewhere:1"], name="town", token="t")
+    base = NetworkSection(join=["nats://elsewhere:1"], name="town", token="t", insecure=True)
     plain = FeedAddress.of(parse_address("nats://h", "--source", NATS), base)
     assert (plain.section.join, plain.section.name, plain.section.token) == (
         ["nats://h:4222"], "town", "t",

@@ -158,14 +158,14 @@ class NetworkSection(Section):
             msg = "'node_key' and 'node_keys' come together"
             raise ValueError(msg)
         if self.direct is not None and self.is_encrypted and self.node_key is None:
-            msg = "'direct' connections are encrypted with 'node_key' only: NATS is encrypted here"
+            msg = "'direct' connections are not encrypted without 'node_key', and NATS is here"
             raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _strangers_are_kept_out(self) -> Self:
         """Refuse a network that anybody could join, unless only this machine can reach it."""
-        if self.insecure or self.is_local:
+        if self.insecure or self.is_local or not self.join:
             return self
         is_known = bool(self.user or self.token or self.credentials or self.certificate)
         far = [urlsplit(one).hostname for one in self.join if not _is_local(one)]

@@ -41,7 +41,8 @@ class FeedAddress:
 
         Parts that the address omits come from the configuration.
         """
-        changes: dict[str, object] = {"join": [address.place]}
+        # Whoever reads a feed joins no network.
+        changes: dict[str, object] = {"join": [address.place], "insecure": True}
         if address.path:
             changes["name"] = address.path
         if address.user is not None and address.password is not None:

@@ -304,7 +304,8 @@ def read_member(data: bytes | None) -> MemberRecord | None:
 def read_left(data: bytes | None) -> DepartedMember | None:
     """Return a decoded mark; None if it is invalid."""
     try:
-        return _decode_left(data or b"")
+        found = _decode_left(data or b"")
+        return found if found.signer else DepartedMember(found.name, found.at_ms)
     except msgspec.MsgspecError:
         return None
 

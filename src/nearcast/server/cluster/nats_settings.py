@@ -212,7 +212,8 @@ def _piece_key(head: SharedVersion, index: int) -> str:
 
 def _read_head(data: bytes | None, name: str) -> SharedVersion:
     try:
-        return _decode(data or b"")
+        found = _decode(data or b"")
+        return found if found.signer else SharedVersion(*msgspec.structs.astuple(found)[:6])
     except msgspec.MsgspecError as problem:
         raise FileFormatError(str(problem), where=f"network settings, {name}") from None
 
