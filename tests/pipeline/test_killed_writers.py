@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -29,11 +30,15 @@ while True:
     IngestJob([sys.argv[1]], sys.argv[2]).run(spark)
 """
 ROWS = 40_000
-KILLS = 10 if settings.default.max_examples > 50 else 2
+KILLS = 10 if settings().max_examples > 50 else 2
 
 
 def marks(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("*/.draft-*")}
+
+
+def _is_writing(city: Path, before: set[str]) -> bool:
+    return bool(marks(city) - before)
 
 
 def test_a_killed_driver_leaves_the_table_whole_and_the_next_run_tidies_up(
@@ -52,7 +57,7 @@ def test_a_killed_driver_leaves_the_table_whole_and_the_next_run_tidies_up(
                 start_new_session=True, stdout=log, stderr=log,
             )  # fmt: skip
         try:
-            wait_for(lambda before=before: bool(marks(city) - before), 300)
+            wait_for(partial(_is_writing, city, before), 300)
             time.sleep(chance.uniform(0, 1.5))  # somewhere in the middle of a job
         finally:
             os.killpg(writer.pid, signal.SIGKILL)

@@ -14,11 +14,15 @@ from typing import Any
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 from tests.support.waiting import wait_for
 
+from nearcast.eventlog import VersionedTable
+from nearcast.eventlog.stores import open_store, use_settings
+from nearcast.pipeline.tables.output_files import local_file, write_text
 from nearcast.server.local_cluster import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(900)]
@@ -151,6 +155,37 @@ def s3(tmp_path: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def test_a_table_and_files_lie_on_s3_with_the_keys_of_spark(s3: str):
+    store = fs.S3FileSystem(
+        endpoint_override=s3.removeprefix("http://"), scheme="http", region="us-east-1",
+        access_key="somebody", secret_key="a secret", allow_bucket_creation=True,
+    )  # fmt: skip
+    store.create_dir("lake")
+    use_settings(
+        {
+            "fs.s3a.access.key": "somebody", "fs.s3a.secret.key": "a secret",
+            "fs.s3a.endpoint": s3, "fs.s3a.endpoint.region": "us-east-1",
+        }
+    )  # fmt: skip
+    try:
+        table = VersionedTable("s3a://lake/city/positions")
+        for number in range(3):
+            version = table.begin(f"{number}")
+            own, base = open_store(table.path_of(version))
+            pq.write_table(pa.table({"x": [number]}), f"{base}/part.parquet", filesystem=own)
+            table.publish(version, 1)
+            table.drop_old()
+        left = [
+            one.base_name for one in store.get_file_info(fs.FileSelector("lake/city/positions"))
+        ]
+        assert left == ["000002-1", "000003-2", "CURRENT"]
+        write_text("s3a://lake/city", "a.txt", "hello")
+        with local_file("s3a://lake/city/a.txt") as file:
+            assert file.read_text() == "hello"
+    finally:
+        use_settings({})
 
 
 def test_input_and_output_on_s3(tmp_path: Path, s3: str):
