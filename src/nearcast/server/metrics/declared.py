@@ -355,7 +355,7 @@ def feed_metrics() -> tuple[Metric, ...]:
     """Return the metrics of a feed: into JetStream or Kafka."""
     from nearcast.server.feed.session import FeedCounts
 
-    return _declared(FeedCounts, "feed_", "feed")
+    return tuple(_declared(FeedCounts, "feed_", "feed"))
 
 
 @cache
