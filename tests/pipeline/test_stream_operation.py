@@ -30,6 +30,7 @@ CONFIG = """
 [[space]]
 name = "plane"
 topics = "plane/#"
+missing = "all"
 [space.attributes]
 x = { low = 0, high = 100 }
 """
