@@ -26,7 +26,7 @@ from nearcast.server.metrics.declared import (
     cluster_metrics,
     peer_metrics,
 )
-from nearcast.server.metrics.exposition import prometheus_text, sys_topics
+from nearcast.server.metrics.exposition import _metrics_of, prometheus_text, sys_topics
 from nearcast.server.overlay.bridge import BridgeCounts
 from nearcast.server.overlay.links import LinkCounts
 from nearcast.server.overlay.local_clients import PeerCounts
@@ -109,14 +109,18 @@ def test_every_counter_of_the_broker_is_shown_with_its_value():
     assert topics["messages/sent"] == str(values["others_sent"] + values["publish_sent"])
 
 
+def test_a_broker_alone_shows_its_feed_and_only_if_it_has_one():
+    for counts in (None, FeedCounts(stored=5)):
+        names = {one.name for one in _metrics_of(MetricSource(Broker(), 1.0, feed=counts))}
+        assert ("nearcast_feed_stored_total" in names) is (counts is not None)
+
+
 def test_the_counters_of_the_feed_and_the_links_are_shown():
     class Network:
         frames_dropped = 7
 
-        class feed:  # noqa: N801
-            counts = FeedCounts(stored=11, repeated=12, dropped=13)
-
-    source = MetricSource(Broker(), 1.0, Network)  # type: ignore[arg-type]
+    counts = FeedCounts(stored=11, repeated=12, dropped=13)
+    source = MetricSource(Broker(), 1.0, Network, feed=counts)  # type: ignore[arg-type]
     values = {one.name: one.read(source) for one in cluster_metrics() if "_feed_" in one.name}
     assert values == {
         "nearcast_feed_stored_total": 11,

@@ -50,7 +50,10 @@ def check_checkpoint(checkpoint: Path, space: Space) -> None:
 
 def _digest(space: Space) -> str:
     told = [space.topic_filter, space.longitude, space.latitude, space.missing]
-    told += [f"{a.name} {a.low!r} {a.high!r} {a.categories}" for a in space.attributes]
+    told += [
+        f"{a.name} {float(a.low)!r} {float(a.high)!r} {list(a.categories)}"
+        for a in space.attributes
+    ]
     told += sorted(space.required or ())
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 

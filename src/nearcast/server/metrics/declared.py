@@ -347,15 +347,22 @@ def cluster_metrics() -> tuple[Metric, ...]:
     """Return the metrics of a node in a cluster."""
     from nearcast.cluster.causal_groups import CausalCounts
     from nearcast.cluster.peer import ClusterCounts
-    from nearcast.server.feed.session import FeedCounts
 
     return (
         *_declared(ClusterCounts, "network_", "cluster.counts"),
         *_declared(CausalCounts, "causal_", "cluster.causal"),
         *_by_group(),
-        *_declared(FeedCounts, "feed_", "feed"),
+        *feed_metrics(),
         *_CLUSTER,
     )
+
+
+@cache
+def feed_metrics() -> tuple[Metric, ...]:
+    """Return the metrics of a feed: into JetStream or Kafka."""
+    from nearcast.server.feed.session import FeedCounts
+
+    return tuple(_declared(FeedCounts, "feed_", "feed"))
 
 
 @cache

@@ -12,6 +12,7 @@ from nearcast.server.metrics.declared import (
     Value,
     broker_metrics,
     cluster_metrics,
+    feed_metrics,
     peer_metrics,
 )
 from nearcast.server.metrics.measurements import LatencyHistogram
@@ -47,7 +48,9 @@ def server_text(source: MetricSource) -> str:
 
 def _metrics_of(source: MetricSource) -> tuple[Metric, ...]:
     """Return the metrics that a node has; the modules of the cluster are loaded only in one."""
-    more: tuple[Metric, ...] = () if source.cluster is None else cluster_metrics()
+    more: tuple[Metric, ...] = () if source.feed is None else feed_metrics()
+    if source.cluster is not None:
+        more = cluster_metrics()
     return broker_metrics() + more + (() if source.peer is None else peer_metrics())
 
 
