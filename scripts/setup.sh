@@ -48,11 +48,8 @@ set_up_test() {
     [ -z "${PYSPARK:-}" ] || step "Replacing PySpark by $PYSPARK" install_spark "$PYSPARK"
     "$VENV/bin/python" -m nearcast.warming >>"$VENV/setup.log" 2>&1 </dev/null &
     warming=$!
-    "$VENV/bin/python" -m nearcast.compiling >>"$VENV/setup.log" 2>&1 </dev/null &
-    compiling=$!
     sh scripts/peers.sh
     step "Compiling all kernels for the tests" ended "$warming"
-    step "Compiling the broker's core for the tests" ended "$compiling"
     step "Preparing Java's classes for the tests" "$VENV/bin/python" scripts/java_archive.py
     step "Compiling the tests" compile_tests
 }

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_both_ways_send_and_store_the_same_bytes() -> None:
 
 
 def test_a_core_of_other_sources_is_not_used(tmp_path: Path, monkeypatch: Any) -> None:
-    suffix = compiled_core.EXTENSION_SUFFIXES[0]
+    suffix = EXTENSION_SUFFIXES[0]
     package = tmp_path / "nearcast"
     (package / "mqtt").mkdir(parents=True)
     (package / "server").mkdir()

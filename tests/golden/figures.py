@@ -23,7 +23,12 @@ from nearcast.server.client_log import BrokerAcceptPolicy, ClientLog
 from nearcast.server.log_format import JsonLines
 from nearcast.server.metrics.exposition import prometheus_text, sys_topics
 
-_FORMS = {r"\d+": "a whole number", r"\d+ seconds": "seconds", r"nearcast version \S+": "version"}
+_FORMS = {
+    r"\d+": "a whole number",
+    r"\d+ seconds": "seconds",
+    r"nearcast version \S+": "version",
+    "compiled|plain": "compiled or plain",
+}
 
 
 def topics() -> str:

@@ -235,7 +235,7 @@ APPLIED: dict[str, tuple[dict[str, Any], Look]] = {
     ),
     "http.positions": (
         {"http": HttpSection(positions=False)},
-        lambda s: s._access._shows_positions(),
+        lambda s: s._with_pages(s._access)._shows_positions(),
     ),
     "http.hosts": ({"http": HttpSection(hosts=["a"])}, lambda s: s.configuration.http.hosts),
     "http.tiles": (

@@ -80,7 +80,7 @@ class History:
         """Connect a client, perhaps in place of one that is there."""
         pick = self.random
         version = pick.choice([V311, V5])
-        limits = {}
+        limits: dict[str, Any] = {}
         if version == V5 and pick.random() < 0.5:
             limits = {
                 "session_expiry_interval": pick.choice([0, 30, 3600]),

@@ -37,6 +37,17 @@ def file_problems(configuration: Configuration) -> list[ConfigurationError]:
 
 
 def _looks(configuration: Configuration) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield from _looks_at_access(configuration)
+    network = configuration.network
+    if network.is_encrypted:
+        yield "network", partial(nats_context, network)
+    for name in ("credentials", "histograms"):
+        path = getattr(network, name)
+        if path is not None:
+            yield f"network.{name}", partial(_check_there, path)
+
+
+def _looks_at_access(configuration: Configuration) -> Iterator[tuple[str, Callable[[], object]]]:
     auth = configuration.auth
     if auth.jwt.keys or auth.http.url or auth.plugin:
         yield "auth", partial(make_access, configuration)
@@ -58,13 +69,6 @@ def _looks(configuration: Configuration) -> Iterator[tuple[str, Callable[[], obj
         path = getattr(http, name)
         if path is not None:
             yield f"http.{name}", partial(_check_there, path)
-    network = configuration.network
-    if network.is_encrypted:
-        yield "network", partial(nats_context, network)
-    for name in ("credentials", "histograms"):
-        path = getattr(network, name)
-        if path is not None:
-            yield f"network.{name}", partial(_check_there, path)
 
 
 def _check_there(path: Path) -> None:

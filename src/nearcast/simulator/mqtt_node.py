@@ -290,9 +290,9 @@ class SimulatedNode:
         connection.is_dirty = False
         chunks, connection.outbox, connection.outbox_bytes = connection.outbox, [], 0
         if connection.transport is not None:
-            connection.transport.write(chunks)  # type: ignore[attr-defined]
+            connection.transport.write(chunks)
             if connection.is_closing:
-                connection.transport.finish()  # type: ignore[attr-defined]
+                connection.transport.finish()
         else:
             client = self._clients.get(connection)
             if client is not None:

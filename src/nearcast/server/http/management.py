@@ -19,7 +19,8 @@ from nearcast.server.http.logins import Logins
 from nearcast.server.http.operators import Operator, read_operators
 from nearcast.server.http.protocol import HttpProtocol
 from nearcast.server.http.site import Site, Sources
-from nearcast.server.listeners.listener import Listener, take_port, tls_context
+from nearcast.server.listeners.listener import Listener, take_port
+from nearcast.server.listeners.tls import tls_context
 
 if TYPE_CHECKING:
     from nearcast.server.server import Server

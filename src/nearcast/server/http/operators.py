@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
-from nearcast.server.auth.rules import hash_password, is_password
+from nearcast.server.auth.passwords import hash_password, is_password
 
 RoleName = Literal["viewer", "operator"]
 ROLES: tuple[RoleName, ...] = ("viewer", "operator")

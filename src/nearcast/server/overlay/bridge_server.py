@@ -35,7 +35,7 @@ class BridgeServer(Server):
 
     async def _join_network(self) -> None:
         await super()._join_network()
-        mesh, turns, section = self._mesh, self._turns, self.configuration.peer
+        mesh, turns, section = self._mesh, self.turns, self.configuration.peer
         assert mesh is not None
         assert turns is not None
         settings = [space_settings(one) for one in self.configuration.space]
