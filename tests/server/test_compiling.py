@@ -179,10 +179,10 @@ def test_an_end_that_is_asked_for_during_the_start_is_heard(tmp_path: Path) -> N
     code = """
 import asyncio, os, signal, sys
 from nearcast.config import Configuration
-from nearcast.server import server
+from nearcast.server import Server, serve
 async def never(self): os.kill(os.getpid(), signal.SIGINT); await asyncio.sleep(3600)
-server.Server._take_ports = never
-server.serve(Configuration.model_validate({"node": {"data": sys.argv[1]}}))
+Server._take_ports = never
+serve(Configuration.model_validate({"node": {"data": sys.argv[1]}}))
 print("ended")
 """
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -20,6 +20,7 @@ from nearcast.broker.publish.acks import Acks, PublishOutcome, read_packet_id, z
 from nearcast.broker.publish.authorise import authorise, refusal
 from nearcast.broker.publish.decode import end_of_topic, messages_of_run, topic_of_alias
 from nearcast.broker.publish.delivery import Delivery
+from nearcast.broker.publish.ignored import ignored_instructions
 from nearcast.broker.publish.message import Message, MessageHead, recode_run
 from nearcast.broker.publish.properties import PropertyReader, PublishProperties
 from nearcast.broker.publish.routes import Arrivals, Route, Router, Service
@@ -107,14 +108,7 @@ class PublishHandler:
             return stop
         chunk = data[position:stop]
         if self._state.log is not None:
-            self._log_run(
-                connection,
-                count,
-                0,
-                topic,
-                chunk,
-                head_end - position,
-            )
+            self._log_run(connection, count, 0, topic, chunk, head_end - position)
         if not route.is_empty:
             is_5 = connection.version >= 5
             if size == len(data) and route.is_same_for_all[is_5]:
@@ -271,14 +265,7 @@ class PublishHandler:
         counters.publish_received += len(payloads)
         if data[start] == 0x32:
             if self._state.log is not None:
-                self._log_run(
-                    connection,
-                    len(payloads),
-                    1,
-                    topic,
-                    data[start:stop],
-                    at,
-                )
+                self._log_run(connection, len(payloads), 1, topic, data[start:stop], at)
             self._take_qos_1(connection, route, topic, payloads, identifiers)
         else:
             self._take_qos_2(connection, route, topic, payloads, identifiers)
@@ -345,14 +332,7 @@ class PublishHandler:
             connection, session, [raw[0] << 8 | raw[1] for raw in fresh]
         )
         if fresh and self._state.log is not None:
-            self._log_run(
-                connection,
-                len(fresh),
-                2,
-                topic,
-                b"".join(fresh.values()),
-                0,
-            )
+            self._log_run(connection, len(fresh), 2, topic, b"".join(fresh.values()), 0)
         messages: list[Message] = []
         if fresh and not route.is_empty:
             head = MessageHead(topic, len(payloads[0]), 2)
@@ -475,7 +455,7 @@ class PublishHandler:
             )
         if self._state.holding is not None:
             self._state.holding.before_live(message, publisher, retain=retain)
-        told = self._ignored(publisher, message, properties)
+        told = ignored_instructions(self._state, publisher, message, properties)
         if retain:
             if self._state.holding is not None:
                 told = told or self._state.holding.complaint(message, publisher)
@@ -488,23 +468,6 @@ class PublishHandler:
         else:
             self._delivery.spread(route, [message], publisher, retain=retain)
         return PublishOutcome(_QUOTA if message.was_refused else 0, told)
-
-    def _ignored(
-        self, publisher: Session | None, message: Message, properties: PublishProperties | None
-    ) -> str:
-        """Return a warning if user properties have no effect, because the topic is in no space."""
-        if publisher is None or properties is None or not properties.user:
-            return ""
-        names = properties.of_spaces
-        if not names:
-            return ""
-        topic = message.topic_text()
-        told = (
-            f"{', '.join(names)}: ignored, because {shown(topic)} is a topic of no [[space]]; "
-            f"{self._state.router.spaces.declared}"
-        )
-        self._state.observer.instructions_ignored(publisher, topic, told)
-        return told
 
     def _refusal(self, session: Session, route: Route, message: Message) -> str:
         """Return the reason why a publication was refused."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.pipeline.termination import termination
 from nearcast.cli.spark import (
     ConfigFile,
     Master,
@@ -25,7 +26,6 @@ from nearcast.cli.spark import (
     started_spark,
 )
 from nearcast.cli.terminal import JSON, print_json, report_fields
-from nearcast.cli.termination import termination
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

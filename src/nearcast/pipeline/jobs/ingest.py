@@ -20,8 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from nearcast.eventlog import POSITIONS, REJECTED_POSITIONS
 from nearcast.model.errors import MisuseError
 from nearcast.pipeline.job import JobResult
-from nearcast.pipeline.jobs.quality import Quality, quality_of
-from nearcast.pipeline.jobs.quality_page import page_of
+from nearcast.pipeline.jobs.quality import Quality, page_of, quality_of
 from nearcast.pipeline.sources.files import read_source
 from nearcast.pipeline.sources.habits import SAMPLE_ROWS, Area, Habits, habits_of
 from nearcast.pipeline.sources.input_checks import check_source
