@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 _LARGEST = 1 << 20
 
 
-class HttpAnswer(NamedTuple):
+class CallAnswer(NamedTuple):
     """The answer to a request."""
 
     status: int
@@ -27,7 +27,7 @@ def call(
     body: bytes | None = None,
     headers: dict[str, str] | None = None,
     authority: Path | None = None,
-) -> HttpAnswer:
+) -> CallAnswer:
     """Return the answer to a GET, or to a POST of a body; OSError if there is none in time.
 
     Redirects are not followed: they could lead to where nobody has looked.
@@ -48,7 +48,7 @@ def call(
         try:
             connection.request("GET" if body is None else "POST", target, body, headers or {})
             answer = connection.getresponse()
-            return HttpAnswer(answer.status, _read(answer, until_s))
+            return CallAnswer(answer.status, _read(answer, until_s))
         except http.client.HTTPException as problem:
             raise OSError(f"no HTTP answer ({type(problem).__name__})") from problem
 

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from nearcast.config import HttpHookSection
-from nearcast.server.auth.http_calls import HttpAnswer, call
+from nearcast.server.auth.http_calls import CallAnswer, call
 from nearcast.server.auth.logins import LoginAnswer, LoginRefusedError, LoginRequest
 
 _MOST_KEPT = 10_000
@@ -86,7 +86,7 @@ def _fields(request: LoginRequest) -> dict[str, object]:
     }
 
 
-def _read(answer: HttpAnswer) -> LoginAnswer:
+def _read(answer: CallAnswer) -> LoginAnswer:
     """Return what a server has answered; LoginRefusedError unless it accepts."""
     if answer.status != 200:
         raise LoginRefusedError(f"the hook answers {answer.status}")

@@ -23,7 +23,7 @@ import msgspec
 from nearcast.server.http.problem import ProblemError
 
 if TYPE_CHECKING:
-    from nearcast.server.http.logins import Login
+    from nearcast.server.http.logins import PageLogin
     from nearcast.server.http.site import Site
 
 MOST_ROWS = 1_000
@@ -75,7 +75,7 @@ class Call:
 
     site: Site
     request: Request
-    login: Login
+    login: PageLogin
     parts: dict[str, str]
     query: Any
     body: Any

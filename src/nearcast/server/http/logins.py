@@ -43,7 +43,7 @@ class LoginSocket(Protocol):
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Login:
+class PageLogin:
     """Somebody who may see or change something; `key` and `csrf` are "" without a cookie."""
 
     name: str | None
@@ -104,15 +104,15 @@ class Logins:
         self._operators = operators
         self._is_open = is_open  # without operators, whether everybody who is answered is a viewer
         self._now_s = now_s
-        self._by_key: OrderedDict[str, Login] = OrderedDict()
+        self._by_key: OrderedDict[str, PageLogin] = OrderedDict()
         self._throttle = LoginThrottle(now_s)
         self._checks = asyncio.Semaphore(2)
         self._checking = 0
         self._limited = RateLimited(log)
         self.anyone = self._everybody()
 
-    def _everybody(self) -> Login:
-        return Login(None, Role.VIEWER if self._is_open and not self.is_needed else Role.NOBODY)
+    def _everybody(self) -> PageLogin:
+        return PageLogin(None, Role.VIEWER if self._is_open and not self.is_needed else Role.NOBODY)
 
     @property
     def is_needed(self) -> bool:
@@ -133,7 +133,7 @@ class Logins:
 
     # --- logging in and out -----------------------------------------------------------------
 
-    async def log_in(self, name: str, password: str, address: str) -> Login:
+    async def log_in(self, name: str, password: str, address: str) -> PageLogin:
         """Return the login of an operator with a password; a ProblemError refuses it."""
         source = source_of(address)
         self._throttle.check(source)
@@ -153,11 +153,11 @@ class Logins:
             self._throttle.failed(source)
         return self._begin(found, name, address)
 
-    def trade_token(self, token: str, address: str) -> Login:
+    def trade_token(self, token: str, address: str) -> PageLogin:
         """Return the login of an operator with a token; a ProblemError refuses it."""
         return self._begin(self._of_token(token, address), "", address)
 
-    def _begin(self, found: Operator | None, name: str, address: str) -> Login:
+    def _begin(self, found: Operator | None, name: str, address: str) -> PageLogin:
         if found is None:
             raise self._refused(name, address)
         cookie = secrets.token_urlsafe(32)
@@ -192,7 +192,7 @@ class Logins:
         )
         return ProblemError(HTTPStatus.UNAUTHORIZED, "wrong name, password or token")
 
-    def log_out(self, login: Login) -> None:
+    def log_out(self, login: PageLogin) -> None:
         """End a login, and what was opened with it."""
         self._drop(_hashed(login.key))
 
@@ -203,7 +203,7 @@ class Logins:
 
     # --- who sends a request ----------------------------------------------------------------
 
-    def of_cookie(self, cookie: str) -> Login:
+    def of_cookie(self, cookie: str) -> PageLogin:
         """Return the login with this cookie, or that of everybody."""
         key = _hashed(cookie)
         login = self._by_key.get(key)
@@ -212,7 +212,7 @@ class Logins:
             login = None
         return login or self.anyone
 
-    def of_token(self, token: str, address: str) -> Login:
+    def of_token(self, token: str, address: str) -> PageLogin:
         """Return the login of a program that sends its token with each request."""
         return _login_of(self._of_token(token, address))
 
@@ -235,8 +235,8 @@ def is_same(given: str, wanted: str) -> bool:
     return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
 
 
-def _login_of(one: Operator) -> Login:
-    return Login(one.name, Role[one.role.upper()], stored=f"{one.role}:{one.stored}")
+def _login_of(one: Operator) -> PageLogin:
+    return PageLogin(one.name, Role[one.role.upper()], stored=f"{one.role}:{one.stored}")
 
 
 def _hashed(cookie: str) -> str:

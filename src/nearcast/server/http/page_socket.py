@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nearcast.mqtt import ReasonCode
-from nearcast.server.http.logins import Login
+from nearcast.server.http.logins import PageLogin
 from nearcast.server.listeners.websocket import WebSocketProtocol
 from nearcast.server.loop_batches import LoopBatches
 
@@ -17,7 +17,7 @@ class PageSocket(WebSocketProtocol):
 
     __slots__ = ("__weakref__", "login")
 
-    def __init__(self, turns: LoopBatches, login: Login) -> None:
+    def __init__(self, turns: LoopBatches, login: PageLogin) -> None:
         super().__init__(turns, PAGE_LISTENER, PAGE_PATH)
         self.login = login
         self._connection.is_onlooker = True

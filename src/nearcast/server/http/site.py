@@ -29,7 +29,7 @@ from nearcast.server.http.endpoint import Call, Endpoint, HttpAnswer, Request, R
 from nearcast.server.http.files import PageFiles
 from nearcast.server.http.live import LiveFeed
 from nearcast.server.http.log_tail import LogTail
-from nearcast.server.http.logins import Login, Logins, is_same
+from nearcast.server.http.logins import Logins, PageLogin, is_same
 from nearcast.server.http.page_socket import PageSocket
 from nearcast.server.http.problem import Problem, ProblemError, problem_of
 from nearcast.server.loop_batches import LoopBatches
@@ -212,7 +212,7 @@ class Site:
                 HTTPStatus.FORBIDDEN, "the request comes from a page of another site"
             )
 
-    def _login(self, request: Request) -> Login:
+    def _login(self, request: Request) -> PageLogin:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token.strip():
             if not self.logins.is_needed:
@@ -230,7 +230,7 @@ class Site:
         return "" if found is None else found.value
 
     @staticmethod
-    def _check_role(found: Endpoint, login: Login) -> None:
+    def _check_role(found: Endpoint, login: PageLogin) -> None:
         if login.role >= found.role:
             return
         if login.role is Role.NOBODY:
@@ -241,7 +241,7 @@ class Site:
         raise ProblemError(HTTPStatus.FORBIDDEN, f"only an operator may do this.{why}")
 
     @staticmethod
-    def _check_csrf(request: Request, login: Login) -> None:
+    def _check_csrf(request: Request, login: PageLogin) -> None:
         if not is_same(request.headers.get("x-csrf-token", ""), login.csrf):
             raise ProblemError(
                 HTTPStatus.FORBIDDEN, "found no X-CSRF-Token; expected that of /api/session"
@@ -249,14 +249,14 @@ class Site:
 
     # --- parts of answers -------------------------------------------------------------------
 
-    def cookie(self, login: Login) -> tuple[str, str]:
+    def cookie(self, login: PageLogin) -> tuple[str, str]:
         """Return the header that gives a browser its login, or takes it away."""
         age = "" if login.key else "; Max-Age=0"
         secure = "; Secure" if self.section.certificate is not None else ""
         text = f"{self._cookie}={login.key}; Path=/; HttpOnly; SameSite=Strict{secure}{age}"
         return "Set-Cookie", text
 
-    def audit(self, login: Login, event: str, text: str, **fields: object) -> None:
+    def audit(self, login: PageLogin, event: str, text: str, **fields: object) -> None:
         """Log what an operator did."""
         log.info(
             "operator %r %s",

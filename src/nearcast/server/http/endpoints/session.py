@@ -9,7 +9,7 @@ import msgspec
 
 import nearcast
 from nearcast.server.http.endpoint import Call, HttpAnswer, Role, endpoint
-from nearcast.server.http.logins import Login
+from nearcast.server.http.logins import PageLogin
 from nearcast.server.http.page_socket import PAGE_PATH
 from nearcast.server.http.problem import ProblemError
 
@@ -66,7 +66,7 @@ def _notice(is_needed: bool, is_known: bool) -> str:
     return _NO_LOGIN if is_known else _NOBODY
 
 
-def _view(call: Call, login: Login) -> SessionView:
+def _view(call: Call, login: PageLogin) -> SessionView:
     site = call.site
     is_known = login.role is not Role.NOBODY
     return SessionView(
@@ -116,7 +116,7 @@ def log_out(call: Call) -> None:
     if call.login.key:
         call.site.logins.log_out(call.login)
         call.site.audit(call.login, "operator_logout", "logged out")
-        call.headers.append(call.site.cookie(Login(None, Role.NOBODY)))
+        call.headers.append(call.site.cookie(PageLogin(None, Role.NOBODY)))
 
 
 @endpoint("GET", "/api/openapi.json", role=Role.NOBODY)
