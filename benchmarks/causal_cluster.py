@@ -61,6 +61,7 @@ port = 1883
 [durability]
 mode = "off"
 [network]
+insecure = true
 join = ["nats://127.0.0.1:4222"]
 [log]
 metrics_port = 9000
@@ -138,7 +139,7 @@ class Cluster:
         address = f"nats://{self.links.places['a'].address}:4222"
         count = len(self.links.places)
         try:
-            members = asyncio.run(look(NetworkSection(join=[address])))
+            members = asyncio.run(look(NetworkSection(join=[address], insecure=True)))
         except EnvironmentProblem:
             return False
         links = [link for one in members for link in one.links.values()]

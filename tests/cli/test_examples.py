@@ -39,7 +39,7 @@ ONLY_PARSED = {
     "demo": "it takes two minutes; tests/demo runs its parts",
     "reproduce": LONG + "; tests/papers runs its parts",
     **{f"bench {name}": LONG for name in ("match", "order", "broker", "selective", "retained")},
-    **{f"bench {name}": LONG for name in ("plan", "network", "pipeline", "learning")},
+    **{f"bench {name}": LONG for name in ("plan", "network", "pipeline", "learning", "dashboard")},
 }
 RUN: set[str] = set()
 
@@ -133,9 +133,11 @@ def test_the_examples_of_files_work(place: Place):
     checked = place.run(examples("config check")[0])
     assert checked.stdout.startswith("fleet.toml is valid:")
     assert "open: rates.connections_address" not in place.run(examples("config check")[1]).stdout
-    add, delete = examples("passwd")
+    add, delete, operator, viewer = examples("passwd")
     assert place.run(add, "secret\n").stdout.startswith("alice is in users.txt.")
     assert place.run(delete).stdout == "alice is no longer in users.txt\n"
+    assert place.run(operator, "secret\n").stdout.startswith("ann is in operators.txt.")
+    assert "The token, which is shown only now: " in place.run(viewer).stdout
 
 
 @runs("ban add", "ban list", "ban remove", "keys new", "keys show")

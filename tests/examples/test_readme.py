@@ -52,4 +52,4 @@ def test_three_commands_show_a_message_that_reaches_only_who_is_near(port: str):
 def test_the_first_screen_has_no_table_of_what_works():
     assert "State of things" not in README
     assert "does not yet" not in README
-    assert README.index("nearcast.svg") < README.index("nearcast sub") < 2_500
+    assert README.index("docs/pictures/") < README.index("nearcast sub") < 2_500

@@ -144,7 +144,9 @@ def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(cluster: Cluste
     }
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stderr == f"Starting Spark ({cluster.master}) ...\n"
+    starting, *progress = run.stderr.splitlines()
+    assert starting == f"Starting Spark ({cluster.master}) ..."
+    assert all(line.startswith("match: ") and "tasks done" in line for line in progress)
     table = pq.read_table(VersionedTable(str(tmp_path / "out/deliveries")).current_path())
     found = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
     assert found == expected()

@@ -325,7 +325,10 @@ def test_the_page_s_configuration_and_program_are_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    blocks = {one.split("\n", 1)[0]: one.split("\n", 1)[1] for one in PAGE.split("```")[1::2]}
+    blocks: dict[str, str] = {}
+    for one in PAGE.split("```")[1::2]:
+        kind, _, text = one.partition("\n")
+        blocks.setdefault(kind, text)
     configuration = Configuration.model_validate(tomllib.loads(blocks["toml"]))
     assert configuration.network.feed == [configuration.space[0].topics]
     exec(blocks["python"], {})

@@ -71,7 +71,7 @@ class Run:
 
 
 def test_what_is_published_after_the_stream_says_that_it_listens_is_delivered(tmp_path: Path):
-    blocks = dict(re.findall(r"```(toml|python)\n(.*?)```", PAGE, re.DOTALL))
+    blocks = dict(re.findall(r"```(toml|python)\n(.*?)```", PAGE, re.DOTALL)[::-1])  # the first
     (tmp_path / "nearcast.toml").write_text(blocks["toml"])
     subprocess.run([sys.executable, "-c", blocks["python"]], cwd=tmp_path, check=True)
     serve, stream, pub = recipe(free_port())

@@ -48,6 +48,7 @@ def write_events(folder: Path, number: int, times_s: list[int]) -> None:
     )
     draft = folder / f"{number}.new"
     pq.write_table(table, draft)
+    os.utime(draft, (number, number))  # Spark takes files in the order of their times
     draft.rename(folder / f"{number:03d}.parquet")
 
 

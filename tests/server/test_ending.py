@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -130,7 +131,7 @@ class Careless:
     def __init__(self) -> None:
         self.open: dict[int, bytes] = {}
         self.sent: list[bytes] = []
-        self._numbers = iter(range(1, 65_536))
+        self._numbers = itertools.count()
         self._client: Plug | None = None
 
     def come(self, port: int) -> None:
@@ -156,9 +157,10 @@ class Careless:
         self._client.socket.close()
 
     def _publish(self, count: int) -> None:
-        fresh = [next(self._numbers) for _ in range(count)]
-        self.open |= {one: b"%d" % one for one in fresh}
-        self.sent += [self.open[one] for one in fresh]
+        numbers = [next(self._numbers) for _ in range(count)]
+        fresh = {one % 65_535 + 1: b"%d" % one for one in numbers}
+        self.open |= fresh
+        self.sent += fresh.values()
         self._send(*fresh)
 
     def _answer(self) -> bool:

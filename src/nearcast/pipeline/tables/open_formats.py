@@ -126,6 +126,9 @@ class CatalogTable:
             made.create()
         else:
             condition = F.expr(replaces) if replaces else F.lit(True)
+            if replaces and self.is_iceberg:  # it replaces whole files only: the others go along
+                kept = self.read().where(~F.coalesce(condition, F.lit(False)))
+                frame, condition = kept.unionByName(frame, allowMissingColumns=True), F.lit(True)
             frame.writeTo(self.name).option("mergeSchema", "true").overwrite(condition)
         version = self.version() or ""
         return OpenVersion(version, self._rows(version))
