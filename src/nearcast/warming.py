@@ -106,6 +106,7 @@ def worker_command(directory: Path, parts: Sequence[str]) -> list[str]:
 def _be_a_worker(directory: Path, parts: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.nice(10)
+    os.umask(0o022)  # kernels are for all users; the files of a broker that asks for them are not
     threading.Thread(target=_end_with_parent, daemon=True).start()
     work(directory, parts)
 

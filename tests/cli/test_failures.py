@@ -51,6 +51,7 @@ FAILURES = {
     "bench network": "--quik",
     "bench pipeline": "--quik",
     "bench learning": "--quik",
+    "bench dashboard": "--quik",
     "pipeline ingest": "--input nowhere.csv --output out",
     "pipeline regions": "--input nowhere --output out",
     "pipeline match": "--input nowhere --subscriptions x --output out --space shops",

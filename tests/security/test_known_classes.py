@@ -125,10 +125,10 @@ def test_an_empty_list_of_users_or_a_bad_line_lets_nobody_in_as_somebody(tmp_pat
     configuration = Configuration(node=NodeSection(data=tmp_path), auth=section)
     users.write_text("")
     connect = Connect("c", user_name="root", password=b"")
-    assert make_access(configuration).authenticate(connect, Connection()) in {
-        LoginVerdict.FORBIDDEN,
-        LoginVerdict.WRONG_PASSWORD,
-    }
+    access, connection = make_access(configuration), Connection()
+    assert access.authenticate(connect, connection) is LoginVerdict.LATER
+    connection.connect = connect
+    assert access.check(connection).verdict is LoginVerdict.WRONG_PASSWORD
     for line in ("root", "root:", ":x", "root:plain", "root:scrypt$$$$", "root:scrypt$1$1"):
         users.write_text(f"ann:{hash_password(b'x', b'salt')}\n{line}\n")
         with pytest.raises(FileFormatError, match="line 2"):

@@ -19,7 +19,7 @@ def coarse_place(place: Place, step_m: float) -> Place:
     about the same size. The middle of a cell is in that cell.
 
     >>> coarse_place((8.5417, 47.3769), 1000)
-    (8.542168674698796, 47.37565563722819)
+    (8.54581673306771, 47.37646764926305)
     """
     lon, lat = place
     rows = max(1, round(HALF_TURN_M / step_m))

@@ -66,7 +66,6 @@ class KernelLoader:
                     *command,
                     stdin=asyncio.subprocess.PIPE,  # its EOF tells a worker that we are gone
                     stderr=asyncio.subprocess.PIPE,
-                    umask=0o022,  # kernels are for all users; the broker's own files are not
                 )
             )
         for said in await asyncio.gather(*(one.communicate() for one in self._workers)):
