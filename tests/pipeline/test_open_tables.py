@@ -78,7 +78,7 @@ if kind == "delta":
     old = spark.read.format("delta").option("versionAsOf", said["first"]).load(root)
     said["old"] = old.count()
 if kind == "iceberg":
-    old = spark.read.option("snapshot-id", said["first"]).format("iceberg").load(root)
+    old = spark.read.option("versionAsOf", said["first"]).format("iceberg").load(root)
     said["old"] = old.count()
     spark.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.lake.type", "hadoop")

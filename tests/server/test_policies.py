@@ -194,7 +194,7 @@ def test_a_broker_that_may_learns_a_table_of_its_own(tmp_path: Path) -> None:
 
 
 def newcomer(node: Broker, name: str, now_ms: int) -> None:
-    connection = Connection(address=name, listener="0")
+    connection = Connection(address="127.0.0.1:1", listener="0")
     node.open(connection, now_ms)
     for packet in (Connect(client_id=name), Subscribe(1, (FilterRequest("quick/a"),))):
         node.receive(connection, encode_packet(packet), now_ms)
