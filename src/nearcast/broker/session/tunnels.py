@@ -67,7 +67,8 @@ class WayBack:
     def pause_reading(self) -> None:
         """Do nothing: the link has its own flow control."""
 
-    resume_reading = pause_reading
+    def resume_reading(self) -> None:
+        """Do nothing, for the same reason."""
 
     def finish(self) -> None:
         """End the tunnel: the broker has closed the connection."""
