@@ -119,6 +119,9 @@ def _announce(path: Path | None, server: Server) -> None:
         typer.echo(f"Network {server.configuration.network.name} ({state})")
     elif server.configuration.network.direct is not None:
         typer.echo("Not in a cluster: [network] direct has no effect without join.")
+    for kind, host, port in server.ports:
+        if kind == "http":
+            typer.echo(f"See it at http://{host}:{port}/")
     typer.echo("Ready. Stop with Ctrl-C.")
 
 
