@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SETUP  := PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
-# A test worker more than cores: tests wait for other processes now and then.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two test workers more than cores: half of the long tests wait for other processes.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 # Tests start hundreds of Python processes: bytecode that is kept, beside the source tree, saves each of
 # them a second, even where the environment does not want it in general.

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,19 +102,29 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The files that take longest, longest first: a worker that begins one of them last would be alone
 # at the end of a run.
 _LONGEST = (
-    "tests/pipeline/test_run.py",
-    "tests/cli/test_examples.py",
+    "tests/pipeline/test_open_tables.py",
     "tests/demo/test_demo.py",
-    "tests/pipeline/test_loop.py",
-    "tests/pipeline/test_live.py",
-    "tests/golden/test_unchanged.py",
+    "tests/pipeline/test_run.py",
     "tests/server/test_network_faults.py",
     "tests/pipeline/test_plans.py",
+    "tests/pipeline/test_kills.py",
+    "tests/pipeline/test_live.py",
+    "tests/cli/test_examples.py",
+    "tests/pipeline/test_loop.py",
+    "tests/server/test_network_causal_clients.py",
+    "tests/pipeline/test_mqtt_format.py",
+    "tests/pipeline/test_kafka.py",
+    "tests/spark/test_library.py",
+    "tests/server/test_peer_bridge.py",
+    "tests/server/test_network.py",
+    "tests/spark/test_connect.py",
     "tests/pipeline/test_stream.py",
-    "tests/pipeline/test_training.py",
     "tests/pipeline/test_cluster.py",
-    "tests/pipeline/test_audit_places.py",
-    "tests/pipeline/test_live_recipe.py",
+    "tests/pipeline/test_training.py",
+    "tests/server/test_network_sharing.py",
+    "tests/server/test_peer_partition.py",
+    "tests/golden/test_unchanged.py",
+    "tests/page/test_page.py",
     "tests/kernels/test_kernels.py",
 )
 _PURE = 2
@@ -122,12 +132,16 @@ _PURE = 2
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put first what takes long.
+    """Order the tests by file, see `_order`.
 
     Tests that start other processes have more time: the limit is for what hangs, not for what is
     slow; a soak has none.
     """
-    items.sort(key=lambda item: (_place(item), _rank(item)))
+    ranks: dict[str, int] = {}
+    for item in items:
+        ranks[_file(item)] = min(_rank(item), ranks.get(_file(item), _PURE))
+    place = {file: number for number, file in enumerate(_order(ranks))}
+    items.sort(key=lambda item: place[_file(item)])
     if not os.environ["NEARCAST_PLAIN"]:
         _leave_out(config, items, "plain")
     for item in items:
@@ -143,10 +157,27 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> 
     items[:] = [item for item in items if item not in gone]
 
 
-def _place(item: pytest.Item) -> int:
-    """Return the place of a test's file among those that take longest."""
-    file = item.nodeid.partition("::")[0]
-    return _LONGEST.index(file) if file in _LONGEST else len(_LONGEST)
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _order(ranks: Mapping[str, int]) -> list[str]:
+    """Return the files in the order in which workers take them.
+
+    Files with Spark, which need processors, and files with other processes, which mostly wait, are
+    shuffled into each other, the longest of each first; the rest follows.
+
+    >>> _order({"a": 2, "b": 0, "c": 1, "tests/pipeline/test_run.py": 0, "d": 1})
+    ['tests/pipeline/test_run.py', 'c', 'b', 'd', 'a']
+    """
+    known = {file: number for number, file in enumerate(_LONGEST)}
+    files = sorted(ranks, key=lambda file: known.get(file, len(known)))
+    places: dict[str, tuple[bool, float, int]] = {}
+    for rank in set(ranks.values()):
+        of_rank = [file for file in files if ranks[file] == rank]
+        for number, file in enumerate(of_rank):
+            places[file] = (rank == _PURE, number / len(of_rank), rank)
+    return sorted(files, key=lambda file: places[file])
 
 
 def _rank(item: pytest.Item) -> int:
