@@ -17,7 +17,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 
 help:
 	@echo "make demo        see what it does: a city on four nodes"
-	@echo "make test        all checks and tests (under ten minutes on two cores)"
+	@echo "make test        all checks and tests"
 	@echo "make test-quick  without Spark and servers (under one minute)"
 	@echo "make test-spark PYSPARK=4.3.0   the tests of the pipeline on another PySpark, in .venv-spark-4.3.0"
 	@echo "make pictures    the pictures of the page in docs/pictures, from a city in a browser"
@@ -27,7 +27,7 @@ help:
 	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
 	@echo "make bench       all benchmarks beside their peers"
-	@echo "make gate REVISION=v0.1.0   the broker's speed now, relative to that of a revision"
+	@echo "make gate REVISION=HEAD~50   the broker's speed now, relative to that of a revision"
 	@echo "make clean       remove .venv and everything generated"
 
 # Three parts, so that each target waits only for what it needs: scripts/setup.sh says what is in which.

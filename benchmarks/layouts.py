@@ -1,6 +1,6 @@
 """Layouts on recorded movement, at equal capacity, on days that they were not learned from.
 
-    python -m benchmarks.layouts RECORD.parquet [--slow 2.0] [--by-user]
+    python -m benchmarks.layouts RECORD.parquet [--slow 2.0] [--by-user] [--svg FILE]
     python -m benchmarks.layouts commuters [--people 600]
 
 The record has the columns `user_id`, `t`, `lon` and `lat`; or it is one of `made_movement.py`.
@@ -21,6 +21,8 @@ import numpy as np
 from benchmarks.made_movement import MADE
 from benchmarks.recorded_movement import Fixes, Mobility, regions_of_class
 
+from nearcast.locality.layout.costs import LayoutCost
+from nearcast.locality.layout.drawing import draw_layouts
 from nearcast.locality.layout.movement import Movement
 from nearcast.locality.layout.proposals import Rehearsal, propose
 from nearcast.locality.layout.quadtree import split_by_load
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--people", type=int, default=600, help="of a made record")
     parser.add_argument("--slow", type=float, default=2.0, help="metres per second")
     parser.add_argument("--by-user", action="store_true")
+    parser.add_argument("--svg", type=Path, help="draw the layouts at the middle capacity")
     arguments = parser.parse_args()
     if arguments.record in MADE:
         fixes = MADE[arguments.record](1, arguments.people)
@@ -86,8 +89,12 @@ def main() -> None:
         started = time.process_time()
         found = propose(space, regions, learned, capacity, reach, rehearsal=rehearsal)
         took_s = time.process_time() - started
-        costs = found.on(unseen, capacity, reach)
+        costs: dict[str, LayoutCost] = {**found.on(unseen, capacity, reach)}
         base = costs["q_only"]
+        safe = propose(space, regions, learned, capacity, reach)  # not proven on other days
+        costs["joined"] = safe.on(unseen, capacity, reach)["optimised"]
+        if arguments.svg is not None and leaves == LEAVES[1]:
+            draw_layouts(found.plans, arguments.svg)
         for name, cost in costs.items():
             print(
                 f"{leaves:>4} {name:<10} brokers {cost.brokers:>4} "

@@ -18,6 +18,7 @@ import math
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ from nearcast.locality import Plan, Rect
 from nearcast.locality.layout.balancing import assign_by_crossings
 from nearcast.locality.layout.costs import plan_owners
 from nearcast.locality.layout.movement import Movement
-from nearcast.locality.layout.proposals import layout_for_brokers, propose
+from nearcast.locality.layout.proposals import propose
 from nearcast.model import EARTH_RADIUS_M, Attribute, Space, distance_m
 from nearcast.mqtt import Publish
 from nearcast.server.cluster.nats_admin import share_plan
@@ -110,12 +111,12 @@ def plans(tracks: Tracks) -> dict[str, NamedPlan]:
     movement = Movement.from_tracks(space, users, times_s, flat[:, 0], flat[:, 1], DEPTH)
     cells = round(RADIUS_M / SIDE_M * (1 << DEPTH))
     reach, capacity = (cells, cells), 2 * movement.users / LEAVES
-    drafts = propose(space, [], movement, capacity, reach)
-    layouts: dict[str, tuple[Plan, list[int] | None]] = {
+    drafts = propose(  # as `nearcast pipeline plan --hold-out 0` does: all days are like this one
+        space, [], movement, capacity, reach, is_trusted=True, brokers=len(NAMES)
+    )
+    layouts: dict[str, tuple[Plan, Sequence[int] | None]] = {
         "quadrants": (drafts.plans["q_only"], None),
-        "optimised": layout_for_brokers(
-            drafts.plans["optimised"], drafts, movement, len(NAMES), capacity, reach
-        ),
+        "optimised": (drafts.plans["optimised"], drafts.first),
     }
     found = {}
     for version, (name, (plan, first)) in enumerate(layouts.items(), 1):

@@ -258,6 +258,7 @@ def run(seconds: float, seed: int, seeds: int, offenders: int = OFFENDERS) -> st
         except BaseException:
             print(f"in seed {seed}", file=sys.stderr)
             raise
+        live.assert_quick()
         return (
             f"{live.restarts} seeds of {offenders} offenders, a restart after each; {live.count}"
             f" messages between bystanders, the slowest took {live.slowest_s * 1000:.0f} ms;"

@@ -1,6 +1,6 @@
 """Has the broker's hot path got slower? Its speed now beside that of another revision.
 
-    python scripts/hot_path_gate.py v0.1.0
+    python scripts/hot_path_gate.py HEAD~50
     python scripts/hot_path_gate.py HEAD~20 --rounds 5 --least 0.97
 
 Runs `nearcast bench broker --quick` of the revision and of the work tree by turns, on the same
@@ -35,8 +35,10 @@ _MORE_IS_WORSE = ("latency", "kB per", "start of")
 def unpack(revision: str, target: Path) -> None:
     """Write the files of a revision into a directory."""
     archive = subprocess.run(
-        ["git", "archive", revision], cwd=ROOT, capture_output=True, check=True
+        ["git", "archive", revision], cwd=ROOT, capture_output=True, check=False
     )
+    if archive.returncode:
+        sys.exit(f"error: found {revision!r}; expected a commit or tag of this repository")
     subprocess.run(["tar", "-x", "-C", str(target)], input=archive.stdout, check=True)
 
 

@@ -1,6 +1,6 @@
 """Plants plausible mistakes in the source, one at a time, and tells which of them no test notices.
 
-    python scripts/mutants.py --each 30 --seed 1 node network server locality
+    python scripts/mutants.py --each 30 --seed 1 broker cluster server locality
 
 Mistakes are chosen at random, by a seed: a call or an assignment left out, a condition negated, a
 bound moved by one, `and` for `or`, a branch skipped, a return too early. Each is planted in a copy

@@ -57,6 +57,9 @@ fi
 # Kafka's server, and Spark's connector for it: jars that Maven gets, where there is a Maven.
 kafka="$VENV/peers/kafka"
 if [ ! -f "$kafka/done" ]; then
+    if ! command -v mvn >/dev/null && is_root_with_apt; then
+        step "Installing Maven, which gets Kafka" apt_install maven || true
+    fi
     if command -v mvn >/dev/null; then
         step "Getting Kafka and Spark's connector" sh scripts/kafka.sh "$kafka" ||
             echo "Kafka could not be had; its tests are skipped." >&2

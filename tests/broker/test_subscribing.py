@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.shop_space import SHOPS
 
-from nearcast.broker import BrokerSettings, OpenAccess
+from nearcast.broker import BrokerSettings, OpenAccess, SpaceSettings
 from nearcast.broker.counters import DROPS
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.retained.store import RetainedStore
@@ -438,6 +439,29 @@ class Restricted(OpenAccess):
 
     def may_subscribe(self, _user: str | None, _client: str, topic_filter: str) -> bool:
         return topic_filter.startswith("free/")
+
+
+class Explained(Restricted):
+    """The same, and it says why."""
+
+    def refusal(self, *_: object, **__: object) -> str:
+        return "no rule allows this"
+
+
+def test_reason_strings_of_other_answers_are_left_out_too(make_world: Any) -> None:
+    """Of PUBACK, PUBREC and UNSUBACK; a client that takes longer packets gets them."""
+    world = make_world(access=Explained(), spaces=[SpaceSettings(space=SHOPS)])
+    for props, has_room in (({}, True), ({"maximum_packet_size": 20}, False)):
+        client = world.welcome("c", props=props)
+        for qos, kind in ((1, PacketType.PUBACK), (2, PacketType.PUBREC)):
+            client.send(Publish("a", b"", qos, packet_id=qos))
+            (answer,) = client.take()
+            assert (answer.kind, answer.reason) == (kind, ReasonCode.NOT_AUTHORIZED)
+            assert (answer.properties.reason_string is not None) == has_room
+        client.send(Unsubscribe(9, ("$where/price</shops/#",)))
+        (answer,) = client.take()
+        assert answer.reasons[0] >= 0x80
+        assert (answer.properties.reason_string is not None) == has_room
 
 
 def test_rules_are_asked_before_anything_happens(make_world: Any) -> None:

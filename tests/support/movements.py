@@ -1,6 +1,6 @@
 """Made records of people who move, for tests of layouts: (users, times in seconds, xs, ys).
 
-All in the unit square, sorted by user and time, two days of the same behaviour.
+All in the unit square, sorted by user and time, two days of the same behaviour or more.
 """
 
 from __future__ import annotations
@@ -61,29 +61,31 @@ def random_walks(seed: int, people: int = 60) -> Record:
     return record_of(np.abs((rng.random((people, 1, 2)) + steps.cumsum(1)) % 2 - 1))
 
 
-def commuters(seed: int, people: int = 60) -> Record:
+def commuters(seed: int, people: int = 60, days: int = 2) -> Record:
     """People who sleep at home, and walk to one of a few places of work and back, each day."""
     rng = np.random.default_rng(seed)
+    steps = days * _STEPS // 2
     homes, works = rng.random((people, 2)), rng.random((5, 2))[rng.integers(0, 5, people)]
-    hours = np.arange(_STEPS) * _STEP_S / 3600 % 24
+    hours = np.arange(steps) * _STEP_S / 3600 % 24
     leave = 8 + rng.normal(0, 0.5, people)
     there = np.clip(hours[None, :] - leave[:, None], 0, 1)
     back = np.clip(hours[None, :] - leave[:, None] - 9, 0, 1)
     share = (there - back)[:, :, None]
-    noise = rng.normal(0, 0.002, (people, _STEPS, 2))
+    noise = rng.normal(0, 0.002, (people, steps, 2))
     return record_of(homes[:, None] * (1 - share) + works[:, None] * share + noise)
 
 
-def cabs(seed: int, people: int = 60) -> Record:
+def cabs(seed: int, people: int = 60, days: int = 2) -> Record:
     """Cars that drive from anywhere to anywhere, most of them downtown."""
     rng = np.random.default_rng(seed)
-    legs = 1 + _STEPS // 12
+    steps = days * _STEPS // 2
+    legs = 1 + steps // 12
     goals = np.where(
         rng.random((people, legs + 1, 1)) < 0.6,
         rng.normal(0.3, 0.05, (people, legs + 1, 2)),
         rng.random((people, legs + 1, 2)),
     )
-    step = np.arange(_STEPS)
+    step = np.arange(steps)
     share = (step % 12 / 12)[None, :, None]
     return record_of(goals[:, step // 12] * (1 - share) + goals[:, step // 12 + 1] * share)
 

@@ -1,16 +1,18 @@
 """The next version of a plan: splitting and merging leaves, and comparing two plans.
 
 A leaf with too many subscribers gets child blocks (paper 0, "Registering a subscription", step 3);
-four sibling blocks that are empty, or nearly so, are merged into one. Both make a new plan with the
+sibling blocks that are empty, or nearly so, are merged into one. Both make a new plan with the
 next version; the cluster moves to it as to any other plan (`registration/node.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nearcast.locality.layout.grid import parts_of_cells
 from nearcast.locality.layout.plan import Leaf, Plan
 from nearcast.locality.layout.plan_parts import REGION_DEPTH_LIMIT
 from nearcast.locality.layout.rect import Rect
@@ -58,35 +60,55 @@ def plan_of_parts(plan: Plan, parts: list[Part]) -> Plan:
 
 
 def split_leaf(plan: Plan, part: Part) -> list[Part]:
-    """Return the quarters of a leaf, or the leaf alone at the depth limit."""
+    """Return the parts of a leaf, or the leaf alone where it cannot be split.
+
+    An R leaf made of whole cells is cut along the coarsest lines of the grid (`parts_of_cells`), so
+    that leaves that were joined from quadrants fall apart into these. Any other leaf is quartered.
+    """
     key, rect, load, broker = part
-    is_q = key.startswith("q")
-    depth = len(key) - 1 if is_q else len(key.partition(".")[2])
-    if depth >= (plan.grid.depth if is_q else REGION_DEPTH_LIMIT):
-        return [part]
-    stem = key if is_q or "." in key else key + "."
+    if key.startswith("q"):
+        if len(key) - 1 >= plan.grid.depth:
+            return [part]
+        pieces = [(str(digit), piece) for digit, piece in enumerate(rect.quarters())]
+    else:
+        pieces = _region_pieces(plan, key, rect)
+        if len(pieces) == 1:
+            return [part]
+    stem = key if key.startswith("q") or "." in key else key + "."
     return [
-        (f"{stem}{digit}", quarter, (load + digit) // 4, broker)
-        for digit, quarter in enumerate(rect.quarters())
+        (f"{stem}{digit}", piece, (load + number) // len(pieces), broker)
+        for number, (digit, piece) in enumerate(pieces)
     ]
 
 
+def _region_pieces(plan: Plan, key: str, rect: Rect) -> list[tuple[str, Rect]]:
+    cells = plan.grid.whole_cells(rect)
+    if cells is not None:
+        return [(digit, plan.grid.closed_cells(*box)) for digit, box in parts_of_cells(*cells)]
+    if len(key.partition(".")[2]) >= REGION_DEPTH_LIMIT:
+        return [("", rect)]
+    return [(str(digit), piece) for digit, piece in enumerate(rect.quarters())]
+
+
 def merged_parts(parts: list[Part], most: int) -> list[Part]:
-    """Return the leaves, with four siblings of at most this load in sum merged into one."""
+    """Return the leaves, with siblings of at most this load in sum merged into one."""
     by_key = {part[0]: part for part in parts}
+    below = Counter(key[:end] for key in by_key for end in range(1, len(key)))
     for parent in dict.fromkeys(_parent(key) for key in by_key):
         if parent is None:
             continue
-        children = [by_key.get(f"{parent}{digit}") for digit in "0123"]
-        known = [child for child in children if child is not None]
-        if len(known) == 4 and sum(child[2] for child in known) <= most:
-            by_key = _replaced(by_key, parent, known)
+        children = [child for digit in "0123" if (child := by_key.get(f"{parent}{digit}"))]
+        are_all = 1 < len(children) == below[parent]
+        if are_all and sum(child[2] for child in children) <= most:
+            by_key = _replaced(by_key, parent, children)
+            below.subtract({parent[:end]: len(children) - 1 for end in range(1, len(parent))})
+            below[parent] = 0
     return list(by_key.values())
 
 
 def _replaced(by_key: dict[str, Part], parent: str, children: list[Part]) -> dict[str, Part]:
     key = parent.rstrip(".")
-    rect = children[0][1].joined(children[3][1])
+    rect = children[0][1].joined(children[-1][1])
     heaviest = max(children, key=lambda child: child[2])
     merged: Part = (key, rect, sum(child[2] for child in children), heaviest[3])
     result: dict[str, Part] = {}

@@ -1,7 +1,7 @@
 """What a layout costs on a record: its brokers, its handovers, the leaves that an event reaches.
 
 No leaf has more users than a broker bears: one that has, on days that the layout has not seen,
-counts as the parts into which it would be split.
+counts as the parts into which the nodes would split it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearcast.locality.layout.cutting import Reach
-from nearcast.locality.layout.grid import Grid
+from nearcast.locality.layout.grid import Grid, parts_of_cells
 from nearcast.locality.layout.movement import CellRect, Movement, Owners
 from nearcast.locality.layout.plan import Plan
 from nearcast.model.errors import OutOfRangeError, UnknownNameError
@@ -96,18 +96,15 @@ def plan_owners(plan: Plan, depth: int) -> Owners:
     return plan.leaf_numbers_at(across.ravel(), up.ravel()).reshape(grid.side, grid.side)
 
 
-def layout_cost(
-    plan: Plan, movement: Movement, capacity: float, reach: Reach, joined: Plan | None = None
-) -> LayoutCost:
+def layout_cost(plan: Plan, movement: Movement, capacity: float, reach: Reach) -> LayoutCost:
     """Return what a plan costs on a record; each leaf stands for a broker of its own.
 
-    `joined`: the plan whose leaves were joined to this one; a leaf over its capacity falls apart
-    into them. Then no figure is greater than that of `joined`, on any record.
+    A leaf over its capacity falls apart as the nodes split it (`changes.split_leaf`). A leaf that
+    was joined from quadrants falls apart into these, so that a plan of such leaves has no figure
+    greater than that of the quadrants, on any record.
     """
     owners = plan_owners(plan, movement.depth)
     most_ms = max(1.0, capacity * movement.span_ms)
-    if joined is not None:
-        owners = _unjoined(owners, plan_owners(joined, movement.depth), movement, most_ms)
     owners = _within_capacity(owners, movement, most_ms)
     times = movement.time_by_owner(owners, int(owners.max()) + 1)
     return LayoutCost(
@@ -126,55 +123,6 @@ def brokers_by_leaf(plan: Plan, movement: Movement, capacity: float) -> NDArray[
     return np.bincount(pairs // most, minlength=len(plan.leaves))
 
 
-def _unjoined(owners: Owners, parts: Owners, movement: Movement, most_ms: float) -> Owners:
-    """Return the owners with each leaf over its capacity cut where no part is cut.
-
-    As quadrants are: along the coarsest line of the grid with users on both sides. It cuts no part
-    with users, since the border of a quadrant is a coarser line than any inside it. A part that is
-    over the capacity by itself becomes a leaf.
-    """
-    owners = owners.copy()
-    todo = list(_leaf_cells(owners))
-    free = int(owners.max()) + 1
-    while todo:
-        number, box = todo.pop()
-        west, south, east, north = box
-        here, parts_here = owners[south:north, west:east], parts[south:north, west:east]
-        times = np.where(here == number, movement.time_ms[south:north, west:east], 0)
-        used = np.unique(parts_here[times > 0])
-        if int(times.sum()) <= most_ms or not len(used):
-            continue
-        mine = here == number
-        if len(used) == 1:
-            here[mine & (parts_here == used[0])] = free
-        else:
-            across, x = _coarsest_line(times.sum(0) > 0, west)
-            up, y = _coarsest_line(times.sum(1) > 0, south)
-            if across >= up:
-                mine[:, : x - west] = False
-            else:
-                mine[: y - south, :] = False
-            here[mine] = free
-            todo += [(number, box), (free, box)]
-        free += 1
-    return owners
-
-
-def _coarsest_line(used: NDArray[np.bool_], first: int) -> tuple[int, int]:
-    """Return the spacing of the coarsest line between used columns, and its place; (0, 0): none.
-
-    `first` is the number of the first column. A line lies before the column of its number.
-    """
-    places = np.flatnonzero(used)
-    if len(places) < 2:
-        return 0, 0
-    low, high = first + int(places[0]), first + int(places[-1])
-    spacing = 1
-    while low // (2 * spacing) != high // (2 * spacing):
-        spacing *= 2
-    return spacing, high // spacing * spacing
-
-
 def _within_capacity(owners: Owners, movement: Movement, most_ms: float) -> Owners:
     """Return the owners with each leaf over its capacity split, until none is or can be."""
     owners = owners.copy()
@@ -183,28 +131,18 @@ def _within_capacity(owners: Owners, movement: Movement, most_ms: float) -> Owne
     while todo:
         number, (west, south, east, north) = todo.pop()
         mine = owners[south:north, west:east] == number
-        times = np.where(mine, movement.time_ms[south:north, west:east], 0)
-        total = int(times.sum())
-        if total <= most_ms or mine.sum() < 2:
+        total = int(movement.time_ms[south:north, west:east][mine].sum())
+        if total <= most_ms:
             continue
-        axis = 0 if east - west >= north - south else 1
-        along = times.sum(axis=axis).cumsum()
-        if len(along) < 2:
+        parts = parts_of_cells(west, south, east, north)
+        if len(parts) == 1:
             continue
-        line = 1 + min(int(np.searchsorted(along, total / 2)), len(along) - 2)
-        part = mine.copy()
-        if axis == 0:
-            part[:, :line] = False
-        else:
-            part[:line, :] = False
-        if not part.any() or part.sum() == mine.sum():
-            continue
-        owners[south:north, west:east][part] = free
-        todo += [
-            (leaf, (west + box[0], south + box[1], west + box[2], south + box[3]))
-            for leaf, box in _leaf_cells(owners[south:north, west:east], (number, free))
-        ]
-        free += 1
+        for place, (_, box) in enumerate(parts):
+            leaf = free if place else number
+            here = owners[box[1] : box[3], box[0] : box[2]]
+            here[here == number] = leaf
+            todo.append((leaf, box))
+            free += place > 0
     return owners
 
 

@@ -8,7 +8,7 @@ routing, counting and drawing cannot disagree about a border (trap T0.4).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,21 @@ class Grid:
             y if north == self.side else float(np.nextafter(y, -np.inf)),
         )
 
+    def whole_cells(self, rect: Rect) -> tuple[int, int, int, int] | None:
+        """Return the cells (west, south, east, north) of a rectangle made by `closed_cells`.
+
+        None if the rectangle is not made of whole cells.
+        """
+        west, south = bisect_left(self._x_list, rect.west), bisect_left(self._y_list, rect.south)
+        east, north = bisect_left(self._x_list, rect.east), bisect_left(self._y_list, rect.north)
+        if not (west < east <= self.side and south < north <= self.side):
+            return None
+        return (
+            (west, south, east, north)
+            if self.closed_cells(west, south, east, north) == rect
+            else None
+        )
+
     def block(self, depth: int, column: int, row: int) -> Rect:
         """Return a block's nominal rectangle, as drawn: its east and north border included."""
         shift = self.depth - depth
@@ -123,6 +138,43 @@ class Grid:
         if row != last:
             north = float(np.nextafter(north, -np.inf))
         return Rect(west, south, east, north)
+
+
+def parts_of_cells(
+    west: int, south: int, east: int, north: int
+) -> list[tuple[str, tuple[int, int, int, int]]]:
+    """Return the parts into which a rectangle of cells is split, each with its digit.
+
+    It is cut along the coarsest lines of the grid inside it: a quadrant into its quarters, and any
+    other rectangle where no quadrant inside it is cut. A single cell is its only part.
+
+    >>> parts_of_cells(0, 0, 2, 2)
+    [('0', (0, 0, 1, 1)), ('1', (1, 0, 2, 1)), ('2', (0, 1, 1, 2)), ('3', (1, 1, 2, 2))]
+    >>> parts_of_cells(2, 0, 6, 2)  # between two quadrants of 2 x 2 cells
+    [('0', (2, 0, 4, 2)), ('1', (4, 0, 6, 2))]
+    """
+    across, x = _coarsest_line(west, east - 1)
+    up, y = _coarsest_line(south, north - 1)
+    columns = [(west, east)] if across < up or not across else [(west, x), (x, east)]
+    rows = [(south, north)] if up < across or not up else [(south, y), (y, north)]
+    return [
+        (str(2 * row + column), (low_x, low_y, high_x, high_y))
+        for row, (low_y, high_y) in enumerate(rows)
+        for column, (low_x, high_x) in enumerate(columns)
+    ]
+
+
+def _coarsest_line(first: int, last: int) -> tuple[int, int]:
+    """Return the spacing and the place of the coarsest line between two columns; (0, 0): none.
+
+    A line lies before the column of its number.
+    """
+    if first == last:
+        return 0, 0
+    spacing = 1
+    while first // (2 * spacing) != last // (2 * spacing):
+        spacing *= 2
+    return spacing, last // spacing * spacing
 
 
 def _borders(low: float, high: float, depth: int) -> Floats:

@@ -67,22 +67,22 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposals:
-    """The four layouts for one record; `chosen` names what `optimised` turned out to be."""
+    """The four layouts for one record; `chosen` names what `optimised` turned out to be.
+
+    `first`: the broker of each leaf for which `optimised` was cut; None if it was cut for none.
+    """
 
     plans: dict[LayoutName, Plan]
     learned: dict[LayoutName, LayoutCost]
     chosen: Chosen
     rehearsed: dict[LayoutName, LayoutCost]  # learned from the days before, on the days held out
+    first: Sequence[int] | None = None
 
     def on(self, movement: Movement, capacity: float, reach: Reach) -> dict[LayoutName, LayoutCost]:
         """Return what the layouts cost on another record."""
-        costs = {
+        return {
             name: layout_cost(plan, movement, capacity, reach) for name, plan in self.plans.items()
         }
-        if self.chosen == "joined":
-            joined, quadrants = self.plans["optimised"], self.plans["q_only"]
-            costs["optimised"] = layout_cost(joined, movement, capacity, reach, quadrants)
-        return costs
 
 
 def propose(
@@ -95,28 +95,64 @@ def propose(
     rehearsal: Rehearsal | None = None,
     *,
     is_trusted: bool = False,
+    brokers: int | None = None,
 ) -> Proposals:
     """Lay out a network in four ways; `capacity` is the number of users that a broker bears.
 
     Without a rehearsal on other days, `optimised` has no border that Q-only has not, unless the
-    caller trusts that the next days are like this record.
+    caller trusts that the next days are like this record. Where it may have lines of its own, it
+    is cut for so many `brokers` first if that crosses less, and has stood the rehearsal too.
     """
 
     def drafts(part: Movement) -> _Drafts:
         return _Drafts(space, regions, part, capacity, reach, weights or LayoutWeights())
 
+    def for_brokers(found: Proposals, part: Movement) -> Proposals:
+        return _cut_for_brokers(found, part, brokers, capacity, reach, weights)
+
     is_proof = rehearsal is not None and rehearsal.is_proof
     if rehearsal is None:
-        return drafts(movement).proposals(is_free=is_trusted)
+        found = drafts(movement).proposals(is_free=is_trusted)
+        return for_brokers(found, movement) if is_trusted else found
     before = drafts(rehearsal.before)
     rehearsed: dict[LayoutName, LayoutCost] = {}
     for is_free in (True, False) if is_proof else (False,):
         tried = before.proposals(is_free=is_free)
         rehearsed = tried.on(rehearsal.after, capacity, reach)
         if is_never_worse(rehearsed) and (tried.chosen in {"cut", "stays"} or not is_free):
-            found = drafts(movement).proposals(is_free=is_free)
-            return replace(found, rehearsed=rehearsed)
+            found = replace(drafts(movement).proposals(is_free=is_free), rehearsed=rehearsed)
+            cut = for_brokers(tried, rehearsal.before) if is_free else tried
+            costs = cut.on(rehearsal.after, capacity, reach)
+            if cut.first is None or not is_never_worse(costs):
+                return found
+            whole = for_brokers(found, movement)
+            return found if whole.first is None else replace(whole, rehearsed=costs)
     return drafts(movement).q_only(rehearsed)
+
+
+def _cut_for_brokers(
+    found: Proposals,
+    movement: Movement,
+    brokers: int | None,
+    capacity: float,
+    reach: Reach,
+    weights: LayoutWeights | None,
+) -> Proposals:
+    """Return the proposals with `optimised` cut for the brokers first, where less crosses then."""
+    if brokers is None or found.chosen not in {"cut", "stays"}:
+        return found
+    plan, first = layout_for_brokers(
+        found.plans["optimised"], found, movement, brokers, capacity, reach, weights
+    )
+    if first is None:
+        return found
+    cost = layout_cost(plan, movement, capacity, reach)
+    return replace(
+        found,
+        plans={**found.plans, "optimised": plan},
+        learned={**found.learned, "optimised": cost},
+        first=first,
+    )
 
 
 def propose_for_brokers(

@@ -46,7 +46,7 @@ from nearcast.locality.layout.costs import (
 )
 from nearcast.locality.layout.cutting import Reach
 from nearcast.locality.layout.movement import Movement, Owners
-from nearcast.locality.layout.proposals import Proposals, Rehearsal, layout_for_brokers, propose
+from nearcast.locality.layout.proposals import Proposals, Rehearsal, propose
 from nearcast.locality.layout.tracks import MobilityKind
 from nearcast.locality.schedule.week import time_zone
 from nearcast.locality.schedule.worth import LayoutRules
@@ -269,15 +269,10 @@ def lay_out(
     rehearsal = _rehearsal(counted)
     proposals = propose(
         space, inside, counted.whole, capacity, reach, rules.weights, rehearsal,
-        is_trusted=rules.hold_out == 0,
+        is_trusted=rules.hold_out == 0, brokers=rules.brokers,
     )  # fmt: skip
-    plan = proposals.plans["optimised"]
+    plan, first = proposals.plans["optimised"], proposals.first
     is_free = proposals.chosen in {"cut", "stays"}  # lines of its own are proven
-    first: Sequence[int] | None = None
-    if is_free and rules.brokers is not None:
-        plan, first = layout_for_brokers(
-            plan, proposals, counted.whole, rules.brokers, capacity, reach, rules.weights
-        )
     comparable = last if last is not None and last.space == space else None
     if comparable and _is_still_good(comparable, plan, proposals, counted.whole, capacity, rules):
         plan, first = comparable, None
