@@ -33,7 +33,7 @@ class AdaptRules:
     sustained_s: float = 30.0  # so long a node must be too busy
     least_gap_s: float = 60.0  # between two plans
     most_changes: int = 4  # leaves that move or split in one plan
-    calm: float = 0.05  # of the mean load: four siblings with less in sum become one leaf
+    calm: float = 0.05  # of the mean load: siblings with less in sum become one leaf
 
     def __post_init__(self) -> None:
         if not self.over >= self.until > 1 or self.most_changes < 1:

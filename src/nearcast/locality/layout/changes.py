@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nearcast.locality.layout.grid import parts_of_cells
+from nearcast.locality.layout.grid import halves_of_cells
 from nearcast.locality.layout.plan import Leaf, Plan
 from nearcast.locality.layout.plan_parts import REGION_DEPTH_LIMIT
 from nearcast.locality.layout.rect import Rect
@@ -62,8 +62,9 @@ def plan_of_parts(plan: Plan, parts: list[Part]) -> Plan:
 def split_leaf(plan: Plan, part: Part) -> list[Part]:
     """Return the parts of a leaf, or the leaf alone where it cannot be split.
 
-    An R leaf made of whole cells is cut along the coarsest lines of the grid (`parts_of_cells`), so
-    that leaves that were joined from quadrants fall apart into these. Any other leaf is quartered.
+    An R leaf made of whole cells is cut in two along the coarsest line of the grid
+    (`halves_of_cells`), so that one that was joined from quadrants falls apart into these. Any
+    other leaf is quartered.
     """
     key, rect, load, broker = part
     if key.startswith("q"):
@@ -84,7 +85,7 @@ def split_leaf(plan: Plan, part: Part) -> list[Part]:
 def _region_pieces(plan: Plan, key: str, rect: Rect) -> list[tuple[str, Rect]]:
     cells = plan.grid.whole_cells(rect)
     if cells is not None:
-        return [(digit, plan.grid.closed_cells(*box)) for digit, box in parts_of_cells(*cells)]
+        return [(digit, plan.grid.closed_cells(*box)) for digit, box in halves_of_cells(cells)]
     if len(key.partition(".")[2]) >= REGION_DEPTH_LIMIT:
         return [("", rect)]
     return [(str(digit), piece) for digit, piece in enumerate(rect.quarters())]

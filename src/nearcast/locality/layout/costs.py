@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearcast.locality.layout.cutting import Reach
-from nearcast.locality.layout.grid import Grid, parts_of_cells
+from nearcast.locality.layout.grid import Grid, halves_of_cells, quarters_of_cells
 from nearcast.locality.layout.movement import CellRect, Movement, Owners
 from nearcast.locality.layout.plan import Plan
 from nearcast.model.errors import OutOfRangeError, UnknownNameError
@@ -105,7 +105,7 @@ def layout_cost(plan: Plan, movement: Movement, capacity: float, reach: Reach) -
     """
     owners = plan_owners(plan, movement.depth)
     most_ms = max(1.0, capacity * movement.span_ms)
-    owners = _within_capacity(owners, movement, most_ms)
+    owners = _within_capacity(owners, plan.r_count, movement, most_ms)
     times = movement.time_by_owner(owners, int(owners.max()) + 1)
     return LayoutCost(
         sum(time_ms > 0 for time_ms in times),
@@ -117,31 +117,35 @@ def layout_cost(plan: Plan, movement: Movement, capacity: float, reach: Reach) -
 def brokers_by_leaf(plan: Plan, movement: Movement, capacity: float) -> NDArray[np.int64]:
     """Return how many brokers each leaf needs on a record: none without users, else its parts."""
     before = plan_owners(plan, movement.depth)
-    after = _within_capacity(before, movement, max(1.0, capacity * movement.span_ms))
+    after = _within_capacity(before, plan.r_count, movement, max(1.0, capacity * movement.span_ms))
     used, most = movement.time_ms.ravel() > 0, int(after.max()) + 1
     pairs = np.unique(before.ravel()[used].astype(np.int64) * most + after.ravel()[used])
     return np.bincount(pairs // most, minlength=len(plan.leaves))
 
 
-def _within_capacity(owners: Owners, movement: Movement, most_ms: float) -> Owners:
-    """Return the owners with each leaf over its capacity split, until none is or can be."""
+def _within_capacity(owners: Owners, r_count: int, movement: Movement, most_ms: float) -> Owners:
+    """Return the owners with each leaf over its capacity split, until none is or can be.
+
+    The first `r_count` leaves are R leaves.
+    """
     owners = owners.copy()
-    todo = list(_leaf_cells(owners))
-    free = len(todo) and max(number for number, _ in todo) + 1
+    todo = [(number, number < r_count, box) for number, box in _leaf_cells(owners)]
+    free = int(owners.max()) + 1
     while todo:
-        number, (west, south, east, north) = todo.pop()
+        number, is_region, (west, south, east, north) = todo.pop()
         mine = owners[south:north, west:east] == number
         total = int(movement.time_ms[south:north, west:east][mine].sum())
         if total <= most_ms:
             continue
-        parts = parts_of_cells(west, south, east, north)
+        split = halves_of_cells if is_region else quarters_of_cells
+        parts = split((west, south, east, north))
         if len(parts) == 1:
             continue
         for place, (_, box) in enumerate(parts):
             leaf = free if place else number
             here = owners[box[1] : box[3], box[0] : box[2]]
             here[here == number] = leaf
-            todo.append((leaf, box))
+            todo.append((leaf, is_region, box))
             free += place > 0
     return owners
 

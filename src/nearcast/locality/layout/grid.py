@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,7 +104,7 @@ class Grid:
             y if north == self.side else float(np.nextafter(y, -np.inf)),
         )
 
-    def whole_cells(self, rect: Rect) -> tuple[int, int, int, int] | None:
+    def whole_cells(self, rect: Rect) -> Cells | None:
         """Return the cells (west, south, east, north) of a rectangle made by `closed_cells`.
 
         None if the rectangle is not made of whole cells.
@@ -140,23 +140,46 @@ class Grid:
         return Rect(west, south, east, north)
 
 
-def parts_of_cells(
-    west: int, south: int, east: int, north: int
-) -> list[tuple[str, tuple[int, int, int, int]]]:
-    """Return the parts into which a rectangle of cells is split, each with its digit.
+Cells: TypeAlias = tuple[int, int, int, int]
+"""Columns west to east and rows south to north, ends excluded."""
 
-    It is cut along the coarsest lines of the grid inside it: a quadrant into its quarters, and any
-    other rectangle where no quadrant inside it is cut. A single cell is its only part.
 
-    >>> parts_of_cells(0, 0, 2, 2)
-    [('0', (0, 0, 1, 1)), ('1', (1, 0, 2, 1)), ('2', (0, 1, 1, 2)), ('3', (1, 1, 2, 2))]
-    >>> parts_of_cells(2, 0, 6, 2)  # between two quadrants of 2 x 2 cells
+def halves_of_cells(cells: Cells) -> list[tuple[str, Cells]]:
+    """Return the two parts into which a rectangle of cells is split, each with its digit.
+
+    It is cut along the coarsest line of the grid inside it, which cuts no quadrant that is smaller
+    than the rectangle. A single cell is its only part.
+
+    >>> halves_of_cells((2, 0, 6, 2))  # between two quadrants of 2 x 2 cells
     [('0', (2, 0, 4, 2)), ('1', (4, 0, 6, 2))]
+    >>> halves_of_cells((2, 1, 3, 3))
+    [('0', (2, 1, 3, 2)), ('2', (2, 2, 3, 3))]
     """
+    west, south, east, north = cells
     across, x = _coarsest_line(west, east - 1)
     up, y = _coarsest_line(south, north - 1)
-    columns = [(west, east)] if across < up or not across else [(west, x), (x, east)]
-    rows = [(south, north)] if up < across or not up else [(south, y), (y, north)]
+    if not across and not up:
+        return [("", cells)]
+    if across >= up:
+        return [("0", (west, south, x, north)), ("1", (x, south, east, north))]
+    return [("0", (west, south, east, y)), ("2", (west, y, east, north))]
+
+
+def quarters_of_cells(cells: Cells) -> list[tuple[str, Cells]]:
+    """Return the quarters of a quadrant, each with its digit; a single cell is its only part.
+
+    A rectangle inside a quadrant is cut where the quadrant's own quarters, or theirs, cut it.
+
+    >>> [part for _, part in quarters_of_cells((0, 0, 2, 2))]
+    [(0, 0, 1, 1), (1, 0, 2, 1), (0, 1, 1, 2), (1, 1, 2, 2)]
+    """
+    west, south, east, north = cells
+    across, x = _coarsest_line(west, east - 1)
+    up, y = _coarsest_line(south, north - 1)
+    if not across and not up:
+        return [("", cells)]
+    columns = [(west, east)] if across < up else [(west, x), (x, east)]
+    rows = [(south, north)] if up < across else [(south, y), (y, north)]
     return [
         (str(2 * row + column), (low_x, low_y, high_x, high_y))
         for row, (low_y, high_y) in enumerate(rows)
