@@ -202,7 +202,10 @@ def test_one_node_proposes_and_says_why(crowd: Concert) -> None:
 
 
 def test_two_nodes_that_propose_at_once_lose_nothing(crowd: Concert) -> None:
-    """Cut in two, each half has a first node; only one plan of a version is ever shared."""
+    """As two halves of a cut network could: a second plan of a version is refused by all nodes.
+
+    That the store lets only one be shared is in `tests/server/test_network_adapting.py`.
+    """
     (found,) = until_proposed(crowd)
     other = found.plan.plan.with_brokers([0] * len(found.plan.plan.leaves))
     rival = NamedPlan(other.with_nodes(None), found.plan.nodes)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.locality import CellCounts, Plan, Rect, adapted, plan_diff
+from nearcast.locality.layout.grid import Grid
 from nearcast.model.errors import MisuseError, OutOfRangeError
 
 SPACE = Rect(0.0, 0.0, 8.0, 8.0)
@@ -66,6 +67,24 @@ def test_a_slow_region_over_its_capacity_gets_child_blocks_and_loses_them_again(
     merged = settled(split, [], 2)
     assert merged.leaves[0].key == "r0"
     assert merged.leaves[0].rect == Rect(2, 2, 4, 4)
+
+
+def test_a_leaf_of_whole_cells_splits_between_quadrants_and_merges_again() -> None:
+    rect = Grid.over(SPACE, 3).closed_cells(2, 0, 6, 2)  # two quadrants of 2 x 2 cells
+    plan = Plan(
+        SPACE, [("r0", rect, 9), ("q", SPACE, 0)], layout="qr", depth=3, fanout=8, version=1
+    )
+    halves = adapted(plan, [9, 0], capacity=4)
+    crowd = [(2.5, 0.5)] * 6 + [(2.5, 1.5)] * 3
+    cells = settled(plan, crowd, 4)
+
+    assert [(leaf.key, leaf.rect.west) for leaf in halves.leaves] == [
+        ("r0.0", 2.0), ("r0.1", 4.0), ("q", 0.0),
+    ]  # fmt: skip
+    assert [leaf.key for leaf in cells.leaves] == ["r0.000", "r0.002", "r0.01", "r0.1", "q"]
+    merged = settled(cells, [], 4)
+    assert [leaf.key for leaf in merged.leaves] == ["r0", "q"]
+    assert merged.leaves[0].rect == rect
 
 
 def test_load_that_a_split_cannot_distribute_does_not_split_a_leaf() -> None:
