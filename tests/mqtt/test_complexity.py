@@ -11,12 +11,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from unittest.mock import MagicMock, patch
 
 import pytest
 
 from nearcast.broker import Broker, Connection
 from nearcast.model import MisuseError, Polygon, parse_shape, parse_where, split_prefixes
-from nearcast.model.errors import LimitError
+from nearcast.model.errors import LimitError, PeerProtocolError
 from nearcast.model.event_decoder import read_json, read_position
 from nearcast.model.requests import SELECTING, decoded
 from nearcast.mqtt import (
@@ -35,7 +36,11 @@ from nearcast.mqtt import (
     encode_packet,
 )
 from nearcast.mqtt.properties import UNLIMITED, encode_properties, read_properties
+from nearcast.server.auth.scram import ScramError, read_first
+from nearcast.server.auth.tokens import _TOKEN
 from nearcast.server.clock import Clock
+from nearcast.server.http.protocol import HttpProtocol
+from nearcast.server.listeners.proxy_header import read_header
 from nearcast.server.listeners.websocket import (
     RefusedRequestError,
     WebSocketProtocol,
@@ -44,13 +49,14 @@ from nearcast.server.listeners.websocket import (
 
 STEP, ALLOWED = 4, 9.0
 Work = Callable[[], object]
+REFUSALS = (MisuseError, MqttProtocolError, PeerProtocolError, RefusedRequestError, ScramError)
 
 
 def _seconds(work: Work, times: int) -> float:
     best = 1e9
     for _ in range(times):
         started = time.thread_time()
-        with contextlib.suppress(MisuseError, MqttProtocolError, RefusedRequestError):
+        with contextlib.suppress(*REFUSALS):
             work()  # a refusal is an answer, and must be quick as well
         best = min(best, time.thread_time() - started)
     return best
@@ -195,6 +201,21 @@ def _read_of_frames(count: int) -> Work:
     return _reads(_REQUEST + b"\r\n\r\n", b"\x89\x80\0\0\0\0" * count)
 
 
+def _http_in_pieces(count: int) -> Work:
+    """Return what takes a request with a chunked body, in portions of one byte."""
+    head = b"POST /api/v1/publish HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    whole = head + b"1\r\nx\r\n" * count
+
+    def work() -> None:
+        protocol = HttpProtocol(MagicMock())
+        protocol._is_first = False
+        with patch.object(protocol, "_set_alarm"), patch.object(protocol, "_send"):
+            for at in range(len(whole)):
+                protocol.data_received(whole[at : at + 1])
+
+    return work
+
+
 def _polygon(*rings: list[tuple[float, float]]) -> Work:
     text = json.dumps({"type": "Polygon", "coordinates": rings}, separators=(",", ":"))
     parse_shape('{"type":"Polygon","coordinates":[[[0,0],[1,0],[1,1],[0,0]]]}')  # loads Shapely
@@ -234,6 +255,7 @@ _REQUEST = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Protocol: mqtt"
 )
+_PROXY_2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff"
 CASES: dict[str, tuple[int, Callable[[int], Work]]] = {
     "user properties": (4_000, _user_properties),
     "subscription identifiers": (10_000, _subscription_identifiers),
@@ -272,6 +294,12 @@ CASES: dict[str, tuple[int, Callable[[int], Work]]] = {
     "WebSocket, a request in pieces": (1_900, _request_in_pieces),
     "WebSocket, a frame in pieces": (2_000, _frames_in_pieces),
     "WebSocket, a long read": (20_000, _read_of_frames),
+    "PROXY header, version 1": (20_000, lambda n: lambda: read_header(b"PROXY TCP4 " + b"1" * n)),
+    "PROXY header, version 2": (20_000, lambda n: lambda: read_header(_PROXY_2 + b"\0" * n)),
+    "SCRAM, a long name": (20_000, lambda n: lambda: read_first(b"n,,n=" + b"=2C" * n + b",r=x")),
+    "JSON Web Token, its form": (20_000, lambda n: lambda: _TOKEN.fullmatch(b"ab." * n)),
+    "JSON Web Token, no form": (20_000, lambda n: lambda: _TOKEN.fullmatch(b"a-" * n + b"!")),
+    "HTTP, a body in pieces": (1_000, _http_in_pieces),
     "position": (20_000, lambda n: lambda: read_position(b"", (("a", "b"),) * n)),
 }
 
