@@ -47,7 +47,7 @@ def is_in_use() -> bool:
 
 
 def use() -> None:
-    """Let imports find the compiled core, if there is one for these sources and this Python."""
+    """Make imports find the compiled core, if there is one for these sources and this Python."""
     if os.environ.get(PLAIN) or not DIRECTORY.is_dir():
         return
     files = extensions(DIRECTORY / key())

@@ -47,6 +47,18 @@ def test_every_package_says_what_it_is():
             assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))), file
 
 
+def test_a_docstring_says_what_is_done_or_returned():
+    """Not "Let it …" or "Say whether …", but "Make", "Return", "Record", "Send"."""
+    opening = re.compile(r'"{3}(Let|Say|Tell|Note|Go on|Take note)\b.*')
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in SOURCES
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if opening.search(line)
+    ]
+    assert found == []
+
+
 def test_files_that_architecture_and_glossary_name_exist():
     named = [name for page in PAGES for name in FILE.findall(page.read_text(encoding="utf-8"))]
     assert len(set(named)) > 40

@@ -433,7 +433,7 @@ class CausalGroups(ClusterPart):
         self._carry_out(group_name, group.receive(message, now_ms / 1000), now_ms)
 
     def _past_settled(self, group: str, one: Output) -> None:
-        """Go on with the client of a past that is delivered here, or has expired."""
+        """Continue with the client of a past that is delivered here, or has expired."""
         reason = getattr(one, "reason", None)
         if reason is not None and reason.name != "LATE":
             self._count_discarded(group, reason.name.lower())

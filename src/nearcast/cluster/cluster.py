@@ -287,7 +287,7 @@ class Cluster:
         return self.neighbours.take_frames()
 
     def drain(self, now_ms: int) -> None:
-        """Tell the peers that this node is about to end: they send no more clients here."""
+        """Inform the peers that this node is about to end: they send no more clients here."""
         self.now_ms = now_ms
         self._redirects.drain()
 

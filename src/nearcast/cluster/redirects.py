@@ -77,7 +77,7 @@ class Redirects(ClusterPart):
     # --- the end of a node --------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Tell the peers that this node is about to end, so that no client is sent here."""
+        """Inform the peers that this node is about to end, so that no client is sent here."""
         self._is_draining = True
         self._peers.tell_all(Draining())
 

@@ -102,7 +102,7 @@ class SessionMoves(ClusterPart):
         )
 
     def send_away(self, session: Session, peer: str, now_ms: int) -> None:
-        """Let a peer fetch the session of a client that was just redirected there."""
+        """Allow a peer to fetch the session of a client that was just redirected there."""
         for client_id, sent in list(self._sent_away.items()):
             if sent.at_ms + _LONGEST_MS <= now_ms:
                 self._forget(client_id)

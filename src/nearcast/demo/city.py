@@ -70,7 +70,7 @@ class DemoCity:
         )
 
     def step(self, seconds: float) -> None:
-        """Let everybody move for a while."""
+        """Move everybody for a while."""
         for one in self.movers:
             if one.place == one.goal:
                 one.goal = self._somewhere(one.around)

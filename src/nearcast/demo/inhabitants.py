@@ -169,7 +169,7 @@ class Inhabitants:
         await self._settle()
 
     async def live(self, seconds: float, show: Callable[[DemoCity, Sequence[News]], None]) -> int:
-        """Let the city move for so many seconds; return how many events were published.
+        """Move the city for so many seconds; return how many events were published.
 
         The number of steps is fixed, so that the same happens each time, on a slow machine too.
         """

@@ -15,7 +15,7 @@ class Needs:
         self._arriving = arriving
 
     def is_arriving(self) -> bool:
-        """Tell whether an installation runs."""
+        """Return whether an installation runs."""
         return self._arriving is not None and self._arriving.exists()
 
     def progress(self) -> str:

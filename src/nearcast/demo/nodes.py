@@ -137,13 +137,13 @@ class Brokers:
             shutil.copyfile(path, target)
 
     def load(self, policies: Path) -> None:
-        """Let all running nodes load these policies."""
+        """Make all running nodes load these policies."""
         for child in self._fleet.nodes:
             self.write_policies(child.name, policies)
             os.kill(child.pid, signal.SIGHUP)
 
     async def share(self, plan: Plan) -> Sequence[str]:
-        """Let the running nodes follow a plan and wait until all do.
+        """Share a plan with the running nodes and wait until all do.
 
         Plans are numbered in the order in which they are shared. Returns the name of the node that
         serves the leaves of each broker number.

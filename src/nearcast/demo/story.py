@@ -185,7 +185,7 @@ class _Telling:
     async def _live_first(
         self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers
     ) -> None:
-        """Let the city live without a plan; Spark, if it starts, is up before anything is timed."""
+        """Run the city without a plan; Spark, if it starts, is up before anything is timed."""
         say, spark = self.say, self.spark
         say(f"\n2. A city: {self.people} MQTT clients on the move, half of them cars")
         self.teller.step(3, f"A city: {self.people} clients on the move", *telling.CITY)
@@ -315,7 +315,7 @@ def _nodes(count: int) -> str:
 
 
 async def _live(inhabitants: Inhabitants, brokers: Brokers, seconds: float, show: Show) -> Chapter:
-    """Let the city live from its beginning; return the figures."""
+    """Run the city from its beginning; return the figures."""
     await inhabitants.begin()
     before = await brokers.figures()
     news: list[int] = []

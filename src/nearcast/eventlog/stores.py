@@ -50,7 +50,7 @@ def scheme_of(root: str) -> str:
 
 
 def opened_by(scheme: str, make: Callable[[str], tuple[fs.FileSystem, str]]) -> None:
-    """Let `make` open the URLs of a scheme in this process, where Arrow itself cannot."""
+    """Register `make` to open the URLs of a scheme in this process, where Arrow itself cannot."""
     _others[scheme] = make
 
 

@@ -141,7 +141,7 @@ def read_set(  # noqa: C901, PLR0912 - two forms
 
 @inner
 def has(state: State, begin: int, number: int) -> bool:
-    """Say whether a number is in the set at `begin`, which must have room for it."""
+    """Return whether a number is in the set at `begin`, which must have room for it."""
     return bool(state[begin + (number >> 6)] >> (number & 63) & 1)
 
 

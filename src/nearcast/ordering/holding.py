@@ -78,7 +78,7 @@ def deadline_us(state: State) -> int:
 
 @inner
 def has_to_wait(state: State, now_us: int) -> bool:
-    """Say whether a predecessor of the message at hand is neither delivered nor expired.
+    """Return whether a predecessor of the message at hand is neither delivered nor expired.
 
     WAITS keeps those that are not, and no others.
     """
@@ -96,7 +96,7 @@ def has_to_wait(state: State, now_us: int) -> bool:
 
 @inner
 def lacks_room(state: State) -> bool:
-    """Say whether the message at hand might not fit, delivered or held."""
+    """Return whether the message at hand might not fit, delivered or held."""
     words = state[WORDS]
     state[NEED_CAPACITY] = state[COUNT] + state[M_COUNT] + 2
     state[NEED_HELD] = state[HOLDING] + 1
@@ -107,7 +107,7 @@ def lacks_room(state: State) -> bool:
 
 @inner
 def is_held(state: State, sender: int, sent_us: int) -> bool:
-    """Say whether a message waits already. O(1) unless it is older than one that was held."""
+    """Return whether a message waits already. O(1) unless it is older than one that was held."""
     until = state[UNTIL] + sender
     if sent_us > state[until]:
         state[until] = sent_us
@@ -121,7 +121,7 @@ def is_held(state: State, sender: int, sent_us: int) -> bool:
 
 @inner
 def hold(state: State) -> int:
-    """Let the message at hand wait, unless it does already."""
+    """Make the message at hand wait, unless it does already."""
     if is_held(state, state[M_SENDER], state[M_SENT]):
         return DUPLICATE
     i, words = state[HOLDING], state[WORDS]
@@ -167,7 +167,7 @@ def take_back(state: State, i: int) -> None:
 
 @inner
 def watch(state: State, line: int, wait: int) -> None:
-    """Note which of its predecessors a message is held for, and until when."""
+    """Record which of its predecessors a message is held for, and until when."""
     number, time_us = state[wait], state[wait + 1]
     state[line + H_WAIT_NUMBER], state[line + H_WAIT_TIME] = number, time_us
     wake_us = min(time_us + state[LIFETIME], state[line + H_DEADLINE]) + 1
@@ -190,7 +190,7 @@ def next_wait(state: State, i: int, now_us: int) -> int:
 
 @inner
 def verdict(state: State, i: int, now_us: int) -> int:
-    """Say what becomes of the message in line `i`; if it is delivered, it is the one at hand."""
+    """Decide what becomes of the message in line `i`; if it is delivered, it is the one at hand."""
     line = state[HELD] + i * HELD_COLUMNS
     if now_us > state[line + H_DEADLINE]:
         return WAITED_TOO_LONG
@@ -232,7 +232,7 @@ def let_go(state: State, i: int, result: int) -> None:
 
 @inner
 def is_free(state: State, i: int) -> bool:
-    """Say whether what line `i` watches has been delivered."""
+    """Return whether what line `i` watches has been delivered."""
     line = state[HELD] + i * HELD_COLUMNS
     last_us = state[state[DELIVERED] + state[line + H_WAIT_NUMBER]]
     delivered: bool = state[line + H_WAIT_TIME] <= last_us
@@ -241,7 +241,7 @@ def is_free(state: State, i: int) -> bool:
 
 @inner
 def is_due(state: State, i: int, now_us: int) -> bool:
-    """Say whether line `i` has to be looked at because time has passed."""
+    """Return whether line `i` has to be looked at because time has passed."""
     due: bool = state[state[HELD] + i * HELD_COLUMNS + H_WAKE] <= now_us
     return due
 

@@ -94,7 +94,7 @@ def instant_us(state: State, now: float) -> int:
 
 @inner
 def pass_to(state: State, now_us: int) -> None:
-    """Note the time; the first one is since when we have been here."""
+    """Record the time; the first one is the start of this process."""
     state[NOW] = now_us
     if state[SINCE] < 0:
         state[SINCE] = now_us
@@ -111,7 +111,7 @@ def read(state: State, data: bytes, whole: bool, most: int) -> int:
 
 @entry_point("int64[::1], Bytes(uint8, 1, 'C'), Bytes(uint8, 1, 'C'), float64, boolean")
 def receive(state: State, data: bytes, numbers: bytes, now: float, whole: bool) -> int:
-    """Say what becomes of a message that has just arrived, and do it.
+    """Decide what becomes of a message that has just arrived, and do it.
 
     `numbers`: ours for those of its sender, if it has others. `whole`: the payload follows.
     `DUE` if `advance` has to come first.
@@ -172,7 +172,7 @@ def is_lie(state: State) -> bool:
 
 @inner
 def note_delivery(state: State) -> None:
-    """Note that the message at hand is delivered (paper 2, receiving, step 3)."""
+    """Record that the message at hand is delivered (paper 2, receiving, step 3)."""
     sender, sent_us = state[M_SENDER], state[M_SENT]
     state[state[DELIVERED] + sender] = sent_us
     state[CLOCK] = max(state[CLOCK], sent_us)
@@ -222,7 +222,7 @@ def release(state: State, now_us: int) -> None:
 
 @entry_point("int64[::1], float64")
 def advance(state: State, now: float) -> int:
-    """Note that time has passed; deliver and give up what is due, forget what has expired.
+    """Record that time has passed; deliver and give up what is due, forget what has expired.
 
     Return the instant. OUTS tells what has become of messages that waited.
     """
@@ -280,7 +280,7 @@ def stamp(state: State, numbers: bytes, own_us: int, now_us: int) -> None:
 
 @inner
 def note_send(state: State, now_us: int) -> None:
-    """Note that the message at hand is on its way."""
+    """Record that the message at hand is on its way."""
     pass_to(state, now_us)
     state[CLOCK] = state[LAST_SENT] = state[M_SENT]
     state[N_SENT] += 1

@@ -266,7 +266,7 @@ class CausalProcess:
             layout.strip(self._state, number)
 
     def observe_offset(self, process: ProcessId, offset: float, *, error: float = 0.0) -> bool:
-        """Note how far another's clock was measured to be ahead; say whether that is allowed.
+        """Record how far another's clock was measured to be ahead; return whether that is allowed.
 
         What is certainly a larger difference than `skew`, the measurement being true to within
         `error`, is counted as a violation. Stamps are never corrected by it: two processes would

@@ -41,7 +41,7 @@ def row_end(state: State, begin: int, end: int) -> int:
 
 @inner
 def is_empty(state: State, begin: int, words: int) -> bool:
-    """Say whether a set has nobody in it."""
+    """Return whether a set has nobody in it."""
     somebody = 0
     for w in range(words):
         somebody |= state[begin + w]

@@ -309,7 +309,7 @@ def compose(state: State, out: Buffer, payload: int, now_us: int) -> int:
 
 @inner
 def note_told(state: State, rows: int) -> None:
-    """Note that our destinations know all rows, unless these could outlive a lost copy."""
+    """Record that our destinations know all rows, unless these could outlive a lost copy."""
     words, stride, settled_us = state[WORDS], state[STRIDE], state[M_SENT] - state[SKEW]
     for r in range(rows):
         last = state[state[ROWS] + r * ROW_COLUMNS + 2] - stride

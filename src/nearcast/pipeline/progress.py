@@ -99,7 +99,7 @@ class ProgressLines:
         self._told = (-1, -1)
 
     def update(self, done: int, total: int) -> None:
-        """Take note of how many tasks are done."""
+        """Record how many tasks are done."""
         now_s = self._now_s()
         if (done, total) == self._told or now_s < self._told_s + LINE_EVERY_S:
             return

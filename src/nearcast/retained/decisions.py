@@ -289,7 +289,7 @@ class TopicDecisions:
     # -- learning tables ---------------------------------------------------------------------------
 
     def is_candidate(self, topic: str, setting: TopicSetting) -> None:
-        """Note a topic with new subscribers, for a table of its own."""
+        """Record a topic with new subscribers, for a table of its own."""
         if setting.learns and len(self._candidates) < self._learning.tables_max:
             self._candidates[topic] = None
 

@@ -147,7 +147,7 @@ class Bridging(ClusterPart):
 
     @handles(BridgeHere)
     def met_bridge(self, peer: PeerNode, message: BridgeHere) -> None:
-        """Tell a bridge what clients of this node want."""
+        """Send a bridge what clients of this node want."""
         self._bridges[peer.name] = message.federation
         self._watch()
         self._tell([peer], self._spaces)
@@ -168,7 +168,7 @@ class Bridging(ClusterPart):
         self.is_changed = True
 
     def settle(self) -> None:
-        """Tell bridges the boxes that have changed."""
+        """Send bridges the boxes that have changed."""
         changed = [name for name, boxes in self._boxes.items() if boxes.is_changed]
         if not changed:
             return

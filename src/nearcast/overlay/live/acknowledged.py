@@ -176,7 +176,7 @@ class Acknowledgements:
         *,
         is_clean: bool,
     ) -> None:
-        """Note where an event was sent; it is answered when all targets have answered."""
+        """Record where an event was sent; it is answered when all targets have answered."""
         passage = _Passage(event_id, upstream, 0, is_clean, now + self.timing.relay_ms)
         for target in targets:
             passage.awaited += 1

@@ -245,7 +245,7 @@ class OverlayMember:
     def _track(
         self, batch: EventBatch, outputs: list[Output], upstream: Address | None, now: Instant
     ) -> None:
-        """Note where the events that are to be acknowledged were sent."""
+        """Record where the events that are to be acknowledged were sent."""
         targets: dict[Any, list[Address]] = {
             event_id: []
             for event_id in batch.ids

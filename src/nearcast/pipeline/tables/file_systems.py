@@ -32,7 +32,7 @@ _CHUNK = 1 << 20
 
 
 def use_session(spark: SparkSession, *roots: str) -> None:
-    """Let this process open `roots` as the session does."""
+    """Make this process open `roots` as the session does."""
     urls = [root for root in roots if is_url(root)]
     if any(scheme_of(url) in S3 for url in urls):
         use_settings(store_settings(spark))

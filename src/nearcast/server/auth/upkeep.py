@@ -54,7 +54,7 @@ class AccessUpkeep:
             self._task.cancel()
 
     def logged_in(self, connection: Connection) -> None:
-        """Note a login that may expire."""
+        """Record a login that may expire."""
         proof = connection.proof
         if proof is not None and proof.until_ms:
             heapq.heappush(self._ends, (proof.until_ms, next(self._numbers), connection))

@@ -136,7 +136,7 @@ class ClusterRuntime:
         self._awaited = self.mesh.node.node_names()
 
     def drain(self) -> None:
-        """Tell the peers that this node is about to end."""
+        """Inform the peers that this node is about to end."""
         self.mesh.drain(self._turns.clock.now_ms())
         self._turns.schedule()
 

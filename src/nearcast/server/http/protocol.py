@@ -47,7 +47,7 @@ class HttpProtocol(asyncio.Protocol):
             transport.close()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Let go of the request that is being answered."""
+        """Drop the request that is being answered."""
         self._site.forget(self)
         if self._alarm is not None:
             self._alarm.cancel()

@@ -252,7 +252,7 @@ class PeerLink(asyncio.Protocol):
         return self._links.settings.key
 
     def _refuse(self, why: str) -> None:
-        """Tell the other side why it is cut off."""
+        """Report to the other side why it is cut off."""
         self._links.counts.refused += 1
         where = self.peer or self._where()
         limited.warning("a peer is cut off: %s: %s", where, why)

@@ -111,7 +111,7 @@ def parse(state: State, data: bytes, whole: bool) -> int:
 
 @inner
 def deliver(state: State, now_us: int) -> None:
-    """Note that the message at hand is delivered, and take over what it knows."""
+    """Record that the message at hand is delivered, and take over what it knows."""
     note_delivery(state)
     if state[KIND] == KSHEMKALYANI_SINGHAL:
         merge_logs(state, now_us)
@@ -149,7 +149,7 @@ def release(state: State, now_us: int) -> None:
 
 @entry_point("int64[::1], Bytes(uint8, 1, 'C'), Bytes(uint8, 1, 'C'), float64, boolean")
 def receive(state: State, data: bytes, _numbers: bytes, now: float, whole: bool) -> int:
-    """Say what becomes of a message that has just arrived, and do it."""
+    """Decide what becomes of a message that has just arrived, and do it."""
     now_us = instant_us(state, now)
     if now_us < 0:
         return now_us
@@ -178,7 +178,7 @@ def receive(state: State, data: bytes, _numbers: bytes, now: float, whole: bool)
 
 @entry_point("int64[::1], float64")
 def advance(state: State, now: float) -> int:
-    """Note that time has passed; deliver and give up what is due, forget what has expired."""
+    """Record that time has passed; deliver and give up what is due, forget what has expired."""
     now_us = instant_us(state, now)
     if now_us < 0:
         return now_us

@@ -144,7 +144,7 @@ def enter_latest(state: State, skip: int) -> None:
 
 @inner
 def note_latest(state: State, direct: bool) -> None:
-    """Note a send of ours; `direct`: nobody has to wait any more for what it stands in for."""
+    """Record a send of ours; `direct`: nobody has to wait any more for what it stands in for."""
     stride, words, table = state[STRIDE], state[WORDS], state[TABLE]
     if direct:
         out = table
