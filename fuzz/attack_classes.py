@@ -46,7 +46,7 @@ from nearcast.mqtt import (
 
 WAIT_S = 20.0
 SECRET, FORGED = b"SECRET", b"FORGED"
-TOKEN_SECRET = "the soak's own secret, that no attacker has"
+TOKEN_SECRET = "the soak's own secret, that no attacker has".ljust(64, ".")
 NEAR, FAR = (8.5, 47.5), (-8.5, -47.5)  # where the bystander is, and where nobody is
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 REFUSED = 0x80

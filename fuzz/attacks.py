@@ -138,6 +138,7 @@ def attacked(directory: Path) -> Iterator[Live]:
                 "audience": "soak",
             },
         },
+        log={"events": "off", "metrics_port": 0},  # an event log takes long to close
         rates={"guesses": 0},  # so that each guess is checked
         listener=[
             {"port": 0},

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from tests.broker.conftest import Client, World
+from tests.cluster.test_session_moves import go_on_until, has, send_to_n1, slow_city
 from tests.support.rules import Rule, allow
 from tests.support.simulated_city import SimulatedCity
 
 from nearcast.broker import BrokerSettings, Connection, LoginVerdict
-from nearcast.broker.session.connection import ForwardedIdentity
+from nearcast.broker.session.connection import ForwardedIdentity, Proof
 from nearcast.config import AuthSection, RuleSection
 from nearcast.mqtt import (
     Connack,
@@ -249,6 +250,31 @@ def test_a_narrower_token_at_another_node_ends_what_the_session_had():
     session = city.nodes["n0"].node.session_of("phone")
     assert session is not None
     assert session.subscriptions == {}
+
+
+class NamelessBadges(BadgeAccess):
+    """Logins without a name bring the rules of the badge "" along."""
+
+    def authenticate(self, connect: Connect, connection: Connection) -> LoginVerdict:
+        rules = tuple(RuleSection.model_validate(one) for one in self.badges[""] or ())
+        connection.proof = Proof(None, 0, rules_text(rules))
+        return LoginVerdict.WELCOME
+
+
+@pytest.mark.parametrize("badge", [[{"topic": "city/#"}], []])
+def test_a_session_that_moves_is_checked_under_the_rules_of_the_new_login(badge: Badge):
+    city, ann, _ = slow_city()
+    access = NamelessBadges({"": badge})
+    city.nodes["n1"].node.set_access(access, city.world.now)
+    access.gate.grants.notes = city.nodes["n1"].node.notes
+    send_to_n1(city)
+    city.admit(ann, "n1")
+    go_on_until(city, lambda: has(city, "n1") and not has(city, "n0"))
+    city.run(500)
+    session = city.nodes["n1"].node.session_of("ann")
+    assert session is not None
+    assert len(session.subscriptions) == bool(badge)
+    assert ann.is_connected
 
 
 def test_a_message_of_a_node_that_knows_no_rules_grants_nothing_more(make_world: Any):
