@@ -118,6 +118,8 @@ class Attackers:
             self.process.kill()
         self.process.wait()
         self._reading.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 @contextmanager
