@@ -191,6 +191,8 @@ def withdrawn_rules(world: World) -> None:
     text = world.sections.read_text()
     with entered(world.port, "eve-once", clean_start=False, properties=resumed) as link:
         link.codes("eve/#")
+        link.send(Publish("eve/x", b"allowed", 1, packet_id=2))
+        link.until(PublishAnswer)
         sections = json.loads(text)
         rules = sections["auth"]["rules"]
         sections["auth"]["rules"] = [one for one in rules if one["topic"] != "eve/#"]

@@ -181,6 +181,7 @@ class Live:
         self.restarts = 0
         self.pings_s: dict[str, list[float]] = {"speaker": [], "listener": []}
         self.cpu_s: list[float] = []  # the broker's, until a ping was answered
+        self.alone_s: list[float] = []  # a ping, without the broker's waiting for a core
         self.slowest_s = 0.0
         self._start()
 
@@ -210,13 +211,20 @@ class Live:
     def ping(self) -> None:
         """Let both bystanders ping; record how long that takes, and how long the broker worked."""
         for name, bystander in (("speaker", self.speaker), ("listener", self.listener)):
-            before_s = self._broker_cpu_s()
-            self.pings_s[name].append(bystander.ping())
-            self.cpu_s.append(self._broker_cpu_s() - before_s)
+            cpu_s, waits_s = self._spent_s()
+            took_s = bystander.ping()
+            cpu_after_s, waits_after_s = self._spent_s()
+            self.pings_s[name].append(took_s)
+            self.cpu_s.append(cpu_after_s - cpu_s)
+            self.alone_s.append(max(0.0, took_s - (waits_after_s - waits_s)))
 
-    def _broker_cpu_s(self) -> float:
-        """Return the CPU time of the broker's event loop: other processes do not add to it."""
-        return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
+    def _spent_s(self) -> tuple[float, float]:
+        """Return the CPU time of the broker's event loop: other processes do not add to it.
+
+        And how long the loop was ready to run and waited for a core.
+        """
+        spent, waited, _ = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()
+        return int(spent) / 1e9, int(waited) / 1e9
 
     def check(self) -> None:
         """Assert that the bystanders still understand each other."""
