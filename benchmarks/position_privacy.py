@@ -1,12 +1,13 @@
-"""What the time of a PUBACK tells: was somebody near the place of the message, or not?
+"""What the time of an answer tells: was somebody near the place of the message, or not?
 
     python benchmarks/position_privacy.py [--probes 4000]
 
 A stranger publishes at QoS 1, by turns where a victim is and where nobody is, to a broker in a
 process of its own on this machine, which otherwise should be idle: nothing favours the stranger
-more. `bits` is the mutual information of one time and the truth (equal-frequency bins, minus what
-shuffled times give); `guess` is how often the best single threshold is right (0.5: never better
-than a coin).
+more. It measures its PUBACK, or the answer to a PINGREQ that it sends at once on another connection
+(`aside`): that one waits as long as the broker works, whenever the PUBACK is written. `bits` is the
+mutual information of one time and the truth (equal-frequency bins, minus what shuffled times give);
+`guess` is how often the best single threshold is right (0.5: never better than a coin).
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from pathlib import Path
 from nearcast.mqtt import (
     Connect,
     FilterRequest,
+    Packet,
     PacketReader,
+    Pingreq,
+    Pingresp,
     Properties,
     Publish,
     PublishAnswer,
@@ -66,6 +70,7 @@ from nearcast.config import load
 from nearcast.server import serve
 serve(load(Path(sys.argv[1]), {}), on_ready=lambda s: print(json.dumps(s.ports), flush=True))
 """
+_PING = encode_packet(Pingreq())
 NEAR, FAR = b'{"lon": 8.5000, "lat": 47.5000}', b'{"lon": -8.500, "lat": -47.500}'
 
 
@@ -102,10 +107,24 @@ class Client:
         packet = encode_packet(Publish("city/1", payload, 1, packet_id=number % 60_000 + 1))
         began_s = time.perf_counter()
         self.socket.sendall(packet)
-        while True:
-            packets = self.reader.feed(self.socket.recv(1 << 16))
-            if any(isinstance(one, PublishAnswer) for one in packets):
-                return time.perf_counter() - began_s
+        self.wait_for(PublishAnswer)
+        return time.perf_counter() - began_s
+
+    def wait_for(self, kind: type[Packet]) -> None:
+        """Read until a packet of a kind has come."""
+        while not any(isinstance(one, kind) for one in self.reader.feed(self.socket.recv(1 << 16))):
+            pass
+
+    def publish_beside(self, other: Client, number: int, payload: bytes) -> float:
+        """Publish at QoS 1; return how long a PINGREQ takes that another connection sends then."""
+        packet = encode_packet(Publish("city/1", payload, 1, packet_id=number % 60_000 + 1))
+        began_s = time.perf_counter()
+        self.socket.sendall(packet)
+        other.socket.sendall(_PING)
+        other.wait_for(Pingresp)
+        took_s = time.perf_counter() - began_s
+        self.wait_for(PublishAnswer)
+        return took_s
 
 
 def read_on(victim: Client) -> None:
@@ -118,7 +137,9 @@ def read_on(victim: Client) -> None:
                     victim.socket.sendall(answer)
 
 
-def measured(positions: str, mode: str, qos: int, probes: int) -> tuple[list[float], list[float]]:
+def measured(
+    positions: str, mode: str, qos: int, probes: int, *, aside: bool = False
+) -> tuple[list[float], list[float]]:
     """Return the seconds of the probes where somebody is, and where nobody is."""
     with broker(positions, mode) as port:
         victim = Client(port, "victim")
@@ -126,7 +147,7 @@ def measured(positions: str, mode: str, qos: int, probes: int) -> tuple[list[flo
         wish = FilterRequest("$near/500m/city/#", qos)
         victim.socket.sendall(encode_packet(Subscribe(1, (wish,))))
         threading.Thread(target=read_on, args=(victim,), daemon=True).start()
-        stranger = Client(port, "stranger")
+        stranger, other = Client(port, "stranger"), Client(port, "other")
         for number in range(500):  # kernels are compiled meanwhile
             stranger.publish(number, (NEAR, FAR)[number % 2])
             time.sleep(0.002)
@@ -134,10 +155,16 @@ def measured(positions: str, mode: str, qos: int, probes: int) -> tuple[list[flo
         order = [0, 1] * probes
         random.Random(1).shuffle(order)
         for number, kind in enumerate(order):
-            times[kind].append(stranger.publish(number, (NEAR, FAR)[kind]))
+            payload = (NEAR, FAR)[kind]
+            times[kind].append(
+                stranger.publish_beside(other, number, payload)
+                if aside
+                else stranger.publish(number, payload)
+            )
             time.sleep(0.0005)  # until the broker has written to the victim, too
         victim.socket.close()
         stranger.socket.close()
+        other.socket.close()
         return times
 
 
@@ -182,13 +209,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--probes", type=int, default=4_000)
     probes = parser.parse_args().probes
-    print("positions   durability  victim  near µs  far µs   bits   guess")
+    print("positions   durability  victim  answer  near µs  far µs   bits   guess")
+    kinds = (("publishers", False), ("private", False), ("private", True))
     for mode, qos in (("off", 0), ("off", 1), ("process", 1)):
-        for positions in ("publishers", "private"):
-            near, far = measured(positions, mode, qos, probes)
+        for positions, aside in kinds:
+            near, far = measured(positions, mode, qos, probes, aside=aside)
             medians = (statistics.median(one) * 1e6 for one in (near, far))
             print(
-                f"{positions:<11} {mode:<11} QoS {qos}   "
+                f"{positions:<11} {mode:<11} QoS {qos}   {'aside ' if aside else 'PUBACK'} "
                 + " ".join(f"{one:7.1f}" for one in medians)
                 + f"  {bits(near, far):.3f}  {guess(near, far):.3f}",
                 flush=True,

@@ -37,11 +37,15 @@ ENDING_S = 120.0  # the broker waits up to 60 s until its event log is turned in
 
 _SERVE = """
 import json, sys
+from pathlib import Path
 from nearcast.config import Configuration
 from nearcast.server import serve
+def read():
+    return Configuration.model_validate_json(Path(sys.argv[1]).read_text())
 serve(
-    Configuration.model_validate_json(sys.argv[1]),
+    read(),
     on_ready=lambda server: print(json.dumps([port for _, _, port in server.ports]), flush=True),
+    reread=read,
 )
 """
 _ATTRIBUTES = {
@@ -70,12 +74,23 @@ SPACES = [
 ]
 
 
+Login = tuple[str, bytes] | None  # user and password
+
+
 class Bystander:
     """A client on a socket that does nothing special and must be served."""
 
-    def __init__(self, port: int, name: str, *, lasting: bool) -> None:
+    def __init__(self, port: int, name: str, *, lasting: bool, login: Login = None) -> None:
         expiry = Properties(session_expiry_interval=3_600 if lasting else 0)
-        connect = Connect(name, clean_start=not lasting, keep_alive_s=0, properties=expiry)
+        user, password = login or (None, None)
+        connect = Connect(
+            name,
+            clean_start=not lasting,
+            keep_alive_s=0,
+            user_name=user,
+            password=password,
+            properties=expiry,
+        )
         self.name = name
         self.conversation = Conversation(connect)
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
@@ -97,6 +112,11 @@ class Bystander:
             assert not isinstance(packet, Disconnect), f"{self.name} was disconnected: {packet}"
             self._packets.append(packet)
         self._flush()
+
+    def take(self) -> list[Packet]:
+        """Return what has come and nobody has waited for."""
+        packets, self._packets = self._packets, []
+        return packets
 
     def wait_for(self, is_it: Callable[[Packet], bool]) -> Packet:
         """Read until such a packet has come."""
@@ -133,11 +153,23 @@ class Bystander:
 
 
 class Live:
-    """The broker process and its bystanders; offenders come and go."""
+    """The broker process and its bystanders; offenders come and go.
 
-    def __init__(self, directory: str, **sections: Any) -> None:
+    `login` is that of the bystanders, `heard` what the listener subscribes to.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        login: Login = None,
+        heard: tuple[str, ...] = ("#",),
+        **sections: Any,
+    ) -> None:
         self._log = (Path(directory) / "log").open("w+")
-        self._sections = {
+        self._login, self._heard = login, heard
+        self.sections = Path(directory) / "sections.json"
+        written = {
             "node": {"data": directory},
             "listener": [{"port": 0}],
             "log": {"events": "full", "metrics_port": 0},
@@ -145,27 +177,30 @@ class Live:
             "space": SPACES,
             **sections,
         }
+        self.sections.write_text(json.dumps(written))
         self.count = 0
         self.restarts = 0
         self.pings_s: dict[str, list[float]] = {"speaker": [], "listener": []}
         self.cpu_s: list[float] = []  # the broker's, until a ping was answered
+        self.alone_s: list[float] = []  # a ping, without the broker's waiting for a core
         self.slowest_s = 0.0
         self._start()
 
     def _start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, json.dumps(self._sections)],
+            [sys.executable, "-c", _SERVE, str(self.sections)],
             stdout=subprocess.PIPE,
             stderr=self._log,
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the broker does not start:\n{self._told()}"
-        self.port, self._metrics = json.loads(line)
-        self.listener = Bystander(self.port, "bystander/listener", lasting=True)
-        self.speaker = Bystander(self.port, "bystander/speaker", lasting=False)
-        if not self.restarts:
-            self.listener.subscribe("#", 1)
+        self.port, *self.other_ports, self._metrics = json.loads(line)
+        login = self._login
+        self.listener = Bystander(self.port, "bystander/listener", lasting=True, login=login)
+        self.speaker = Bystander(self.port, "bystander/speaker", lasting=False, login=login)
+        for text in () if self.restarts else self._heard:
+            self.listener.subscribe(text, 1)
 
     def offend(self, data: bytes, cut: int) -> None:
         """Let a newcomer say something damaged, in two portions, and vanish."""
@@ -177,13 +212,20 @@ class Live:
     def ping(self) -> None:
         """Let both bystanders ping; record how long that takes, and how long the broker worked."""
         for name, bystander in (("speaker", self.speaker), ("listener", self.listener)):
-            before_s = self._broker_cpu_s()
-            self.pings_s[name].append(bystander.ping())
-            self.cpu_s.append(self._broker_cpu_s() - before_s)
+            cpu_s, waits_s = self._spent_s()
+            took_s = bystander.ping()
+            cpu_after_s, waits_after_s = self._spent_s()
+            self.pings_s[name].append(took_s)
+            self.cpu_s.append(cpu_after_s - cpu_s)
+            self.alone_s.append(max(0.0, took_s - (waits_after_s - waits_s)))
 
-    def _broker_cpu_s(self) -> float:
-        """Return the CPU time of the broker's event loop: other processes do not add to it."""
-        return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
+    def _spent_s(self) -> tuple[float, float]:
+        """Return the CPU time of the broker's event loop: other processes do not add to it.
+
+        And how long the loop was ready to run and waited for a core.
+        """
+        spent, waited, _ = Path(f"/proc/{self.process.pid}/schedstat").read_text().split()
+        return int(spent) / 1e9, int(waited) / 1e9
 
     def check(self) -> None:
         """Assert that the bystanders still understand each other."""

@@ -82,6 +82,9 @@ TOLD = {
     ),
     "draining": m.Draining(),
     "tunnel opened": m.TunnelOpened(4, b"\x10\x00", "Ann", "127.0.0.1:5"),
+    "tunnel opened with rules": m.TunnelOpened(
+        4, b"\x10\x00", "Ann", "127.0.0.1:5", b'[{"topic": "a/#"}]'
+    ),
     "tunnel closed": m.TunnelClosed(4, False),
     "tunnel paused": m.TunnelPaused(4, True),
     "bridge here": m.BridgeHere("edge"),
@@ -103,6 +106,10 @@ _OLDER = {
     "claimed without moves": (_packed("H", 3, 5), m.SessionClaimed(3, 5)),
     "claimed without pasts": (_packed("H", 3, 5, True), m.SessionClaimed(3, 5, True)),
     "claim without instant": (_packed("h", 3, "ann", False), m.ClaimSession(3, "ann", False)),
+    "tunnel opened without rules": (
+        _packed("t", 4, b"\x10\x00", None, "127.0.0.1:5"),
+        m.TunnelOpened(4, b"\x10\x00", None, "127.0.0.1:5"),
+    ),
     "settled with a later field": (_packed("s", 9, "later"), m.Settled(9)),
 }
 _GREETING = m.Greeting("n1", 1, 4, "00ff", "0123", 1_700_000_000_000, 100, True, "h:1883")

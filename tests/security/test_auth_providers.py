@@ -107,6 +107,25 @@ def test_a_hook_that_is_down_or_slow_refuses_and_a_kept_answer_ends():
             HttpHook(HttpHookSection(url=url, timeout=0.2)).check(ASKED)
 
 
+def test_a_kept_answer_lasts_no_longer_than_the_login_that_it_allows():
+    now_s = 0.0
+    with serving(lambda _: (200, '{"user": "ann", "expires": 10}')) as (url, asked):
+        hook = HttpHook(HttpHookSection(url=url, cache=60.0), lambda: now_s)
+        for at_s, left_s, count in ((0.0, 10, 1), (4.0, 6, 1), (9.5, 0.5, 1), (10.0, 10, 2)):
+            now_s = at_s
+            answer = hook.check(ASKED)
+            assert answer is not None
+            assert (answer.lasts_s, len(asked)) == (left_s, count)
+
+
+@pytest.mark.parametrize("lasts_s", [-1, float("nan"), float("inf"), 1e300])
+def test_a_login_lasts_for_a_time_that_is_one(lasts_s: float):
+    from nearcast.server.auth.logins import login_of
+
+    with pytest.raises(LoginRefusedError, match="lasts"):
+        login_of(LoginAnswer("ann", lasts_s=lasts_s))
+
+
 # --- plugins --------------------------------------------------------------------------------------
 
 
@@ -398,6 +417,7 @@ def test_rules_of_a_login_come_first_and_others_have_none_of_them():
     from nearcast.server.auth.logins import login_of
 
     access.gate.settle(connection, login_of(LoginAnswer("ann", rules)))
+    assert access.bind(connection, "c1")
     assert access.may_publish("ann", "c1", "own/ann/x")
     assert not access.may_publish("ann", "c1", "news/x")
     assert not access.may_publish("ann", "c1", "own/bob/x")

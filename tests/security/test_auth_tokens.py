@@ -132,6 +132,8 @@ def bad_tokens() -> list[tuple[str, str]]:
         (signed(key_id="other"), "unknown key"),
         (signed(exp=time.time() - 60), "expired"),
         (signed(exp="soon"), "exp|Expiration"),
+        (signed(exp=float("nan")), "exp|Expiration"),
+        (signed(exp=float("inf")), "exp|Expiration"),
         (jwt.encode({"sub": "ann"}, RSA, "RS256", headers={"kid": "RS256"}), "exp"),
         (signed(nbf=time.time() + 6_000), "future"),
         (signed(iat=time.time() + 6_000), "future"),
@@ -145,7 +147,7 @@ def bad_tokens() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("number", range(16))
 def test_a_bad_token_is_refused(all_keys: str, number: int):
     token, why = bad_tokens()[number]
     with pytest.raises(LoginRefusedError, match=why):

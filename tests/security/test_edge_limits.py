@@ -23,6 +23,7 @@ from nearcast.config import Configuration, ListenerSection, read
 from nearcast.mqtt import Connect, Pingreq, Publish, PublishAnswer, Subscribe, encode_packet
 from nearcast.mqtt.packets import FilterRequest
 from nearcast.server.auth.rates import Bucket
+from nearcast.server.file_modes import wide_files
 from nearcast.server.hardening import open_points
 from nearcast.server.listeners.message_rates import PacketScanner, RatedReads
 from nearcast.server.listeners.origins import OriginRule
@@ -247,6 +248,10 @@ guesses = 0
 [log]
 metrics_port = "0.0.0.0:9100"
 """
+SPACE = (
+    '[[space]]\nname = "s"\ntopics = "s/#"\nlongitude = "lon"\nlatitude = "lat"\npositions = "{}"\n'
+    "[space.attributes]\nlon = {{ low = -180, high = 180 }}\nlat = {{ low = -90, high = 90 }}\n"
+)
 CLOSED = """
 [node]
 data = "closed"
@@ -279,12 +284,11 @@ def configured(text: str) -> Configuration:
 
 def test_the_strict_check_names_what_is_open():
     keys = [one.key for one in open_points(configured(OPEN))]
-    assert keys[:14] == [
+    assert keys[:13] == [
         "listener[0].kind",
         "listener[0].origins",
         "listener[0].hosts",
         "auth.anonymous",
-        "auth.rules",
         "auth.jwt.keys",
         "auth.jwt",
         "audit.file",
@@ -296,6 +300,66 @@ def test_the_strict_check_names_what_is_open():
         "network.node_key",
     ]
     assert open_points(configured(CLOSED)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("", "auth.rules"),
+        ('[[auth.rules]]\ntopic = "a"\n[[auth.rules]]\ntopic = "#"', "auth.rules"),
+        ('[[listener]]\nproxy_protocol = true\nproxies = ["0.0.0.0/0"]', "listener[0].proxies"),
+        ('[http]\naddress = "10.0.0.1:80"\noperators = "who.txt"', "http.certificate"),
+        ('[peer]\nlisten = "10.0.0.1:7000"', "peer.key"),
+        ('[feed]\nkafka = "kafka://10.0.0.9:9092/city"', "feed.kafka"),
+        (SPACE.format("publishers"), "space[0].positions"),
+        (SPACE.format("public"), "space[0].positions"),
+        (SPACE.format("private") + "[position]\nprobes = 0", "position.probes"),
+    ],
+)
+def test_the_strict_check_names_this(text: str, key: str):
+    assert key in [one.key for one in open_points(configured(text))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[auth]\nanonymous = "never"\n[auth.jwt]\nkeys = "keys.json"\nissuer = "a"\naudience = "b"',
+        '[auth]\nanonymous = "never"\nplugin = "badges"',
+        '[auth]\nanonymous = "never"\n[[auth.rules]]\nuser = "ann"\n[peer]\nkey = "k"\n'
+        'listen = "10.0.0.1:7000"\n[feed]\nkafka = "kafka://127.0.0.1:9092/city"\n'
+        + SPACE.format("private"),
+    ],
+)
+def test_the_strict_check_is_content_with_this(text: str):
+    assert open_points(configured(text)) == []
+
+
+def test_files_of_keys_that_others_may_read_or_change_are_named(tmp_path: Path):
+    for name, mode in (("node.key", 0o640), ("keys.txt", 0o664), ("jwks.json", 0o646)):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(mode)
+    text = (
+        f'[network]\nnode_key = "{tmp_path}/node.key"\nnode_keys = "{tmp_path}/keys.txt"\n'
+        f'[auth.jwt]\nkeys = "{tmp_path}/jwks.json"\n[node]\ndata = "{tmp_path}/none"\n'
+    )
+    found = {path.name: oct(mode) for path, mode, _ in wide_files(configured(text))}
+    assert found == {"node.key": "0o640", "keys.txt": "0o664", "jwks.json": "0o646"}
+    told = [one.todo for one in open_points(configured(text)) if "mode" in one.found]
+    assert told == [
+        f"chmod go= {tmp_path}/node.key",
+        f"chmod go-w {tmp_path}/jwks.json",
+        f"chmod go-w {tmp_path}/keys.txt",
+    ]
+    for name in ("node.key", "keys.txt", "jwks.json"):
+        (tmp_path / name).chmod(0o600 if name == "node.key" else 0o644)
+    assert wide_files(configured(text)) == []
+
+
+def test_the_check_reads_keys_of_nodes(tmp_path: Path):
+    (tmp_path / "nearcast.toml").write_text('[network]\nnode_key = "a.key"\nnode_keys = "k.txt"\n')
+    ran = nearcast("config", "check", cwd=tmp_path)
+    assert ran.returncode != 0
+    assert "network.node_key: a.key" in ran.stdout + ran.stderr
 
 
 def test_the_command_says_so_and_fails(tmp_path: Path):
@@ -335,3 +399,10 @@ def test_a_network_that_anybody_could_join_is_refused(text: str, why: str):
 )
 def test_a_network_of_this_machine_or_with_credentials_is_not(text: str):
     assert read(f"[network]\n{text}\n", {}).problems == ()
+
+
+def test_the_broker_of_the_page_leaves_nothing_open():
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+    (block,) = [one.partition("```")[0] for one in page.split("```toml\n")[1:2]]
+    assert "readings/%c/#" in block
+    assert [str(one) for one in open_points(configured(block)) if "mode" not in one.found] == []

@@ -160,6 +160,22 @@ def test_a_stranger_and_a_node_under_another_name_agree_on_nothing(folder: Path)
     assert a.answer(b.begin("a", "4")) is None  # the greater name does not begin
 
 
+def test_a_wrong_proof_of_a_stranger_ends_no_exchange(folder: Path):
+    a, b, eve = (SealedFrames(keys(folder, one)) for one in ("node a", "node b", "node eve"))
+    answer = b.answer(a.begin("b", "1"))
+    assert answer is not None
+    wrong = b'prove2 {"sender":"a","number":"1","signature":"AAAA"}'
+    assert b.accept(wrong) == ""
+    eve.name = "a"
+    eve.begin("b", "1")
+    forged = eve.confirm("b", answer)  # the answer is not for its half
+    assert forged is None
+    last = a.confirm("b", answer)
+    assert last is not None
+    assert b.accept(last) == "a"
+    assert b.accept(last) == ""  # once
+
+
 @given(st.binary(max_size=100))
 def test_no_bytes_break_an_exchange(folder: Path, data: bytes):
     b = SealedFrames(keys(folder, "node b"))

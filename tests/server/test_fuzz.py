@@ -48,3 +48,14 @@ def test_a_broker_that_grows_by_more_than_allowed_is_told() -> None:
 
 def test_damaged_messages_between_peers_harm_no_peer() -> None:
     assert runpy.run_path(str(FUZZ / "overlay.py"))["run"](3.0, 1) > 10
+
+
+@pytest.mark.timeout(300)
+def test_attacks_get_nothing_and_harm_no_bystander() -> None:
+    """One round at least of each class (`make soak` runs each for an hour)."""
+    attacks = runpy.run_path(str(FUZZ / "attacks.py"))
+    seen = attacks["run"](list(attacks["CLASSES"]), 0.05, 1)
+
+    assert len(seen) == 26
+    assert all(one.rounds > 0 for one in seen.values())
+    assert sum(len(one.wall_s) for one in seen.values()) > 20

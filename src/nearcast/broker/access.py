@@ -59,6 +59,15 @@ class Access(Protocol):
     def identity(self, connect: Connect, connection: Connection) -> str | None:
         """Return the name that an accepted client has proven, for the ACL rules."""
 
+    def rules_of(self, connection: Connection) -> bytes | None:
+        """Return the rules of an accepted login for the node that has its session; None: none."""
+
+    def bind(self, connection: Connection, client_id: str) -> bool:
+        """Keep the rules of an accepted login with its session, here or forwarded by a node.
+
+        Returns whether other rules were kept before: then what was granted has to be checked.
+        """
+
     def keeps(self, user_name: str | None, connection: Connection | None) -> bool:
         """Return whether a client that has logged in under this name may stay.
 
@@ -99,6 +108,14 @@ class OpenAccess:
     def identity(self, connect: Connect, _connection: Connection) -> str | None:
         """Return the user name of the CONNECT, unproven."""
         return connect.user_name
+
+    def rules_of(self, _connection: Connection) -> bytes | None:
+        """Return None."""
+        return None
+
+    def bind(self, _connection: Connection, _client_id: str) -> bool:
+        """Return False: nothing is kept."""
+        return False
 
     def keeps(self, _user_name: str | None, _connection: Connection | None) -> bool:
         """Return True."""

@@ -257,6 +257,8 @@ class TunnelOpened(PeerMessage, frozen=True, tag="t"):
     """The CONNECT packet without its password: I have checked it."""
     user_name: str | None
     address: str
+    rules: bytes | None = None
+    """What its login brought along (a token, a hook): it may no more at your node. None: none."""
 
 
 class TunnelClosed(PeerMessage, frozen=True, tag="T"):

@@ -274,6 +274,7 @@ class SessionRelay(ClusterPart):
         if not connection.is_open or connection.is_closing:
             return  # the session stays where it is
         last_ms = asking.homes[peer.name]
+        self._node.keep_login_rules(connection, asking.connect.client_id)
         if message.records and self._moves.adopt(peer.name, message, last_ms, self.now_ms):
             self._node.found_home(connection, None, self.now_ms)
         else:
@@ -285,7 +286,8 @@ class SessionRelay(ClusterPart):
         connection, connect = asking.connection, asking.connect
         user_name = connection.user_name
         packet = encode_packet(replace(connect, password=None))
-        self._tell(home, TunnelOpened(number, packet, user_name, connection.address))
+        rules = self._node.login_rules(connection)
+        self._tell(home, TunnelOpened(number, packet, user_name, connection.address, rules))
         self._ways_out[home, number] = connection
         self._node.found_home(connection, WayOut(self, (home, number)), self.now_ms)
 
@@ -307,7 +309,7 @@ class SessionRelay(ClusterPart):
         """Accept a client that a peer relays; its identity was checked there."""
         connect = decode_connect(message.connect)
         connection = Connection(f"{message.address} at {peer.name}", "network")
-        connection.forwarded = ForwardedIdentity(peer.name, message.user_name)
+        connection.forwarded = ForwardedIdentity(peer.name, message.user_name, message.rules)
         key = (peer.name, message.number)
         connection.transport = WayBack(self, key, connection)
         self._ways_in[key] = connection

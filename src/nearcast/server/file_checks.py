@@ -10,6 +10,7 @@ from nearcast.config import Configuration
 from nearcast.model.errors import ConfigurationError, EnvironmentProblem, NearcastError
 from nearcast.nats.connection import tls_context as nats_context
 from nearcast.server.auth.rules import make_access
+from nearcast.server.cluster.cluster_keys import keys_of as cluster_keys
 from nearcast.server.http.operators import read_operators
 from nearcast.server.listeners.tls import tls_context
 
@@ -41,6 +42,8 @@ def _looks(configuration: Configuration) -> Iterator[tuple[str, Callable[[], obj
     network = configuration.network
     if network.is_encrypted:
         yield "network", partial(nats_context, network)
+    if network.node_key is not None:
+        yield "network.node_key", partial(cluster_keys, network)
     for name in ("credentials", "histograms"):
         path = getattr(network, name)
         if path is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_network
 
-from nearcast.config import Configuration, ListenerSection, is_loopback_host
-from nearcast.server.file_modes import wide_files
+from nearcast.config import Configuration, ListenerSection, RuleSection, is_loopback_host
+from nearcast.config.values import split_address
+from nearcast.server.file_modes import todo_for, wide_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ def open_points(configuration: Configuration) -> list[OpenPoint]:
         *_of_listeners(configuration),
         *_of_access(configuration),
         *_of_rates(configuration),
+        *_of_pages_of_operators(configuration),
+        *_of_positions(configuration),
         *_of_network(configuration),
         *_of_files(configuration),
     ]
@@ -36,6 +40,10 @@ def open_points(configuration: Configuration) -> list[OpenPoint]:
 def _of_listeners(configuration: Configuration) -> Iterator[OpenPoint]:
     for number, one in enumerate(configuration.listener):
         key = f"listener[{number}]"
+        if one.proxy_protocol and any(ip_network(proxy).prefixlen == 0 for proxy in one.proxies):
+            yield OpenPoint(
+                f"{key}.proxies", "anybody may say which address it has", "Name your proxies"
+            )
         if one.is_loopback:
             continue
         if one.kind in ("tcp", "ws"):
@@ -79,7 +87,8 @@ def _of_access(configuration: Configuration) -> Iterator[OpenPoint]:
             "any program of this machine, a proxy too, connects without a name",
             'Set "never", or make the proxy send the PROXY protocol',
         )
-    if not auth.rules and auth.http.url is None and auth.jwt.rules is None:
+    has_rules = bool(auth.rules or auth.jwt.keys or auth.http.url or auth.plugin)
+    if not has_rules or any(_allows_everybody_everything(one) for one in auth.rules):
         yield OpenPoint(
             "auth.rules",
             "every client may publish and subscribe to everything",
@@ -96,6 +105,10 @@ def _of_access(configuration: Configuration) -> Iterator[OpenPoint]:
         )
     if is_public and configuration.audit.file is None:
         yield OpenPoint("audit.file", "nobody can tell later who logged in", "Give a file")
+
+
+def _allows_everybody_everything(rule: RuleSection) -> bool:
+    return rule.allow and (rule.user, rule.client, rule.topic) == ("*", "*", "#")
 
 
 def _host(url: str) -> str:
@@ -125,8 +138,39 @@ def _of_rates(configuration: Configuration) -> Iterator[OpenPoint]:
         )
 
 
+def _of_pages_of_operators(configuration: Configuration) -> Iterator[OpenPoint]:
+    http = configuration.http
+    if not (http.is_off or http.is_loopback) and http.certificate is None:
+        yield OpenPoint(
+            "http.certificate",
+            f"operators log in at {http.address} without encryption",
+            "Give certificate and key, or use loopback behind a proxy that encrypts",
+        )
+
+
+def _of_positions(configuration: Configuration) -> Iterator[OpenPoint]:
+    for number, one in enumerate(configuration.space):
+        if one.positions == "publishers":
+            yield OpenPoint(
+                f"space[{number}].positions",
+                "whoever may publish to the space finds out where clients are",
+                'Leave it "private"',
+            )
+        elif one.positions == "public":
+            yield OpenPoint(
+                f"space[{number}].positions",
+                "positions of clients are published to whoever may read $position/#",
+                'Leave it "private"',
+            )
+    if configuration.space and not configuration.position.probes:
+        yield OpenPoint(
+            "position.probes", "questions about one place are not limited", "Leave it out"
+        )
+
+
 def _of_network(configuration: Configuration) -> Iterator[OpenPoint]:
     network = configuration.network
+    yield from _of_others(configuration)
     if network.join and network.insecure:
         yield OpenPoint(
             "network.insecure",
@@ -141,6 +185,22 @@ def _of_network(configuration: Configuration) -> Iterator[OpenPoint]:
         )
 
 
+def _of_others(configuration: Configuration) -> Iterator[OpenPoint]:
+    """Yield what is open towards Kafka, and towards peers of an overlay."""
+    peer, feed = configuration.peer, configuration.feed
+    listens = split_address(peer.listen, "HOST:PORT")[0]
+    if not is_loopback_host(listens) and peer.key is None and peer.certificate is None:
+        yield OpenPoint(
+            "peer.key",
+            "whoever reaches this peer is a peer of the overlay",
+            "Give a key, and certificates on networks of others",
+        )
+    if feed.kafka is not None and feed.kafka.startswith("kafka://"):
+        host = _host(feed.kafka.split(",")[0])
+        if not is_loopback_host(host):
+            yield OpenPoint("feed.kafka", "what is published is sent unencrypted", "Use kafkas://")
+
+
 def _of_files(configuration: Configuration) -> Iterator[OpenPoint]:
     for path, mode, why in wide_files(configuration):
-        yield OpenPoint(str(path), f"mode {mode:03o}, and {why}", f"chmod go= {path}")
+        yield OpenPoint(str(path), f"mode {mode:03o}, and {why}", todo_for(path, why))

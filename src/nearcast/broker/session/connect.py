@@ -16,7 +16,7 @@ from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.properties import split_properties
 from nearcast.broker.publish.routes import Service
-from nearcast.broker.rechecks import NO_USER, Rechecks
+from nearcast.broker.rechecks import NO_USER, UNCHECKED, Rechecks
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.enhanced_login import EnhancedLogins
 from nearcast.broker.session.identity import (
@@ -242,6 +242,8 @@ class ConnectHandler:
         # Everything that can refuse this CONNECT comes before this line; no state has changed yet.
         connack = self._connack(connection, client_id, connect, terms, complaint)
         old = state.sessions.get(client_id)
+        if state.access.bind(connection, client_id) and old is not None:
+            old.rules = UNCHECKED  # its subscriptions were granted to an earlier login
         if old is not None and old.link is not None:
             self._take_over(old.link)
             old = state.sessions.get(client_id)

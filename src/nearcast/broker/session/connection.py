@@ -21,18 +21,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a login has proven: the user's name, if any, and until when it holds (0: for ever)."""
+    """What a login has proven: the user's name, if any, and until when it holds (0: for ever).
+
+    `rules` came with the login, as the `Access` that checked it writes them; None: none came.
+    """
 
     user: str | None
     until_ms: int = 0
+    rules: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedIdentity:
-    """The identity of a relayed client: the node that relays it, and its proven name, if any."""
+    """The identity of a relayed client: the node that relays it, and its proven name, if any.
+
+    `rules` are those of its login, which hold here as they do there; None: it brought none.
+    """
 
     node: str
     user_name: str | None
+    rules: bytes | None = None
 
 
 class Relay(Protocol):

@@ -14,13 +14,14 @@ from nearcast.broker.session.connection import Proof
 from nearcast.config import RatesSection, parse_rate
 from nearcast.mqtt import Connect
 from nearcast.server.auth.bans import BanList
-from nearcast.server.auth.grants import Grants
+from nearcast.server.auth.grants import Grants, rules_text
 from nearcast.server.auth.guesses import GuessThrottle
 from nearcast.server.auth.logins import Login
 from nearcast.server.auth.password_checks import source_of
 from nearcast.server.auth.rates import Buckets
 
-_KEPT_MS = 30 * 86_400_000  # a grant, beyond the longest session
+RESERVED = "page:"
+"""No login may prove a name that begins so: sessions of operators' pages have such names."""
 
 
 class LoginGate:
@@ -89,17 +90,17 @@ class LoginGate:
             waits = self.guesses.waits(source, name, now_ms)
             self.guesses.failed(source, name, now_ms)
             return LoginVerdict.BUSY if waits else login.verdict
-        if login.verdict is not LoginVerdict.WELCOME:
-            return login.verdict
+        if login.verdict is not LoginVerdict.WELCOME or name.startswith(RESERVED):
+            is_reserved = login.verdict is LoginVerdict.WELCOME
+            return LoginVerdict.FORBIDDEN if is_reserved else login.verdict
         if self.guesses.waits(source, name, now_ms):
             return LoginVerdict.BUSY  # a right guess among wrong ones tells nothing either
         if not self._is_in_rate(login.user, client_id, now_ms):
             return LoginVerdict.BUSY
         self.guesses.succeeded(source, name)
         until_ms = now_ms + round(login.lasts_s * 1000) if login.lasts_s else 0
-        connection.proof = Proof(login.user, until_ms)
-        if login.rules is not None or self.grants.find(login.user, client_id):
-            self.grants.set(login.user, client_id, login.rules or (), now_ms + _KEPT_MS)
+        rules = None if login.rules is None else rules_text(login.rules)
+        connection.proof = Proof(login.user, until_ms, rules)
         return LoginVerdict.WELCOME
 
     def _is_banned(self, connection: Connection, client_id: str, user: str | None) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 _MOST_KEPT = 20_000
 _FORGOTTEN_MS = 3_600_000  # without a further guess
 _OF_ADDRESS = 4
-Key = tuple[str, str]  # address and user; "" counts an address whatever the user
+Key = tuple[str, str | None]  # address and user; None counts an address whatever the user
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class GuessThrottle:
 
     def waits(self, address: str, user: str, now_ms: int) -> bool:
         """Return whether a login is refused without a look at its password."""
-        rows = (self._rows.get((address, user)), self._rows.get((address, "")))
+        rows = (self._rows.get((address, user)), self._rows.get((address, None)))
         return any(row is not None and row.until_ms > now_ms for row in rows)
 
     def failed(self, address: str, user: str, now_ms: int) -> None:
@@ -42,7 +42,7 @@ class GuessThrottle:
         if not self.free:
             return
         self._count((address, user), self.free, now_ms)
-        self._count((address, ""), self.free * _OF_ADDRESS, now_ms)
+        self._count((address, None), self.free * _OF_ADDRESS, now_ms)
 
     def succeeded(self, address: str, user: str) -> None:
         """Forget the guesses at a user from an address: it was the user."""

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
 from nearcast.config import HttpHookSection
 from nearcast.server.auth.http_calls import CallAnswer, call
@@ -42,17 +43,22 @@ class HttpHook:
         """Return the server's answer, or one of the last `cache` seconds to the same question."""
         question = json.dumps(_fields(request)).encode()
         key = hmac.digest(self._secret, question, hashlib.sha256)
+        asked_s = self._now_s()
         with self._lock:
-            until_s, answer = self._kept.get(key, (0.0, None))
-        if answer is not None and until_s > self._now_s():
-            return answer
+            kept_s, answer = self._kept.get(key, (0.0, None))
+        if answer is not None and asked_s - kept_s < self._lasts_s(answer):
+            return _aged(answer, asked_s - kept_s)
         answer = self._ask(question)
         with self._lock:
-            self._kept[key] = (self._now_s() + self._section.cache, answer)
+            self._kept[key] = (asked_s, answer)
             self._kept.move_to_end(key)
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         return answer
+
+    def _lasts_s(self, answer: LoginAnswer) -> float:
+        """Return how long an answer is used again: no longer than the login that it allows."""
+        return min(self._section.cache, answer.lasts_s or self._section.cache)
 
     def _ask(self, question: bytes) -> LoginAnswer:
         section = self._section
@@ -72,6 +78,11 @@ class HttpHook:
         except (OSError, ValueError) as problem:
             raise LoginRefusedError(f"the hook gives no answer ({problem})") from problem
         return _read(answer)
+
+
+def _aged(answer: LoginAnswer, age_s: float) -> LoginAnswer:
+    """Return an answer of some time ago, with what is left of its time."""
+    return replace(answer, lasts_s=answer.lasts_s - age_s) if answer.lasts_s else answer
 
 
 def _fields(request: LoginRequest) -> dict[str, object]:

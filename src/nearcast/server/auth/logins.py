@@ -19,6 +19,7 @@ from nearcast.model.errors import EnvironmentProblem
 from nearcast.server.auth.certificates import Names
 
 GROUP = "nearcast.auth"
+_LONGEST_S = 1e12
 
 
 class LoginRefusedError(Exception):
@@ -72,6 +73,8 @@ def login_of(answer: LoginAnswer) -> Login:
     """Return an accepted login; LoginRefusedError if its rules are none."""
     if not isinstance(answer.user, str) or not answer.user:
         raise LoginRefusedError("an answer without a user")
+    if not 0 <= answer.lasts_s <= _LONGEST_S:  # nor NaN
+        raise LoginRefusedError(f"an answer that lasts {answer.lasts_s!r} s")
     rules = None
     if answer.rules is not None:
         try:

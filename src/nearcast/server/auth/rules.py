@@ -18,6 +18,7 @@ from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import Connect
 from nearcast.server.auth.certificates import CertificateUsers
 from nearcast.server.auth.gate import LoginGate
+from nearcast.server.auth.grants import Grant, rules_in
 from nearcast.server.auth.login_checks import LoginChecks, make_plugins
 from nearcast.server.auth.logins import Login, LoginPlugin, request_of
 from nearcast.server.auth.passwords import read_users
@@ -192,6 +193,31 @@ class ConfiguredAccess:
             return connect.user_name
         return self._of_certificate(connection)
 
+    def rules_of(self, connection: Connection) -> bytes | None:
+        """Return the rules of a login; none that allow anything where rules must come with it."""
+        proof = connection.proof
+        if proof is not None and proof.rules is not None:
+            return proof.rules
+        return b"[]" if self._grants_rules else None
+
+    def bind(self, connection: Connection, client_id: str) -> bool:
+        """Keep the rules of a login with its session; return whether others were kept before.
+
+        A login without rules ends those of an earlier one.
+        """
+        forwarded, proof = connection.forwarded, connection.proof
+        if forwarded is not None:
+            user, text = forwarded.user_name, forwarded.rules
+        else:
+            user, text = (None, None) if proof is None else (proof.user, proof.rules)
+        grant = None if text is None else Grant(rules_in(text), is_forwarded=forwarded is not None)
+        return self._grants.set(user, client_id, grant)
+
+    def _grant(self, user_name: str | None, client_id: str) -> Grant | None:
+        """Return what a login has brought along and still counts: its source may be gone."""
+        found = self._grants.find(user_name, client_id)
+        return found if found is not None and (self._grants_rules or found.is_forwarded) else None
+
     def keeps(self, user_name: str | None, connection: Connection | None) -> bool:
         """Return whether a client may stay: its user exists, or it needs none.
 
@@ -217,9 +243,10 @@ class ConfiguredAccess:
         """Return whether anything is restricted."""
         return bool(self._rules) or self._grants_rules
 
-    def is_restricted(self, _connection: Connection) -> bool:
-        """Return whether there are rules."""
-        return self.has_rules()
+    def is_restricted(self, connection: Connection) -> bool:
+        """Return whether there are rules, here or of a login that another node has checked."""
+        forwarded = connection.forwarded
+        return self.has_rules() or (forwarded is not None and forwarded.rules is not None)
 
     def may_publish(self, user_name: str | None, client_id: str, topic: str) -> bool:
         """Return the decision of the first rule that matches the topic; False if none does."""
@@ -242,6 +269,8 @@ class ConfiguredAccess:
         who = "a client without a user name" if user_name is None else f"user {user_name}"
         verb = "subscribe" if subscribes else "publish"
         count = len(self._rules)
+        if not count:
+            return "the rules of its login do not allow it"
         rules = "the only rule of" if count == 1 else f"none of the {count} rules of"
         verdict = f"does not allow {who} to" if count == 1 else f"allows {who} to"
         told = f"{rules} [[auth.rules]] {verdict} {verb} to it"
@@ -252,7 +281,7 @@ class ConfiguredAccess:
     def _decide(
         self, user_name: str | None, client_id: str, topic_filter: str, *, subscribes: bool
     ) -> bool:
-        if not self.has_rules():
+        if not self.has_rules() and self._grant(user_name, client_id) is None:
             return True
         allowed, number = self._decision(user_name, client_id, topic_filter, subscribes=subscribes)
         if allowed and self.on_allowed is not None:
@@ -268,8 +297,8 @@ class ConfiguredAccess:
 
         Rules that came with the login decide first; their index is below 0.
         """
-        granted = self._grants.find(user_name, client_id) if self._grants_rules else ()
-        numbered = [(-1, Rule.of(one)) for one in granted]
+        grant = self._grant(user_name, client_id)
+        numbered = [] if grant is None else [(-1, Rule.of(one)) for one in grant.rules]
         for number, rule in [*numbered, *enumerate(self._rules)]:
             if not (rule.subscribes if subscribes else rule.publishes):
                 continue

@@ -14,7 +14,7 @@ from nearcast.server.auth.logins import Login
 from nearcast.server.auth.rules import ConfiguredAccess, make_access
 from nearcast.server.auth.upkeep import AccessUpkeep
 from nearcast.server.clock import Clock
-from nearcast.server.file_modes import wide_files
+from nearcast.server.file_modes import todo_for, wide_files
 from nearcast.server.listeners.message_rates import MessageRates
 from nearcast.server.listeners.tls import tls_context
 from nearcast.server.loop_batches import LoopBatches
@@ -57,7 +57,7 @@ class AccessService:
         assert self._node is not None
         self._turns = turns
         for path, mode, why in wide_files(self._configuration):
-            log.warning("%s has mode %03o, and %s: chmod go= %s", path, mode, why, path)
+            log.warning("%s has mode %03o, and %s: %s", path, mode, why, todo_for(path, why))
         self._take_rates()
         directory = Path(self._configuration.node.data)
         self._upkeep = AccessUpkeep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -88,8 +89,7 @@ class TokenLogins:
         section, now_s = self.section, self._now_s()
         times = {name: claims.get(name) for name in ("exp", "nbf", "iat")}
         for name, value in times.items():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number and (value is not None or name == "exp"):
+            if not _is_number(value) and (value is not None or name == "exp"):
                 raise LoginRefusedError(f"a token whose {name} is {value!r}")
         if float(times["exp"] or 0) + section.leeway <= now_s:
             raise LoginRefusedError("a token that has expired")
@@ -114,6 +114,13 @@ class TokenLogins:
 
     def _lasts_s(self, claims: dict[str, Any]) -> float:
         return max(1.0, float(claims["exp"]) + self.section.leeway - self._now_s())
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a claim is a number; JSON as Python reads it has NaN, too."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value)
 
 
 _UNTIMED: dict[str, Any] = {

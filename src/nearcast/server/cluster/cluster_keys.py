@@ -43,11 +43,15 @@ class Signer(NamedTuple):
 
 
 class SignedRequest(msgspec.Struct, frozen=True):
-    """What stands behind the verb of a request to a node."""
+    """What stands behind the verb of a request to a node.
+
+    `half` is half of a key, where the answer is to be read by the asker alone.
+    """
 
     signer: str
     at_ms: int
     signature: str
+    half: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,19 @@ class ClusterKeys:
             return False
         return True
 
-    def request(self, verb: str, to: str, at_ms: int) -> bytes:
+    def request(self, verb: str, to: str, at_ms: int, half: str = "") -> bytes:
         """Return a signed request to a node."""
-        signature = self.sign("request", verb, to, str(at_ms))
-        signed = SignedRequest(str(self.me), at_ms, signature)
+        signature = self.sign("request", verb, to, str(at_ms), half)
+        signed = SignedRequest(str(self.me), at_ms, signature, half)
         return verb.encode() + b" " + msgspec.json.encode(signed)
 
-    def may_ask(self, data: bytes, to: str, now_ms: int, *, only_operators: bool) -> bool:
-        """Return whether a request to a node is signed, fresh, and of somebody who may ask it."""
+    def may_ask(
+        self, data: bytes, to: str, now_ms: int, *, only_operators: bool, since_ms: int = 0
+    ) -> bool:
+        """Return whether a request to a node is signed, fresh, and of somebody who may ask it.
+
+        One from before `since_ms`, when the node started, was for its run before.
+        """
         verb, _, rest = data.partition(b" ")
         try:
             found = msgspec.json.decode(rest, type=SignedRequest)
@@ -92,7 +101,9 @@ class ClusterKeys:
             return False
         if abs(now_ms - found.at_ms) > FRESH_MS or (only_operators and signer.kind != "operator"):
             return False
-        parts = ("request", verb.decode("latin-1"), to, str(found.at_ms))
+        if found.at_ms < since_ms:
+            return False
+        parts = ("request", verb.decode("latin-1"), to, str(found.at_ms), found.half)
         return self.is_signed(signer, found.signature, *parts)
 
 

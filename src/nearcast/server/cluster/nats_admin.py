@@ -23,6 +23,7 @@ from nearcast.server.cluster.nats_members import (
 )
 from nearcast.server.cluster.nats_sharing import connected, now_ms, offer_plan
 from nearcast.server.cluster.node_proofs import request_subject
+from nearcast.server.cluster.signed_entries import SignedEntries
 
 if TYPE_CHECKING:
     from nearcast.locality import NamedPlan, Plan
@@ -67,7 +68,8 @@ async def forget_node(section: NetworkSection, name: str) -> None:
         _check_away(await list_members(client, section), section.name, name)
         nodes = await open_bucket(client, section, expires=True)
         kept = await open_bucket(client, section, expires=False)
-        await Members(client, nodes, kept, keys_of(section)).mark_left(name, now_ms())
+        entries = SignedEntries(keys_of(section), now_ms)
+        await Members(client, nodes, kept, entries).mark_left(name, now_ms())
 
 
 def _check_away(members: list[MemberRecord], network: str, name: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable
 
 import msgspec
@@ -24,7 +25,8 @@ from nats.js.kv import KeyValue
 from nearcast.config import NetworkSection
 from nearcast.model.errors import KeyInUseError
 from nearcast.nats.connection import NatsConnection, store_answers
-from nearcast.server.cluster.cluster_keys import ClusterKeys, Signer, signer_of
+from nearcast.server.cluster.cluster_keys import ClusterKeys, Signer, keys_of, signer_of
+from nearcast.server.cluster.signed_entries import SignedEntries, split_entry
 
 REFRESH_S = 1.0
 EXPIRY_S = 5.0
@@ -174,10 +176,11 @@ class Members:
         client: NatsConnection,
         nodes: KeyValue,
         kept: KeyValue,
-        keys: ClusterKeys | None = None,
+        entries: SignedEntries | None = None,
     ) -> None:
+        """`entries` signs and judges entries; without it no entry is signed, and all count."""
         self._client = client
-        self._keys = keys
+        self._entries = entries or SignedEntries(None, _now_ms)
         self._nodes = nodes
         self._kept = kept
         self._revision: int | None = None  # of our entry; None: claim it first
@@ -186,19 +189,22 @@ class Members:
         """Claim the name; raise KeyInUseError if a live node has it.
 
         An entry with another identity may be left by a killed node: it is watched until it changes
-        (the node lives) or expires.
+        (the node lives) or expires. One that is none, or that another has written, is replaced.
         """
         key, seen = key_of(me.name), None
         while True:
             with store_answers(self._client):
                 holder, revision = await self._look(key)
                 try:
+                    if holder is None and revision:
+                        self._revision = await self._nodes.put(key, self._written(me))
+                        return
                     if holder is None:
-                        self._revision = await self._nodes.create(key, _encode(me))
+                        self._revision = await self._nodes.create(key, self._written(me))
                         return
                     if holder.identity == me.identity:
-                        last = revision
-                        self._revision = await self._nodes.update(key, _encode(me), last=last)
+                        entry, last = self._written(me), revision
+                        self._revision = await self._nodes.update(key, entry, last=last)
                         return
                 except KeyWrongLastSequenceError:
                     continue  # another writer was faster
@@ -208,11 +214,15 @@ class Members:
             await asyncio.sleep(_LOOK_S)
 
     async def _look(self, key: str) -> tuple[MemberRecord | None, int]:
+        """Return the entry and its revision: 0 if there is none, no entry if it does not count."""
         try:
             entry = await self._nodes.get(key)
         except KeyNotFoundError:
             return None, 0
-        return read_member(entry.value), int(entry.revision or 0)
+        return self._read(entry), int(entry.revision or 0)
+
+    def _written(self, me: MemberRecord) -> bytes:
+        return self._entries.seal(_encode(me))
 
     async def refresh(self, me: MemberRecord) -> None:
         """Write the entry again; claim the name again if the entry has expired."""
@@ -221,7 +231,8 @@ class Members:
             return
         last, self._revision = self._revision, None  # after any failure: claim first
         with store_answers(self._client), contextlib.suppress(KeyWrongLastSequenceError):
-            self._revision = await self._nodes.update(key_of(me.name), _encode(me), last=last)
+            entry = self._written(me)
+            self._revision = await self._nodes.update(key_of(me.name), entry, last=last)
         if self._revision is None:
             await self.claim(me)
 
@@ -233,7 +244,7 @@ class Members:
 
     async def mark_left(self, name: str, at_ms: int) -> None:
         """Mark a node as having left for good."""
-        mark, keys = DepartedMember(name, at_ms), self._keys
+        mark, keys = DepartedMember(name, at_ms), self._entries.keys
         if keys is not None:
             signature = keys.sign("left", name, str(at_ms))
             mark = SignedDeparture(name, at_ms, signer=str(keys.me), signature=signature)
@@ -257,7 +268,7 @@ class Members:
             nodes = await self._nodes.watchall()
             kept = await self._kept.watch(_LEFT + "*")
         tasks = [
-            asyncio.create_task(_pass_on(nodes, queue, _told_of_node)),
+            asyncio.create_task(_pass_on(nodes, queue, self._told_of_node)),
             asyncio.create_task(_pass_on(kept, queue, _told_of_mark)),
         ]
         try:
@@ -269,6 +280,12 @@ class Members:
             for watcher in (nodes, kept):
                 with contextlib.suppress(NatsError):
                     await watcher.stop()  # type: ignore[no-untyped-call]
+
+    def _told_of_node(self, entry: KeyValue.Entry) -> MemberRecord | None:
+        return self._read(entry) if entry.operation is None else None
+
+    def _read(self, entry: KeyValue.Entry) -> MemberRecord | None:
+        return read_member(entry.value, self._entries, entry.key)
 
 
 async def _pass_on(
@@ -283,22 +300,31 @@ async def _pass_on(
     queue.put_nowait(None)
 
 
-def _told_of_node(entry: KeyValue.Entry) -> MemberRecord | None:
-    return read_member(entry.value) if entry.operation is None else None
-
-
 def _told_of_mark(entry: KeyValue.Entry) -> DepartedMember | None:
     if entry.operation is None:
         return read_left(entry.value)
     return DepartedMember(name_of(entry.key.removeprefix(_LEFT)), TAKEN_BACK)
 
 
-def read_member(data: bytes | None) -> MemberRecord | None:
-    """Return a decoded entry; None if it is invalid."""
+def read_member(
+    data: bytes | None, entries: SignedEntries | None = None, key: str = ""
+) -> MemberRecord | None:
+    """Return a decoded entry; None if it is invalid, or does not count for these `entries`.
+
+    One under the `key` of another node is invalid.
+    """
+    written = split_entry(data or b"")
     try:
-        return _decode_member(data or b"")
+        found = _decode_member(written.body)
     except msgspec.MsgspecError:
         return None
+    if key and key_of(found.name) != key:
+        return None
+    return found if entries is None or entries.believes(found.name, written) else None
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def read_left(data: bytes | None) -> DepartedMember | None:
@@ -310,8 +336,14 @@ def read_left(data: bytes | None) -> DepartedMember | None:
         return None
 
 
-async def list_members(client: NatsConnection, section: NetworkSection) -> list[MemberRecord]:
-    """Return the entries of a network's nodes, by name; empty if there is no such network."""
+async def list_members(
+    client: NatsConnection, section: NetworkSection, entries: SignedEntries | None = None
+) -> list[MemberRecord]:
+    """Return the entries of a network's nodes, by name; empty if there is no such network.
+
+    `entries` judges them; without it those count that the keys of the section make count.
+    """
+    entries = entries or SignedEntries(keys_of(section), _now_ms)
     try:
         nodes = await open_bucket(client, section, expires=True, creates=False)
     except KeyNotFoundError:
@@ -322,13 +354,13 @@ async def list_members(client: NatsConnection, section: NetworkSection) -> list[
             f"KV_{bucket_name(section, expires=True)}", subjects_filter=f"{subjects}>"
         )
         keys = [one.removeprefix(subjects) for one in told.state.subjects or {}]
-        found = await asyncio.gather(*(_entry(nodes, key) for key in keys))
+        found = await asyncio.gather(*(_entry(nodes, key, entries) for key in keys))
     return sorted((one for one in found if one is not None), key=lambda one: one.name)
 
 
-async def _entry(nodes: KeyValue, key: str) -> MemberRecord | None:
+async def _entry(nodes: KeyValue, key: str, entries: SignedEntries) -> MemberRecord | None:
     try:
-        return read_member((await nodes.get(key)).value)
+        return read_member((await nodes.get(key)).value, entries, key)
     except KeyNotFoundError:  # it has expired, or was deleted
         return None
 

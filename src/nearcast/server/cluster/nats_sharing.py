@@ -32,6 +32,7 @@ from nearcast.server.cluster.nats_settings import (
     SCHEDULE,
     SharedSettings,
 )
+from nearcast.server.cluster.sealed_answers import SealedQuestion
 
 if TYPE_CHECKING:
     from nearcast.locality import Plan
@@ -202,11 +203,12 @@ async def _clients(
     async def ask(name: str) -> list[tuple[float, float]]:
         try:
             subject = request_subject(section.name, name)
-            data = PLACES_ASKED
-            if keys is not None:
-                data = keys.request(data.decode(), name, now_ms())
-            answer = await client.request(subject, data, timeout=_PLACES_S)
-            return _decode_places(answer.data)
+            if keys is None:
+                answer = await client.request(subject, PLACES_ASKED, timeout=_PLACES_S)
+                return _decode_places(answer.data)
+            question = SealedQuestion(keys, PLACES_ASKED.decode(), name, now_ms())
+            answer = await client.request(subject, question.data, timeout=_PLACES_S)
+            return _decode_places(question.read(answer.data) or b"")
         except (NatsError, msgspec.MsgspecError):  # a node of an earlier release is silent
             return []
 

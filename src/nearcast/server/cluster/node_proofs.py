@@ -29,7 +29,9 @@ from nearcast.server.cluster.nats_members import (
     is_signed_mark,
     key_of,
 )
+from nearcast.server.cluster.sealed_answers import sealed_answer
 from nearcast.server.cluster.sealed_frames import NATS, SealedFrames
+from nearcast.server.cluster.signed_entries import SignedEntries
 
 log = logging.getLogger("nearcast.network")
 
@@ -58,11 +60,12 @@ class NodeProofs:
                 f"the key of {keys.me}", where="[network] node_key", expected=f"that of node {name}"
             )
         self.sealed = None if keys is None else SealedFrames(keys)
+        self.entries = SignedEntries(keys, now_ms)
         self._section, self._name, self._now_ms = section, name, now_ms
         self._is_proven = proven
+        self._since_ms = now_ms()
         self._running: dict[str, asyncio.Task[None]] = {}  # exchanges that this node has begun
         self._began: dict[str, int] = {}  # when each peer started, in ms
-        self._strangers: set[str] = set()  # names without a key, which are logged
 
     # --- frames over NATS -------------------------------------------------------------------
 
@@ -80,15 +83,10 @@ class NodeProofs:
     # --- members ----------------------------------------------------------------------------
 
     def believes(self, change: MemberRecord | DepartedMember) -> bool:
-        """Return whether an entry or a mark counts: not that of a stranger."""
+        """Return whether a mark counts, or an entry whose signature was checked (`entries`)."""
         keys, sealed = self.keys, self.sealed
         if keys is None or sealed is None:
             return True
-        if not sealed.knows(change.name):
-            if change.name not in self._strangers:
-                self._strangers.add(change.name)
-                log.warning("node %s is refused: its key is not known here", change.name)
-            return False
         if isinstance(change, DepartedMember):
             return change.at_ms == TAKEN_BACK or is_signed_mark(keys, change)
         before = self._began.get(change.name)
@@ -166,13 +164,22 @@ class NodeProofs:
             is_allowed = False
         else:
             is_allowed = self.keys.may_ask(
-                data, self._name, self._now_ms(), only_operators=verb not in _OF_ALL
+                data,
+                self._name,
+                self._now_ms(),
+                only_operators=verb not in _OF_ALL,
+                since_ms=self._since_ms,
             )
         if not is_allowed:
             told = {"event": "request_refused", "request": repr(verb[:20])}
             form = "a request that nobody who may ask it has signed: %r"
             log.warning(form, verb[:20], extra={"fields": told})
         return is_allowed
+
+    def answer_to(self, data: bytes, answer: bytes) -> bytes | None:
+        """Return the answer to a request, for its asker alone where keys are used."""
+        keys = self.keys
+        return answer if keys is None else sealed_answer(keys, data, answer)
 
 
 def request_subject(network: str, name: str) -> str:

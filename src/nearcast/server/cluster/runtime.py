@@ -210,7 +210,7 @@ class ClusterRuntime:
             self.doors.local_host = client.local_host
             nodes = await open_bucket(client, self._section, expires=True)
             kept = await open_bucket(client, self._section, expires=False)
-            members = Members(client, nodes, kept, self._proofs.keys)
+            members = Members(client, nodes, kept, self._proofs.entries)
             await members.unmark_left(self.mesh.name)
             await members.claim(self._describe(self))
             self._client, self._members = client, members
@@ -298,7 +298,7 @@ class ClusterRuntime:
         """Return the names of the peers in the member list, without those that have left."""
         return {
             one.name
-            for one in await list_members(client, self._section)
+            for one in await list_members(client, self._section, self._proofs.entries)
             if one.name != self.mesh.name and one.started_ms > self._left.get(one.name, -1)
         }
 
@@ -316,7 +316,9 @@ class ClusterRuntime:
                 await message.respond(self.doors.key.encode())
             elif verb == PLACES_ASKED:
                 places = self.mesh.client_places(MOST_PLACES)
-                await message.respond(msgspec.json.encode(places))
+                answer = self._proofs.answer_to(message.data, msgspec.json.encode(places))
+                if answer is not None:
+                    await message.respond(answer)
 
         subject = request_subject(self._section.name, self.mesh.name)
         await client.subscribe(subject, cb=asked)

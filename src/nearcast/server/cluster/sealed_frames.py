@@ -124,7 +124,7 @@ class SealedFrames:
 
         private = X25519PrivateKey.generate()
         self._begun[name] = (number, private)
-        return b"prove1 " + msgspec.json.encode(Half(self.name, number, _public(private)))
+        return b"prove1 " + msgspec.json.encode(Half(self.name, number, public_half(private)))
 
     def answer(self, data: bytes) -> bytes | None:
         """Return the answer to a first message; None to one of nobody that we know."""
@@ -137,7 +137,7 @@ class SealedFrames:
         self._answered[first.sender, first.number] = (private, first.half)
         while len(self._answered) > _MOST_PENDING:
             self._answered.popitem(last=False)
-        mine = _public(private)
+        mine = public_half(private)
         signature = self._keys.sign(*_transcript("answer", first.sender, self.name, first, mine))
         return msgspec.json.encode(Half(self.name, first.number, mine, signature))
 
@@ -146,11 +146,11 @@ class SealedFrames:
         begun, answer = self._begun.get(name), _decoded(data)
         if begun is None or answer is None or answer.number != begun[0]:
             return None
-        first = Half(self.name, begun[0], _public(begun[1]))
+        first = Half(self.name, begun[0], public_half(begun[1]))
         parts = _transcript("answer", self.name, name, first, answer.half)
         if not self._keys.is_signed(Signer("node", name), answer.signature, *parts):
             return None
-        agreed = _agree(begun[1], answer.half, first.half, answer.half, is_lesser=True)
+        agreed = agree(begun[1], answer.half, first.half, answer.half, is_lesser=True)
         if agreed is None:
             return None
         del self._begun[name]
@@ -162,17 +162,18 @@ class SealedFrames:
     def accept(self, data: bytes) -> str:
         """Return the name of the peer that a last message proves; "" if it proves none."""
         last = _decoded(data)
-        pending = None if last is None else self._answered.pop((last.sender, last.number), None)
+        pending = None if last is None else self._answered.get((last.sender, last.number))
         if last is None or pending is None:
             return ""
         private, half = pending
-        first, mine = Half(last.sender, last.number, half), _public(private)
+        first, mine = Half(last.sender, last.number, half), public_half(private)
         parts = _transcript("confirm", last.sender, self.name, first, mine)
         if not self._keys.is_signed(Signer("node", last.sender), last.signature, *parts):
             return ""
-        agreed = _agree(private, half, half, mine, is_lesser=False)
+        agreed = agree(private, half, half, mine, is_lesser=False)
         if agreed is None:
             return ""
+        del self._answered[last.sender, last.number]  # not before: anybody may send a wrong one
         self._agreed[last.sender] = agreed
         return last.sender
 
@@ -181,7 +182,8 @@ def _transcript(what: str, lesser: str, greater: str, first: Half, half: str) ->
     return ("link 1", what, lesser, greater, first.number, first.half, half)
 
 
-def _public(private: X25519PrivateKey) -> str:
+def public_half(private: X25519PrivateKey) -> str:
+    """Return the half of a key that the other side gets."""
     return base64.b64encode(private.public_key().public_bytes_raw()).decode()
 
 
@@ -192,10 +194,10 @@ def _decoded(data: bytes) -> Half | None:
         return None
 
 
-def _agree(
+def agree(
     private: X25519PrivateKey, other: str, first: str, second: str, *, is_lesser: bool
 ) -> FrameKeys | None:
-    """Return the keys of two halves; None if one is no half."""
+    """Return the keys of two halves, of which `first` is the lesser's; None if one is no half."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.hashes import SHA256

@@ -14,13 +14,14 @@ from nearcast.broker.access import Exchange
 from nearcast.broker.publish.routes import EXPLAIN_TOPIC, LIVE_TOPICS, POSITION_TOPIC
 from nearcast.index.topic_filters import filters_overlap
 from nearcast.mqtt import Connect, ProtocolVersion
+from nearcast.server.auth.gate import RESERVED
 from nearcast.server.auth.rules import ConfiguredAccess
 from nearcast.server.http.endpoint import Role
 from nearcast.server.http.page_socket import PAGE_LISTENER, PageSocket
 
 PAGE_CLIENTS = "page-"
 """The client identifiers of pages begin with this."""
-_USER = "page:"  # of the names that sessions of pages have; no file of users can have a colon
+_USER = RESERVED  # of the names that sessions of pages have; no login can prove one
 _OPERATOR, _VIEWER = f"{_USER}operator:", f"{_USER}viewer:"
 _WITH_POSITIONS = (
     f"{LIVE_TOPICS}/positions/#",
@@ -53,6 +54,14 @@ class PageAccess:
         assert isinstance(socket, PageSocket)
         mark = _OPERATOR if socket.login.role is Role.OPERATOR else _VIEWER
         return mark + (socket.login.name or "")
+
+    def rules_of(self, connection: Connection) -> bytes | None:
+        """Return the rules of a login; a page's are those of its role, at every node."""
+        return None if connection.listener == PAGE_LISTENER else self.rules.rules_of(connection)
+
+    def bind(self, connection: Connection, client_id: str) -> bool:
+        """Keep the rules of a login with its session; return whether others were kept before."""
+        return connection.listener != PAGE_LISTENER and self.rules.bind(connection, client_id)
 
     def begin_exchange(self, method: str, connection: Connection) -> Exchange | None:
         """Return an exchange of enhanced authentication; None if there is no such method."""

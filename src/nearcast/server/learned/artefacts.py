@@ -71,6 +71,7 @@ class LearnedArtefacts:
                 self._experience = experience_file.ExperienceFile(path, holding)
         self._histograms = HistogramFiles(None, ())
         self._digests: dict[str, str] = {}  # of the cluster's values, by name
+        self._signed_ms: dict[str, int] = {}  # when the last value of each name was signed
         self._cluster: Cluster | None = None
         self._plan: NamedPlan | None = None
         self._plan_version = 0  # of the shared value that has the plan
@@ -139,10 +140,33 @@ class LearnedArtefacts:
         from nearcast.server.cluster.nats_settings import HISTOGRAMS, PLAN, POLICIES, SCHEDULE
 
         self._cluster, self._shared = cluster, shared
-        yield _follow(shared, PLAN, self.take_plan)
-        yield _follow(shared, SCHEDULE, self.take_schedule)
-        yield _follow(shared, POLICIES, self.take_policies)
-        yield _follow(shared, HISTOGRAMS, self.take_histograms)
+        yield _follow(shared, PLAN, self._current(self.take_plan))
+        yield _follow(shared, SCHEDULE, self._current(self.take_schedule))
+        yield _follow(shared, POLICIES, self._current(self.take_policies))
+        yield _follow(shared, HISTOGRAMS, self._current(self.take_histograms))
+
+    def _current(self, take: Callable[[Shared], None]) -> Callable[[Shared], None]:
+        """Return `take`, refusing a signed value that was replaced: a stranger may write it again.
+
+        Values without a signature are believed as they come.
+        """
+        from nearcast.server.cluster.nats_settings import SignedVersion
+
+        def take_newer(shared: Shared) -> None:
+            head = shared.head
+            if isinstance(head, SignedVersion):
+                last_ms = self._signed_ms.get(head.name, 0)
+                if head.at_ms < last_ms:
+                    raise FileFormatError(
+                        f"version {head.version}, signed {(last_ms - head.at_ms) / 1000:.0f} s "
+                        "before the last one",
+                        where=f"network settings, {head.name}",
+                        todo="Share it again, if it is meant.",
+                    )
+                self._signed_ms[head.name] = head.at_ms
+            take(shared)
+
+        return take_newer
 
     def take_plan(self, shared: Shared) -> None:
         """Take a plan that the cluster shares."""

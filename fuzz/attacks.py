@@ -1,0 +1,215 @@
+"""Run each class of attacks in turn beside two bystanders; report what came through, and pings.
+
+    python fuzz/attacks.py --seconds 60                  # for each class
+    python fuzz/attacks.py --seconds 5 --only slashes,floods
+
+The attackers (`attack_classes.py`) are another process. The bystanders ping every 20 ms, talk to
+each other, and publish secrets. A finding ends the run: a bystander that is closed or not served,
+something secret that an attacker gets, something forged that a bystander gets, an exception that
+the broker did not foresee. Pings are told as time on the wall; as that time without what the broker
+waited for a core that others had (`alone`); and as CPU time of the broker until the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from attack_classes import CLASSES, FORGED, NEAR, SECRET, TOKEN_SECRET
+from live import SPACES, Live, living
+from nearcast.mqtt import Publish
+from nearcast.server import hash_password
+
+EVERY_S = 0.02
+LOGIN = ("calm", b"calm is a user")
+RULES = [
+    {"user": "calm", "topic": "#"},
+    {"topic": "eve/#"},
+    {"topic": "shops/#"},
+    {"topic": "own/%u/#"},
+    {"topic": "own/%c/#"},
+]
+
+
+@dataclass(slots=True)
+class Pings:
+    """What bystanders saw during one class."""
+
+    wall_s: list[float] = field(default_factory=list)
+    alone_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    rounds: int = 0
+
+    def line(self, name: str) -> str:
+        """Return a row of the report."""
+        if not self.wall_s:
+            return f"{name:<24} {self.rounds:>8}  no pings"
+        told = "".join(_told(times) for times in (self.wall_s, self.alone_s, self.cpu_s))
+        return f"{name:<24} {self.rounds:>8} {len(self.wall_s):>7}{told}"
+
+
+def _told(times_s: list[float]) -> str:
+    """Return the median, the 99th percentile and the longest of some times, in ms."""
+    times_ms = sorted(1_000 * one for one in times_s)
+    shown = (times_ms[len(times_ms) // 2], times_ms[len(times_ms) * 99 // 100], times_ms[-1])
+    return "  " + " ".join(f"{one:7.1f}" for one in shown)
+
+
+HEAD = f"{'class':<24} {'rounds':>8} {'pings':>7}" + "".join(
+    f"  {kind:>7} {'p99':>7} {'most':>7}" for kind in ("wall ms", "alone", "CPU")
+)
+
+
+class Attackers:
+    """The process of the attackers, and what it says."""
+
+    def __init__(self, live: Live, directory: Path, names: list[str], seconds: float, seed: int):
+        page_port, proxy_port = live.other_ports
+        world = {
+            "port": live.port,
+            "page_port": page_port,
+            "proxy_port": proxy_port,
+            "pid": live.process.pid,
+            "seed": seed,
+            "users": str(directory / "users"),
+            "sections": str(live.sections),
+        }
+        path = directory / "world.json"
+        path.write_text(json.dumps(world))
+        self.current = ""
+        self.findings: list[str] = []
+        self.rounds: dict[str, int] = {}
+        script = Path(__file__).with_name("attack_classes.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(path), str(seconds), *names],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            told = json.loads(line)
+            self.current = told.get("begins", self.current)
+            if "finding" in told:
+                self.findings.append(told["finding"])
+            if "ends" in told:
+                self.rounds[told["ends"]] = told["rounds"]
+                self.current = ""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        """Wait for the process, and for all that it has said."""
+        if self.is_alive:
+            self.process.kill()
+        self.process.wait()
+        self._reading.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def attacked(directory: Path) -> Iterator[Live]:
+    """Run a broker as one that others reach: users, rules, three listeners, private positions."""
+    (directory / "secret").write_text(TOKEN_SECRET)
+    (directory / "users").write_text(f"{LOGIN[0]}:{hash_password(LOGIN[1])}\n")
+    with living(
+        login=LOGIN,
+        heard=("healthy", "secret/#", "$near/500m/shops/#"),
+        auth={
+            "users": str(directory / "users"),
+            "anonymous": "loopback",
+            "rules": RULES,
+            "jwt": {
+                "keys": str(directory / "secret"),
+                "algorithms": ["HS256"],
+                "audience": "soak",
+            },
+        },
+        log={"events": "off", "metrics_port": 0},  # an event log takes long to close
+        rates={"guesses": 0},  # so that each guess is checked
+        listener=[
+            {"port": 0},
+            {"port": 0, "kind": "ws"},
+            {"port": 0, "proxy_protocol": True, "proxies": ["127.0.0.1"]},
+        ],
+        space=[{**one, "positions": "private"} for one in SPACES],
+    ) as live:
+        live.listener.publish("$position", b'{"lon": %f, "lat": %f}' % NEAR)
+        live.speaker.conversation.publish(Publish("secret/x", SECRET, 1, True))
+        live.speaker.publish("secret/y", SECRET)
+        yield live
+
+
+def look_for_forgeries(live: Live) -> None:
+    """Assert that nothing of an attacker has reached the listener where it may not publish."""
+    for packet in live.listener.take():
+        if isinstance(packet, Publish):
+            assert FORGED not in packet.payload, f"forged: {packet.topic}"
+
+
+def run(names: list[str], seconds: float, seed: int) -> dict[str, Pings]:
+    """Run each class for so long; return what bystanders saw. AssertionError is a finding."""
+    seen = {name: Pings() for name in names}
+    with tempfile.TemporaryDirectory(prefix="nearcast-attacks-") as folder:
+        directory = Path(folder)
+        with attacked(directory) as live:
+            attackers = Attackers(live, directory, names, seconds, seed)
+            try:
+                while attackers.is_alive:
+                    serve_bystanders(live, seen.get(attackers.current))
+            finally:
+                attackers.end()
+            assert not attackers.findings, attackers.findings
+            assert attackers.process.returncode == 0, "the attackers failed"
+            live.check()
+            look_for_forgeries(live)
+            live.assert_clean()
+    for name, rounds in attackers.rounds.items():
+        seen[name].rounds = rounds
+    return seen
+
+
+def serve_bystanders(live: Live, pings: Pings | None) -> None:
+    """Let both ping, and now and then talk and publish a secret."""
+    live.ping()
+    if pings is not None:
+        pings.wall_s += [times[-1] for times in live.pings_s.values()]
+        pings.alone_s += live.alone_s[-2:]
+        pings.cpu_s += live.cpu_s[-2:]
+    if len(live.cpu_s) % 20 == 0:
+        live.check()
+        live.speaker.publish("secret/live", SECRET)
+        look_for_forgeries(live)
+    time.sleep(EVERY_S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each class")
+    parser.add_argument("--only", default=",".join(CLASSES), help="names of classes")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    options = parser.parse_args()
+    print(f"seed {options.seed}\n{HEAD}", flush=True)
+    for name in options.only.split(","):
+        for told, pings in run([name], options.seconds, options.seed).items():
+            print(pings.line(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
