@@ -4,10 +4,12 @@ import { h } from "../dom.js";
 import { onTheme } from "../theme.js";
 import { Base } from "./base.js";
 import { Camera } from "./camera.js";
-import { drawAreas, drawDraft, drawPlan, drawRegions } from "./ground.js";
+import { contains, drawAreas, drawDraft, drawPlan, drawRegions } from "./ground.js";
 import { drawClients, drawHappenings, drawRanges, palette, Trails } from "./paint.js";
 
 const REACH_PX = 12; // a click this near hits
+const MANY = 4_000; // clients, from which on a view that rests is drawn every second frame
+const MANY_MS = 30;
 
 /**
  * Draws a scene: {crowd, happenings, layers, plan, regions, ranges, areas, nodes, draft, selected,
@@ -28,6 +30,7 @@ export class MapCanvas {
     [this.ground, this.moving] = [this.layers[0].getContext("2d", { alpha: false }), this.layers[2].getContext("2d")];
     this.frames = { count: 0, since: Date.now(), perSecond: 0 };
     this.drawn = -1;
+    this.drawnAt = 0;
     this.inView = [];
     this.pool = [];
     this.onPick = this.onMove = this.onDraw = () => {};
@@ -55,7 +58,11 @@ export class MapCanvas {
 
   frame() {
     requestAnimationFrame(this.frame);
-    if (this.element.isConnected && this.camera.width > 1 && !document.hidden) this.drawFrame(Date.now());
+    const now = Date.now();
+    const rests = this.drawn === this.camera.version && !this.camera.flight;
+    if (rests && this.scene.crowd.size > MANY && now - this.drawnAt < MANY_MS) return;
+    this.drawnAt = now;
+    if (this.element.isConnected && this.camera.width > 1 && !document.hidden) this.drawFrame(now);
   }
 
   drawFrame(now) {
@@ -137,7 +144,7 @@ export class MapCanvas {
     return ranges.filter(([id]) => id === selected?.id);
   }
 
-  /** Return what is at a point of the screen: {client} or {event} or {leaf} or {}. */
+  /** Return what is at a point of the screen: {client}, {event}, {region}, {leaf} or {}. */
   hit(px, py) {
     let [best, nearest] = [null, REACH_PX ** 2];
     for (const [one, x, y] of this.inView) {
@@ -149,7 +156,12 @@ export class MapCanvas {
     const instant = scene.past ? scene.past.instant : Date.now();
     const event = scene.happenings.seen(instant).find((one) =>
       Math.hypot(camera.screenX(one.x) - px, camera.screenY(one.y) - py) < 16);
-    return event ? { event } : {};
+    if (event) return { event };
+    const place = camera.toPlace(px, py);
+    const at = (features) => features.findLast(({ geometry }) => contains(geometry, ...place));
+    const region = scene.layers.regions ? at(scene.regions) : null;
+    const leaf = scene.layers.plan ? at(scene.plan) : null;
+    return region ? { region } : leaf ? { leaf } : {};
   }
 }
 

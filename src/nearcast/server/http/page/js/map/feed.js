@@ -6,19 +6,40 @@ import { boundsOf } from "./ground.js";
 
 const SHAPES_MS = 8_000; // where they are too many to be drawn, five times as rarely
 const PLAN_MS = 10_000;
+const UNSEEN_MS = 20_000; // a page that nobody has seen for so long watches nothing, and costs nothing
 
 /** Feeds a map; `start` and `stop` may be called at any time. */
 export class Feed {
   constructor(map, { onSpaces, onFirstPlaces }) {
     Object.assign(this, { map, scene: map.scene, onSpaces, onFirstPlaces });
     [this.stops, this.timers, this.areas, this.spaces, this.skips] = [[], [], new Map(), [], 0];
-    this.isOn = false;
-    onState((state) => state === "up" && this.isOn && this.refresh());
+    this.isOn = this.isWatching = false;
+    onState((state) => state === "up" && this.isWatching && this.refresh());
+    document.addEventListener("visibilitychange", () => this.seen(!document.hidden));
   }
 
   start() {
     if (this.isOn) return;
     this.isOn = true;
+    this.seen(!document.hidden);
+  }
+
+  stop() {
+    this.isOn = false;
+    this.seen(false, 0);
+  }
+
+  /** Watch while somebody sees the map: again at once, no more after a while. */
+  seen(isSeen, afterMs = UNSEEN_MS) {
+    clearTimeout(this.leaving);
+    if (isSeen) this.isOn && this.begin();
+    else if (afterMs) this.leaving = setTimeout(() => this.end(), afterMs);
+    else this.end();
+  }
+
+  begin() {
+    if (this.isWatching) return;
+    this.isWatching = true;
     if (session.positions) this.stops.push(watch("$nearcast/live/positions/+", (message) => this.positions(message)));
     if (isOperator()) this.stops.push(watch("$nearcast/live/deliveries/+", ({ text }) => this.deliveries(text)));
     this.every(SHAPES_MS, () => this.readShapes());
@@ -26,8 +47,8 @@ export class Feed {
     this.refresh();
   }
 
-  stop() {
-    this.isOn = false;
+  end() {
+    this.isWatching = false;
     for (const stop of [...this.stops, ...this.areas.values()]) stop();
     this.timers.forEach(clearInterval);
     [this.stops, this.timers, this.areas] = [[], [], new Map()];
@@ -56,7 +77,7 @@ export class Feed {
   async readPositions() {
     if (!session.positions) return;
     const found = await quietly(get("positions"));
-    if (!found || !this.isOn) return;
+    if (!found || !this.isWatching) return;
     this.scene.leftOut = found.left_out ?? 0;
     this.scene.crowd.take({ moved: found.clients, full: true }, session.node, Date.now());
     this.frameFirst();
@@ -95,7 +116,7 @@ export class Feed {
   /** Subscribe to what happens in the view: the page is a client like any other. */
   look() {
     clearTimeout(this.looking);
-    this.looking = setTimeout(() => this.isOn && this.lookNow(), 350);
+    this.looking = setTimeout(() => this.isWatching && this.lookNow(), 350);
   }
 
   lookNow() {
