@@ -12,7 +12,7 @@ const SHAPES_PX = 512; // a tile of shapes is drawn this wide, one of an image h
 export class Tiles {
   constructor(source, changed) {
     Object.assign(this, { source, changed });
-    this.known = new Map(); // name -> {content, failedAt}
+    this.known = new Map(); // name -> {content, isMissing, failedAt}
   }
 
   draw(context, camera) {
@@ -35,9 +35,11 @@ export class Tiles {
 
   /** Return a tile, or the part of a larger one that is there already: {content, parts, column, row}. */
   best(z, x, y) {
+    let asks = true; // for larger ones only where this one is missing
     for (let up = 0; up <= Math.min(ABOVE, z - this.source.min_zoom); up++) {
-      const content = up ? this.known.get(`${z - up}/${x >> up}/${y >> up}`)?.content : this.tile(z, x, y);
-      if (content) return { content, parts: 2 ** up, column: x % 2 ** up, row: y % 2 ** up };
+      const one = asks ? this.tile(z - up, x >> up, y >> up) : this.known.get(`${z - up}/${x >> up}/${y >> up}`);
+      if (one?.content) return { content: one.content, parts: 2 ** up, column: x % 2 ** up, row: y % 2 ** up };
+      asks &&= one.isMissing;
     }
     return null;
   }
@@ -48,16 +50,16 @@ export class Tiles {
     if (known) {
       this.known.delete(name);
       this.known.set(name, known); // the last used are kept
-      if (known.content || !known.failedAt || Date.now() - known.failedAt < AGAIN_MS) return known.content;
+      if (!known.failedAt || Date.now() - known.failedAt < AGAIN_MS) return known;
     }
-    const entry = { content: null, failedAt: 0 };
+    const entry = { content: null, isMissing: false, failedAt: 0 };
     this.known.set(name, entry);
     if (this.known.size > KEPT) this.known.delete(this.known.keys().next().value);
     const address = this.source.tiles.replace("{z}", z).replace("{x}", x).replace("{y}", y);
     (this.source.vector ? shapesOf(address) : imageOf(address)).then(
-      (content) => { entry.content = content; if (content) this.changed(); },
-      () => { entry.failedAt = Date.now(); });
-    return null;
+      (content) => { Object.assign(entry, { content, isMissing: !content }); this.changed(); },
+      () => { Object.assign(entry, { isMissing: true, failedAt: Date.now() }); this.changed(); });
+    return entry;
   }
 }
 
