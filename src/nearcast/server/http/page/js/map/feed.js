@@ -4,7 +4,10 @@ import { get, isOperator, session } from "../api.js";
 import { onState, watch } from "../live.js";
 import { boundsOf } from "./ground.js";
 
-const SHAPES_MS = 8_000; // where they are too many to be drawn, five times as rarely
+const SHAPES_MS = 8_000; // where they are too many to be drawn, fifteen times as rarely
+const MOST_SHAPES = 400; // more are not drawn
+const FULL_MS = 1_500; // by then the live topic has said where everybody is, unless others watch it too
+const AGAIN_MS = 2_000;
 const PLAN_MS = 10_000;
 const UNSEEN_MS = 20_000; // a page that nobody has seen for so long watches nothing, and costs nothing
 
@@ -14,7 +17,7 @@ export class Feed {
     Object.assign(this, { map, scene: map.scene, onSpaces, onFirstPlaces });
     [this.stops, this.timers, this.areas, this.spaces, this.skips] = [[], [], new Map(), [], 0];
     this.isOn = this.isWatching = false;
-    onState((state) => state === "up" && this.isWatching && this.refresh());
+    onState((state) => state === "up" && this.isWatching && Date.now() - this.refreshedAt > AGAIN_MS && this.refresh());
     document.addEventListener("visibilitychange", () => this.seen(!document.hidden));
   }
 
@@ -59,10 +62,9 @@ export class Feed {
   }
 
   refresh() {
-    this.skips = 0;
+    [this.view, this.hasFull, this.refreshedAt] = ["", false, Date.now()];
     this.readSpaces();
-    this.readPositions();
-    this.readShapes();
+    setTimeout(() => this.hasFull || (this.isWatching && this.readPositions()), FULL_MS);
     this.readGround();
   }
 
@@ -101,7 +103,9 @@ export class Feed {
   positions({ topic, text }) {
     const frame = read(text);
     if (!frame) return;
-    this.scene.crowd.take(frame, topic.split("/").at(-1), Date.now());
+    const node = topic.split("/").at(-1);
+    this.hasFull ||= frame.full && node === session.node;
+    this.scene.crowd.take(frame, node, Date.now());
     this.frameFirst();
   }
 
@@ -122,6 +126,10 @@ export class Feed {
   lookNow() {
     const { west, south, east, north } = this.map.camera.bounds();
     const text = [west, south, east, north].map((value) => Number(value.toFixed(6))).join(",");
+    if (text !== this.view) {
+      [this.view, this.skips] = [text, 0];
+      this.readShapes();
+    }
     const before = this.areas;
     this.areas = new Map();
     for (const space of this.spaces.filter((one) => one.longitude && one.latitude)) {
@@ -144,9 +152,10 @@ export class Feed {
     const { layers } = this.scene;
     if (!session.positions || !(layers.ranges || layers.areas)) return;
     if (this.skips-- > 0) return;
-    const found = await quietly(get("shapes", this.map.camera.bounds()));
+    const found = await quietly(get("shapes", { ...this.map.camera.bounds(), limit: MOST_SHAPES }));
     if (!found) return;
-    this.skips = found.left_out ? 4 : 0;
+    this.skips = found.left_out ? 14 : 0;
+    this.scene.areTooMany = found.left_out > 0;
     const isOther = ({ client }) => !client.startsWith("page-");
     this.scene.ranges = found.near.filter(isOther).map(({ client, radius_m }) => [client, radius_m]);
     this.scene.areas = found.areas.filter(isOther);

@@ -48,6 +48,7 @@ export class Inspector {
       if (scene.selected?.id === id) this.open(id, "Client", problem.status === 404 ? this.elsewhere(id) : h("p.problem", problem.message), this.why(id, event));
       return;
     }
+    scene.selectedRanges = found.subscriptions.items.filter(({ near_m: near }) => near).map(({ near_m: near }) => [id, near]);
     if (scene.selected?.id === id) this.open(id, "Client", this.facts(found), this.actions(id, found.client), this.subscriptions(found.subscriptions), this.why(id, event));
   }
 
