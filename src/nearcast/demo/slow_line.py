@@ -63,8 +63,8 @@ class SlowLine:
             try:
                 await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for one in (there, back):
-                    one.cancel()
+                there.cancel()
+                back.cancel()
                 await asyncio.gather(there, back, return_exceptions=True)
         except OSError:
             pass  # NATS is not there: the node finds its connection closed, and tries again

@@ -40,7 +40,7 @@ def tile_number(z: int, x: int, y: int) -> int:
     >>> [tile_number(*one) for one in ((0, 0, 0), (1, 0, 0), (1, 0, 1), (1, 1, 1), (1, 1, 0))]
     [0, 1, 2, 3, 4]
     """
-    along, size = 0, 1 << z
+    before, along, size = (1 << 2 * z) // 3, 0, 1 << z  # before: 1 + 4 + 16 + …
     half = size >> 1
     while half:
         right, low = bool(x & half), bool(y & half)
@@ -50,7 +50,7 @@ def tile_number(z: int, x: int, y: int) -> int:
                 x, y = size - 1 - x, size - 1 - y
             x, y = y, x
         half >>= 1
-    return (4**z - 1) // 3 + along
+    return before + along
 
 
 @dataclass(frozen=True, slots=True)
