@@ -363,6 +363,28 @@ def test_a_click_on_the_ground_says_which_area_of_the_plan_it_is(
     panel.wait_for(state="hidden")
 
 
+def test_the_overview_has_a_row_for_each_node_of_a_network(open_page: OpenPage):
+    page = open_page(route="overview")
+    page.get_by_role("heading", name="Overview").wait_for()
+    tell = """async (seconds) => {
+      const { testing } = await import('/assets/js/main.js');
+      const figures = await (await fetch('/api/overview')).json();
+      const [node] = (await (await fetch('/api/nodes')).json()).nodes;
+      Object.assign(figures, { name: 'other', uptime_s: seconds, t: 1000 * seconds, sent: 70 * seconds });
+      (await testing.view('overview')).nodes.take(JSON.stringify({ figures, node }));
+    }"""
+    for seconds in (10, 12):
+        page.evaluate(tell, seconds)
+    row = page.get_by_role("row", name="other")
+    row.wait_for()  # with that of this node, which tells its figures itself
+    cells = row.get_by_role("cell").all_inner_texts()
+    assert (cells[0], cells[2]) == ("other", "70")
+    assert page.get_by_role("row", name="nearcast").count() == 1
+    page.evaluate("location.hash = '#/map'")
+    live = "fetch('/api/topics?search=figures').then((answer) => answer.json())"
+    wait_for(lambda: page.evaluate(live)["items"] == [])
+
+
 def test_a_page_that_nobody_sees_watches_nothing(open_page: OpenPage, town: Town):
     page = open_page()
     page.locator(".fact", has_text="3 clients").wait_for()

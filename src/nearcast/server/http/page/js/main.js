@@ -146,4 +146,4 @@ setInterval(() => liveState() === "lost" && readSession().catch(() => {}), 3000)
 begin();
 
 /** For tests, which have to know where on the screen a place is. */
-export const testing = { map: () => view("map") };
+export const testing = { map: () => view("map"), view };

@@ -14,8 +14,9 @@ export class NodesView extends PolledView {
   }
 
   show() {
+    const read = super.show();
     this.figures.start();
-    return super.show();
+    return read;
   }
 
   hide() {

@@ -23,8 +23,9 @@ export class OverviewView extends PolledView {
   }
 
   show() {
+    const read = super.show();
     this.nodes.start();
-    return super.show();
+    return read;
   }
 
   hide() {
