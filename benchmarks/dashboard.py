@@ -1,16 +1,16 @@
 """What an open page costs the broker: its CPU with and without a viewer, by turns.
 
 Clients report a position every five seconds, each in turn, and have a `$near` subscription; some of
-them publish events. The page has its live topics open and asks for what it shows as often as the
-page does. Windows without and with it alternate in one run, and the ratio is that of their sums.
+them publish events. The viewer subscribes to what the page's map subscribes to, and asks for what
+it asks for, as often. Windows without and with it alternate in one run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
-import os
 import random
 import resource
 import struct
@@ -26,10 +26,10 @@ from benchmarks.broker_load import link
 from nearcast.server.http.operators import set_operator
 from nearcast.server.local_cluster import free_port
 
-TICKS = os.sysconf("SC_CLK_TCK")
 FIX_S = 5.0
 EVENTS_PER_S = 20.0
 TARGET = 1.10
+_SHAPES_S, _PLAN_S = 40, 10
 _CITY = (2.25, 48.80, 2.45, 48.92)
 
 _SERVE = """
@@ -86,9 +86,9 @@ class ManagedProcess:
                 time.sleep(0.05)
 
     def cpu_s(self) -> float:
-        """Return the CPU time of the process so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Return the CPU time of the process's threads so far, to the nanosecond."""
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
     def end(self) -> None:
         self.process.terminate()
@@ -205,6 +205,7 @@ class Viewer:
             _connect("page-bench"),
             _subscribe("$nearcast/live/positions/+"),
             _subscribe("$nearcast/live/deliveries/+"),
+            _subscribe(f"$area/{','.join(map(str, _CITY))}/city/#"),
         ):
             writer.write(_frame(packet))
         self._reading = asyncio.create_task(self._read(reader))
@@ -215,10 +216,15 @@ class Viewer:
             self.bytes += len(data)
 
     async def _ask(self) -> None:
-        await self._get("/api/positions")
-        while True:
-            await self._get("/api/overview")
-            await asyncio.sleep(2)
+        """Ask for what the map asks for, as often: shapes that are too many to be drawn rarely."""
+        for path in ("session", "spaces", "positions"):
+            await self._get(f"/api/{path}")
+        for second in itertools.count():
+            if not second % _SHAPES_S:
+                await self._get("/api/shapes")
+            if not second % _PLAN_S:
+                await self._get("/api/plan")
+            await asyncio.sleep(1)
 
     async def _get(self, path: str) -> None:
         def ask() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.http.conftest import PASSWORD, SHOPS, Mover
@@ -109,6 +110,29 @@ def test_the_chosen_of_all_nodes_are_shown(cluster: ManagedCluster):
     finally:
         for one in (*couriers, page):
             one.end()
+
+
+def test_every_node_tells_its_figures_while_somebody_looks(cluster: ManagedCluster):
+    page = Mover(cluster.http["one"], "page-figures", transport="websockets")
+    page.client.ws_set_options(path="/mqtt", headers={"Cookie": cluster.operator("one").cookie})
+    page.connect().subscribe("$nearcast/live/figures/+")
+    viewer = Mover(cluster.ports["two"], "viewer").connect()
+    try:
+
+        def told() -> dict[str, Any]:
+            return {one.topic.rpartition("/")[2]: json.loads(one.payload) for one in page.got}
+
+        wait_for(lambda: set(told()) == {"one", "two"})
+        for name, one in told().items():
+            assert one["figures"]["name"] == one["node"]["name"] == name
+            assert one["figures"]["cpu_seconds"] > 0
+            assert [(link["to"], link["up"]) for link in one["node"]["links"]] == [
+                ({"one": "two", "two": "one"}[name], True)
+            ]
+        assert viewer.subscribe("$nearcast/live/figures/+").is_failure
+    finally:
+        page.end()
+        viewer.end()
 
 
 def test_nodes_and_causal_groups_are_shown(cluster: ManagedCluster):

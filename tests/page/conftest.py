@@ -51,11 +51,11 @@ BAKERY = (-122.4075, 37.7874)
 class Town:
     """A broker with the operator ann and the viewer vic, and MQTT clients with places."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **http: Any) -> None:
         operators = directory / "operators.txt"
         set_operator(operators, "ann", "operator", PASSWORD.encode())
         set_operator(operators, "vic", "viewer", PASSWORD.encode())
-        http = {"address": "127.0.0.1:0", "operators": str(operators)}
+        http = {"address": "127.0.0.1:0", "operators": str(operators), **http}
         listeners = [{"kind": "tcp", "port": 0}]
         self.broker = BrokerProcess(directory, http=http, space=[SHOPS], listener=listeners)
         self.broker.start()
@@ -139,12 +139,20 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, town: Town) -> Iterator[Callable[..., Page]]:
-    """Return what opens the page, logged in as `user`; the page may say nothing on the console."""
+    """Return what opens the page, logged in as `user`; the page may say nothing on the console.
+
+    The page is that of the town that all tests of the file share, or of another one.
+    """
     opened = []
     said: list[str] = []
 
     def open_(
-        user: str | None = "ann", route: str = "map", *, width: int = 1400, quiet: bool = True
+        user: str | None = "ann",
+        route: str = "map",
+        *,
+        width: int = 1400,
+        quiet: bool = True,
+        of: Town | None = None,
     ) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 844})
         opened.append(context)
@@ -154,7 +162,7 @@ def open_page(browser: Browser, town: Town) -> Iterator[Callable[..., Page]]:
         if quiet:
             page.on("console", lambda line: said.extend([line.text][: line.type == "error"]))
         page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
-        page.goto(f"{town.address}#/{route}")
+        page.goto(f"{(of or town).address}#/{route}")
         if user is not None:
             log_in(page, user)
         return page

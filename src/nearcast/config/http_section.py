@@ -16,6 +16,15 @@ _DEFAULT = "127.0.0.1:8080"
 _EXAMPLE = "'127.0.0.1:8080' or '[::1]:8080'"
 
 
+def is_tile_file(tiles: str) -> bool:
+    """Return whether the setting `tiles` names a file, not an address.
+
+    >>> is_tile_file("maps/city.pmtiles"), is_tile_file("https://a/{z}/{x}/{y}.pmtiles")
+    (True, False)
+    """
+    return tiles.endswith(".pmtiles") and "://" not in tiles
+
+
 class HttpSection(Section):
     """The page in the browser, the HTTP API and `/metrics`, on one address: docs/http-api.md.
 
@@ -43,7 +52,7 @@ class HttpSection(Section):
     )
     tiles: str | None = setting(
         None,
-        "map tiles below the clients; browsers then ask that server",
+        "map tiles below the clients: a file .pmtiles, or an address that browsers then ask",
         reload=True,
         example='"https://tiles.example.org/{z}/{x}/{y}.png"',
     )
@@ -68,11 +77,11 @@ class HttpSection(Section):
 
     @field_validator("tiles")
     @classmethod
-    def _tiles_are_an_address(cls, value: str | None) -> str | None:
-        if value is not None:
+    def _tiles_are_an_address_or_a_file(cls, value: str | None) -> str | None:
+        if value is not None and not is_tile_file(value):
             parts = urlsplit(value)
             if parts.scheme not in ("http", "https") or not parts.hostname or "{z}" not in value:
-                msg = f"'{value}' is no address such as https://tiles.example.org/{{z}}/{{x}}/{{y}}.png"
+                msg = f"'{value}' is no file .pmtiles, and no address such as https://tiles.example.org/{{z}}/{{x}}/{{y}}.png"
                 raise ValueError(msg)
             if any(sign in parts.netloc for sign in "; ,'\""):
                 msg = f"'{parts.netloc}' is no name of a host"

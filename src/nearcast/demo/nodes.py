@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from nearcast.config import NetworkSection
 from nearcast.demo.city import EAST, NORTH, SOUTH, WEST
+from nearcast.demo.slow_line import SlowLine
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained import Policies, write_policies
 from nearcast.server.http.operators import set_operator
@@ -47,6 +48,17 @@ lon = {{ low = {WEST - 0.01}, high = {EAST + 0.01} }}
 lat = {{ low = {SOUTH - 0.01}, high = {NORTH + 0.01} }}
 price = {{ low = 0, high = 100 }}
 
+[[space]]
+name = "talk"
+topics = "talk/#"
+order = "causal"
+lifetime = "5s"
+longitude = "lon"
+latitude = "lat"
+[space.attributes]
+lon = {{ low = {WEST - 0.01}, high = {EAST + 0.01} }}
+lat = {{ low = {SOUTH - 0.01}, high = {NORTH + 0.01} }}
+
 [[retained]]
 topics = "stops/#"
 mode = "learned"
@@ -68,24 +80,27 @@ class Brokers:
         self._address: str | None = None
         self._page_address = ""
         self._plans = 0
+        self.line: SlowLine | None = None  # on which what the first node sends to the last can wait
 
     async def __aenter__(self) -> Self:
         try:
-            self._start()
+            await self._start()
             await asyncio.to_thread(self._fleet.wait_until_ready)  # Ctrl-C is heard meanwhile
             if self._fleet.nodes[0].has_said("Listening on http"):  # not where it is switched off
                 self.address = self._page_address
         except BaseException:
             self._fleet.__exit__(None, None, None)
+            await self._end_line()
             raise
         return self
 
-    def _start(self) -> None:
+    async def _start(self) -> None:
         self.config.write_text(CONFIG, encoding="utf-8")
         operators = (self.directory / "operators.txt").resolve()
         token = set_operator(operators, "demo", "operator", None)
+        nats_port = free_port()
         try:
-            self._address = self._fleet.start_nats(free_port())
+            self._address = self._fleet.start_nats(nats_port)
         except EnvironmentProblem as problem:
             self.missing = str(problem)
         pages: list[int] = []
@@ -97,7 +112,11 @@ class Brokers:
             config = self.directory / f"{name}.toml"
             page = _PAGE.format(port=pages[-1], operators=operators)
             config.write_text(CONFIG + page, encoding="utf-8")
-            self._fleet.start_node(name, port, self._address, config)
+            address = self._address
+            if name == NAMES[-1]:
+                self.line = SlowLine(nats_port, NAMES[0])
+                address = f"nats://127.0.0.1:{await self.line.start()}"
+            self._fleet.start_node(name, port, address, config)
         self._page_address = f"http://127.0.0.1:{pages[0]}/#demo&token={token}"
 
     async def __aexit__(
@@ -108,6 +127,11 @@ class Brokers:
     ) -> None:
         """End the nodes; that takes seconds, in which other tasks go on."""
         await asyncio.to_thread(self._fleet.__exit__, kind, problem, trace)
+        await self._end_line()
+
+    async def _end_line(self) -> None:
+        if self.line is not None:
+            await self.line.stop()
 
     @property
     def names(self) -> Sequence[str]:

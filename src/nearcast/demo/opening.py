@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from nearcast.demo.city import Place
 from nearcast.demo.inhabitants import Inhabitant, position
+from nearcast.demo.slow_line import SlowLine
 from nearcast.model import distance_m
 from nearcast.mqtt import Properties, Publish
 
@@ -20,6 +21,11 @@ KITCHEN: Place = (-122.4085, 37.7860)
 WITHIN_M = 300
 TOP = 3
 _CONTEST_S = 5.0
+SLOW_S = 1.2  # so long take messages of the first node to the last
+_ANSWERED_S = 20.0
+DAN: Place = (-122.4080, 37.7920)
+EVE: Place = (-122.4030, 37.7885)
+SCREEN: Place = (-122.4130, 37.7865)
 COURIERS: dict[str, Place] = {
     f"courier{number}": (-122.4140 + 0.0011 * number, 37.7830 + 0.0009 * (number * 5 % 11))
     for number in range(1, 12)
@@ -38,6 +44,19 @@ class Reached:
     def is_right(self) -> bool:
         """Whether the message reached all clients that it had to reach, and no other."""
         return sorted(self.reached) == sorted(self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What arrived at the screen in a plain and in a causal topic: words, and seconds after."""
+
+    plain: list[tuple[str, float]]
+    causal: list[tuple[str, float]]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer came after its question where it has to."""
+        return [word for word, _ in self.causal] == ["question", "answer"]
 
 
 class _Crowd:
@@ -133,3 +152,40 @@ async def try_nearest(ports: Sequence[int], look_s: float = 0) -> Reached:
     await asyncio.gather(crowd.go(), kitchen.go())
     away_m = {name: round(distance_m(*place, *KITCHEN)) for name, place in COURIERS.items()}
     return Reached(reached, sorted(away_m, key=away_m.__getitem__)[:TOP], away_m)
+
+
+async def try_causal(ports: Sequence[int], line: SlowLine, look_s: float = 0) -> Arrivals:
+    """Ask at the first node, answer at the second, and read both at the last, which is far away.
+
+    What the first node sends to the last is slow, so that the answer overtakes its question. The
+    same happens in the space `talk`, which has causal order, and in a plain topic.
+    """
+    loop, begun_s = asyncio.get_running_loop(), 0.0
+    heard: dict[str, list[tuple[str, float]]] = {"chat": [], "talk": []}
+    is_over = asyncio.Event()
+
+    def read(message: Publish) -> None:
+        topic, _, word = message.topic.partition("/")
+        heard[topic].append((word, round(loop.time() - begun_s, 2)))
+        if sum(map(len, heard.values())) == 4:
+            is_over.set()
+
+    def answer(message: Publish) -> None:
+        eve.say(_event(message.topic.replace("question", "answer"), EVE))
+
+    dan, eve = Inhabitant("dan", lambda _: None), Inhabitant("eve", answer)
+    screen = Inhabitant("screen", read)
+    for one, place, port in ((dan, DAN, 0), (eve, EVE, 1), (screen, SCREEN, -1)):
+        await one.come(ports[port])
+        one.say(position(place))
+    await eve.wants("chat/question", "talk/question")
+    await screen.wants("chat/#", "talk/#")
+    await asyncio.sleep(look_s)
+    async with line.slow(SLOW_S):
+        begun_s = loop.time()
+        dan.say(_event("chat/question", DAN), _event("talk/question", DAN))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(is_over.wait(), _ANSWERED_S)
+    await asyncio.sleep(look_s)
+    await asyncio.gather(dan.go(), eve.go(), screen.go())
+    return Arrivals(heard["chat"], heard["talk"])

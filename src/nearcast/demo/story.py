@@ -15,7 +15,16 @@ from nearcast.demo.city import BOUNDS, NEAR_M, DemoCity, News, Place
 from nearcast.demo.inhabitants import Inhabitants
 from nearcast.demo.needs import Needs
 from nearcast.demo.nodes import Brokers
-from nearcast.demo.opening import TOP, WITHIN_M, Reached, try_near, try_nearest
+from nearcast.demo.opening import (
+    TOP,
+    WITHIN_M,
+    Arrivals,
+    Reached,
+    try_causal,
+    try_near,
+    try_nearest,
+)
+from nearcast.demo.slow_line import SlowLine
 from nearcast.demo.spark_process import SparkProcess
 from nearcast.demo.telling import StoryTeller, open_browser
 
@@ -55,6 +64,7 @@ class DemoStory:
     missing: list[str] = field(default_factory=list)
     near: Reached | None = None
     nearest: Reached | None = None
+    order: Arrivals | None = None
     no_plan: Chapter = field(default_factory=Chapter)
     learned: Chapter | None = None
     quadrants: Chapter | None = None
@@ -181,6 +191,25 @@ class _Telling:
         for one in (near, nearest):
             if not one.is_right:
                 say(f"   This is wrong: it should have reached {', '.join(one.expected)}.")
+        if brokers.line is not None:
+            await self._order(story, brokers.ports, brokers.line, look_s)
+
+    async def _order(
+        self, story: DemoStory, ports: Sequence[int], line: SlowLine, look_s: float
+    ) -> None:
+        """Show that an answer waits for its question."""
+        title = "An answer waits for its question"
+        self.teller.step(3, title, *telling.CAUSAL)
+        found = story.order = await try_causal(ports, line, look_s)
+        self.teller.step(3, title, *telling.CAUSAL, table=telling.order_table(found))
+        self.say("   Dan asks in the north, Eve in the east answers. The line from north to west")
+        self.say("   is slow. In the west arrive, on a plain topic and in causal order:")
+        for name, arrived in (("plain", found.plain), ("causal", found.causal)):
+            words = ", then ".join(f"the {word} after {after_s:.2f} s" for word, after_s in arrived)
+            self.say(f"   {name:6}  {words}")
+        if not found.is_right:
+            self.say("   This is wrong: the answer should have come after its question.")
+        await asyncio.sleep(look_s)
 
     async def _live_first(
         self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers
@@ -188,7 +217,7 @@ class _Telling:
         """Run the city without a plan; Spark, if it starts, is up before anything is timed."""
         say, spark = self.say, self.spark
         say(f"\n2. A city: {self.people} MQTT clients on the move, half of them cars")
-        self.teller.step(3, f"A city: {self.people} clients on the move", *telling.CITY)
+        self.teller.step(4, f"A city: {self.people} clients on the move", *telling.CITY)
         await inhabitants.come()
         if spark.is_started and not spark.is_ready:
             say("   Spark is starting; the city waits, so that nothing disturbs what is timed ...")
@@ -222,7 +251,7 @@ class _Telling:
     async def _learn(self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers) -> None:
         """Learn from the logs while nobody moves; then live under what was learned."""
         self.say("\n3. Learning: Spark reads the nodes' logs (nearcast pipeline run) ...")
-        self.teller.step(4, "Learning from what happened", *telling.LEARNING)
+        self.teller.step(5, "Learning from what happened", *telling.LEARNING)
         begun_s = time.monotonic()
         quadrants = asyncio.to_thread(_quadrants, inhabitants.tracks, story.nodes)
         plan, _ = await inhabitants.wait_for(asyncio.gather(quadrants, self._run(story, brokers)))
@@ -245,7 +274,7 @@ class _Telling:
         plans = [("Quadrants only", quadrants, names), ("Learned", learned, story.names)]
         table = next(iter(tables(story)), None)
         title = "The same seconds: quadrants and the learned plan"
-        self.teller.step(6, title, *telling.COMPARED, table=table, plans=plans)
+        self.teller.step(7, title, *telling.COMPARED, table=table, plans=plans)
 
     async def _run(self, story: DemoStory, brokers: Brokers) -> None:
         """Run the pipeline on a copy of the logs, to which nothing is added while it works."""
@@ -278,7 +307,7 @@ class _Telling:
         brokers.load(learned / "policies.json")
         story.names = list(await brokers.share(load_plan(learned / "plan.json")))
         self.say(f"\n4. The same {self.seconds:g} s under the learned plan and policies")
-        self.teller.step(5, "The same again, under the learned plan", *telling.LEARNED)
+        self.teller.step(6, "The same again, under the learned plan", *telling.LEARNED)
         story.learned = await _live(inhabitants, brokers, self.seconds, self.show)
         story.people_at = {one.name: one.place for one in inhabitants.city.movers}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.demo.city import EAST, NEAR_M, NORTH, SOUTH, WEST
 from nearcast.demo.inhabitants import Inhabitant
-from nearcast.demo.opening import TOP, WITHIN_M
+from nearcast.demo.opening import SLOW_S, TOP, WITHIN_M, Arrivals
 from nearcast.mqtt import Publish
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nearcast.locality import Plan
 
 TOPIC = "nearcast-demo/story"
-STEPS = 6
+STEPS = 7
 _CITY = {"west": WEST, "south": SOUTH, "east": EAST, "north": NORTH}
 
 
@@ -32,6 +32,13 @@ NEAREST = (
         f"An order says: only the {TOP} nearest. The couriers are clients of several nodes, which "
         "choose together."
     ),
+)
+CAUSAL = (
+    (
+        "Dan asks in the north, Eve in the east answers at once. What the north sends to the west "
+        f"is slow here: {SLOW_S:g} s. So the answer is in the west before its question."
+    ),
+    'The topic has order = "causal": in the west the answer waits for its question.',
 )
 _FOLLOWS = (
     "Half of them stay around three places, half drive. Each is an MQTT client and gets what "
@@ -55,6 +62,17 @@ COMPARED = (
         "page watches everything, and what it watches counts as well."
     ),
 )
+
+
+def order_table(found: Arrivals) -> PageTable:
+    """Return what arrived in the west, and when."""
+    from nearcast.demo.page import PageTable
+
+    rows = [
+        (name, *(f"{word}, {after_s:.2f} s" for word, after_s in arrived))
+        for name, arrived in (("plain topic", found.plain), ("causal order", found.causal))
+    ]
+    return PageTable("In the west", ("", "first", "then"), tuple(rows))
 
 
 class StoryTeller:

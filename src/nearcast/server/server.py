@@ -30,7 +30,7 @@ from nearcast.server.config_reload import log_share, merged
 from nearcast.server.http.access import PageAccess
 from nearcast.server.http.live import LiveFeed
 from nearcast.server.http.log_tail import LogTail
-from nearcast.server.http.management import Management, operators_of, take_management_port
+from nearcast.server.http.management import Management, check_files, take_management_port
 from nearcast.server.http.site import Sources
 from nearcast.server.kernel_loading import KernelLoader
 from nearcast.server.learned.artefacts import LearnedArtefacts
@@ -281,7 +281,7 @@ class Server:
     async def _take_ports(self) -> None:
         """Bind all ports: that may fail, so it comes before peers queue messages for this node."""
         contexts = listener_contexts(self.configuration)
-        operators_of(self.configuration.http)  # a file that cannot be read ends the start here
+        check_files(self.configuration.http)  # one that cannot be read ends the start here
         for section, context in zip(self.configuration.listener, contexts, strict=True):
             door = await take_port(section.kind, section.host, section.port, context)
             if section.proxy_protocol:
@@ -355,7 +355,7 @@ class Server:
         # What can fail comes first: then everything stays as it was.
         access = self._access_service.prepare(configuration)
         contexts = listener_contexts(configuration)
-        operators_of(configuration.http)
+        check_files(configuration.http)
         self.configuration = configuration
         if self._management is not None:
             self._management.reload(configuration)

@@ -165,13 +165,17 @@ def set_password(
     write_private(path, "".join(lines).encode())
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Replace a file atomically; only its owner may read it."""
+def write_private(path: Path, data: bytes, *, is_synced: bool = True) -> None:
+    """Replace a file atomically; only its owner may read it.
+
+    Not synced, it takes no disk's time; after a power cut the file may be the one before, or empty.
+    """
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(file.fileno(), 0o600)  # a draft that was there already keeps its mode
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if is_synced:
+            file.flush()
+            os.fsync(file.fileno())
     draft.replace(path)

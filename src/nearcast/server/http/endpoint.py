@@ -112,6 +112,8 @@ class Endpoint:
     """The content type of the answer."""
     changes: bool
     """Whether something changes: a browser then has to show that its request is not forged."""
+    may_be_empty: bool
+    """Whether there may be nothing to answer with: 204."""
 
     @property
     def name(self) -> str:
@@ -173,13 +175,16 @@ def endpoint(
     body: type[Any] | None = None,
     kind: str = "application/json",
     changes: bool | None = None,
+    may_be_empty: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Declare a function as an endpoint."""
 
     def declare(handler: Handler) -> Handler:
         answer = get_type_hints(handler).get("return")
         does = method != "GET" if changes is None else changes
-        ENDPOINTS.append(Endpoint(method, path, handler, role, query, body, answer, kind, does))
+        ENDPOINTS.append(
+            Endpoint(method, path, handler, role, query, body, answer, kind, does, may_be_empty)
+        )
         return handler
 
     return declare

@@ -3,17 +3,19 @@
     $nearcast/live/positions/<node>    {"t", "full", "moved": [[client, lon, lat], …], "gone": […]}
     $nearcast/live/deliveries/<node>   {"t", "events": […], "left_out"}
     $nearcast/live/log/<node>          [{"t", "level", "logger", "text"}, …]
+    $nearcast/live/figures/<node>      {"figures": as /api/overview, "node": as in /api/nodes}
 
-Twice a second there is a frame of what has changed since the last one. Without a subscriber the
-broker reports nothing to this class, and twice a second it looks whether there is one. A position
-costs one entry of a dictionary; a client that moves several times between two frames is in the next
-one once. Of the events, ten are shown in a frame, and the others counted.
+Twice a second there is a frame of what has changed since the last one; figures come every two
+seconds. Without a subscriber the broker reports nothing to this class, and twice a second it looks
+whether there is one. A position costs one entry of a dictionary; a client that moves several times
+between two frames is in the next one once. Of the events, ten are shown in a frame, and the others
+counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from itertools import islice
 from typing import Any
 
@@ -28,6 +30,7 @@ from nearcast.server.http.log_tail import LogTail
 from nearcast.server.loop_batches import LoopBatches
 
 FRAME_S = 0.5
+_FIGURES_EVERY = 4  # frames
 _MOST_EVENTS = 10
 _MOST_RECEIVERS = 50
 _MOST_FULL = 20_000
@@ -49,8 +52,12 @@ class LiveFeed(LiveObserver):
     ) -> None:
         self._node, self._turns, self._tail = node, turns, tail
         self._topics = {
-            one: f"{LIVE_TOPICS}/{one}/{name}" for one in ("positions", "deliveries", "log")
+            one: f"{LIVE_TOPICS}/{one}/{name}"
+            for one in ("positions", "deliveries", "log", "figures")
         }
+        self.figures: Callable[[], Awaitable[object]] | None = None
+        self._ticks = 0
+        self._asking: asyncio.Task[None] | None = None
         self._shows_positions = shows_positions
         self._alarm: asyncio.TimerHandle | None = None
         self._is_watching = False
@@ -71,6 +78,8 @@ class LiveFeed(LiveObserver):
         self._node.inspection.watch_with(None)
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
 
     def _tick(self) -> None:
         self.start()
@@ -81,6 +90,9 @@ class LiveFeed(LiveObserver):
 
     def _publish_frames(self) -> None:
         wants, topics = self._node.inspection.wants, self._topics
+        self._ticks += 1
+        if not self._ticks % _FIGURES_EVERY and wants(topics["figures"]):
+            self._publish_figures()
         may_show = self._shows_positions()
         self._has_map = may_show and wants(topics["positions"])
         self._has_events = may_show and wants(topics["deliveries"])
@@ -137,6 +149,18 @@ class LiveFeed(LiveObserver):
         left_out, self._left_out = self._left_out, 0
         now_ms = self._turns.clock.now_ms()
         self._send("deliveries", {"t": now_ms, "events": events, "left_out": left_out})
+
+    def _publish_figures(self) -> None:
+        """Collect the figures beside the traffic of clients, and publish them."""
+        if self.figures is not None and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.get_running_loop().create_task(self._ask(self.figures))
+
+    async def _ask(self, figures: Callable[[], Awaitable[object]]) -> None:
+        try:
+            self._send("figures", await figures())
+            self._turns.schedule()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours
+            self._node.failures.take("publishing the figures of this node", error)
 
     def _publish_lines(self) -> None:
         lines = self._tail.since(self._lines_shown)[-_MOST_LINES:]

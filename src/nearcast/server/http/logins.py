@@ -1,14 +1,13 @@
 """Who is logged in at the management address: sessions of browsers, tokens of programs.
 
-A session is a random cookie, of which only the hash is kept here, and it ends with the broker. Each
-has a second random text that a browser must repeat with every change (`X-CSRF-Token`): another
-site can send our cookie, but not read that text.
+A session is a random cookie, of which only the hash is kept, here and in a file: a restart of the
+broker ends no session. A browser must repeat a text that follows from the cookie with every change
+(`X-CSRF-Token`): another site can have our cookie sent, but read neither.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 import secrets
@@ -21,6 +20,7 @@ from weakref import WeakSet
 
 from nearcast.server.auth.password_checks import source_of
 from nearcast.server.http.endpoint import Role
+from nearcast.server.http.login_file import KeptLogin, LoginFile, hashed
 from nearcast.server.http.operators import Operator, with_password, with_token
 from nearcast.server.http.problem import ProblemError
 from nearcast.server.log_format import RateLimited
@@ -44,15 +44,19 @@ class LoginSocket(Protocol):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class PageLogin:
-    """Somebody who may see or change something; `key` and `csrf` are "" without a cookie."""
+    """Somebody who may see or change something; `key` is the cookie, "" where there is none."""
 
     name: str | None
     role: Role
     key: str = ""
-    csrf: str = ""
     until_s: float = float("inf")
     stored: str = ""  # the line of the operator's file: a changed one ends the login
     sockets: WeakSet[LoginSocket] = field(default_factory=WeakSet)
+
+    @property
+    def csrf(self) -> str:
+        """What a browser repeats with every change; only who has the cookie can know it."""
+        return hashed(f"X-CSRF-Token of {self.key}")[:32] if self.key else ""
 
     def end(self) -> None:
         """Close what was opened with it."""
@@ -100,6 +104,7 @@ class Logins:
         now_s: Callable[[], float],
         *,
         is_open: bool = True,
+        file: LoginFile | None = None,
     ) -> None:
         self._operators = operators
         self._is_open = is_open  # without operators, whether everybody who is answered is a viewer
@@ -110,6 +115,26 @@ class Logins:
         self._checking = 0
         self._limited = RateLimited(log)
         self.anyone = self._everybody()
+        self._file = LoginFile(None) if file is None else file
+        self._resume()
+
+    def _resume(self) -> None:
+        """Take up the logins of before a restart, without those whose operator has changed."""
+        for one in self._file.read():
+            found = (self._operators or {}).get(one.operator)
+            left_s = min(LASTS_S, one.until - self._file.now_s())
+            if found is not None and left_s > 0 and one.line == hashed(_line_of(found)):
+                login = _login_of(found)
+                login.until_s = self._now_s() + left_s
+                self._by_key[one.cookie] = login
+
+    def _keep(self) -> None:
+        """Write who is logged in, for after a restart."""
+        ahead_s = self._file.now_s() - self._now_s()
+        self._file.write(
+            KeptLogin(key, one.name or "", hashed(one.stored), one.until_s + ahead_s)
+            for key, one in self._by_key.items()
+        )
 
     def _everybody(self) -> PageLogin:
         return PageLogin(None, Role.VIEWER if self._is_open and not self.is_needed else Role.NOBODY)
@@ -128,8 +153,9 @@ class Logins:
             self.anyone = everybody
         for key, login in list(self._by_key.items()):
             known = (operators or {}).get(login.name or "")
-            if known is None or f"{known.role}:{known.stored}" != login.stored:
+            if known is None or _line_of(known) != login.stored:
                 self._drop(key)
+        self._keep()
 
     # --- logging in and out -----------------------------------------------------------------
 
@@ -162,11 +188,11 @@ class Logins:
             raise self._refused(name, address)
         cookie = secrets.token_urlsafe(32)
         login = _login_of(found)
-        login.key, login.csrf = cookie, secrets.token_urlsafe(24)
-        login.until_s = self._now_s() + LASTS_S
-        self._by_key[_hashed(cookie)] = login
+        login.key, login.until_s = cookie, self._now_s() + LASTS_S
+        self._by_key[hashed(cookie)] = login
         if len(self._by_key) > _MOST_LOGINS:
             self._drop(next(iter(self._by_key)))
+        self._keep()
         log.info(
             "operator %r logged in from %s as %s",
             found.name,
@@ -194,7 +220,8 @@ class Logins:
 
     def log_out(self, login: PageLogin) -> None:
         """End a login, and what was opened with it."""
-        self._drop(_hashed(login.key))
+        self._drop(hashed(login.key))
+        self._keep()
 
     def _drop(self, key: str) -> None:
         login = self._by_key.pop(key, None)
@@ -205,12 +232,15 @@ class Logins:
 
     def of_cookie(self, cookie: str) -> PageLogin:
         """Return the login with this cookie, or that of everybody."""
-        key = _hashed(cookie)
+        key = hashed(cookie)
         login = self._by_key.get(key)
-        if login is not None and login.until_s <= self._now_s():
+        if login is None:
+            return self.anyone
+        if login.until_s <= self._now_s():
             self._drop(key)
-            login = None
-        return login or self.anyone
+            return self.anyone
+        login.key = cookie  # after a restart only its hash is known
+        return login
 
     def of_token(self, token: str, address: str) -> PageLogin:
         """Return the login of a program that sends its token with each request."""
@@ -236,8 +266,8 @@ def is_same(given: str, wanted: str) -> bool:
 
 
 def _login_of(one: Operator) -> PageLogin:
-    return PageLogin(one.name, Role[one.role.upper()], stored=f"{one.role}:{one.stored}")
+    return PageLogin(one.name, Role[one.role.upper()], stored=_line_of(one))
 
 
-def _hashed(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()
+def _line_of(one: Operator) -> str:
+    return f"{one.role}:{one.stored}"

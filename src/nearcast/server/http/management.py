@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from nearcast.config import Configuration, ListenerSection
 from nearcast.config.http_section import HttpSection
 from nearcast.model.errors import EnvironmentProblem
+from nearcast.server.http.endpoints.overview import figures_of
 from nearcast.server.http.live import LiveFeed
 from nearcast.server.http.log_tail import LogTail
+from nearcast.server.http.login_file import NAME, LoginFile
 from nearcast.server.http.logins import Logins
 from nearcast.server.http.operators import Operator, read_operators
 from nearcast.server.http.protocol import HttpProtocol
 from nearcast.server.http.site import Site, Sources
+from nearcast.server.http.tile_source import tiles_of
 from nearcast.server.listeners.listener import Listener, take_port
 from nearcast.server.listeners.tls import tls_context
 
@@ -65,6 +68,12 @@ def operators_of(section: HttpSection) -> dict[str, Operator] | None:
     return None if section.is_off or section.is_loopback else {}  # a reload has removed them
 
 
+def check_files(section: HttpSection) -> None:
+    """Raise for a file of operators or of tiles that cannot be read."""
+    operators_of(section)
+    tiles_of(section)
+
+
 def _is_open(configuration: Configuration) -> bool:
     """Return whether clients without a name are welcome on this machine: then viewers are, too."""
     return configuration.auth.anonymous != "never"
@@ -89,8 +98,14 @@ class Management:
             lambda: server.configuration.http.positions,
         )
         settings = server.configuration
-        logins = Logins(operators_of(settings.http), time.monotonic, is_open=_is_open(settings))
+        logins = Logins(
+            operators_of(settings.http),
+            time.monotonic,
+            is_open=_is_open(settings),
+            file=LoginFile(Path(settings.node.data) / NAME),
+        )
         self.site = Site(sources(self._tail, self._live), logins, port)
+        self._live.figures = partial(figures_of, self.site)
         self.make: Callable[[], asyncio.Protocol] = partial(HttpProtocol, self.site)
         self._alarm: asyncio.TimerHandle | None = None
         self._live.start()
@@ -102,9 +117,10 @@ class Management:
         self._alarm = loop.call_later(_EXPIRY_CHECK_S, self._check_expiry)
 
     def reload(self, configuration: Configuration) -> None:
-        """Use the operators of a configuration; a file that cannot be read raises."""
-        operators = operators_of(configuration.http)
+        """Use the operators and the map of a configuration; a file that cannot be read raises."""
+        operators, tiles = operators_of(configuration.http), tiles_of(configuration.http)
         self.site.logins.use(operators, is_open=_is_open(configuration))
+        self.site.tiles = tiles
 
     def stop(self) -> None:
         """Close all connections and publish nothing more."""

@@ -142,6 +142,8 @@ def _responses(one: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
         schema = by_type[_key(one.answer)] if _has_schema(one) else {"type": "object"}
         content = {one.kind: {"schema": schema}}
         found["200"] = {"description": one.summary, "content": content}
+        if one.may_be_empty:
+            found["204"] = {"description": "There is none."}
         if one.method == "GET":
             found["304"] = {"description": "As the caller knows it (If-None-Match)."}
     for status, text in _PROBLEMS.items():

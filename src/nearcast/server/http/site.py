@@ -21,7 +21,7 @@ import msgspec
 
 from nearcast.broker import Broker
 from nearcast.config import Configuration
-from nearcast.config.http_section import HttpSection
+from nearcast.config.http_section import HttpSection, is_tile_file
 from nearcast.model.errors import NearcastError
 from nearcast.server.clock import Clock
 from nearcast.server.http import endpoints
@@ -32,6 +32,7 @@ from nearcast.server.http.log_tail import LogTail
 from nearcast.server.http.logins import Logins, PageLogin, is_same
 from nearcast.server.http.page_socket import PageSocket
 from nearcast.server.http.problem import Problem, ProblemError, problem_of
+from nearcast.server.http.tile_source import tiles_of
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.metrics.publisher import MetricsPublisher
 
@@ -75,6 +76,7 @@ class Site:
         self._cookie = f"nearcast-{port}"  # browsers share cookies between the ports of a host
         self._connections: set[HttpProtocol] = set()
         self.files = PageFiles()
+        self.tiles = tiles_of(self.section)
 
     @property
     def section(self) -> HttpSection:
@@ -169,20 +171,21 @@ class Site:
         return self._encoded(call, result)
 
     def _encoded(self, call: Call, result: Any) -> HttpAnswer:
-        headers = [*call.headers, ("Cache-Control", "private, no-cache")]
         if isinstance(result, HttpAnswer):
-            result.headers += headers
-            return result
-        if result is None:
-            return HttpAnswer(204, headers=headers)
-        body = msgspec.json.encode(result)
-        if call.request.method == "POST":
-            return HttpAnswer(200, body, headers=headers)
-        tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
-        headers.append(("ETag", tag))
-        if tag in call.request.headers.get("if-none-match", ""):
-            return HttpAnswer(304, headers=headers)
-        return HttpAnswer(200, body, headers=headers)
+            answer = result
+        elif result is None:
+            answer = HttpAnswer(204)
+        else:
+            answer = HttpAnswer(200, msgspec.json.encode(result))
+        answer.headers += call.headers
+        if not any(name == "Cache-Control" for name, _ in answer.headers):
+            answer.headers.append(("Cache-Control", "private, no-cache"))
+        if call.request.method in ("GET", "HEAD") and answer.status == 200:
+            tag = f'"{hashlib.sha256(answer.body).hexdigest()[:24]}"'
+            answer.headers.append(("ETag", tag))
+            if tag in call.request.headers.get("if-none-match", ""):
+                return HttpAnswer(304, headers=answer.headers)
+        return answer
 
     # --- checks -----------------------------------------------------------------------------
 
@@ -287,9 +290,9 @@ class Site:
 
 
 def content_policy(tiles: str | None) -> str:
-    """Return the Content-Security-Policy: our own files only, and the server of map tiles."""
+    """Return the Content-Security-Policy: our own files only, and another server of map tiles."""
     more = ""
-    if tiles is not None:
+    if tiles is not None and not is_tile_file(tiles):
         parts = urlsplit(tiles)
         more = f" {parts.scheme}://{parts.netloc}"
     return (

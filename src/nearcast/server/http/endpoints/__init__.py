@@ -9,6 +9,7 @@ _MODULES = (
     "topics",
     "spaces",
     "places",
+    "tiles",
     "asking",
     "groups",
     "learned",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,6 +11,9 @@ from nearcast.broker import Counters
 from nearcast.broker.counters import DROPS
 from nearcast.server.http.endpoint import Call, endpoint
 from nearcast.server.http.slices import in_slices
+
+if TYPE_CHECKING:
+    from nearcast.server.http.site import Site
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -74,6 +77,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     links: list[LinkView] = []
 
 
+class NodeFigures(msgspec.Struct, frozen=True):
+    """What a node tells pages at any node about itself."""
+
+    figures: Overview
+    node: NodeView
+
+
 class NodeList(msgspec.Struct, frozen=True):
     """This node first, then the others by name."""
 
@@ -85,7 +95,16 @@ class NodeList(msgspec.Struct, frozen=True):
 @endpoint("GET", "/api/overview")
 async def overview(call: Call) -> Overview:
     """Return the totals of this node since its start, and its state."""
-    site, node = call.site, call.site.node
+    return await _overview(call.site)
+
+
+async def figures_of(site: Site) -> NodeFigures:
+    """Return what a node tells pages at any node about itself."""
+    return NodeFigures(await _overview(site), _own(site))
+
+
+async def _overview(site: Site) -> Overview:
+    node = site.node
     site.sources.metrics.measure_loop()
     figures = site.sources.metrics.process_figures()
     counters, inspection = node.counters, node.inspection
@@ -123,23 +142,27 @@ async def overview(call: Call) -> Overview:
 @endpoint("GET", "/api/nodes")
 def nodes(call: Call) -> NodeList:
     """Return this node, the other nodes of its network, and the links to them."""
-    site, network = call.site, call.site.sources.network()
-    node, configuration = site.node, site.sources.configuration()
-    own = NodeView(
-        name=configuration.node.name,
-        here=True,
-        state="serves",
-        sessions=len(node.client_sessions()),
-        connected=node.connected_clients,
-        **({} if network is None else _of_cluster(network)),
-    )
+    network, own = call.site.sources.network(), _own(call.site)
     if network is None:
         return NodeList(None, "", [own])
     others = [
         NodeView(name=one.to, here=False, state="connected" if one.up else "not connected")
         for one in own.links
     ]
-    return NodeList(configuration.network.name, network.problem, [own, *others])
+    name = call.site.sources.configuration().network.name
+    return NodeList(name, network.problem, [own, *others])
+
+
+def _own(site: Site) -> NodeView:
+    network = site.sources.network()
+    return NodeView(
+        name=site.sources.configuration().node.name,
+        here=True,
+        state="serves",
+        sessions=len(site.node.client_sessions()),
+        connected=site.node.connected_clients,
+        **({} if network is None else _of_cluster(network)),
+    )
 
 
 def _of_cluster(network: Any) -> dict[str, Any]:

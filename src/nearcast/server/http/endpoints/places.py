@@ -16,6 +16,7 @@ from nearcast.server.http.slices import in_slices
 _GEOJSON = "application/geo+json"
 _MOST_POSITIONS = 50_000
 _MOST_SHAPES = 5_000
+_MOST_COUNTED = 1_000  # of what is left out
 _Degrees = Annotated[float, msgspec.Meta(ge=-360, le=360)]
 _EMPTY: dict[str, Any] = {"type": "FeatureCollection", "features": []}
 
@@ -66,7 +67,7 @@ class AreaShape(msgspec.Struct, frozen=True):
 
 
 class ShapeList(msgspec.Struct, frozen=True):
-    """What subscriptions cover, in view; `left_out`: above the limit."""
+    """What subscriptions cover, in view; `left_out`: above the limit, counted to a thousand."""
 
     near: list[NearCircle]
     areas: list[AreaShape]
@@ -121,6 +122,8 @@ async def shapes(call: Call) -> ShapeList:
     areas: list[AreaShape] = []
     left_out = 0
     async for one in in_slices(call.site.node.inspection.content_subscriptions()):
+        if left_out >= _MOST_COUNTED:
+            break
         session, asked = one.session, one.selection
         if asked is None or session.is_peer or session.is_onlooker or session.link is None:
             continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -12,6 +13,10 @@ from nearcast.server.http.endpoint import Call, HttpAnswer, Role, endpoint
 from nearcast.server.http.logins import PageLogin
 from nearcast.server.http.page_socket import PAGE_PATH
 from nearcast.server.http.problem import ProblemError
+from nearcast.server.http.tile_source import TILE_ADDRESS
+
+if TYPE_CHECKING:
+    from nearcast.server.http.site import Site
 
 _NO_LOGIN = (
     "There are no operators: everybody on this machine sees, nobody changes anything, and "
@@ -32,9 +37,13 @@ class MqttAddress(msgspec.Struct, frozen=True):
 
 
 class MapSettings(msgspec.Struct, frozen=True):
-    """What is drawn below the clients."""
+    """What is drawn below the clients: an address with {z}, {x} and {y}, and zooms that it has."""
 
     tiles: str | None
+    min_zoom: int = 0
+    max_zoom: int = 19
+    vector: bool = False
+    attribution: str = ""
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +75,15 @@ def _notice(is_needed: bool, is_known: bool) -> str:
     return _NO_LOGIN if is_known else _NOBODY
 
 
+def _map(site: Site) -> MapSettings:
+    archive, address = site.tiles, site.section.tiles
+    if archive is None:
+        path = urlsplit(address or "").path
+        return MapSettings(address, vector=path.endswith((".mvt", ".pbf")))
+    zooms = archive.min_zoom, archive.max_zoom
+    return MapSettings(TILE_ADDRESS, *zooms, archive.is_vector, archive.attribution())
+
+
 def _view(call: Call, login: PageLogin) -> SessionView:
     site = call.site
     is_known = login.role is not Role.NOBODY
@@ -78,7 +96,7 @@ def _view(call: Call, login: PageLogin) -> SessionView:
         node=site.sources.configuration().node.name if is_known else "",
         version=nearcast.__version__ if is_known else "",
         mqtt=MqttAddress(PAGE_PATH) if is_known else None,
-        map=MapSettings(site.section.tiles),
+        map=_map(site) if is_known else MapSettings(None),
         notice=_notice(site.logins.is_needed, is_known),
     )
 

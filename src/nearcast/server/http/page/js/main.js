@@ -138,12 +138,12 @@ let wasLost = false;
 onState((state) => {
   drawStatus();
   tellNotices();
-  if (state === "up" && wasLost) readSession().catch(() => {}); // a restarted broker knows no session
+  if (state === "up" && wasLost) readSession().catch(() => {}); // the broker may have other settings
   wasLost = state === "lost" || (wasLost && state !== "up");
 });
-// A broker that was restarted refuses the socket of a session that it does not know: ask who we are.
+// A broker refuses the socket of a login that has ended meanwhile: ask who we are.
 setInterval(() => liveState() === "lost" && readSession().catch(() => {}), 3000);
 begin();
 
 /** For tests, which have to know where on the screen a place is. */
-export const testing = { map: () => view("map") };
+export const testing = { map: () => view("map"), view };

@@ -2,6 +2,7 @@
 
 import { colour } from "../theme.js";
 import { project } from "./camera.js";
+import { Tiles } from "./tiles.js";
 
 const DEEP = 6000; // pixels that the world is wide, from which on the finer coast is drawn
 const TOO_DEEP = 1.2e6; // and from which on it would be wrong by a hundred pixels: a kilometre
@@ -17,9 +18,11 @@ export class Base {
     this.tiles = null;
   }
 
-  /** Take tiles of a URL with {z}, {x} and {y} instead of the coast. */
-  useTiles(url) {
-    this.tiles = url ? { url, images: new Map() } : null;
+  /** Draw these tiles instead of the coast: the setting `map` of the session. */
+  useTiles(source) {
+    if (JSON.stringify(source) === JSON.stringify(this.tiles?.source)) return;
+    this.tiles = source?.tiles ? new Tiles(source, this.changed) : null;
+    this.changed();
   }
 
   load(name, take) {
@@ -37,9 +40,9 @@ export class Base {
       this.borders = topology.inner("countries");
     });
     if (camera.scale > DEEP) this.load("land-50m", (topology) => { this.fine = topology.rings("land"); });
-    context.fillStyle = colour("--sea");
+    context.fillStyle = colour(this.tiles ? "--land" : "--sea");
     context.fillRect(0, 0, camera.width, camera.height);
-    if (this.tiles) this.drawTiles(context, camera);
+    if (this.tiles) this.tiles.draw(context, camera);
     else if (camera.scale > TOO_DEEP) drawPlain(context, camera);
     else this.drawLand(context, camera);
     drawGraticule(context, camera);
@@ -62,34 +65,6 @@ export class Base {
       for (const line of this.borders) traceLine(context, camera, line, shift);
     });
     context.stroke();
-  }
-
-  drawTiles(context, camera) {
-    const z = Math.max(0, Math.min(19, Math.round(Math.log2(camera.scale / 256))));
-    const many = 2 ** z;
-    const [x0, y0] = camera.toWorld(0, 0);
-    const [x1, y1] = camera.toWorld(camera.width, camera.height);
-    for (let ty = Math.max(0, Math.floor(y0 * many)); ty <= Math.min(many - 1, Math.floor(y1 * many)); ty++)
-      for (let tx = Math.floor(x0 * many); tx <= Math.floor(x1 * many); tx++) {
-        const image = this.tile(z, ((tx % many) + many) % many, ty);
-        const [left, top] = [camera.screenX(tx / many), camera.screenY(ty / many)];
-        const size = camera.scale / many;
-        if (image.complete && image.naturalWidth) context.drawImage(image, left, top, size + 0.5, size + 0.5);
-      }
-  }
-
-  tile(z, x, y) {
-    const { url, images } = this.tiles;
-    const name = url.replace("{z}", z).replace("{x}", x).replace("{y}", y);
-    let image = images.get(name);
-    if (!image) {
-      image = new Image();
-      image.onload = this.changed;
-      image.src = name;
-      images.set(name, image);
-      if (images.size > 400) images.delete(images.keys().next().value);
-    }
-    return image;
   }
 }
 

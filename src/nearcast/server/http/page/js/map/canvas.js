@@ -4,10 +4,12 @@ import { h } from "../dom.js";
 import { onTheme } from "../theme.js";
 import { Base } from "./base.js";
 import { Camera } from "./camera.js";
-import { drawAreas, drawDraft, drawPlan, drawRegions } from "./ground.js";
-import { drawClients, drawHappenings, drawRanges, palette, Trails } from "./paint.js";
+import { contains, drawAreas, drawDraft, drawPlan, drawRegions } from "./ground.js";
+import { Dots, drawClients, drawHappenings, drawRanges, palette, Trails } from "./paint.js";
 
 const REACH_PX = 12; // a click this near hits
+const MANY = 4_000; // clients, from which on a view that rests is drawn every second frame
+const MANY_MS = 30;
 
 /**
  * Draws a scene: {crowd, happenings, layers, plan, regions, ranges, areas, nodes, draft, selected,
@@ -17,17 +19,19 @@ export class MapCanvas {
   constructor(scene) {
     this.scene = scene;
     this.camera = new Camera();
-    this.layers = ["ground", "trails", "moving"].map((name) => h(`canvas.map-${name}`));
+    this.layers = ["ground", "trails", "dots", "moving"].map((name) => h(`canvas.map-${name}`));
     this.element = h("div.map-canvas", {
       tabindex: 0, role: "application",
       "aria-label": "Map. Arrow keys move it, plus and minus zoom, Tab goes on; clients are listed in the view Clients.",
     }, this.layers);
     this.base = new Base(() => this.redraw());
     this.trails = new Trails(this.layers[1], this.camera);
+    this.dots = new Dots(this.layers[2]);
     scene.crowd.onFix = (...line) => scene.layers.trails && this.trails.add(...line);
-    [this.ground, this.moving] = [this.layers[0].getContext("2d", { alpha: false }), this.layers[2].getContext("2d")];
+    [this.ground, this.moving] = [this.layers[0].getContext("2d", { alpha: false }), this.layers[3].getContext("2d")];
     this.frames = { count: 0, since: Date.now(), perSecond: 0 };
     this.drawn = -1;
+    this.drawnAt = 0;
     this.inView = [];
     this.pool = [];
     this.onPick = this.onMove = this.onDraw = () => {};
@@ -44,7 +48,7 @@ export class MapCanvas {
   resize() {
     const { clientWidth, clientHeight } = this.element;
     if (!clientWidth || !clientHeight) return;
-    this.ratio = Math.min(2, devicePixelRatio || 1);
+    this.ratio = this.dots.ratio = Math.min(2, devicePixelRatio || 1);
     for (const canvas of this.layers) {
       [canvas.width, canvas.height] = [clientWidth * this.ratio, clientHeight * this.ratio];
       canvas.getContext("2d").setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -55,7 +59,11 @@ export class MapCanvas {
 
   frame() {
     requestAnimationFrame(this.frame);
-    if (this.element.isConnected && this.camera.width > 1 && !document.hidden) this.drawFrame(Date.now());
+    const now = Date.now();
+    const rests = this.drawn === this.camera.version && !this.camera.flight;
+    if (rests && this.scene.crowd.size > MANY && now - this.drawnAt < MANY_MS) return;
+    this.drawnAt = now;
+    if (this.element.isConnected && this.camera.width > 1 && !document.hidden) this.drawFrame(now);
   }
 
   drawFrame(now) {
@@ -95,8 +103,11 @@ export class MapCanvas {
     if (scene.layers.ranges) drawRanges(context, camera, this.shownRanges(), spotOf, colours, scene.selected?.id);
     const seen = scene.layers.events ? scene.happenings.seen(instant) : [];
     const touched = drawHappenings(context, camera, seen, instant, spotOf, colours);
-    this.inView = scene.layers.clients
-      ? drawClients(context, camera, spots, colours, this.inView, { selected: scene.selected, hovered: this.hovered, touched }) : [];
+    if (scene.layers.clients) drawClients(context, camera, spots, colours, this.inView, { dots: this.dots, selected: scene.selected, hovered: this.hovered, touched });
+    else {
+      this.inView = [];
+      this.dots.hide();
+    }
     if (scene.draft) drawDraft(context, camera, scene.draft, colours);
     this.onDraw(context, camera, spotOf, colours);
   }
@@ -132,12 +143,11 @@ export class MapCanvas {
 
   /** All ranges where they are few enough to be seen apart; else those of the selected client. */
   shownRanges() {
-    const { ranges, selected } = this.scene;
-    if (ranges.length <= 400) return ranges;
-    return ranges.filter(([id]) => id === selected?.id);
+    const { ranges, areTooMany, selected, selectedRanges } = this.scene;
+    return areTooMany ? (selectedRanges ?? []).filter(([id]) => id === selected?.id) : ranges;
   }
 
-  /** Return what is at a point of the screen: {client} or {event} or {leaf} or {}. */
+  /** Return what is at a point of the screen: {client}, {event}, {region}, {leaf} or {}. */
   hit(px, py) {
     let [best, nearest] = [null, REACH_PX ** 2];
     for (const [one, x, y] of this.inView) {
@@ -149,7 +159,12 @@ export class MapCanvas {
     const instant = scene.past ? scene.past.instant : Date.now();
     const event = scene.happenings.seen(instant).find((one) =>
       Math.hypot(camera.screenX(one.x) - px, camera.screenY(one.y) - py) < 16);
-    return event ? { event } : {};
+    if (event) return { event };
+    const place = camera.toPlace(px, py);
+    const at = (features) => features.findLast(({ geometry }) => contains(geometry, ...place));
+    const region = scene.layers.regions ? at(scene.regions) : null;
+    const leaf = scene.layers.plan ? at(scene.plan) : null;
+    return region ? { region } : leaf ? { leaf } : {};
   }
 }
 

@@ -4,21 +4,45 @@ import { get, isOperator, session } from "../api.js";
 import { onState, watch } from "../live.js";
 import { boundsOf } from "./ground.js";
 
-const SHAPES_MS = 8_000; // where they are too many to be drawn, five times as rarely
+const SHAPES_MS = 8_000; // where they are too many to be drawn, fifteen times as rarely
+const MOST_SHAPES = 400; // more are not drawn
+const FULL_MS = 1_500; // by then the live topic has said where everybody is, unless others watch it too
+const AGAIN_MS = 2_000;
 const PLAN_MS = 10_000;
+const UNSEEN_MS = 20_000; // a page that nobody has seen for so long watches nothing, and costs nothing
 
 /** Feeds a map; `start` and `stop` may be called at any time. */
 export class Feed {
   constructor(map, { onSpaces, onFirstPlaces }) {
     Object.assign(this, { map, scene: map.scene, onSpaces, onFirstPlaces });
     [this.stops, this.timers, this.areas, this.spaces, this.skips] = [[], [], new Map(), [], 0];
-    this.isOn = false;
-    onState((state) => state === "up" && this.isOn && this.refresh());
+    this.isOn = this.isWatching = false;
+    onState((state) => state === "up" && this.isWatching && Date.now() - this.refreshedAt > AGAIN_MS && this.refresh());
+    document.addEventListener("visibilitychange", () => this.seen(!document.hidden));
   }
 
   start() {
     if (this.isOn) return;
     this.isOn = true;
+    this.seen(!document.hidden);
+  }
+
+  stop() {
+    this.isOn = false;
+    this.seen(false, 0);
+  }
+
+  /** Watch while somebody sees the map: again at once, no more after a while. */
+  seen(isSeen, afterMs = UNSEEN_MS) {
+    clearTimeout(this.leaving);
+    if (isSeen) this.isOn && this.begin();
+    else if (afterMs) this.leaving = setTimeout(() => this.end(), afterMs);
+    else this.end();
+  }
+
+  begin() {
+    if (this.isWatching) return;
+    this.isWatching = true;
     if (session.positions) this.stops.push(watch("$nearcast/live/positions/+", (message) => this.positions(message)));
     if (isOperator()) this.stops.push(watch("$nearcast/live/deliveries/+", ({ text }) => this.deliveries(text)));
     this.every(SHAPES_MS, () => this.readShapes());
@@ -26,8 +50,8 @@ export class Feed {
     this.refresh();
   }
 
-  stop() {
-    this.isOn = false;
+  end() {
+    this.isWatching = false;
     for (const stop of [...this.stops, ...this.areas.values()]) stop();
     this.timers.forEach(clearInterval);
     [this.stops, this.timers, this.areas] = [[], [], new Map()];
@@ -38,10 +62,9 @@ export class Feed {
   }
 
   refresh() {
-    this.skips = 0;
+    [this.view, this.hasFull, this.refreshedAt] = ["", false, Date.now()];
     this.readSpaces();
-    this.readPositions();
-    this.readShapes();
+    setTimeout(() => this.hasFull || (this.isWatching && this.readPositions()), FULL_MS);
     this.readGround();
   }
 
@@ -56,7 +79,7 @@ export class Feed {
   async readPositions() {
     if (!session.positions) return;
     const found = await quietly(get("positions"));
-    if (!found || !this.isOn) return;
+    if (!found || !this.isWatching) return;
     this.scene.leftOut = found.left_out ?? 0;
     this.scene.crowd.take({ moved: found.clients, full: true }, session.node, Date.now());
     this.frameFirst();
@@ -80,7 +103,9 @@ export class Feed {
   positions({ topic, text }) {
     const frame = read(text);
     if (!frame) return;
-    this.scene.crowd.take(frame, topic.split("/").at(-1), Date.now());
+    const node = topic.split("/").at(-1);
+    this.hasFull ||= frame.full && node === session.node;
+    this.scene.crowd.take(frame, node, Date.now());
     this.frameFirst();
   }
 
@@ -95,12 +120,16 @@ export class Feed {
   /** Subscribe to what happens in the view: the page is a client like any other. */
   look() {
     clearTimeout(this.looking);
-    this.looking = setTimeout(() => this.isOn && this.lookNow(), 350);
+    this.looking = setTimeout(() => this.isWatching && this.lookNow(), 350);
   }
 
   lookNow() {
     const { west, south, east, north } = this.map.camera.bounds();
     const text = [west, south, east, north].map((value) => Number(value.toFixed(6))).join(",");
+    if (text !== this.view) {
+      [this.view, this.skips] = [text, 0];
+      this.readShapes();
+    }
     const before = this.areas;
     this.areas = new Map();
     for (const space of this.spaces.filter((one) => one.longitude && one.latitude)) {
@@ -123,9 +152,10 @@ export class Feed {
     const { layers } = this.scene;
     if (!session.positions || !(layers.ranges || layers.areas)) return;
     if (this.skips-- > 0) return;
-    const found = await quietly(get("shapes", this.map.camera.bounds()));
+    const found = await quietly(get("shapes", { ...this.map.camera.bounds(), limit: MOST_SHAPES }));
     if (!found) return;
-    this.skips = found.left_out ? 4 : 0;
+    this.skips = found.left_out ? 14 : 0;
+    this.scene.areTooMany = found.left_out > 0;
     const isOther = ({ client }) => !client.startsWith("page-");
     this.scene.ranges = found.near.filter(isOther).map(({ client, radius_m }) => [client, radius_m]);
     this.scene.areas = found.areas.filter(isOther);

@@ -2,6 +2,8 @@
 
 import { label, nodeColour } from "./paint.js";
 
+const TOP_PX = 44; // above it are the facts
+
 /** Trace a GeoJSON geometry as a path. */
 export function trace(context, camera, geometry) {
   context.beginPath();
@@ -63,9 +65,10 @@ export function drawPlan(context, camera, features, nodes, colours) {
 function labelLeaf(context, camera, { west, east, south, north }, text, colours) {
   const [x0, y0] = camera.toScreen(west, north);
   const [x1, y1] = camera.toScreen(east, south);
-  if (x1 - Math.max(x0, 0) < 70 || y1 - Math.max(y0, 0) < 34) return;
-  context.globalAlpha = 0.8;
-  label(context, Math.max(x0, 0) + 7, Math.max(y0, 0) + 13, text, colours);
+  const [left, top] = [Math.max(x0, 0), Math.max(y0, TOP_PX)];
+  if (x1 - left < 70 || y1 - top < 34) return;
+  context.globalAlpha = 0.7;
+  label(context, left + 7, top + 13, text, colours);
   context.globalAlpha = 1;
 }
 

@@ -1,8 +1,9 @@
 // The panel about what was clicked: a client with its subscriptions, or an event, and why.
 
-import { get, isOperator, post } from "../api.js";
+import { get, isOperator, post, session } from "../api.js";
 import { h, icon, put, tool } from "../dom.js";
 import { clock, count, duration, many, place } from "../format.js";
+import { boundsOf, contains } from "../map/ground.js";
 
 const RECENT = 8; // events that can be asked about
 
@@ -12,9 +13,10 @@ export class Inspector {
     this.view = view;
   }
 
-  pick({ client, event }) {
+  pick({ client, event, leaf, region }) {
     if (client) this.showClient(client.id);
     else if (event) this.showEvent(event);
+    else if (!this.view.tryIt.isOpen && (leaf || region) && this.view.panel.hidden) this.showArea(leaf ?? region, !leaf);
     else if (!this.view.tryIt.isOpen) this.close();
   }
 
@@ -46,6 +48,7 @@ export class Inspector {
       if (scene.selected?.id === id) this.open(id, "Client", problem.status === 404 ? this.elsewhere(id) : h("p.problem", problem.message), this.why(id, event));
       return;
     }
+    scene.selectedRanges = found.subscriptions.items.filter(({ near_m: near }) => near).map(({ near_m: near }) => [id, near]);
     if (scene.selected?.id === id) this.open(id, "Client", this.facts(found), this.actions(id, found.client), this.subscriptions(found.subscriptions), this.why(id, event));
   }
 
@@ -99,6 +102,20 @@ export class Inspector {
     const { scene, panel } = this.view;
     if (this.event && !panel.hidden && this.event.to.length !== this.reached) this.showEvent(this.event);
     if (this.waits && this.waits === scene.selected?.id && !panel.hidden && scene.happenings.all.length) this.showClient(this.waits);
+  }
+
+  /** Show a leaf of the plan, or a slow region. */
+  showArea({ properties, geometry }, isRegion) {
+    const { scene } = this.view;
+    const inside = [...scene.crowd.clients.values()].filter(({ lon, lat }) => contains(geometry, lon, lat)).length;
+    const bounds = boundsOf([{ geometry }]);
+    this.open(isRegion ? "Slow region" : properties.node ?? `broker ${properties.broker}`, isRegion ? "People stay here for long" : "Area of the plan",
+      h("dl.facts",
+        isRegion ? null : pair("Served by", properties.node ? `node ${properties.node}` : `broker ${properties.broker}`),
+        isRegion ? null : pair("Cut", properties.kind === "R leaf" ? "where few people cross (R leaf)" : "into quadrants (Q leaf)"),
+        properties.load === undefined ? null : pair("Users, as learned", h("span.num", count(properties.load))),
+        session.positions ? pair("Clients now", h("span.num", count(inside))) : null,
+        pair("From", h("span.num", place([bounds.west, bounds.south]))), pair("To", h("span.num", place([bounds.east, bounds.north])))));
   }
 
   showEvent(event) {

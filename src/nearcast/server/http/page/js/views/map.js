@@ -46,6 +46,7 @@ export class MapView {
     this.empty = h("div.map-empty", { hidden: true });
     this.scale = h("div.map-scale", h("span"), h("i"));
     this.legend = h("div.legend");
+    this.source = h("div.map-source");
     this.panel = h("section.panel", { "aria-label": "Details", hidden: true });
     this.element = h("div.map-view",
       this.map.element,
@@ -54,6 +55,7 @@ export class MapView {
       this.controls(),
       this.panel,
       h("div.map-bottom", this.legend, this.timeline(), this.scale),
+      this.source,
       this.story.element,
     );
   }
@@ -96,6 +98,8 @@ export class MapView {
   }
 
   show(route) {
+    this.map.base.useTiles(session.map);
+    this.source.textContent = (session.map?.attribution ?? "").replace(/<[^>]*>/g, "");
     this.feed.start();
     this.tryIt.setOpen(route === "try");
     if (route !== "try" && !this.scene.selected) this.inspector.close();

@@ -3,17 +3,32 @@
 import { get } from "../api.js";
 import { h, put, svg } from "../dom.js";
 import { bytes, count, milliseconds } from "../format.js";
+import { NodeFigures } from "./nodefigures.js";
 import { PolledView, table } from "./polled.js";
 
 /** The view at #/nodes. */
 export class NodesView extends PolledView {
   constructor() {
     super("Nodes and links", 3000);
+    this.figures = new NodeFigures();
+  }
+
+  show() {
+    const read = super.show();
+    this.figures.start();
+    return read;
+  }
+
+  hide() {
+    super.hide();
+    this.figures.end();
   }
 
   async read() {
     const [nodes, causal] = await Promise.all([get("nodes"), get("causal-groups")]);
-    return { nodes, causal };
+    const told = new Map(this.figures.all().map(({ node }) => [node.name, node]));
+    const whole = (one) => (one.here ? one : { ...one, ...told.get(one.name), here: false, state: one.state });
+    return { nodes: { ...nodes, nodes: nodes.nodes.map(whole) }, causal };
   }
 
   draw({ nodes: { network, problem, nodes }, causal }) {

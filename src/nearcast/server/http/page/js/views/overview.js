@@ -4,7 +4,8 @@ import { get } from "../api.js";
 import { h, put } from "../dom.js";
 import { bytes, count, duration, milliseconds, rate } from "../format.js";
 import { chart } from "./charts.js";
-import { PolledView } from "./polled.js";
+import { NodeFigures, perSecond } from "./nodefigures.js";
+import { PolledView, table } from "./polled.js";
 
 const SAMPLES = 90;
 const EVERY_MS = 2000;
@@ -18,6 +19,18 @@ export class OverviewView extends PolledView {
   constructor() {
     super("Overview", EVERY_MS);
     this.samples = [];
+    this.nodes = new NodeFigures();
+  }
+
+  show() {
+    const read = super.show();
+    this.nodes.start();
+    return read;
+  }
+
+  hide() {
+    super.hide();
+    this.nodes.end();
   }
 
   read() { return get("overview"); }
@@ -34,7 +47,7 @@ export class OverviewView extends PolledView {
     const per = (pick) => this.samples.slice(1).map((one, i) => (pick(one) - pick(this.samples[i])) / ((one.t - this.samples[i].t) / 1000));
     const [received, sent] = [per((one) => one.counters.publish_received ?? one.received), per((one) => one.counters.publish_sent ?? one.sent)];
     const cpu = per((one) => one.cpu_seconds).map((share) => share * 100);
-    const dropped = per(({ dropped: all }) => Object.values(all).reduce((sum, value) => sum + value, 0));
+    const dropped = per(({ dropped: all }) => sum(all));
     const state = (pick) => this.samples.map(pick);
     put(this.tools, h("span.pill", `${now.name} · ${now.version}`), h("span.pill", `up ${duration(now.uptime_s)}`));
     put(this.body,
@@ -52,10 +65,25 @@ export class OverviewView extends PolledView {
         h("section.card.pad", h("h3", "In store"), h("dl.facts",
           facts(["Subscriptions", count(now.subscriptions)], ["Retained messages", count(now.retained)], ["Received", `${count(now.counters.publish_received)} messages, ${bytes(now.bytes_received)}`],
             ["Sent", `${count(now.counters.publish_sent)} messages, ${bytes(now.bytes_sent)}`], ["Positions", count(now.counters.positions)], ["Protocol errors", count(now.counters.protocol_errors)],
-            ["Event loop late by", `${milliseconds(now.loop_delay_ms?.p50)} · 99 %: ${milliseconds(now.loop_delay_ms?.p99)}`])))));
+            ["Event loop late by", `${milliseconds(now.loop_delay_ms?.p50)} · 99 %: ${milliseconds(now.loop_delay_ms?.p99)}`])))),
+      this.byNode());
+  }
+
+  /** What the nodes of a network do, side by side; the cards above are those of this node. */
+  byNode() {
+    const nodes = this.nodes.all();
+    if (nodes.length < 2) return null;
+    const columns = [["Node", ""], ...["Published/s", "Delivered/s", "Clients", "Queued", "Dropped/s", "Latency, median", "99 %", "CPU", "Memory"].map((name) => [name, "right"])];
+    const cells = (one) => [
+      rate(perSecond(one, ({ received }) => received)), rate(perSecond(one, ({ sent }) => sent)), count(one.figures.connected), count(one.figures.queued),
+      rate(perSecond(one, ({ dropped }) => sum(dropped))), milliseconds(one.figures.latency_ms.p50), milliseconds(one.figures.latency_ms.p99),
+      percent(perSecond(one, ({ cpu_seconds: seconds }) => seconds)), bytes(one.figures.rss_bytes)];
+    return h("section", h("h2", "By node"), table(columns, nodes.map((one) => [one.figures.name, ...cells(one).map((text) => h("span.num", text))]), ""));
   }
 }
 
+const sum = (all) => Object.values(all).reduce((total, value) => total + value, 0);
+const percent = (share) => (share === null ? "–" : `${(share * 100).toFixed(0)} %`);
 const facts = (...rows) => rows.map(([name, value]) => [h("dt", name), h("dd.num", value)]);
 const card = (title, figure, words, picture) => h("section.card.figure", h("h3", title), h("p", h("b.big.num", figure), h("span.dim", words)), picture);
 const note = (text) => h("p.dim.small", text);
