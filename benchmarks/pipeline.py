@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from benchmarks.pipeline_formats import format_rows
 from benchmarks.pipeline_measuring import Taken, task_seconds, timed, worker_mb
 from benchmarks.pipeline_polygons import polygon_rows
 
@@ -342,7 +343,7 @@ def growth_rows(sizes: tuple[int, ...], boxes: int) -> Iterator[Row]:
             }
 
 
-PARTS = ("match", "peers", "polygons", "skew", "growth", "regions", "stream", "kafka")
+PARTS = ("match", "peers", "polygons", "skew", "growth", "regions", "stream", "kafka", "formats")
 
 
 def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
@@ -351,6 +352,8 @@ def part_rows(part: str, quick: bool, positions: str | None) -> Iterable[Row]:
         return match_rows(200_000, 10_000, 1) if quick else match_rows(10_000_000, 100_000, 1)
     if part == "peers":
         return peer_rows(20_000, 10_000) if quick else peer_rows(100_000, 100_000)
+    if part == "formats":
+        return format_rows(100_000 if quick else 1_000_000)
     if part == "polygons":
         return polygon_rows(200_000, 2_000) if quick else polygon_rows(2_000_000, 20_000)
     if part == "skew":

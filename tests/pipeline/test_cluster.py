@@ -1,11 +1,14 @@
 """A standalone Spark master with two worker processes: the package and the index reach them."""
 
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
+from pyarrow import fs
+from tests.support.s3_server import hadoop_settings, s3_server, store_at
+from tests.support.spark_tables import fixes
 from tests.support.waiting import wait_for
 
 from nearcast.eventlog import VersionedTable
 from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, Space, Subscription, parse_where
+from nearcast.pipeline.session import packed_package
 from nearcast.server.local_cluster import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.java]
@@ -40,8 +47,21 @@ EVENTS = [(i, CHANCE.uniform(0, 100), CHANCE.uniform(0, 100)) for i in range(500
 WISHES = [(i, CHANCE.uniform(0, 90), CHANCE.uniform(0, 90)) for i in range(80)]
 
 
-def launched(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start one of Spark's own daemons in the foreground, as a group of its own."""
+_HIDES = 'mount -t tmpfs tmpfs "$0" && cd / && exec "$@"'
+
+
+def launched(
+    folder: Path, name: str, *arguments: str, hidden: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start one of Spark's own daemons in the foreground, as a group of its own.
+
+    Where `hidden` is, the daemon and its children have an empty directory of their own.
+    """
+    alone = (
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", _HIDES, str(hidden)]
+        if hidden
+        else []
+    )
     home = Path(pyspark.__file__).parent
     environment = {
         **os.environ,
@@ -52,7 +72,7 @@ def launched(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes
     environment.pop("PYTHONPATH", None)  # workers get the package from the job, not from us
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            [str(home / "bin" / "spark-class"), *arguments],
+            [*alone, str(home / "bin" / "spark-class"), *arguments],
             env=environment, cwd=folder, start_new_session=True, stdout=log, stderr=log,
         )  # fmt: skip
 
@@ -73,7 +93,13 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
+    with running(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@contextmanager
+def running(folder: Path, hidden: Path | None = None) -> Iterator[Cluster]:
+    """Start a master and two workers; each has another `hidden` directory than all others."""
     flags = os.environ["SPARK_SUBMIT_OPTS"]
     (folder / "spark-defaults.conf").write_text(f"spark.executor.extraJavaOptions {flags}\n")
     address = f"spark://127.0.0.1:{(port := free_port())}"
@@ -89,7 +115,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             launched(
                 folder, f"worker{i}", "org.apache.spark.deploy.worker.Worker", address,
                 "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0",
-                "--work-dir", str(folder / f"work{i}"),
+                "--work-dir", str((hidden or folder) / f"work{i}"), hidden=hidden,
             )
             for i in range(2)
         ]  # fmt: skip
@@ -154,3 +180,120 @@ def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(cluster: Cluste
     # The job itself has the kernels that were compiled when the package was set up.
     kept = list((cluster.folder / "cache").rglob("*.nbi"))
     assert kept, "workers cached no compiled kernel"
+
+
+SUBMITTED = """
+import sys
+import nearcast.spark as ns
+from pyspark.sql import SparkSession
+
+assert ".zip" in ns.__file__, ns.__file__
+spark = SparkSession.builder.getOrCreate()
+space = ns.Space(name="plane", topic_filter="plane/#",
+                 attributes=[ns.Attribute.number("x", 0, 100), ns.Attribute.number("y", 0, 100)])
+events, wishes = (spark.read.parquet(path) for path in sys.argv[1:3])
+ns.top_k(events, wishes, space, 3).write.parquet(sys.argv[3])
+"""
+
+
+@pytest.mark.timeout(1200)
+def test_a_program_under_spark_submit_brings_the_package_as_a_zip(cluster: Cluster, tmp_path: Path):
+    write_input(tmp_path)
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    arguments = [str(tmp_path / name) for name in ("events", "wishes.parquet", "out")]
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(cluster.folder),
+        "XDG_CACHE_HOME": str(cluster.folder / "cache"),
+    }
+    run = subprocess.run(
+        [
+            *(submit, "--master", cluster.master, "--py-files", str(packed_package())),
+            *("--conf", f"spark.executorEnv.XDG_CACHE_HOME={cluster.folder / 'cache'}"),
+            *(str(tmp_path / "job.py"), *arguments),
+        ],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-4000:]
+    table = pq.read_table(tmp_path / "out")
+    assert sorted(zip(*(c.to_pylist() for c in table.columns), strict=True)) == expected()
+
+
+APART = """
+import json, os, sys
+import pyarrow as pa
+from nearcast.model import Attribute, Space
+from nearcast.pipeline.jobs.ingest import IngestJob
+from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.jobs.match_job import match_tables
+from nearcast.pipeline.jobs.plan import PlanJob, PlanRules
+from nearcast.pipeline.jobs.regions import RegionsJob
+from nearcast.pipeline.packages import package_settings
+from nearcast.pipeline.session import spark_session
+from nearcast.model.errors import EnvironmentProblem
+
+master, ours, settings = sys.argv[1:4]
+lake = "s3a://lake/in"
+try:
+    more = {**package_settings("auto", [lake]), **json.loads(settings)}
+    spark = spark_session(master, memory_gb=1, more=more)
+except EnvironmentProblem as problem:
+    print(json.dumps({"skipped": str(problem)}))
+    sys.exit()
+
+def look(batches):
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"seen": [os.path.exists(ours)] * len(batch)})
+
+seen = spark.range(0, 8, 1, 8).mapInArrow(look, "seen boolean").collect()
+space = Space(name="plane", topic_filter="plane/#",
+              attributes=(Attribute.number("x", 0, 100), Attribute.number("y", 0, 100)))
+events, wishes = (spark.read.parquet(f"{lake}/{name}") for name in ("events", "wishes.parquet"))
+out = "s3a://lake/out"
+done = match_tables(events, wishes, space, MatchQuery("plane", "plane/x", 3), out)
+kept = IngestJob([f"{lake}/fixes.parquet"], out).run(spark).fields["kept"]
+RegionsJob(f"{out}/positions", out, cell_m=30.0).run(spark)
+PlanJob(f"{out}/positions", f"{out}/regions", out, PlanRules(leaves=8, depth=6)).run(spark)
+said = {"seen": [row.seen for row in seen], "deliveries": done.deliveries, "kept": kept}
+print(json.dumps(said))
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(1200)
+def test_workers_with_directories_of_their_own_work_on_an_object_store(
+    tmp_path_factory: pytest.TempPathFactory,
+):
+    """Each sees an empty directory where driver, master and tests have all their files."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting needs root")
+    base, folder = tmp_path_factory.getbasetemp(), tmp_path_factory.mktemp("apart")
+    write_input(folder)
+    pq.write_table(fixes(30, 200), folder / "fixes.parquet")
+    with s3_server(folder) as s3, running(folder, hidden=base) as cluster:
+        store = store_at(s3)
+        for path in (*folder.glob("*.parquet"), *folder.glob("events/*.parquet")):
+            name = path.relative_to(folder)
+            with store.open_output_stream(f"lake/in/{name}") as stream:
+                stream.write(path.read_bytes())
+        settings = hadoop_settings(s3)
+        run = subprocess.run(
+            [sys.executable, "-c", APART, cluster.master, str(folder), json.dumps(settings)],
+            env={
+                **os.environ,
+                "SPARK_CONF_DIR": str(folder),
+                "XDG_CACHE_HOME": str(base / "cache"),
+            },
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr[-4000:]
+        said = json.loads(run.stdout.splitlines()[-1])
+        if "skipped" in said:
+            pytest.skip(f"Maven's packages cannot be had here: {said['skipped']}")
+        assert set(said["seen"]) == {False}
+        assert said["deliveries"] == len(expected())
+        assert said["kept"] > 0
+        written = {info.path for info in store.get_file_info(fs.FileSelector("lake/out"))}
+    assert {"lake/out/deliveries", "lake/out/regions", "lake/out/plan.json"} <= written

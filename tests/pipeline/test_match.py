@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,6 +21,7 @@ from nearcast.model import (
     parse_where,
 )
 from nearcast.pipeline.jobs.match import MatchQuery
+from nearcast.pipeline.jobs.match_frames import prepare_match
 from nearcast.pipeline.jobs.match_job import match_tables
 from nearcast.pipeline.tables.transaction import read_table
 
@@ -114,6 +116,40 @@ def rows(spark: SparkSession, folder: Path) -> set[tuple[int, int, int]]:
     found = [tuple(row) for row in read_table(spark, str(folder / "deliveries")).collect()]
     assert len(found) == len(set(found))
     return set(found)
+
+
+@pytest.mark.parametrize("missing", ["none", "all"])
+@pytest.mark.parametrize("k", [None, 3])
+def test_events_in_files_that_workers_read_are_matched_as_others(
+    spark: SparkSession, tmp_path: Path, missing: str, k: int | None
+):
+    """Also those that cannot be matched: the check is Spark's in one case, ours in the other."""
+    space = city(missing)
+    bad = [
+        {"event_id": 1_000, "kind": "c", "lon": 0.5, "lat": 0.5},
+        {"event_id": 1_001, "lon": None, "lat": 0.5},
+        {"event_id": 1_002, "price": 21.0, "lon": 0.5, "lat": 0.5},
+        {"event_id": 1_003, "price": float("nan"), "lon": 0.5, "lat": 0.5},
+        {"event_id": 1_004, "price": -0.1, "lon": 1.0, "lat": 1.0},
+    ]
+    events, texts = (frame.toArrow() for frame in tables(spark))
+    events = pa.concat_tables([events, pa.Table.from_pylist(bad, events.schema)])
+    (tmp_path / "events").mkdir()
+    pq.write_table(events, tmp_path / "events" / "0.parquet", row_group_size=20)
+    pq.write_table(texts, tmp_path / "texts.parquet")
+    query = MatchQuery("city", "city/x", k)
+    given = spark.read.parquet(str(tmp_path / "events"))
+    wishes = spark.read.parquet(str(tmp_path / "texts.parquet"))
+    prepared = prepare_match(given, wishes, space, query)
+    assert prepared.pieces is not None
+    found = {tuple(row) for row in prepared.deliveries().collect()}
+    assert found == expected(space, k)
+    through_spark = prepare_match(given.where("true"), wishes, space, query)
+    assert through_spark.pieces is None
+    assert {tuple(row) for row in through_spark.deliveries().collect()} == found
+    done = match_tables(given, wishes, space, query, str(tmp_path / "out"))
+    assert (done.deliveries, done.rejected) == (len(found), len(bad))
+    assert rows(spark, tmp_path / "out") == found
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
-from tests.support.waiting import wait_for
+from tests.support.s3_server import hadoop_settings, s3_server, store_at
 
 from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.stores import open_store, use_settings
 from nearcast.pipeline.tables.output_files import local_file, write_text
-from nearcast.server.local_cluster import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(900)]
 
@@ -140,29 +139,12 @@ def test_tables_of_iceberg_at_a_path_and_in_a_catalog(tmp_path: Path):
 @pytest.fixture
 def s3(tmp_path: Path) -> Iterator[str]:
     """Start an S3 server; return its address."""
-    server = Path(sys.prefix) / "peers" / "s3" / "bin" / "moto_server"
-    if not server.exists():
-        pytest.skip("moto's S3 server is not installed (make setup)")
-    port = free_port()
-    with (tmp_path / "s3.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(server), "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
-        )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(lambda: "Running on" in (tmp_path / "s3.log").read_text(), 60)
+    with s3_server(tmp_path) as address:
         yield address
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
 
 
 def test_a_table_and_files_lie_on_s3_with_the_keys_of_spark(s3: str):
-    store = fs.S3FileSystem(
-        endpoint_override=s3.removeprefix("http://"), scheme="http", region="us-east-1",
-        access_key="somebody", secret_key="a secret", allow_bucket_creation=True,
-    )  # fmt: skip
-    store.create_dir("lake")
+    store = store_at(s3)
     use_settings(
         {
             "fs.s3a.access.key": "somebody", "fs.s3a.secret.key": "a secret",
@@ -189,23 +171,16 @@ def test_a_table_and_files_lie_on_s3_with_the_keys_of_spark(s3: str):
 
 
 def test_input_and_output_on_s3(tmp_path: Path, s3: str):
-    keys = {"access_key": "somebody", "secret_key": "a secret"}
-    store = fs.S3FileSystem(
-        endpoint_override=s3.removeprefix("http://"), scheme="http", region="us-east-1",
-        allow_bucket_creation=True, **keys,
-    )  # fmt: skip
-    store.create_dir("lake")
+    store = store_at(s3)
     write_source(tmp_path / "cabs.csv")
     with store.open_output_stream("lake/in/cabs.csv") as stream:
         stream.write((tmp_path / "cabs.csv").read_bytes())
     assert "AWS_ACCESS_KEY_ID" not in os.environ  # workers have Spark's credentials, or none
-    hadoop = {
-        "access.key": keys["access_key"], "secret.key": keys["secret_key"], "endpoint": s3,
-        "path.style.access": "true", "endpoint.region": "us-east-1",
-        "connection.ssl.enabled": "false",
-    }  # fmt: skip
-    settings = {f"spark.hadoop.fs.s3a.{name}": value for name, value in hadoop.items()}
-    check(work("parquet", "s3a://lake/in/cabs.csv", "s3a://lake/city", tmp_path, **settings))
+    check(
+        work(
+            "parquet", "s3a://lake/in/cabs.csv", "s3a://lake/city", tmp_path, **hadoop_settings(s3)
+        )
+    )
     names = [info.path for info in store.get_file_info(fs.FileSelector("lake/city"))]
     assert {"lake/city/quality.html", "lake/city/regions.png", "lake/city/regions.geojson"} <= {
         *names

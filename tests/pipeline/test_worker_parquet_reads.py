@@ -13,8 +13,12 @@ from nearcast.pipeline.tables.worker_reads import (
     RowGroups,
     map_rows,
     note_files,
+    numbers_of,
     pieces_of,
+    plain_pieces,
+    reading,
     scan,
+    small_table,
 )
 
 
@@ -81,3 +85,39 @@ def test_texts_come_as_codes_where_asked(spark: SparkSession, tmp_path: Path):
     coded = scan(spark, pieces, ["word"], kinds, "kind string", coded=["word"]).collect()
     assert [row["kind"] for row in plain] == ["string"]
     assert [row["kind"][:10] for row in coded] == ["dictionary"]
+
+
+def test_a_bare_scan_is_read_by_workers_and_nothing_else_is(spark: SparkSession, tmp_path: Path):
+    folder = tmp_path / "two words %"
+    folder.mkdir()
+    for part in range(2):
+        pq.write_table(pa.table({"n": [part, 10], "x": [0.5, 1.5]}), folder / f"{part}.parquet")
+    frame = spark.read.parquet(str(folder))
+    pieces = plain_pieces(frame, ["n", "x"])
+    assert pieces is not None
+    found = numbers_of(spark, pieces).mapInArrow(reading(pieces, ["x", "n"]), "x double, n bigint")
+    assert sorted(map(tuple, found.collect())) == [(0.5, 0), (0.5, 1), (1.5, 10), (1.5, 10)]
+    table = small_table(frame, ["x"], 1 << 20)
+    assert table is not None
+    assert sorted(table["x"].to_pylist()) == [0.5, 0.5, 1.5, 1.5]
+    assert small_table(frame, ["x"], 100) is None
+    assert plain_pieces(frame.where("n < 10"), ["n"]) is None
+    assert plain_pieces(frame.select("n"), ["n"]) is None
+    assert plain_pieces(frame.limit(1), ["n"]) is None
+    assert plain_pieces(frame.union(frame), ["n"]) is None
+    wider = spark.read.schema("n double, x double").parquet(str(folder))
+    assert plain_pieces(wider, ["n"]) is None
+    assert plain_pieces(wider, ["x"]) is not None
+    more = spark.read.schema("n bigint, y double").parquet(str(folder))
+    assert plain_pieces(more, ["n", "y"]) is None
+    (folder / "part=7").mkdir()
+    pq.write_table(pa.table({"n": [1]}), folder / "part=7" / "0.parquet")
+    assert plain_pieces(spark.read.parquet(str(folder / "part=7")), ["n"]) is not None
+    parts = spark.read.option("basePath", str(folder)).parquet(str(folder / "part=7"))
+    assert parts.columns == ["n", "part"]
+    assert plain_pieces(parts, ["n"]) is None
+    frame.cache()
+    assert plain_pieces(frame, ["n"]) is None
+    frame.unpersist()
+    spark.range(3).write.csv(str(tmp_path / "csv"))
+    assert plain_pieces(spark.read.csv(str(tmp_path / "csv")), ["_c0"]) is None

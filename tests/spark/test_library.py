@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def test_match_and_top_k_are_those_of_the_definition(
     pairs = ns.match(events.repartition(3), wishes, SPACE)
     assert pairs.columns == ["event_id", "subscription_id"]
     assert {tuple(row) for row in pairs.collect()} == expected_pairs()
+    counts = {tuple(row) for row in ns.match_counts(events.repartition(3), wishes, SPACE).collect()}
+    assert counts == set(Counter(key for _, key in expected_pairs()).items())
     best = ns.top_k(events, wishes, SPACE, 2).collect()
     assert {(row[0], row[1]) for row in best} <= expected_pairs()
     assert {row.rank for row in best} == {1, 2}

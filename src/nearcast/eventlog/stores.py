@@ -7,7 +7,7 @@ settings reach Arrow here, so that a worker writes with the credentials that Spa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -73,7 +73,7 @@ def open_store(root: str, settings: Settings | None = None) -> tuple[fs.FileSyst
     """
     scheme = scheme_of(root)
     if scheme == "file":
-        return fs.LocalFileSystem(), urlsplit(root).path if is_url(root) else root
+        return fs.LocalFileSystem(), unquote(urlsplit(root).path) if is_url(root) else root
     if scheme in S3:
         return _s3(root, _known if settings is None else settings)
     if scheme in _others:

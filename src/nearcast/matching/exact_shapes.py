@@ -6,7 +6,8 @@ A box covers a subscription's circles and polygons. What an index finds by boxes
 from __future__ import annotations
 
 import math
-from collections.abc import MutableMapping
+from collections import UserDict
+from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,32 @@ from nearcast.matching.exact import inside_circles, pairs_inside_circles
 from nearcast.matching.polygon_table import PolygonTable, pairs_inside
 from nearcast.matching.query import Query
 from nearcast.matching.rows import Rows
-from nearcast.model import MISSING, Circle, Space
+from nearcast.model import MISSING, Circle, Space, parse_shape
 from nearcast.model.shape_text import Shape
 
 Ids = NDArray[np.int64]
+
+
+class ShapesFromText(UserDict[int, tuple[Shape, ...]]):
+    """The exact shapes of box ids, each parsed when it is first asked for: that is rare."""
+
+    def __init__(self, texts: Mapping[int, list[str]]) -> None:
+        super().__init__()
+        self._texts = texts
+        self.data = dict.fromkeys(texts, ())
+
+    def __getitem__(self, box_id: int) -> tuple[Shape, ...]:
+        """Return the shapes of a box."""
+        if not self.data[box_id]:
+            self.data[box_id] = tuple(map(parse_shape, self._texts[box_id]))
+        return self.data[box_id]
+
+    def texts(self) -> dict[int, list[str]]:
+        """Return the text of every shape; those that were parsed need not be printed."""
+        return {
+            box_id: self._texts.get(box_id) or [str(shape) for shape in shapes]
+            for box_id, shapes in self.data.items()
+        }
 
 
 class ExactShapes:
@@ -70,6 +93,13 @@ class ExactShapes:
             if old in self.rough
         }
         return texts, self._polygons.of_boxes(ids)
+
+    def contents(self) -> tuple[dict[int, list[str]], PolygonTable]:
+        """Return texts and polygons of all boxes, under their own ids."""
+        if isinstance(self.rough, ShapesFromText):
+            return self.rough.texts(), self._polygons
+        texts = {box_id: [str(each) for each in shapes] for box_id, shapes in self.rough.items()}
+        return texts, self._polygons
 
     def exact(self, ids: Ids, query: Query) -> Ids:
         """Return the boxes whose exact shapes meet the event."""

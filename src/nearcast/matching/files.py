@@ -14,12 +14,12 @@ again.
 from __future__ import annotations
 
 import json
-from collections import UserDict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nearcast.matching.exact_shapes import ShapesFromText
 from nearcast.matching.filter_index import FilterIndex
 from nearcast.matching.polygon_table import PolygonTable
 from nearcast.matching.rows import ROW, Rows
@@ -30,26 +30,9 @@ from nearcast.model import (
     MisuseError,
     NearcastError,
     Space,
-    parse_shape,
 )
-from nearcast.model.shape_text import Shape
 
 FORMAT = 2
-
-
-class ShapesFromText(UserDict[int, tuple[Shape, ...]]):
-    """The exact shapes of box ids, each parsed when it is first asked for: that is rare."""
-
-    def __init__(self, texts: dict[str, list[str]]) -> None:
-        super().__init__()
-        self._texts = {int(box_id): of_box for box_id, of_box in texts.items()}
-        self.data = dict.fromkeys(self._texts, ())
-
-    def __getitem__(self, box_id: int) -> tuple[Shape, ...]:
-        """Return the shapes of a box."""
-        if not self.data[box_id]:
-            self.data[box_id] = tuple(map(parse_shape, self._texts[box_id]))
-        return self.data[box_id]
 
 
 def save_matcher(matcher: MatcherView, path: str | Path) -> None:
@@ -89,7 +72,7 @@ def open_matcher(path: str | Path) -> MatcherView:
                 space,
                 Rows(table),
                 BoxIndex.open(root / f"{number}.boxes"),
-                ShapesFromText(fields["shapes"]),
+                ShapesFromText({int(each): texts for each, texts in fields["shapes"].items()}),
                 PolygonTable.open(polygons) if fields["shapes"] else PolygonTable(),
             )
             view.put_shelf(space, fields["filter"], shelf)
@@ -97,6 +80,32 @@ def open_matcher(path: str | Path) -> MatcherView:
         if isinstance(error, NearcastError):
             raise
         raise FileFormatError(f"damaged ({error})", where=str(root), todo="Save it anew") from None
+    return view
+
+
+def parts_of(matcher: MatcherView) -> list[tuple[Any, ...]]:
+    """Return what a matcher consists of as plain arrays and texts, for `matcher_of_parts`."""
+    found = []
+    for space, topic_filter, shelf in matcher.shelves():
+        rows, index, shapes, polygons = shelf.contents()
+        found.append((space.name, topic_filter, rows, index.arrays(), shapes, polygons.arrays()))
+    return found
+
+
+def matcher_of_parts(parts: list[tuple[Any, ...]], spaces: list[Space]) -> MatcherView:
+    """Return the matcher of `parts_of`, read-only; the arrays are used as they are."""
+    from nearcast.index.boxes.box_index import BoxIndex
+
+    view = MatcherView(spaces)
+    for name, topic_filter, rows, boxes, shapes, polygons in parts:
+        shelf = FilterIndex.of(
+            view.spaces[name],
+            Rows(rows),
+            BoxIndex.restored(boxes),
+            ShapesFromText(shapes),
+            PolygonTable.restored(polygons),
+        )
+        view.put_shelf(view.spaces[name], topic_filter, shelf)
     return view
 
 

@@ -76,6 +76,7 @@ class FilterIndex:
         "_extent",
         "_in_order",
         "_index",
+        "_is_fixed",
         "_lists",
         "_rows",
         "_several",
@@ -94,6 +95,7 @@ class FilterIndex:
         self._rows = Rows()
         self._bounds: dict[int, Bounds] = {}  # only while there is no index
         self._index: AnyBoxes | None = None
+        self._is_fixed = False  # the result of `of`: box ids are counted from 0, oldest first
         self._lists = AttributeLists(space)
         self._shapes = ExactShapes(space, self._rows)
         self._several = 0  # boxes of subscriptions with more than one
@@ -113,6 +115,7 @@ class FilterIndex:
     ) -> FilterIndex:
         """Return a filter index from the result of `contents`; it answers only point queries."""
         shelf = cls(space)
+        shelf._is_fixed = True
         shelf._rows, shelf._index = rows, index
         shelf._shapes = ExactShapes(space, rows, rough, polygons)
         shelf._shapes.has_circles = bool(np.isfinite(rows.table["radius_m"]).any())
@@ -148,6 +151,10 @@ class FilterIndex:
         self,
     ) -> tuple[NDArray[np.void], BoxIndex, dict[int, list[str]], PolygonTable]:
         """Return rows, index and exact shapes for a file: box ids counted from 0, oldest first."""
+        if self._is_fixed:
+            assert self._index is not None
+            fixed: BoxIndex = self._index  # type: ignore[assignment]
+            return self._rows.table, fixed, *self._shapes.contents()
         ids = sorted(
             self._rows.used(), key=lambda box_id: (int(self._rows.table[box_id]["age"]), box_id)
         )
@@ -437,6 +444,8 @@ class FilterIndex:
             return None
         if not (is_indexed(rank) and self._in_order):
             return None
+        if not len(index):
+            return np.full((len(points), k), -1, np.int64)
         if self._shapes.are_boxes:
             ids = index.top_many(points, k, rank)
             keys: Ids = np.where(ids >= 0, self._rows.table["key"][ids], -1)

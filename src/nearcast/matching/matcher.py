@@ -95,7 +95,7 @@ class Matcher(MatcherView):
         """Add a subscription under a new key; `position` is where its owner is now."""
         if key in self._entries:
             raise KeyInUseError(f"the key {key}", todo="Remove it first")
-        self._place(key, subscription, _checked_weight(weight), position)
+        self._place(key, subscription, checked_weight(weight), position)
 
     def remove(self, key: int) -> None:
         """Remove a subscription."""
@@ -194,7 +194,8 @@ def _followers(wish: Subscription, spaces: list[Space]) -> list[list[MovingBox]]
     ]
 
 
-def _checked_weight(weight: float) -> float:
+def checked_weight(weight: float) -> float:
+    """Return a weight as a float, or raise if it is no finite number."""
     if isinstance(weight, bool) or not math.isfinite(weight):
         raise OutOfRangeError(repr(weight), where="weight", expected="a finite number")
     return float(weight)

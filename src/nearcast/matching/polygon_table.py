@@ -132,6 +132,36 @@ class PolygonTable:
             table.put(box_id, of_box)
         return table
 
+    @classmethod
+    def of_edges(
+        cls, edges: NDArray[np.float64], counts: NDArray[np.int64]
+    ) -> tuple[PolygonTable, NDArray[np.int64]]:
+        """Return a table of many polygons, without boxes, and the slot of each.
+
+        `edges` has them polygon after polygon, `counts` how many each has. `slots` is for the
+        caller to fill; several boxes may have one polygon then, and `drop` must not be called.
+        """
+        table = cls()
+        ends = np.cumsum(counts)
+        begins = ends - counts
+        is_small = counts < 2 * _EDGES_PER_SLAB
+        numbers = np.arange(int(is_small.sum()))
+        slot_of = np.empty(len(counts), np.int64)
+        slot_of[is_small] = numbers
+        table.heads = np.zeros(len(counts), HEAD)
+        if numbers.size:
+            souths = np.minimum.reduceat(edges[:, 1], begins)  # each corner begins an edge
+            table.heads["south"][numbers] = souths[is_small]
+            table.heads["slabs"][numbers], table.heads["first"][numbers] = 1, 2 * numbers
+            small_ends = np.cumsum(counts[is_small])
+            table.starts = np.stack([small_ends - counts[is_small], small_ends], 1).ravel()
+            table.edges = np.ascontiguousarray(edges[np.repeat(is_small, counts)])
+        table._head_count, table._start_count = numbers.size, 2 * numbers.size
+        table._edge_count = len(table.edges) if numbers.size else 0
+        for at in np.flatnonzero(~is_small).tolist():
+            slot_of[at] = table._add(_Slabs.of(edges[begins[at] : ends[at]]))
+        return table, slot_of
+
     def put(self, box_id: int, shapes: tuple[Shape, ...]) -> None:
         """Add the shapes of a box."""
         if box_id >= len(self.slots):
@@ -139,7 +169,7 @@ class PolygonTable:
             wider[: len(self.slots)] = self.slots
             self.slots = wider
         if len(shapes) == 1 and isinstance(shapes[0], Polygon):
-            self.slots[box_id] = self._add(_Slabs.of(shapes[0]))
+            self.slots[box_id] = self._add(_Slabs.of(_edges_of(shapes[0])))
         else:
             self.slots[box_id] = GENERAL
 
@@ -220,17 +250,36 @@ class PolygonTable:
     def save(self, path: Path) -> None:
         """Write the table to a new directory."""
         path.mkdir()
-        np.save(path / "slots.npy", self.slots)
-        np.save(path / "heads.npy", self.heads[: self._head_count])
-        np.save(path / "starts.npy", self.starts[: self._start_count])
-        np.save(path / "edges.npy", self.edges[: self._edge_count])
+        for name, array in self.arrays().items():
+            np.save(path / f"{name}.npy", array)
 
     @classmethod
     def open(cls, path: Path) -> PolygonTable:
         """Map the files of `save` into memory, to be read only."""
+        return cls.restored(
+            {
+                name: np.load(path / f"{name}.npy", mmap_mode="r").view(np.ndarray)
+                for name in ("slots", "heads", "starts", "edges")
+            }
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the table consists of, for `restored`."""
+        return {
+            "slots": self.slots,
+            "heads": self.heads[: self._head_count],
+            "starts": self.starts[: self._start_count],
+            "edges": self.edges[: self._edge_count],
+        }
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> PolygonTable:
+        """Return the table with these arrays, to be read only."""
         table = cls()
-        for name in ("slots", "heads", "starts", "edges"):
-            setattr(table, name, np.load(path / f"{name}.npy", mmap_mode="r").view(np.ndarray))
+        for name, array in arrays.items():
+            setattr(table, name, array)
+        table._head_count, table._start_count = len(table.heads), len(table.starts)
+        table._edge_count = len(table.edges)
         return table
 
 
@@ -244,11 +293,7 @@ class _Slabs:
     edges: NDArray[np.float64]
 
     @classmethod
-    def of(cls, polygon: Polygon) -> _Slabs:
-        edges = np.array(
-            [(*a, *b) for part in polygon.parts for ring in part for a, b in pairwise(ring)],
-            np.float64,
-        )
+    def of(cls, edges: NDArray[np.float64]) -> _Slabs:
         if len(edges) < 2 * _EDGES_PER_SLAB:
             return cls(float(edges[:, 1].min()), 0.0, np.array([0, len(edges)]), edges)
         low, high = np.minimum(edges[:, 1], edges[:, 3]), np.maximum(edges[:, 1], edges[:, 3])
@@ -271,6 +316,13 @@ class _Slabs:
         order = np.argsort(slab, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(slab, minlength=total))])
         return cls(south, scale, starts, np.ascontiguousarray(edges[rows[order]]))
+
+
+def _edges_of(polygon: Polygon) -> NDArray[np.float64]:
+    return np.array(
+        [(*a, *b) for part in polygon.parts for ring in part for a, b in pairwise(ring)],
+        np.float64,
+    )
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -31,7 +31,7 @@ Part: TypeAlias = tuple[Ring, ...]  # the outline, then the holes
 VERTEX_LIMIT = 20_000
 PAIR_LIMIT = 1_000_000
 """The most pairs of overlapping edges: Shapely compares each to check a polygon, 10 ns a pair."""
-_FEW_EDGES = 1_400  # all pairs of so few are below PAIR_LIMIT
+FEW_EDGES = 1_400  # all pairs of so few are below PAIR_LIMIT
 
 _BOX_LIMIT = 8  # parts beyond this share boxes
 
@@ -60,7 +60,7 @@ class Polygon:
         )
         if not parts or not all(parts):
             raise ShapeError("a polygon without points", expected="an outline of 4 points or more")
-        if vertices > _FEW_EDGES:
+        if vertices > FEW_EDGES:
             _check_edges(parts)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "geometry", _geometry(parts))

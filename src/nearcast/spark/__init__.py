@@ -13,7 +13,7 @@ from nearcast.model import Attribute, Space
 from nearcast.pipeline.jobs.plan import PlanFound, PlanRules, last_plan
 from nearcast.pipeline.session import send_package
 from nearcast.spark.logs import audit, rates
-from nearcast.spark.matching import match, top_k, unmatched
+from nearcast.spark.matching import match, match_counts, top_k, unmatched
 from nearcast.spark.plans import lay_out, leaves, plan
 from nearcast.spark.sql_functions import register
 from nearcast.spark.tracks import clean_tracks, dropped_fixes, slow_regions, time_per_cell
@@ -31,6 +31,7 @@ __all__ = [
     "lay_out",
     "leaves",
     "match",
+    "match_counts",
     "plan",
     "rates",
     "register",

@@ -43,6 +43,7 @@ from nearcast.index.boxes.pools import (
     count_below,
     empty_pools,
     grown,
+    pools_of,
     slots_for,
     stored,
 )
@@ -253,6 +254,18 @@ class BoxIndex:
         return box[0::2].copy(), box[1::2].copy()
 
     # --- files
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the arrays that the index consists of, for `restored`."""
+        return stored(self._pools)
+
+    @classmethod
+    def restored(cls, arrays: dict[str, npt.NDArray[np.generic]]) -> BoxIndex:
+        """Return the index with these arrays, which are of `arrays`; they are not checked."""
+        pools = pools_of(arrays)
+        index = cls(int(pools.meta[M_DIMS]))
+        index._install(pools)
+        return index
 
     def save(self, path: str | Path) -> None:
         """Write the index to a new or empty directory, for `open`. See `file.py`."""

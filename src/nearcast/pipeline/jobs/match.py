@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +24,15 @@ from nearcast.matching.ranking import Rank
 from nearcast.model import MISSING, Event, MisuseError, Space
 from nearcast.pipeline.jobs.shipped_subscriptions import ShippedSubscriptions, matcher_of_shipped
 from nearcast.pipeline.sources.column_types import EVENT_KEY
+from nearcast.pipeline.sources.subscription_tables import KEY
 from nearcast.pipeline.tables.worker_writes import Batches, gathered
 
 # Extra columns; a space's attribute cannot have such a name.
 REASON = "why not"
 TOPIC = "its topic"
+EVENTS = "events"
+COUNTS = pa.schema({KEY: pa.int64(), EVENTS: pa.int64()})
+_NO_COUNTS = COUNTS.empty_table()
 _EVENTS_AT_ONCE = 65_536
 
 
@@ -43,23 +46,20 @@ class MatchQuery:
     rank: Rank = "narrowest"
 
 
-def deliveries_from(index: Path, query: MatchQuery) -> Callable[[Batches], Batches]:
-    """Return a worker function from batches of events to batches of deliveries.
+def matched_from(
+    index: str, query: MatchQuery, batches: Batches
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """Yield large batches of events, each with its deliveries; for workers.
 
     `index` is a saved matcher at a path that workers can read.
     """
-    place = str(index)
-
-    def deliver(batches: Batches) -> Batches:
-        view = _opened(place)
-        for batch in gathered(batches, _EVENTS_AT_ONCE):
-            yield deliveries(batch, view, query)
-
-    return deliver
+    view = _opened(index)
+    for batch in gathered(batches, _EVENTS_AT_ONCE):
+        yield batch, deliveries(batch, view, query)
 
 
 def deliveries_of(shipped: ShippedSubscriptions, query: MatchQuery) -> Callable[[Batches], Batches]:
-    """Return a worker function as `deliveries_from` does; it carries the subscriptions."""
+    """Return a worker function from batches of events to batches of deliveries."""
 
     def deliver(batches: Batches) -> Batches:
         view = matcher_of_shipped(shipped)
@@ -67,6 +67,29 @@ def deliveries_of(shipped: ShippedSubscriptions, query: MatchQuery) -> Callable[
             yield deliveries(batch, view, query)
 
     return deliver
+
+
+def counts_of(shipped: ShippedSubscriptions, query: MatchQuery) -> Callable[[Batches], Batches]:
+    """Return a worker function from batches of events to how often each subscription matches.
+
+    A task returns each of its subscriptions once: as many rows as subscriptions, not as pairs.
+    """
+
+    def count(batches: Batches) -> Batches:
+        view = matcher_of_shipped(shipped)
+        total = _NO_COUNTS
+        for batch in gathered(batches, _EVENTS_AT_ONCE):
+            found = deliveries(batch, view, query).column(KEY)
+            total = pa.concat_tables([total, _counted(found)])
+        sums = total.group_by(KEY).aggregate([(EVENTS, "sum")]).rename_columns([KEY, EVENTS])
+        yield from sums.combine_chunks().to_batches()
+
+    return count
+
+
+def _counted(keys: pa.Array) -> pa.Table:
+    values, counts = np.unique(keys.to_numpy(), return_counts=True)
+    return pa.Table.from_arrays([values, counts], schema=COUNTS)
 
 
 @lru_cache(maxsize=2)
@@ -162,6 +185,26 @@ def points_of(batch: pa.RecordBatch, space: Space) -> np.ndarray:
             column = pc.index_in(column, pa.array(attribute.categories))
         points[:, place] = pc.fill_null(column.cast(pa.float64()), missing)
     return points
+
+
+def matchable(batch: pa.RecordBatch, space: Space) -> pa.RecordBatch:
+    """Return the events that can be matched: those for which `why_not` is null."""
+    keep = np.ones(len(batch), np.bool_)
+    for attribute in space.attributes:
+        if attribute.name not in batch.schema.names:
+            continue
+        column = batch.column(attribute.name)
+        if attribute.is_category:
+            good = pc.is_in(column, value_set=pa.array(attribute.categories, column.type))
+        else:
+            numbers = column.cast(pa.float64())
+            good = pc.and_(
+                pc.greater_equal(numbers, attribute.low), pc.less_equal(numbers, attribute.high)
+            )
+        may_lack = attribute.name not in (space.required or ())
+        good = pc.or_(pc.fill_null(good, False), pc.and_(column.is_null(), may_lack))
+        keep &= good.to_numpy(zero_copy_only=False)
+    return batch if keep.all() else batch.filter(pa.array(keep))
 
 
 def why_not(space: Space, present: list[str]) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -10,13 +10,21 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.eventlog import DELIVERIES
 from nearcast.model import Space
-from nearcast.pipeline.jobs.match import REASON, MatchQuery, deliveries_of, why_not
+from nearcast.pipeline.jobs.match import (
+    COUNTS,
+    EVENTS,
+    REASON,
+    MatchQuery,
+    counts_of,
+    deliveries_of,
+    matchable,
+    why_not,
+)
 from nearcast.pipeline.jobs.partitioned_match import choose_cells, match_by_place
 from nearcast.pipeline.jobs.shipped_subscriptions import (
     MOST_BYTES,
     ShippedSubscriptions,
     ship,
-    size_of,
 )
 from nearcast.pipeline.sources.column_types import (
     EVENT_KEY,
@@ -25,6 +33,7 @@ from nearcast.pipeline.sources.column_types import (
 )
 from nearcast.pipeline.sources.subscription_tables import KEY, subscription_columns
 from nearcast.pipeline.tables.transaction import spark_schema
+from nearcast.pipeline.tables.worker_reads import RowGroups, numbers_of, plain_pieces, reading
 from nearcast.pipeline.tables.worker_writes import Batches
 
 
@@ -40,21 +49,46 @@ class PreparedMatch:
     shipped: ShippedSubscriptions | None  # None: matched by place
     cells: int  # to cut the space into, by place
     tasks: int | None = None
+    pieces: Sequence[RowGroups] | None = None  # of files that workers read themselves
+
+    @property
+    def input(self) -> DataFrame:
+        """The frame whose batches `worker` takes: events, or numbers of pieces of files."""
+        if self.pieces is None or self.shipped is None:
+            return self.good
+        return numbers_of(self.good.sparkSession, self.pieces)
 
     @property
     def worker(self) -> Callable[[Batches], Batches] | None:
-        """The function that matches batches of events; None where they are matched by place."""
-        return None if self.shipped is None else deliveries_of(self.shipped, self.query)
+        """The function that matches batches of `input`; None where they are matched by place."""
+        if self.shipped is None:
+            return None
+        return self._reading(deliveries_of(self.shipped, self.query))
+
+    def _reading(self, work: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+        """Return a worker function on batches of `input` from one on batches of good events."""
+        if self.pieces is None:
+            return work
+        read, space = reading(self.pieces, self.good.columns), self.space
+        return lambda numbers: work(matchable(batch, space) for batch in read(numbers))
 
     def deliveries(self) -> DataFrame:
         """Return one row per delivery; the schema is DELIVERIES."""
         if self.worker is not None:
-            return self.good.mapInArrow(self.worker, spark_schema(DELIVERIES))
+            return self.input.mapInArrow(self.worker, spark_schema(DELIVERIES))
         nullable = _nullable(self.good, self.space)
         cells = choose_cells(self.subscriptions, self.space, self.cells, nullable)
         return match_by_place(
             self.good, self.subscriptions, self.space, cells, self.query, tasks=self.tasks
         )
+
+    def counts(self) -> DataFrame:
+        """Return one row per subscription that matches: how many events; schema COUNTS."""
+        if self.shipped is None:
+            return self.deliveries().groupBy(KEY).agg(F.count("*").alias(EVENTS))
+        count = self._reading(counts_of(self.shipped, self.query))
+        parts = self.input.mapInArrow(count, spark_schema(COUNTS))
+        return parts.groupBy(KEY).agg(F.sum(EVENTS).alias(EVENTS))
 
 
 def prepare_match(
@@ -81,10 +115,10 @@ def prepare_match(
     names = [a.name for a in space.attributes if a.name in events.columns]
     good = judged.where(F.col(REASON).isNull()).select(EVENT_KEY, *names)
     bad = judged.where(F.col(REASON).isNotNull()).select(EVENT_KEY, F.col(REASON).alias("reason"))
-    size = size_of(selected)
-    shipped = ship(selected, space, size, most_bytes)
+    shipped, size = ship(subscriptions, columns, space, most_bytes)
     cells = 2 * max(4, size // most_bytes + 1)
-    return PreparedMatch(good, bad, selected, space, query, shipped, cells, tasks)
+    pieces = plain_pieces(events, (EVENT_KEY, *names))
+    return PreparedMatch(good, bad, selected, space, query, shipped, cells, tasks, pieces)
 
 
 def _nullable(events: DataFrame, space: Space) -> set[str]:

@@ -86,7 +86,7 @@ def match_tables(
     with transaction() as written:
         there = table_there(events.sparkSession, root)
         if prepared.worker is not None:
-            delivered = written.write_by_workers(prepared.good, prepared.worker, root, DELIVERIES)
+            delivered = written.write_by_workers(prepared.input, prepared.worker, root, DELIVERIES)
         else:
             delivered = written.write(prepared.deliveries(), root, DELIVERIES)
         rejected = written.write(prepared.bad, f"{output}/rejected_events", REJECTED_EVENTS)

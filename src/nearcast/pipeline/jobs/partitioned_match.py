@@ -26,7 +26,7 @@ from nearcast.pipeline.jobs.match import MatchQuery, deliveries, points_of
 from nearcast.pipeline.jobs.task_balancing import CellShare, deal_out, keys_of_partitions
 from nearcast.pipeline.session import tasks_at_once
 from nearcast.pipeline.sources.column_types import EVENT_KEY
-from nearcast.pipeline.sources.subscription_tables import KEY, bounds_of_table, matcher_of
+from nearcast.pipeline.sources.subscription_tables import KEY, hulls_of_table, matcher_of
 from nearcast.pipeline.tables.transaction import spark_schema
 
 CELL, TASK = "_cell", "_task"
@@ -77,7 +77,7 @@ def choose_cells(subscriptions: DataFrame, space: Space, cells: int, nullable: s
     An attribute in `nullable` is not cut: an event without it would belong to several cells.
     """
     sample = subscriptions.limit(_SAMPLE).toArrow()
-    lows, highs = cover_of(sample, space)
+    lows, highs = hulls_of_table(sample, space)
     ranges = np.array([attribute.high - attribute.low for attribute in space.attributes])
     shares = np.minimum(1.0, np.where(np.isfinite(highs - lows), highs - lows, np.inf) / ranges)
     order = [
@@ -101,17 +101,6 @@ def choose_cells(subscriptions: DataFrame, space: Space, cells: int, nullable: s
         quantiles = np.quantile(middles, np.arange(1, each) / each) if len(middles) else []
         cuts.append(np.unique(quantiles))
     return Cells(tuple(order), tuple(cuts))
-
-
-def cover_of(table: pa.Table, space: Space) -> tuple[np.ndarray, np.ndarray]:
-    """Return bounds that cover the boxes of each row, for both kinds of subscription table."""
-    if "where" not in table.column_names and "area" not in table.column_names:
-        return bounds_of_table(table, space)
-    rows = [matcher_of(table.slice(i, 1), space).hull() for i in range(table.num_rows)]
-    shape = (len(rows), space.dimensions)
-    lows = np.array([low for low, _ in rows], np.float64).reshape(shape)
-    highs = np.array([high for _, high in rows], np.float64).reshape(shape)
-    return lows, highs
 
 
 def match_by_place(
@@ -189,7 +178,7 @@ def _place_events(space: Space, cells: Cells) -> Callable[[Batches], Batches]:
 def _place_boxes(space: Space, cells: Cells) -> Callable[[Batches], Batches]:
     def place(batches: Batches) -> Batches:
         for batch in batches:
-            rows, cell = cells.of_boxes(*cover_of(pa.Table.from_batches([batch]), space))
+            rows, cell = cells.of_boxes(*hulls_of_table(pa.Table.from_batches([batch]), space))
             yield batch.take(pa.array(rows)).append_column(CELL, pa.array(cell, pa.int32()))
 
     return place

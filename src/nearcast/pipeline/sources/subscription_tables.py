@@ -13,15 +13,24 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nearcast.matching import Matcher, MatcherView
+from nearcast.matching import MatcherView
+from nearcast.matching.bulk_view import PolygonRows, bulk_hulls, bulk_view
+from nearcast.matching.filter_index import FilterIndexEntry
+from nearcast.matching.matcher import checked_weight
+from nearcast.matching.polygon_texts import read_polygons
+from nearcast.matching.subscription_compiler import placed_in, spaces_for
 from nearcast.model import (
+    Box,
     Expression,
+    KeyInUseError,
     MisuseError,
     NearcastError,
     Space,
@@ -71,8 +80,13 @@ def matcher_of(table: pa.Table, space: Space) -> MatcherView:
         ) from None
 
 
+def has_conditions(table: pa.Table) -> bool:
+    """Return whether a table has conditions as text, not bounds."""
+    return "where" in table.column_names or "area" in table.column_names
+
+
 def _matcher_of(table: pa.Table, space: Space) -> MatcherView:
-    if "where" in table.column_names or "area" in table.column_names:
+    if has_conditions(table):
         return _matcher_of_texts(table, space)
     lows, highs = bounds_of_table(table, space)
     keys = table[KEY].to_numpy()
@@ -112,26 +126,93 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _matcher_of_texts(table: pa.Table, space: Space) -> Matcher:
+def _matcher_of_texts(table: pa.Table, space: Space) -> MatcherView:
+    _check_different(table[KEY].to_pylist())
     with _without_collections():
-        return _parsed(table, space)
+        return bulk_view(space, *_read(_Conditions.of(table), space))
 
 
-def _parsed(table: pa.Table, space: Space) -> Matcher:
-    matcher = Matcher([space])
-    for row in table.to_pylist():
+def hulls_of_table(table: pa.Table, space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds that cover the boxes of each row, as two (rows, attributes) arrays."""
+    if not has_conditions(table):
+        return bounds_of_table(table, space)
+    return bulk_hulls(space, *_read(_Conditions.of(table), space), table.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conditions:
+    """The columns of a table with conditions as text; a row's number is its birth number."""
+
+    keys: list[int]
+    wheres: list[str | None]
+    areas: list[str | None]
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, table: pa.Table) -> _Conditions:
+        rows = table.num_rows
+        weights = _weights(table)
+        there = set(table.column_names)
+        wheres, areas = (
+            table[name].cast(pa.string()).to_pylist() if name in there else [None] * rows
+            for name in ("where", "area")
+        )
+        return cls(
+            table[KEY].to_pylist(), wheres, areas, np.ones(rows) if weights is None else weights
+        )
+
+
+def _check_different(keys: list[int | None]) -> None:
+    """Raise if a key is missing or stands there twice; the keys are sorted."""
+    if keys and keys[-1] is None:
+        raise MisuseError("a row without it", where=KEY, expected="a whole number in each row")
+    twice = next((key for key, after in pairwise(keys) if key == after), None)
+    if twice is not None:
+        raise KeyInUseError(
+            f"the key {twice}", where=f"{KEY} {twice}", expected="each id once", todo="Remove one"
+        )
+
+
+def _read(conditions: _Conditions, space: Space) -> tuple[PolygonRows, list[FilterIndexEntry]]:
+    """Return the simple polygons, read in bulk, and all other rows, one by one."""
+    polygons = read_polygons(conditions.areas if space.coordinates is not None else [])
+    polygons = polygons.of_rows(np.isfinite(conditions.weights[polygons.rows]))
+    in_bulk = set(polygons.rows.tolist())
+    places: dict[str | None, int] = {}
+    boxes: list[tuple[Box, ...]] = []
+    others: list[FilterIndexEntry] = []
+    for row, where in enumerate(conditions.wheres):
         try:
-            subscription = Subscription(
-                topic_filter=space.topic_filter,
-                where=_parsed_where(row.get("where")),
-                area=_parsed_area(row.get("area")),
-            )
-            weight = row.get("weight")
-            matcher.add(row[KEY], subscription, weight=1.0 if weight is None else weight)
+            if row not in in_bulk:
+                others.append(_entry(conditions, row, space))
+            elif where not in places:
+                boxes.append(space.boxes(_parsed_where(where)))
+                places[where] = len(places)
         except NearcastError as error:
-            error.where = f"{KEY} {row[KEY]}: {error.where}".rstrip(": ")
+            error.where = f"{KEY} {conditions.keys[row]}: {error.where}".rstrip(": ")
             raise
-    return matcher
+    rows = polygons.rows
+    subscriptions = PolygonRows(
+        polygons,
+        [conditions.areas[row] or "" for row in rows.tolist()],
+        np.array(conditions.keys, np.int64)[rows],
+        rows,
+        conditions.weights[rows],
+        boxes,
+        np.array([places[conditions.wheres[row]] for row in rows.tolist()], np.int64),
+    )
+    return subscriptions, others
+
+
+def _entry(conditions: _Conditions, row: int, space: Space) -> FilterIndexEntry:
+    subscription = Subscription(
+        topic_filter=space.topic_filter,
+        where=_parsed_where(conditions.wheres[row]),
+        area=_parsed_area(conditions.areas[row]),
+    )
+    spaces_for(subscription, [space])  # raises if it cannot match
+    weight = checked_weight(float(conditions.weights[row]))
+    return placed_in(space, subscription, conditions.keys[row], row, weight, None)
 
 
 @lru_cache(maxsize=10_000)

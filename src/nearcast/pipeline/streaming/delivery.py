@@ -1,5 +1,12 @@
 """Publishes deliveries to a broker: each as a message to PREFIX/<subscription_id>, at QoS 1.
 
+    worker: events with payloads ──► deliveries ──► output/deliveries/n/
+                                          └───────► checkpoint/outbox/n/   until it is sent
+
+A worker has a delivery and its message while it matches. It writes both to the outbox, so that
+messages are neither read nor decoded a second time, nor joined with deliveries. The outbox serves
+Kafka as well.
+
 A batch is published after it is complete and before Spark commits it. If the process is killed in
 between, the batch is repeated and published again: every delivery arrives at least once. A
 subscriber can recognise a repeat by the user property `event`: a subscription gets an event once.
@@ -11,12 +18,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 
-from nearcast.eventlog import DELIVERIES
 from nearcast.model import MisuseError
 from nearcast.model.errors import EnvironmentProblem, NearcastError, PeerProtocolError
 from nearcast.mqtt import Properties, Publish
@@ -28,30 +36,63 @@ from nearcast.pipeline.streaming.mqtt_connection import MqttConnection
 from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches
 
-if TYPE_CHECKING:
-    from nearcast.pipeline.streaming.stream import Stream
+# Columns of events beside their attributes, whose names have no space.
+SENT_TOPIC = "topic of the message"
+SENT_PAYLOAD = "payload of the message"
+OUTBOX = pa.schema(
+    {
+        EVENT_KEY: pa.int64(),
+        KEY: pa.int64(),
+        "rank": pa.int32(),
+        "topic": pa.string(),
+        PAYLOAD: pa.binary(),
+    }
+)
+
 
 PATIENCE_S = 60.0
 _PAUSE_S = 1.0
 _MESSAGES_AT_ONCE = 1_000
 
 
-def deliver_batch(stream: Stream, sink: LiveAddress, events: DataFrame, batch: int) -> None:
-    """Publish the deliveries of a complete batch, unless that has been done.
+def outbox_folder(checkpoint: Path, batch: int) -> Path:
+    """Return the directory of a batch's outbox."""
+    return checkpoint.absolute() / "outbox" / f"{batch:012d}"
 
-    One shuffle, by subscription: each gets its events in the order of their numbers.
+
+def outbox_rows(found: pa.RecordBatch, events: pa.RecordBatch) -> pa.RecordBatch:
+    """Return deliveries of these events, each with its event's message; O(deliveries + events)."""
+    keys = events.column(EVENT_KEY).cast(pa.int64())
+    at = pc.index_in(found.column(EVENT_KEY), value_set=keys)
+    messages = [events.column(name).take(at) for name in (SENT_TOPIC, SENT_PAYLOAD)]
+    return pa.RecordBatch.from_arrays([*found.columns, *messages], schema=OUTBOX)
+
+
+@contextmanager
+def to_send(spark: SparkSession, checkpoint: Path, batch: int) -> Iterator[DataFrame | None]:
+    """Return the rows of a complete batch's outbox; None if they have been sent.
+
+    A subscription's rows are together, in the order of their events: one shuffle. If the body does
+    not fail, they count as sent, and the outbox is removed.
     """
-    done = stream.checkpoint / "delivered" / str(batch)
+    done = checkpoint / "delivered" / str(batch)
     if done.exists():
+        yield None
         return
-    spark, folder = events.sparkSession, stream.output / "deliveries" / f"{batch:012d}"
-    found = spark.read.schema(spark_schema(DELIVERIES)).parquet(str(folder))
-    messages = found.join(events.select(EVENT_KEY, "topic", PAYLOAD), EVENT_KEY)
-    in_order = messages.repartition(KEY).sortWithinPartitions(EVENT_KEY, KEY)
-    in_order.mapInArrow(_publishing(sink), "published bigint").collect()
+    folder = outbox_folder(checkpoint, batch)
+    rows = spark.read.schema(spark_schema(OUTBOX)).parquet(str(folder))
+    yield rows.repartition(KEY).sortWithinPartitions(EVENT_KEY, KEY)
     shutil.rmtree(done.parent, ignore_errors=True)  # Spark never repeats earlier batches
     done.parent.mkdir(parents=True)
     done.touch()
+    shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def deliver_batch(spark: SparkSession, checkpoint: Path, sink: LiveAddress, batch: int) -> None:
+    """Publish the outbox of a complete batch, unless that has been done."""
+    with to_send(spark, checkpoint, batch) as rows:
+        if rows is not None:
+            rows.mapInArrow(_publishing(sink), "published bigint").collect()
 
 
 def _publishing(sink: LiveAddress) -> Callable[[Batches], Batches]:

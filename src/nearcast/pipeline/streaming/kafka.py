@@ -9,7 +9,6 @@ read again. A record's key is its MQTT topic; a record without a key has the str
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,12 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from nearcast.config.kafka_address import KafkaAddress
 from nearcast.config.schema import SpaceSection
-from nearcast.eventlog import DELIVERIES
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.pipeline.sources.column_types import EVENT_KEY
 from nearcast.pipeline.sources.subscription_tables import KEY
+from nearcast.pipeline.streaming.delivery import to_send
 from nearcast.pipeline.streaming.live_events import PAYLOAD, LiveReader
-from nearcast.pipeline.tables.transaction import spark_schema
 from nearcast.pipeline.tables.worker_writes import Batches
 
 # The connector of this Spark; its token provider of the same version is missing in places.
@@ -65,11 +63,11 @@ def kafka_messages(
     )
 
 
-def decoding(section: SpaceSection) -> Callable[[Batches], Batches]:
+def decoding(section: SpaceSection, *, with_payload: bool) -> Callable[[Batches], Batches]:
     """Return a worker function from messages to events of a space."""
 
     def decode(batches: Batches) -> Batches:
-        reader = LiveReader(section, with_payload=False)
+        reader = LiveReader(section, with_payload=with_payload)
         for batch in batches:
             yield reader.decode(
                 batch.column(EVENT_KEY),
@@ -92,31 +90,21 @@ def _pairs(headers: Any) -> list[tuple[tuple[str, str], ...]] | None:
     ]
 
 
-def deliver_to_kafka(
-    checkpoint: Path, output: Path, sink: KafkaAddress, events: DataFrame, batch: int
-) -> None:
-    """Produce the deliveries of a complete batch, unless that has been done.
+def deliver_to_kafka(spark: SparkSession, checkpoint: Path, sink: KafkaAddress, batch: int) -> None:
+    """Produce the outbox of a complete batch, unless that has been done.
 
     The key is the subscription, so that each gets its events in the order of their numbers.
     """
-    done = checkpoint / "delivered" / str(batch)
-    if done.exists():
-        return
-    spark, folder = events.sparkSession, output / "deliveries" / f"{batch:012d}"
-    found = spark.read.schema(spark_schema(DELIVERIES)).parquet(str(folder))
-    messages = found.join(events.select(EVENT_KEY, "topic", PAYLOAD), EVENT_KEY)
-    in_order = messages.repartition(KEY).sortWithinPartitions(EVENT_KEY, KEY)
-    with _connector_needed():
-        in_order.select(
+    with to_send(spark, checkpoint, batch) as rows, _connector_needed():
+        if rows is None:
+            return
+        rows.select(
             F.col(KEY).cast("string").alias("key"),
             F.col(PAYLOAD).alias("value"),
             F.array(
                 *(_header(name, column) for name, column in _HEADERS),
             ).alias("headers"),
         ).write.format("kafka").options(**_java(sink)).option("topic", sink.topic).save()
-    shutil.rmtree(done.parent, ignore_errors=True)  # Spark never repeats earlier batches
-    done.parent.mkdir(parents=True)
-    done.touch()
 
 
 _HEADERS = (("event", EVENT_KEY), ("topic", "topic"), ("rank", "rank"))

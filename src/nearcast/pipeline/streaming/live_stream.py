@@ -265,7 +265,8 @@ def _kafka_query(
 ) -> StreamingQuery:
     parts = spark.sparkContext.defaultParallelism
     frame = kafka_messages(spark, source, stream.query.topic, live.most, parts)
-    take_batch = partial(_batch, stream, live, decoding(live.section))
+    decode = decoding(live.section, with_payload=live.deliver is not None)
+    take_batch = partial(_batch, stream, live, decode)
     return start_query(frame, stream, take_batch, once=once, control=control)
 
 
@@ -278,11 +279,11 @@ def _batch(
 ) -> dict[str, int]:
     """Match a batch, and publish its deliveries once it is complete; return how many rows."""
     with _interrupted_briefly():
-        rows = match_batch(stream, events, batch, decode)
+        rows = match_batch(stream, events, batch, decode, sends=live.deliver is not None)
         if isinstance(live.deliver, KafkaAddress):
-            deliver_to_kafka(stream.checkpoint, stream.output, live.deliver, events, batch)
+            deliver_to_kafka(events.sparkSession, stream.checkpoint, live.deliver, batch)
         elif live.deliver is not None:
-            deliver_batch(stream, live.deliver, events, batch)
+            deliver_batch(events.sparkSession, stream.checkpoint, live.deliver, batch)
     return rows
 
 

@@ -34,7 +34,7 @@ from nearcast.pipeline.jobs.match import (
     REASON,
     TOPIC,
     MatchQuery,
-    deliveries_from,
+    matched_from,
     why_not,
 )
 from nearcast.pipeline.jobs.match_job import REJECTED_EVENTS
@@ -44,6 +44,13 @@ from nearcast.pipeline.sources.log_subscriptions import matcher_of_log
 from nearcast.pipeline.sources.subscription_tables import matcher_of
 from nearcast.pipeline.streaming.changes import newest_change, subscriptions_at
 from nearcast.pipeline.streaming.checkpoints import check_checkpoint
+from nearcast.pipeline.streaming.delivery import (
+    OUTBOX,
+    SENT_PAYLOAD,
+    SENT_TOPIC,
+    outbox_folder,
+    outbox_rows,
+)
 from nearcast.pipeline.streaming.lateness import (
     LATE_EVENTS,
     TIME,
@@ -52,6 +59,7 @@ from nearcast.pipeline.streaming.lateness import (
     newest_before,
     record_newest,
 )
+from nearcast.pipeline.streaming.live_events import PAYLOAD, PROBLEM
 from nearcast.pipeline.streaming.query_metrics import QueryMetrics
 from nearcast.pipeline.streaming.stopping import BatchGate
 from nearcast.pipeline.tables.transaction import spark_schema
@@ -59,6 +67,7 @@ from nearcast.pipeline.tables.worker_writes import Batches, PartFile
 
 _DONE = "_SUCCESS"  # the marker file of Spark's own writers
 _ALL_TABLES = ("rejected", "late", "deliveries")
+_OUTBOX = "outbox"
 _WRITTEN = "table string, file string, rows bigint"
 
 
@@ -175,36 +184,39 @@ def match_batch(
     events: DataFrame,
     batch: int,
     decode: Callable[[Batches], Batches] | None = None,
+    *,
+    sends: bool = False,
 ) -> dict[str, int]:
     """Match one micro-batch; repeating it writes the same rows to the same directory.
 
     Return how many rows each table got.
 
     One Spark job: workers write deliveries and rejected events themselves; with `decode` they also
-    make the events of messages. The marker of the deliveries is written last, so a batch that has
-    it is complete.
+    make the events of messages; if the stream `sends`, they also fill the outbox. The marker of the
+    deliveries is written last, so a batch that has it is complete.
     """
     pins = stream.checkpoint / "pins"
     version = pinned(pins, batch, lambda: newest_change(stream.changes))
     index = index_at(stream, version).absolute()
-    judged = _judged(stream, events) if decode is None else events
+    judged = _judged(stream, events, sends=sends) if decode is None else events
     tables = ("rejected", "deliveries") if stream.late is None else _ALL_TABLES
     folders = {table: (stream.output / table / f"{batch:012d}").absolute() for table in tables}
-    for folder in folders.values():
+    outbox = {_OUTBOX: outbox_folder(stream.checkpoint, batch)} if sends else {}
+    for folder in (*folders.values(), *outbox.values()):
         clear(folder)
     watermark = (
         None if stream.late is None else stream.late.watermark_us(newest_before(pins, batch))
     )
-    places = {table: str(folder) for table, folder in folders.items()}
+    places = {table: str(folder) for table, folder in {**folders, **outbox}.items()}
     write = _writing(index, stream.query, places, watermark)
     if decode is not None:
         with_topic = is_event_log(str(stream.changes))
-        write = _after(write, _judging(decode, stream.late, with_topic=with_topic))
+        write = _after(write, _judging(decode, stream.late, with_topic, sends))
     done = judged.mapInArrow(write, _WRITTEN).collect()  # at most four rows per task
     if stream.late is not None:
         times = [row["rows"] for row in done if row["table"] == TIME]
         record_newest(pins, batch, max(times, default=None))
-    for table, folder in folders.items():
+    for table, folder in {**outbox, **folders}.items():
         complete(folder, {row["file"] for row in done if row["table"] == table})
     return {t: sum(row["rows"] for row in done if row["table"] == t) for t in folders}
 
@@ -231,19 +243,25 @@ def _writing(
 
     It returns which files it wrote, and the newest event time.
     """
-    deliver = deliveries_from(index, query)
+    place = str(index)
 
     def write(batches: Batches) -> Batches:
         with (
             PartFile(folders["deliveries"], DELIVERIES) as found,
             PartFile(folders["rejected"], REJECTED_EVENTS) as rejected,
             PartFile(folders.get("late", ""), LATE_EVENTS) as late,
+            PartFile(folders.get(_OUTBOX, ""), OUTBOX) as outbox,
         ):
             good = _without_rejected(batches, rejected)
             lateness = LateFilter(watermark_us, late)
-            for batch in deliver(lateness.kept(good) if "late" in folders else good):
-                found.add(batch)
-        parts = (("deliveries", found), ("rejected", rejected), ("late", late))
+            kept = lateness.kept(good) if "late" in folders else good
+            for events, deliveries in matched_from(place, query, kept):
+                found.add(deliveries)
+                if _OUTBOX in folders:
+                    outbox.add(outbox_rows(deliveries, events))
+        parts = (
+            ("deliveries", found), ("rejected", rejected), ("late", late), (_OUTBOX, outbox),
+        )  # fmt: skip
         done = [(table, part.name, part.rows) for table, part in parts if part.rows]
         if lateness.newest_us is not None:
             done.append((TIME, "", lateness.newest_us))
@@ -266,17 +284,20 @@ def _after(
 
 
 def _judging(
-    decode: Callable[[Batches], Batches], late: LateRule | None, *, with_topic: bool
+    decode: Callable[[Batches], Batches], late: LateRule | None, with_topic: bool, sends: bool
 ) -> Callable[[Batches], Batches]:
     """Return a worker function that gives decoded events the columns of `_judged`."""
-    names = {"_problem": REASON, "topic": TOPIC}
-    left_out = {"t"} if with_topic else {"t", "topic"}
+    names = {PROBLEM: REASON, "topic": TOPIC}
+    left_out = {"t", PAYLOAD} if with_topic else {"t", "topic", PAYLOAD}
 
     def judge(batches: Batches) -> Batches:
         for batch in decode(batches):
             kept = [name for name in batch.schema.names if name not in left_out]
             columns = [batch.column(name) for name in kept]
             told = [names.get(name, name) for name in kept]
+            if sends:
+                columns += [batch.column("topic"), batch.column(PAYLOAD)]
+                told += [SENT_TOPIC, SENT_PAYLOAD]
             if late is not None:
                 columns.append(late.micros(batch))
                 told.append(TIME)
@@ -297,8 +318,8 @@ def _without_rejected(batches: Batches, rejected: PartFile) -> Batches:
         yield batch.filter(reasons.is_null())
 
 
-def _judged(stream: Stream, events: DataFrame) -> DataFrame:
-    """Return the events with the reason why they cannot be matched.
+def _judged(stream: Stream, events: DataFrame, *, sends: bool = False) -> DataFrame:
+    """Return the events with the reason why they cannot be matched, and what is to be sent.
 
     Payloads of a log are decoded.
     """
@@ -308,8 +329,8 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
     else:
         check_event_columns(events, stream.space)
         opened, reason = events, why_not(stream.space, events.columns)
-        if "_problem" in events.columns:  # a live source decodes payloads itself
-            reason = F.coalesce("_problem", reason)
+        if PROBLEM in events.columns:  # a live source decodes payloads itself
+            reason = F.coalesce(PROBLEM, reason)
     kept = [EVENT_KEY, *(a.name for a in stream.space.attributes if a.name in opened.columns)]
     columns = [F.col(f"`{name}`") for name in kept]
     if "topic" in opened.columns and is_event_log(str(stream.changes)):
@@ -317,6 +338,8 @@ def _judged(stream: Stream, events: DataFrame) -> DataFrame:
     if stream.late is not None:
         kinds = {field.name: field.dataType for field in opened.schema.fields}
         columns.append(stream.late.time(kinds).alias(TIME))
+    if sends:
+        columns += [F.col("topic").alias(SENT_TOPIC), F.col(PAYLOAD).alias(SENT_PAYLOAD)]
     return opened.select(reason.alias(REASON), *columns)
 
 
