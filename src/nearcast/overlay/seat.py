@@ -86,6 +86,14 @@ class PendingJoin:
     deadline: Instant
 
 
+class Gap(NamedTuple):
+    """Events in `box` may have passed some subscriber by, since it was cut off from the root."""
+
+    box: Bounds
+    since: Instant | None
+    """None: not known."""
+
+
 class Heir(NamedTuple):
     """The host of a group that the seat has just handed over."""
 
@@ -151,9 +159,11 @@ class Seat:
         "clock",
         "contacts",
         "counted",
+        "cut_since",
         "delivered",
         "flush_at",
         "former",
+        "gaps",
         "groups",
         "heirs",
         "hosting_since",
@@ -214,6 +224,10 @@ class Seat:
         self.parent_since = now
         self.former: Address | None = None
         """The parent that was lost last."""
+        self.cut_since: Instant | None = None
+        """When the parent that was lost was last heard from; None while there is one."""
+        self.gaps: list[Gap] = []
+        """Gaps that ended with a new parent, until the peer collects them."""
         # All members of the parent's group, as the parent last sent them.
         self.siblings: tuple[MemberEntry, ...] = ()
         # The hosts from the root down to the parent; for repair.
