@@ -21,3 +21,9 @@ def test_every_subscriber_gets_what_it_is_due_and_once(seed, apart):
     history = lived(seed, apart=apart)
     assert history.faults() == []
     assert sum(len(one.due) for one in history.published) > 20
+
+
+def test_the_model_notices_publishers_that_take_a_clean_answer_for_the_end(monkeypatch):
+    """As it was: an event was forgotten once confirmed, whoever was cut off at that moment."""
+    monkeypatch.setattr(Acknowledgements, "missed", lambda *_: None)
+    assert any("is missing at" in one for one in lived(0, apart=False).faults())

@@ -77,9 +77,7 @@ class History:
         point = self.random.uniform(0, 100), self.random.uniform(0, 100)
         payload = b"%d" % len(self.published)
         due = {name for name in self.placed - {publisher} if _wants(self.boxes[name], point)}
-        self.published.append(
-            Published(payload, publisher, point, self.net.now, frozenset(due))
-        )
+        self.published.append(Published(payload, publisher, point, self.net.now, frozenset(due)))
         self.net.publish(publisher, point, payload, sure=True)
 
     def live(self, ms: int) -> None:
@@ -135,12 +133,11 @@ class History:
         for one in self.published:
             if self.killed.get(one.publisher, 1 << 60) < one.at + HOLD_MS:
                 continue
-            for name in sorted(one.due & set(self.net.peers)):
-                if one.payload not in self.net.got[name]:
-                    found.append(
-                        f"event {one.payload.decode()} of {one.publisher} at {one.at} "
-                        f"is missing at {name}"
-                    )
+            found += [
+                f"event {one.payload.decode()} of {one.publisher} at {one.at} is missing at {name}"
+                for name in sorted(one.due & set(self.net.peers))
+                if one.payload not in self.net.got[name]
+            ]
         points = {one.payload: one.point for one in self.published}
         for name, got in self.net.got.items():
             if len(got) != len(set(got)):

@@ -9,9 +9,10 @@ lost a member or handed a group over a moment ago where the event lies: then sub
 without a parent, and nobody would miss their answer. Otherwise the publisher sends the event
 again, until an answer is clean or `keep_ms` has passed.
 
-A clean answer does not prove that everybody has the event: a part of the tree may have been cut off,
-for longer than those above it can know. So a confirmed event is held for `hold_ms` more. A part that
-has a parent again tells of its gap (`gap_news.py`), and the publisher sends what fell into it again.
+A clean answer does not prove that everybody has the event: a part of the tree may be cut off, and
+those who answered may not know. So an event is held for `hold_ms` although it is confirmed. A part
+that has a parent again tells of its gap (`gap_news.py`), and the publisher sends what fell into it
+again.
 
 An identifier is the identity of the event (who published it, which number) and the attempt: the
 tree takes each attempt as a new event, and a subscriber takes each identity once.
@@ -323,9 +324,7 @@ class Acknowledgements:
         timing, held = self.timing, self._held
         held[identity] = kept
         self._held_bytes += len(kept.event.payload)
-        while held and (
-            len(held) > timing.most_held or self._held_bytes > timing.most_held_bytes
-        ):
+        while held and (len(held) > timing.most_held or self._held_bytes > timing.most_held_bytes):
             self._let_go(next(iter(held)))
         if self._due is None and held:
             self._wake_by(kept.held_until)

@@ -46,9 +46,7 @@ class GapReport(NamedTuple):
 
 _encode = msgspec.msgpack.Encoder().encode
 _Corner = tuple[float, ...]
-_decode = msgspec.msgpack.Decoder(
-    list[tuple[bytes, tuple[_Corner, _Corner], int | None]]
-).decode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, tuple[_Corner, _Corner], int | None]]).decode
 
 
 def encode_gaps(space: int, gaps: Iterable[GapReport]) -> bytes:

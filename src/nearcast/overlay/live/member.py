@@ -323,10 +323,21 @@ class OverlayMember:
             heir.box for seat in self.core.seats.values() for heir in seat.heirs if heir.until > now
         ]
         self._lost = [one for one in self._lost if one[0] > now]
+        if self._is_new_root(now):
+            return True
         if not (heirs or self._lost):
             return False
         box = tuple(batch.lows[place].tolist()), tuple(batch.highs[place].tolist())
         return any(intersects(box, other) for other in (*heirs, *(one for _, one in self._lost)))
+
+    def _is_new_root(self, now: Instant) -> bool:
+        """Return whether a seat here lost its parent lately: another one may believe to be root."""
+        return any(
+            seat.parent is None
+            and seat.cut_since is not None
+            and now < seat.cut_since + self._repair_ms
+            for seat in self.core.seats.values()
+        )
 
     def _neighbours(self) -> dict[Address, Bounds]:
         """Return the boxes of members and parents: what lies below each of them."""
@@ -391,14 +402,17 @@ class OverlayMember:
         self._out += [(peer, Acks(acks)) for peer, acks in answers.items()]
 
     def _note_gaps(self, now: Instant) -> None:
-        """Tell of gaps that have ended in this peer's part of the tree."""
+        """Tell of gaps that have ended in this peer's part of the tree.
+
+        What this peer published meanwhile may have passed by everybody outside that part.
+        """
         for seat in self.core.seats.values():
             if seat.gaps:
                 for box, since in seat.gaps:
                     margin = 2 * self._settings.beat_ms
                     gap = Gap(box, None if since is None else since - margin)
                     self.gaps.begin(gap, now)
-                    self._send_again(gap, now)
+                    self._send_again(gap._replace(box=self._everything), now)
                 seat.gaps.clear()
                 self._tell_of_gaps(now)
 

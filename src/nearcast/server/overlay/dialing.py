@@ -11,7 +11,7 @@ log = logging.getLogger("nearcast.overlay")
 
 ONCE = (0.0,)
 PROBES = (0.0, 0.05, 0.2, 0.5)
-"""Pauses before attempts, in seconds: an ending process may accept just before its listener goes."""
+"""Pauses before attempts, in seconds: an ending process may accept before its listener goes."""
 
 
 class Dialed(NamedTuple):
