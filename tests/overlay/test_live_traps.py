@@ -218,8 +218,13 @@ def test_a_partition_heals_into_one_tree_and_each_side_goes_on_meanwhile():
     assert _who_gets(net, "p0", 30.0, sure=True) == ["p2"]
     assert _who_gets(net, "p7", 55.0, sure=True) == ["p4"]
     assert _who_gets(net, "p0", 95.0, sure=False) == []
+    net.publish("p1", (80.0, 50.0), b"to the east", sure=True)
+    net.publish("p6", (20.0, 50.0), b"to the west", sure=True)
+    net.run(5_000)
+    assert not any(net.got[name] for name in ("p1", "p6"))
     net.cut = set()
     net.run(60_000)
+    assert net.got["p6"].count(b"to the east") == net.got["p1"].count(b"to the west") == 1
     assert violations(peer.core for peer in net.peers.values()) == []
     assert _who_gets(net, "p7", 5.0, sure=True) == ["p0"]
     assert _who_gets(net, "p0", 95.0, sure=False) == ["p7"]
