@@ -19,8 +19,9 @@ from nearcast.overlay import messages as m
 from nearcast.overlay.bounds import Extent
 from nearcast.overlay.live.acknowledged import EventAck, decode_acks, encode_acks, make_id
 from nearcast.overlay.live.codec import HEAD, EnvelopeDecoder, FrameReader, encode_envelope
+from nearcast.overlay.live.gap_news import GapReport, decode_gaps, encode_gaps
 from nearcast.overlay.live.introduction import Hello, SpaceDigest, decode_hello, encode_hello
-from nearcast.overlay.live.member import NewEvent, OverlayMember
+from nearcast.overlay.live.member import Acks, NewEvent, OverlayMember
 from nearcast.overlay.settings import Settings
 
 EXTENT = Extent((0.0, 0.0), (100.0, 100.0))
@@ -43,8 +44,10 @@ def frames() -> list[bytes]:  # noqa: C901 - a story, told in order
                         found.append(encode_envelope(0, content))
                         if to in peers:
                             peers[to].receive(content, now, name)
+                    elif to in peers and isinstance(content, Acks):
+                        peers[to].answered(name, content.acks, now)
                     elif to in peers:
-                        peers[to].answered(name, content, now)
+                        peers[to].heard_of_gaps(name, content.gaps, now)
 
     for number in range(12):
         name = f"peer{number}:1/0"
@@ -117,7 +120,7 @@ class Target:
 
 def check_others(data: bytes) -> None:
     """Read bytes as introductions and as answers."""
-    for read in (decode_hello, decode_acks):
+    for read in (decode_hello, decode_acks, lambda one: decode_gaps(one, {0: EXTENT})):
         try:
             read(data)
         except PeerProtocolError:
@@ -137,6 +140,7 @@ def run(seconds: float, seed: int) -> int:
     others = [
         bytes(HEAD.size) + encode_hello(hello),
         bytes(HEAD.size) + encode_acks(0, [EventAck(make_id(bytes(8), 1, sure=True), 0, True)]),
+        bytes(HEAD.size) + encode_gaps(0, [GapReport(bytes(8), ((0.0, 0.0), (1.0, 1.0)), 50)]),
     ]
     until, target, tried = time.monotonic() + seconds, Target(seeds), 0
     damaged = inputs(seeds, seed)

@@ -12,6 +12,7 @@ from nearcast.overlay.bounds import Extent
 from nearcast.overlay.events import EventBatch
 from nearcast.overlay.live.acknowledged import EventAck, decode_acks, encode_acks, make_id
 from nearcast.overlay.live.codec import EnvelopeDecoder, FrameReader, encode_envelope
+from nearcast.overlay.live.gap_news import GapReport, decode_gaps, encode_gaps
 from nearcast.overlay.live.introduction import Hello, SpaceDigest, decode_hello, encode_hello
 
 _ME = "10.0.0.7:7000/5f3a0100"
@@ -78,6 +79,8 @@ def _decode(data: bytes) -> Any:
     return _plain(envelope.body)
 
 
+_GAPS = [GapReport(b"8 bytes.", _BOX, 1_500), GapReport(bytes(8), _BOX, None)]
+
 CODECS = {
     "frames/overlay.hex": Codec(
         "messages between peers of an overlay: size, kind, space, MessagePack",
@@ -103,4 +106,10 @@ CODECS = {
         decode_acks,
     ),
 }
+CODECS["frames/overlay-gaps.hex"] = Codec(
+    "news of gaps in the tree",
+    {"gaps": (1, _GAPS)},
+    lambda value: encode_gaps(*value),
+    lambda data: decode_gaps(data, {1: _EXTENT}),
+)
 FILES: dict[str, Maker] = {name: codec.text for name, codec in CODECS.items()}

@@ -21,6 +21,7 @@ from nearcast.overlay.live.acknowledged import (
     make_id,
 )
 from nearcast.overlay.messages import Address
+from nearcast.overlay.seat import Gap
 
 IS_SOAK = settings.default is not None and settings.default.max_examples > 50
 SEEDS = range(300) if IS_SOAK else range(4)
@@ -167,6 +168,57 @@ def test_an_event_whose_answer_is_not_clean_is_published_again(way):
     acks.passed(again.event_id, None, [B], 100, is_clean=True)  # type: ignore[arg-type]
     acks.answered("b", [EventAck(again.event_id, 0, True)])  # type: ignore[arg-type]
     assert (len(acks), acks.totals.repeated, acks.totals.confirmed) == (0, 1, 1)
+
+
+def _confirmed(acks: Acknowledgements, now: int) -> bytes:
+    """Return an event of x = 5 that was sent at `now`, and confirmed at once."""
+    event_id = acks.new_id(sure=True)
+    assert acks.keep(OverlayEvent(event_id, (5.0,), (5.0,), b"payload"), now)
+    acks.passed(event_id, None, [], now, is_clean=True)
+    return event_id
+
+
+@pytest.mark.parametrize(
+    ("box", "since", "is_sent"),
+    [
+        (((4.0,), (6.0,)), 500, True),
+        (((4.0,), (6.0,)), None, True),
+        (((4.0,), (6.0,)), 1_001, False),  # sent before it began
+        (((6.0,), (7.0,)), 500, False),  # elsewhere
+    ],
+)
+def test_a_confirmed_event_that_fell_into_a_gap_is_sent_again(box, since, is_sent):
+    acks, told = Acknowledgements(bytes(8), AckTiming(hold_ms=9_000)), []
+    acks.on_settled = told.append
+    event_id = _confirmed(acks, 1_000)
+    assert len(acks) == 0
+    acks.missed(Gap(box, since), 100, 5_000)
+    again = acks.advance(5_100)
+    assert [identity_of(one.event_id) for one in again] == [identity_of(event_id)] * is_sent  # type: ignore[arg-type]
+    for one in again:
+        acks.passed(one.event_id, None, [], 5_100, is_clean=True)  # type: ignore[arg-type]
+    assert (len(acks), acks.totals.confirmed, len(told)) == (0, 1, 1)
+
+
+def test_a_confirmed_event_is_held_for_a_while_and_within_limits():
+    timing = AckTiming(hold_ms=9_000, most_held=2, most_held_bytes=20)
+    acks = Acknowledgements(bytes(8), timing)
+    everything = Gap(((0.0,), (9.0,)), None)
+    _confirmed(acks, 0)
+    acks.missed(everything, 0, 9_000)  # too late
+    assert acks.advance(20_000) == []
+    last = [_confirmed(acks, 20_000) for _ in range(3)][-2:]
+    acks.missed(everything, 0, 20_001)
+    again = [identity_of(one.event_id) for one in acks.advance(20_001)]  # type: ignore[arg-type]
+    assert again == [identity_of(one) for one in last]
+
+
+def test_an_event_that_waits_already_is_sent_sooner_when_a_gap_ends():
+    acks = Acknowledgements(bytes(8), AckTiming(retry_ms=1_000))
+    event_id = _own(acks)
+    acks.passed(event_id, None, [A], 0, is_clean=True)
+    acks.missed(Gap(((0.0,), (9.0,)), None), 50, 100)
+    assert len(acks.advance(150)) == 1
 
 
 def test_an_event_is_given_up_in_the_end_and_counted():

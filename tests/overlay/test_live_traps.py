@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tests.support.overlay_net import SQUARE, OverlayNet
 
-from nearcast.overlay import GridDensity, Method, Settings, violations
+from nearcast.overlay import GridDensity, Method, Settings, repair, violations
 from nearcast.overlay.density import Density
+from nearcast.overlay.seat import Seat
 from nearcast.papers.content_overlay.world import SimulatedOverlay
 
 
@@ -65,19 +66,43 @@ def test_t3_2_groups_are_split_and_merged():
     assert violations(peer.core for peer in net.peers.values()) == []
 
 
-def test_t3_3_when_the_relay_of_identical_boxes_goes_another_takes_over():
+def _twins_that_get_an_event(*, sure: bool) -> tuple[list[str], list[str]]:
+    """Return who of three peers with one box gets an event, before and after the first died."""
     net = OverlayNet(3)
     _columns(net, 6)
     box = (30.0, 30.0), (35.0, 60.0)
     for name in ("first", "second", "third"):
         net.add(name, [box], ["p1"])
         net.run(5_000)
-    got = _who_gets(net, "p5", 32.0, sure=False)
-    assert [one for one in got if not one.startswith("p")] == ["first", "second", "third"]
+    before = _who_gets(net, "p5", 32.0, sure=sure)
     net.kill("first")
     net.run(15_000)
-    got = _who_gets(net, "p5", 32.0, sure=False)
-    assert [one for one in got if not one.startswith("p")] == ["second", "third"]
+    after = _who_gets(net, "p5", 32.0, sure=sure)
+    found = [[one for one in got if not one.startswith("p")] for got in (before, after)]
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_t3_3_when_the_relay_of_identical_boxes_goes_another_takes_over(sure):
+    assert _twins_that_get_an_event(sure=sure) == (
+        ["first", "second", "third"],
+        ["second", "third"],
+    )
+
+
+def test_t3_3_by_the_paper_alone_twins_are_lost_with_the_first_of_them(monkeypatch):
+    """The paper adds an id to the list of an entry (joining, step 6), and says no more about it.
+
+    So whoever is in the list does nothing when the peer of the entry goes.
+    """
+    parent_lost = repair._parent_lost
+
+    def as_written(seat: Seat, now: int) -> None:
+        if seat.top >= 0:
+            parent_lost(seat, now)
+
+    monkeypatch.setattr(repair, "_parent_lost", as_written)
+    assert _twins_that_get_an_event(sure=False) == (["first", "second", "third"], [])
 
 
 @pytest.mark.parametrize("sure", [False, True])
@@ -193,8 +218,13 @@ def test_a_partition_heals_into_one_tree_and_each_side_goes_on_meanwhile():
     assert _who_gets(net, "p0", 30.0, sure=True) == ["p2"]
     assert _who_gets(net, "p7", 55.0, sure=True) == ["p4"]
     assert _who_gets(net, "p0", 95.0, sure=False) == []
+    net.publish("p1", (80.0, 50.0), b"to the east", sure=True)
+    net.publish("p6", (20.0, 50.0), b"to the west", sure=True)
+    net.run(5_000)
+    assert not any(net.got[name] for name in ("p1", "p6"))
     net.cut = set()
     net.run(60_000)
+    assert net.got["p6"].count(b"to the east") == net.got["p1"].count(b"to the west") == 1
     assert violations(peer.core for peer in net.peers.values()) == []
     assert _who_gets(net, "p7", 5.0, sure=True) == ["p0"]
     assert _who_gets(net, "p0", 95.0, sure=False) == ["p7"]

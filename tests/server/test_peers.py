@@ -14,9 +14,12 @@ from tests.support.real_cluster import PahoClient
 from tests.support.real_peers import RealPeers, offer
 from tests.support.waiting import wait_for
 
+from nearcast.overlay.live.acknowledged import AckTiming
+
 pytestmark = pytest.mark.server
 
 QUICK = 'beat = "500ms"'
+HOLD_S = AckTiming().hold_ms / 1_000
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +142,10 @@ def test_half_of_the_peers_die_at_once_and_all_join_at_the_same_second(tmp_path)
 
 
 def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
-    """One peer is killed at a time; what live clients must get, each gets, and once.
+    """For a minute, or an hour in `make soak`, peers are killed and come back.
 
-    In `make soak` those that were killed come back, for an hour. That still misses an event now
-    and then (the limits in docs/peers.md).
+    The model: an event must reach every client that wants it, if its peer had its boxes in the tree
+    before and lives until the end, and the publisher's peer lives as long as events are held.
     """
     is_soak = settings.default is not None and settings.default.max_examples > 50
     random = Random(5)
@@ -162,19 +165,19 @@ def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
             come(name)
         wait_for(lambda: peers.is_whole(names[0], 10))
         due: dict[str, set[bytes]] = {name: set() for name in names}
-        sent, killed, alive = 0, 0, set(names)
+        sent, kills, alive = 0, 0, set(names)
         published: dict[str, list[tuple[float, bytes]]] = {name: [] for name in names}
-        until_s = time.monotonic() + (3_600 if is_soak else 20)
-        while time.monotonic() < until_s and len(alive) > 5:
+        until_s = time.monotonic() + (3_600 if is_soak else 60)
+        while time.monotonic() < until_s or kills < 4:
             victim = random.choice(sorted(alive))
             for place in range(12):
                 if place == 4:
                     peers.kill(victim)
                     alive.discard(victim)
                     due[victim].clear()
-                    killed += 1
+                    kills += 1
                     # What only its peer has still to repeat may be lost with it.
-                    recent = time.monotonic() - 15
+                    recent = time.monotonic() - 2 * HOLD_S
                     lost = {payload for at, payload in published.pop(victim) if at > recent}
                     published[victim] = []
                     for name in alive:
@@ -187,17 +190,14 @@ def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
                 for name in alive - {victim}:
                     if ranges[name][0] <= price <= ranges[name][1]:
                         due[name].add(payload)
-            wait_for(lambda: peers.is_whole(min(alive), len(alive)))
-            if is_soak:
-                _check(clients[victim], due[victim], ranges[victim], is_gone=True)
-                peers.start(victim, min(alive))
-                alive.add(victim)
-                come(victim)  # its SUBACK may come before its boxes are in the tree
-                wait_for(lambda: peers.is_whole(min(alive), len(alive)))
+            _check(clients[victim], due[victim], ranges[victim], is_gone=True)
+            peers.start(victim, min(alive))
+            come(victim)
+            wait_for(lambda: peers.is_whole(min(alive), len(alive) + 1))
+            alive.add(victim)
         for name in sorted(alive):
             _check(clients[name], due[name], ranges[name])
-        assert killed >= 1
-        assert sent > 10
+        assert sent >= 48
 
 
 def _check(

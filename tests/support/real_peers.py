@@ -109,6 +109,23 @@ class RealPeers:
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
     def is_whole(self, peer: str, count: int) -> bool:
-        """Return whether all peers are in one tree."""
-        space = self.tree(peer)["spaces"]["shops"]
-        return (space["peers"], space["roots"]) == (count, 1)
+        """Return whether all peers are in one tree, with their boxes, and know of nobody dead."""
+        tree = self.tree(peer)
+        space = tree["spaces"]["shops"]
+        if (space["peers"], space["roots"]) != (count, 1):
+            return False
+        members = [(one["peer"], one["spaces"]["shops"]) for one in tree["peers"]]
+        seats = {(name, seat["seat"]): seat for name, one in members for seat in one["seats"]}
+        below = {
+            address: {(one[0], one[1]) for group in seat["groups"] for one in group}
+            for address, seat in seats.items()
+        }
+        return (
+            all(one["is_placed"] for _, one in members)
+            and all(some <= seats.keys() for some in below.values())
+            and all(
+                address in below.get((seat["parent"][0], seat["parent"][1]), ())
+                for address, seat in seats.items()
+                if seat["parent"] is not None
+            )
+        )

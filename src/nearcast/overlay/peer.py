@@ -217,6 +217,13 @@ class OverlayPeer:
                 repair.attend(seat, now)
         return self._turn(now)
 
+    def drop_peer(self, peer: PeerId, now: Instant) -> list[Output]:
+        """Repair the tree around a peer that has ended for certain."""
+        self.contacts = tuple(one for one in self.contacts if one.peer != peer)
+        for seat in list(self.seats.values()):
+            repair.peer_ended(seat, peer, now)
+        return self._turn(now)
+
     def wake_at(self) -> Instant | None:
         """Return when `advance` is to be called next."""
         soonest: Instant | None = None

@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from nearcast.overlay.election import Method
 from nearcast.overlay.joining import begin_join, change_box, decide
-from nearcast.overlay.messages import Address, Grant, Greet, Instant, Meet, MemberEntry, Relocate
+from nearcast.overlay.messages import (
+    Address,
+    Grant,
+    Greet,
+    Instant,
+    Meet,
+    MemberEntry,
+    PeerId,
+    Relocate,
+)
 from nearcast.overlay.routing import flush, forget_heirs
 from nearcast.overlay.seat import Seat
 from nearcast.overlay.structure import (
@@ -67,6 +76,23 @@ def beat(seat: Seat, now: Instant) -> None:
     if seat.heirs:
         forget_heirs(seat, now)
     seat.next_beat = now + settings.beat_ms
+
+
+def peer_ended(seat: Seat, peer: PeerId, now: Instant) -> None:
+    """Drop a peer whose process has ended, at once: nobody need wait until it has been silent."""
+    seat.contacts = tuple(one for one in seat.contacts if one.peer != peer)
+    seat.refuges = [one for one in seat.refuges if one.peer != peer]
+    seat.kin = tuple(one for one in seat.kin if one.peer != peer)
+    touched = []
+    for group in seat.groups:
+        for member in [one for one in group.members if one.peer == peer]:
+            group.drop(member)
+            touched.append(group.level)
+    if touched:
+        settle(seat, touched[0], now, until=touched[-1])
+    if seat.parent is not None and seat.parent.peer == peer:
+        _parent_lost(seat, now)
+        _retry(seat, now)
 
 
 def _forget_silent(seat: Seat, now: Instant) -> None:

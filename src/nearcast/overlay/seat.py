@@ -86,6 +86,14 @@ class PendingJoin:
     deadline: Instant
 
 
+class Gap(NamedTuple):
+    """Events in `box` may have passed some subscriber by, since it was cut off from the root."""
+
+    box: Bounds
+    since: Instant | None
+    """None: not known."""
+
+
 class Heir(NamedTuple):
     """The host of a group that the seat has just handed over."""
 
@@ -151,9 +159,11 @@ class Seat:
         "clock",
         "contacts",
         "counted",
+        "cut_since",
         "delivered",
         "flush_at",
         "former",
+        "gaps",
         "groups",
         "heirs",
         "hosting_since",
@@ -212,16 +222,20 @@ class Seat:
         self.parent_term = 0
         self.parent_heard = now  # when the parent was last heard from
         self.parent_since = now
+        # The parent that was lost last, and when it was last heard from; None while there is one.
         self.former: Address | None = None
-        """The parent that was lost last."""
+        self.cut_since: Instant | None = None
+        self.gaps: list[
+            Gap
+        ] = []  # those that ended with a new parent, until the peer collects them
         # All members of the parent's group, as the parent last sent them.
         self.siblings: tuple[MemberEntry, ...] = ()
         # The hosts from the root down to the parent; for repair.
         self.path: tuple[Address, ...] = ()
         # Members of the group one level above the parent's; for repair.
         self.kin: tuple[Address, ...] = ()
+        # Groups handed over lately: messages for them are forwarded to their new hosts.
         self.heirs: list[Heir] = []
-        """Groups handed over lately: messages for them are forwarded to their new hosts."""
         self.reported: MemberEntry | None = None  # the entry that was last reported to the parent
         # The member whose group was split to make this seat's; sent until the parent adopts it.
         self.sponsor: Address | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from nearcast.overlay.bounds import union_of
 from nearcast.overlay.election import Method, elect
@@ -26,7 +27,7 @@ from nearcast.overlay.messages import (
     MemberReport,
     Replace,
 )
-from nearcast.overlay.seat import MOST_LOST, Group, Heir, Seat
+from nearcast.overlay.seat import MOST_LOST, Gap, Group, Heir, Seat
 from nearcast.overlay.splitting import split
 
 
@@ -339,6 +340,25 @@ def set_parent(seat: Seat, parent: Address | None, term: int, now: Instant) -> N
     if parent is None:
         seat.path = ()
         seat.siblings = ()
+    else:
+        seat.cut_since = None
+
+
+def note_gap(seat: Seat) -> None:
+    """Note that a seat without a parent, and all below it, may have missed events until now.
+
+    A seat that joins for the first time, with nobody below it, has missed nothing. Where the seat
+    believed to be the only root, events from below it may have passed all others by, too.
+    """
+    if seat.parent is not None:
+        return
+    is_host = seat.top > 0 or (seat.top == 0 and len(seat.groups[0].members) > 1)
+    if seat.cut_since is None and not is_host:
+        return
+    n = seat.settings.extent.dimensions
+    everything = (-inf,) * n, (inf,) * n
+    box = everything if seat.settled else seat.entry(seat.top).box
+    seat.gaps.append(Gap(box, seat.cut_since))
 
 
 def report(seat: Seat, *, always: bool = False) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nearcast.overlay.bounds import covers
 from nearcast.overlay.joining import begin_join, leave_groups, stand_alone
 from nearcast.overlay.messages import (
     Address,
@@ -26,8 +27,8 @@ from nearcast.overlay.messages import (
     Returned,
     Unknown,
 )
-from nearcast.overlay.seat import Seat
-from nearcast.overlay.structure import adopt, report, set_parent, settle, take_over
+from nearcast.overlay.seat import Gap, Seat
+from nearcast.overlay.structure import adopt, note_gap, report, set_parent, settle, take_over
 
 MOST_DETOURS = 4
 """How often a message is forwarded to the new host of a group."""
@@ -50,6 +51,8 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
         _is_parent(seat, sender, message.term) or _answers_late(seat, message)
     ):
         if sender != seat.parent:
+            note_gap(seat)
+            _note_if_misknown(seat, message)
             if seat.parent is None and seat.joining is not None and not seat.joining.fresh:
                 seat.joining = None  # it asked because it had no parent
             set_parent(seat, sender, message.term, now)
@@ -57,6 +60,17 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
         return
     if sender != seat.parent or message.level != seat.top + 1:
         seat.send(sender, MemberLeft(message.level))
+
+
+def _note_if_misknown(seat: Seat, message: Adopt) -> None:
+    """Note a gap if the host that takes the parent's place does not know all that is below here.
+
+    It may have taken the place of a parent that died, and know the last heartbeat only.
+    """
+    entry = seat.entry(seat.top)
+    told = next((one for one in message.siblings if one.address == seat.address), entry)
+    if seat.parent is not None and not covers(told.box, entry.box):
+        seat.gaps.append(Gap(entry.box, seat.parent_heard))
 
 
 def _is_cycle(seat: Seat, sender: Address, message: Adopt, now: Instant) -> bool:
@@ -103,6 +117,7 @@ def _move_to(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
     """Leave the old place for the new one."""
     joining, same = seat.joining, seat.parent == sender
     assert joining is not None
+    note_gap(seat)
     start = 0 if joining.fresh or message.level == 0 else joining.height + 1
     if same and not joining.fresh and message.level == seat.top + 1:
         seat.joining = None  # already there
@@ -250,6 +265,8 @@ def become_root_of_fragment(seat: Seat, now: Instant) -> None:
     seat.tries = 0
     seat.settled = False
     seat.joining = None
+    if gone is not None:
+        seat.cut_since = seat.parent_heard
     set_parent(seat, None, seat.parent_term, now)
     if seat.top < 0:
         stand_alone(seat, now)
@@ -261,6 +278,7 @@ def on_handover(seat: Seat, sender: Address, message: GroupHandover, now: Instan
         _pass_handover_on(seat, sender, message)
         return
     seat.learn_term(message.term)
+    note_gap(seat)
     joined = seat.joining is not None and not seat.joining.fresh
     if joined:
         seat.joining = None

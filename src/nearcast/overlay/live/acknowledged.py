@@ -9,6 +9,11 @@ lost a member or handed a group over a moment ago where the event lies: then sub
 without a parent, and nobody would miss their answer. Otherwise the publisher sends the event
 again, until an answer is clean or `keep_ms` has passed.
 
+A clean answer does not prove that everybody has the event: a part of the tree may be cut off, and
+those who answered may not know. So an event is held for `hold_ms` although it is confirmed. A part
+that has a parent again tells of its gap (`gap_news.py`), and the publisher sends what fell into it
+again.
+
 An identifier is the identity of the event (who published it, which number) and the attempt: the
 tree takes each attempt as a new event, and a subscriber takes each identity once.
 """
@@ -23,9 +28,11 @@ from typing import NamedTuple
 import msgspec
 
 from nearcast.model.errors import PeerProtocolError
+from nearcast.overlay.bounds import intersects
 from nearcast.overlay.events import OverlayEvent
 from nearcast.overlay.live.codec import ID_BYTES
 from nearcast.overlay.messages import Address, Instant, PeerId
+from nearcast.overlay.seat import Gap
 
 _ID = Struct(">8sQHB")
 _IDENTITY_BYTES = 16
@@ -83,8 +90,13 @@ class AckTiming:
     retry_ms: int = 1_000
     most_retry_ms: int = 4_000
     keep_ms: int = 30_000
+    hold_ms: int = 30_000
+    """How long an event may be sent again because of a gap, from its publication on."""
     relay_ms: int = 10_000
     most_kept: int = 10_000
+    most_held: int = 10_000
+    """Beyond this many confirmed events, the oldest are not held any longer."""
+    most_held_bytes: int = 64 << 20
 
 
 @dataclass(slots=True)
@@ -114,10 +126,24 @@ class _Passage:
 
 @dataclass(slots=True)
 class _KeptEvent:
+    """An event of this peer; the instants are those of its last attempt, and of its ends."""
+
     event: OverlayEvent
     attempt: int
+    repeats: int
+    """How often it was sent again since there was a reason to."""
+    sent_at: Instant
+    """When it was sent last."""
     repeat_at: Instant
     until: Instant
+    held_until: Instant
+    is_settled: bool = False
+    """Whether it was confirmed once; it is not counted again."""
+
+
+def _fell_into(kept: _KeptEvent, gap: Gap) -> bool:
+    is_later = gap.since is None or kept.sent_at >= gap.since
+    return is_later and intersects((kept.event.lows, kept.event.highs), gap.box)
 
 
 class Acknowledgements:
@@ -132,6 +158,8 @@ class Acknowledgements:
         self._token = token
         self._number = 0
         self._kept: dict[bytes, _KeptEvent] = {}  # by identity
+        self._held: dict[bytes, _KeptEvent] = {}  # confirmed, in the order of confirmation
+        self._held_bytes = 0
         self._awaited: dict[tuple[bytes, PeerId, int], list[_Passage]] = {}
         self._ready: list[tuple[PeerId, EventAck]] = []
         self._due: Instant | None = None
@@ -162,7 +190,16 @@ class Acknowledgements:
             self.totals.refused += 1
             return False
         assert isinstance(event.event_id, bytes)
-        kept = _KeptEvent(event, 0, now + self.timing.retry_ms, now + self.timing.keep_ms)
+        timing = self.timing
+        kept = _KeptEvent(
+            event,
+            attempt=0,
+            repeats=0,
+            sent_at=now,
+            repeat_at=now + timing.retry_ms,
+            until=now + timing.keep_ms,
+            held_until=now + timing.hold_ms,
+        )
         self._kept[identity_of(event.event_id)] = kept
         self._wake_by(kept.repeat_at)
         return True
@@ -197,6 +234,20 @@ class Acknowledgements:
             if not passages:
                 del self._awaited[event_id, peer, seat]
 
+    def missed(self, gap: Gap, after_ms: int, now: Instant) -> None:
+        """Send what may have fallen into a gap again, in `after_ms`."""
+        soon = now + after_ms
+        for kept in self._kept.values():
+            if _fell_into(kept, gap):
+                kept.repeats, kept.repeat_at = 0, min(kept.repeat_at, soon)
+        for identity, kept in list(self._held.items()):
+            if kept.held_until > now and _fell_into(kept, gap):
+                self._let_go(identity)
+                kept.repeats, kept.repeat_at = 0, soon
+                kept.until = max(kept.until, now + self.timing.relay_ms)
+                self._kept[identity] = kept
+        self._wake_by(soon)
+
     def lost(self, peer: PeerId) -> None:
         """Answer for a peer whose connection is lost: not clean."""
         for key in [key for key in self._awaited if key[1] == peer]:
@@ -214,12 +265,13 @@ class Acknowledgements:
             return []
         self._due = None
         self._forget(now)
+        self._release(now)
         again = []
         for identity, kept in list(self._kept.items()):
             if kept.until <= now or kept.attempt == _LAST_ATTEMPT:
                 del self._kept[identity]
                 self.totals.unconfirmed += 1
-                self._settled(identity)
+                self._settled(kept)
                 continue
             if kept.repeat_at <= now:
                 again.append(self._repeated(kept, now))
@@ -234,10 +286,11 @@ class Acknowledgements:
 
     def _repeated(self, kept: _KeptEvent, now: Instant) -> OverlayEvent:
         kept.attempt += 1
+        kept.repeats += 1
         self.totals.repeated += 1
         timing = self.timing
-        wait = min(timing.retry_ms << min(kept.attempt, 8), timing.most_retry_ms)
-        kept.repeat_at = now + wait
+        wait = min(timing.retry_ms << min(kept.repeats, 8), timing.most_retry_ms)
+        kept.sent_at, kept.repeat_at = now, now + wait
         assert isinstance(kept.event.event_id, bytes)
         token, number, _, sure = _ID.unpack(kept.event.event_id)
         event_id = _ID.pack(token, number, kept.attempt, sure)
@@ -255,13 +308,38 @@ class Acknowledgements:
             self._ready.append((peer, EventAck(passage.event_id, seat, passage.is_clean)))
         elif passage.is_clean:
             identity = identity_of(passage.event_id)
-            if self._kept.pop(identity, None) is not None:
-                self.totals.confirmed += 1
-                self._settled(identity)
+            kept = self._kept.pop(identity, None)
+            if kept is not None:
+                self.totals.confirmed += not kept.is_settled
+                self._hold(identity, kept)
+                self._settled(kept)
 
-    def _settled(self, identity: bytes) -> None:
-        if self.on_settled is not None:
-            self.on_settled(identity)
+    def _settled(self, kept: _KeptEvent) -> None:
+        if self.on_settled is not None and not kept.is_settled:
+            self.on_settled(identity_of(kept.event.event_id))  # type: ignore[arg-type]
+        kept.is_settled = True
+
+    def _hold(self, identity: bytes, kept: _KeptEvent) -> None:
+        """Hold a confirmed event for the case of a gap; the oldest go beyond the limits."""
+        timing, held = self.timing, self._held
+        held[identity] = kept
+        self._held_bytes += len(kept.event.payload)
+        while held and (len(held) > timing.most_held or self._held_bytes > timing.most_held_bytes):
+            self._let_go(next(iter(held)))
+        if self._due is None and held:
+            self._wake_by(kept.held_until)
+
+    def _let_go(self, identity: bytes) -> None:
+        self._held_bytes -= len(self._held.pop(identity).event.payload)
+
+    def _release(self, now: Instant) -> None:
+        """Let go of events that were held long enough."""
+        while self._held:
+            identity, kept = next(iter(self._held.items()))
+            if kept.held_until > now:
+                self._wake_by(kept.held_until + self.timing.retry_ms)  # several at a time
+                return
+            self._let_go(identity)
 
     def _forget(self, now: Instant) -> None:
         """Drop events of others that nobody answers for: their publishers repeat them."""

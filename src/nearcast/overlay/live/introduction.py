@@ -25,9 +25,9 @@ from msgspec import Meta
 
 from nearcast.model.errors import PeerProtocolError
 
-SPEAKS = (1, 1)
+SPEAKS = (2, 2)
 """The versions of the messages that this peer speaks, from and to."""
-HELLO, PROOF, REFUSED, ASK_STATE, STATE, ACKS = range(1, 7)
+HELLO, PROOF, REFUSED, ASK_STATE, STATE, ACKS, GAPS = range(1, 8)
 """The kinds of frames beside the messages of the tree."""
 MOST_HELLO = 1 << 16
 """The largest frame before the introduction is complete."""

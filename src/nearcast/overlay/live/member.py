@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from nearcast.overlay.bounds import Bounds, intersects
 from nearcast.overlay.events import EventBatch, OverlayEvent
@@ -23,6 +23,7 @@ from nearcast.overlay.live.acknowledged import (
     is_sure,
 )
 from nearcast.overlay.live.codec import MOST_EVENTS
+from nearcast.overlay.live.gap_news import GapNews, GapReport
 from nearcast.overlay.messages import (
     Address,
     Envelope,
@@ -33,7 +34,7 @@ from nearcast.overlay.messages import (
     PeerId,
 )
 from nearcast.overlay.peer import OverlayPeer
-from nearcast.overlay.seat import Seat
+from nearcast.overlay.seat import Gap, Seat
 from nearcast.overlay.settings import Settings
 
 MOST_CONTACTS = 16
@@ -54,6 +55,22 @@ class PeerArrival(NamedTuple):
 
     event_id: bytes
     payload: bytes
+
+
+class Acks(NamedTuple):
+    """Answers for another peer."""
+
+    acks: list[EventAck]
+
+
+class GapReports(NamedTuple):
+    """News of gaps for a neighbour."""
+
+    gaps: list[GapReport]
+
+
+Content: TypeAlias = Envelope | Acks | GapReports
+"""What one peer sends to another."""
 
 
 class OverlayMember:
@@ -86,11 +103,12 @@ class OverlayMember:
         """Where peers may be without a parent, and until when."""
         self._tops: dict[int, int] = {}
         self._renew_at: Instant = 0
-        self._out: list[tuple[PeerId, Envelope | list[EventAck]]] = []
+        self._out: list[tuple[PeerId, Content]] = []
         self._arrivals: list[PeerArrival] = []
         self._taken: set[bytes] = set()
         self._taken_before: set[bytes] = set()
         self._taken_since: Instant = 0
+        self.gaps = GapNews(random, self.acks.timing.hold_ms, settings.beat_ms // 4)
         self.repairs = 0
         """How many members and parents were lost without a word."""
 
@@ -172,6 +190,7 @@ class OverlayMember:
             outputs = self.core.receive(envelope, now)
             self._note_stepping_down(now)
             self._emit(outputs, now)
+            self._note_gaps(now)
             return
         outputs = self.core.receive(envelope, now)
         upstream = Address(link, envelope.to.seat)
@@ -183,11 +202,28 @@ class OverlayMember:
         self.acks.answered(peer, acks)
         self._emit([], now)
 
+    def heard_of_gaps(self, peer: PeerId, reports: Iterable[GapReport], now: Instant) -> None:
+        """Send again what fell into gaps that a neighbour tells of, and tell others."""
+        for gap in self.gaps.heard(peer, reports, now):
+            self._send_again(gap, now)
+        self._tell_of_gaps(now)
+
     def lost(self, peer: PeerId, now: Instant) -> None:
         """Handle that the connection to a peer is lost, or cannot be made."""
         self.acks.lost(peer)
+        self.gaps.lost(peer)
         self._unreachable.add(peer)
         self._emit([], now)
+
+    def ended(self, peer: PeerId, now: Instant) -> None:
+        """Handle that a peer's process has ended: another one, or none, listens at its address."""
+        lost = {one: box for one, box in self._neighbours().items() if one.peer == peer}
+        self._lost += [(now + self._repair_ms, box) for box in lost.values()]
+        self.repairs += len(lost)
+        outputs = self.core.drop_peer(peer, now)
+        self._note_stepping_down(now)
+        self._emit(outputs, now)
+        self._note_gaps(now)
 
     def advance(self, now: Instant) -> None:
         """Process everything that is due by now."""
@@ -196,20 +232,24 @@ class OverlayMember:
             outputs = self.core.advance(now)
             self._note_lost(before, now)
             self._renew_contacts(now)
+            is_beat = True
         else:
             outputs = self.core.advance(now)
+            is_beat = False
         self._note_stepping_down(now)
         self._emit(outputs, now)
+        self._note_gaps(now)
+        self._tell_of_gaps(now, is_beat=is_beat)
         again = self.acks.advance(now)
         if again:
             self._publish(again, now)
 
     def wake_at(self) -> Instant | None:
         """Return when `advance` is to be called next."""
-        due = [at for at in (self.core.wake_at(), self.acks.wake_at()) if at is not None]
-        return min(due) if due else None
+        wakes = (self.core.wake_at(), self.acks.wake_at(), self.gaps.wake_at())
+        return min((at for at in wakes if at is not None), default=None)
 
-    def take_out(self) -> list[tuple[PeerId, Envelope | list[EventAck]]]:
+    def take_out(self) -> list[tuple[PeerId, Content]]:
         """Return the messages to send, each with its receiver, in order."""
         out, self._out = self._out, []
         return out
@@ -224,6 +264,7 @@ class OverlayMember:
         totals = self.acks.totals
         return {
             "seats": [_seat_state(seat) for seat in self.core.seats.values()],
+            "is_placed": self.is_placed,
             "contacts": [one.peer for one in self.core.contacts],
             "repairs": self.repairs,
             "kept": len(self.acks),
@@ -282,10 +323,21 @@ class OverlayMember:
             heir.box for seat in self.core.seats.values() for heir in seat.heirs if heir.until > now
         ]
         self._lost = [one for one in self._lost if one[0] > now]
+        if self._is_new_root(now):
+            return True
         if not (heirs or self._lost):
             return False
         box = tuple(batch.lows[place].tolist()), tuple(batch.highs[place].tolist())
         return any(intersects(box, other) for other in (*heirs, *(one for _, one in self._lost)))
+
+    def _is_new_root(self, now: Instant) -> bool:
+        """Return whether a seat here lost its parent lately: another one may believe to be root."""
+        return any(
+            seat.parent is None
+            and seat.cut_since is not None
+            and now < seat.cut_since + self._repair_ms
+            for seat in self.core.seats.values()
+        )
 
     def _neighbours(self) -> dict[Address, Bounds]:
         """Return the boxes of members and parents: what lies below each of them."""
@@ -347,7 +399,43 @@ class OverlayMember:
         answers: dict[PeerId, list[EventAck]] = {}
         for peer, ack in self.acks.take():
             answers.setdefault(peer, []).append(ack)
-        self._out += answers.items()
+        self._out += [(peer, Acks(acks)) for peer, acks in answers.items()]
+
+    def _note_gaps(self, now: Instant) -> None:
+        """Tell of gaps that have ended in this peer's part of the tree.
+
+        What this peer published meanwhile may have passed by everybody outside that part.
+        """
+        for seat in self.core.seats.values():
+            if seat.gaps:
+                for box, since in seat.gaps:
+                    margin = 2 * self._settings.beat_ms
+                    gap = Gap(box, None if since is None else since - margin)
+                    self.gaps.begin(gap, now)
+                    self._send_again(gap._replace(box=self._everything), now)
+                seat.gaps.clear()
+                self._tell_of_gaps(now)
+
+    def _send_again(self, gap: Gap, now: Instant) -> None:
+        """Send again what fell into a gap, once the hosts above it know of its box again."""
+        self.acks.missed(gap, self._settings.beat_ms // 4, now)
+
+    def _tell_of_gaps(self, now: Instant, *, is_beat: bool = False) -> None:
+        due = self.gaps.wake_at()
+        if len(self.gaps) and (is_beat or (due is not None and due <= now)):
+            found = self.gaps.take(self.tree_neighbours(), now)
+            self._out += [(peer, GapReports(reports)) for peer, reports in found]
+
+    def tree_neighbours(self) -> list[PeerId]:
+        """Return the peers of parents and members."""
+        known: dict[PeerId, None] = {}
+        for seat in self.core.seats.values():
+            if seat.parent is not None:
+                known[seat.parent.peer] = None
+            for group in seat.groups:
+                known.update((one.peer, None) for one in group.members)
+        known.pop(self.core.peer_id, None)
+        return list(known)
 
     def _arrive(self, batch: EventBatch, now: Instant) -> None:
         """Deliver events of other peers, each identity once."""

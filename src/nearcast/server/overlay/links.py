@@ -12,6 +12,7 @@ import asyncio
 import logging
 import secrets
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +36,7 @@ from nearcast.overlay.live.introduction import (
     proof,
 )
 from nearcast.server.log_format import RateLimited
+from nearcast.server.overlay.dialing import ONCE, PROBES, dial
 
 log = logging.getLogger("nearcast.overlay")
 limited = RateLimited(log)
@@ -84,6 +86,9 @@ class LinkOwner(Protocol):
 
     def lost(self, peer: str) -> None:
         """Handle that the last connection to a peer is lost."""
+
+    def ended(self, peer: str) -> None:
+        """Handle that a peer has ended: nothing listens there, or another start of it."""
 
     def state(self) -> bytes:
         """Return the state of this peer, for an observer."""
@@ -381,18 +386,19 @@ class PeerLinks:
             task = asyncio.get_running_loop().create_task(self._dial(peer))
             self._dialing[peer] = task, [frame]
 
+    def probe(self, peer: str) -> None:
+        """Find out whether a peer whose connection is lost has ended, and tell the owner."""
+        if peer not in self._dialing and not self._is_closed and self._may_dial(peer):
+            task = asyncio.get_running_loop().create_task(self._dial(peer, PROBES))
+            self._dialing[peer] = task, []
+
     def _may_dial(self, peer: str) -> bool:
         last = self._tried.get(peer)
         return last is None or asyncio.get_running_loop().time() - last > AGAIN_S
 
-    async def _dial(self, peer: str) -> None:
-        found = ""
-        try:
-            found = await self.connect(peer)
-            if found != peer:
-                log.info("peer %s is gone: %s answers there now", peer, found)
-        except (OSError, ValueError, TimeoutError) as problem:
-            log.info("peer %s is not reached: %s", peer, str(problem) or "no answer in time")
+    async def _dial(self, peer: str, pauses_s: Sequence[float] = ONCE) -> None:
+        """Connect, and send what waits; or tell the owner that the peer is not reached, or over."""
+        found, has_ended = await dial(self.connect, peer, pauses_s)
         _, waiting = self._dialing.pop(peer)
         if found == peer:
             for frame in waiting:
@@ -401,6 +407,8 @@ class PeerLinks:
         self._tried[peer] = asyncio.get_running_loop().time()
         if not self._is_closed:
             self.owner.lost(peer)
+            if has_ended:
+                self.owner.ended(peer)
 
     async def connect(self, address: str) -> str:
         """Connect to an address; return the name of the peer there, ConnectionError if refused."""

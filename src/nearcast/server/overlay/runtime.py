@@ -25,8 +25,9 @@ from nearcast.overlay.live.codec import (
     encode_frame,
     is_of_tree,
 )
-from nearcast.overlay.live.introduction import ACKS, SpaceDigest
-from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerArrival
+from nearcast.overlay.live.gap_news import decode_gaps, encode_gaps
+from nearcast.overlay.live.introduction import ACKS, GAPS, SpaceDigest
+from nearcast.overlay.live.member import Acks, NewEvent, OverlayMember, PeerArrival
 from nearcast.overlay.messages import Envelope, Events
 from nearcast.overlay.settings import Settings
 from nearcast.server.overlay.links import LinkSettings, PeerLinks
@@ -83,6 +84,7 @@ class OverlayRuntime:
         self._on_change = on_change  # called when members may have found their place
         self.links = PeerLinks(self, settings.links, tuple(one.digest for one in self._spaces))
         self.members: list[OverlayMember] = []
+        self._extents = {n: one.settings.extent for n, one in enumerate(self._spaces)}
         self._decoder: EnvelopeDecoder | None = None
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
@@ -114,8 +116,7 @@ class OverlayRuntime:
                 random = Random(SystemRandom().getrandbits(64))
                 member = OverlayMember(self.name, space.settings, random, settings.timing)
                 self.members.append(member)
-            extents = {n: one.settings.extent for n, one in enumerate(self._spaces)}
-            self._decoder = EnvelopeDecoder(self.name, extents)
+            self._decoder = EnvelopeDecoder(self.name, self._extents)
             met = await self._reach_contacts()
             for member in self.members:
                 member.meet(met)
@@ -228,6 +229,9 @@ class OverlayRuntime:
                     if space >= len(self.members):
                         raise PeerProtocolError("answers for an unknown space")
                     self.members[space].answered(peer, acks, now)
+                elif kind == GAPS:
+                    space, gaps = decode_gaps(body, self._extents)
+                    self.members[space].heard_of_gaps(peer, gaps, now)
                 else:
                     raise PeerProtocolError(f"a frame of kind {kind}", expected="a message")
         finally:
@@ -247,10 +251,19 @@ class OverlayRuntime:
         self.members[space].receive(envelope, now, peer)
 
     def lost(self, peer: str) -> None:
-        """Handle that a peer is not connected any more."""
+        """Handle that a peer is not connected any more; find out whether a neighbour has ended."""
         now = self.now()
         for member in self.members:
             member.lost(peer, now)
+        if any(peer in member.tree_neighbours() for member in self.members):
+            self.links.probe(peer)
+        self._carry()
+
+    def ended(self, peer: str) -> None:
+        """Handle that a peer has ended; whoever depends on it finds another place at once."""
+        now = self.now()
+        for member in self.members:
+            member.ended(peer, now)
         self._carry()
 
     def state(self) -> bytes:
@@ -293,8 +306,10 @@ class OverlayRuntime:
                 if isinstance(content, Envelope):
                     is_event = isinstance(content.body, Events)
                     send(peer, encode_envelope(number, content), may_drop=is_event)
+                elif isinstance(content, Acks):
+                    send(peer, encode_frame(ACKS, encode_acks(number, content.acks)))
                 else:
-                    send(peer, encode_frame(ACKS, encode_acks(number, content)))
+                    send(peer, encode_frame(GAPS, encode_gaps(number, content.gaps)))
 
     def _set_alarm(self) -> None:
         due = [at for one in self.members if (at := one.wake_at()) is not None]

@@ -28,6 +28,9 @@ class _Nobody:
     def lost(self, peer: str) -> None:
         """Ignore the end of a connection."""
 
+    def ended(self, peer: str) -> None:
+        """Ignore the end of a peer."""
+
     def state(self) -> bytes:
         """Return no state."""
         return b"{}"
