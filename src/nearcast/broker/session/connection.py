@@ -67,6 +67,8 @@ class Connection:
     certificate: tuple[tuple[str, str], ...] = ()  # its names: (cn, dns, uri or email; the name)
     is_proxied: bool = False  # a proxy has forwarded it: it is of this machine only if that says so
     transport: Any = None  # the server's own
+    # Its socket, as long as all that was written is sent: batches write to it straight. Else -1.
+    descriptor: int = -1
     proof: Proof | None = None  # by the server or an `Exchange`, once the login was checked
     is_peer: bool = False  # it is a `PeerConnection`
     is_onlooker: bool = False  # an operator's page: it sees, and takes no one's place

@@ -11,6 +11,7 @@ from nearcast.broker import Connection
 from nearcast.server.auth.certificates import names_in
 from nearcast.server.listeners.message_rates import RatedReads
 from nearcast.server.loop_batches import LoopBatches
+from nearcast.server.sockets.transport import SocketTransport
 
 HIGH_WATER_BYTES = 1 << 20
 """Above this write buffer the client counts as slow, and its deliveries wait."""
@@ -80,7 +81,11 @@ class MqttProtocol(asyncio.Protocol):
         connection.certificate = names = names_in(transport.get_extra_info("peercert"))
         connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
         connection.transport = self
-        if transport.get_extra_info("sslcontext") is None:
+        if isinstance(transport, SocketTransport):
+            connection.descriptor = transport.descriptor
+            if self._rated is None:
+                transport.connection = connection
+        elif transport.get_extra_info("sslcontext") is None:
             self._descriptor = transport.get_extra_info("socket").fileno()
         self._node.open(connection, self._clock.now_ms(), self._accepted_ms)
         if connection.is_closing:  # above the limit of connections
@@ -118,6 +123,22 @@ class MqttProtocol(asyncio.Protocol):
             transport.write(data)
         else:
             write_now(transport, self._descriptor, data)
+
+    def write_rest(self, chunks: list[bytes], sent: int) -> None:
+        """Send the bytes behind those that the socket took; below 0, it has failed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if sent < 0:
+            transport.abort()
+        else:
+            transport.write(b"".join(chunks)[sent:])
+
+    def set_direct(self, *, is_direct: bool) -> None:
+        """Record whether batches may write to the socket themselves."""
+        transport = self._transport
+        direct = is_direct and isinstance(transport, SocketTransport)
+        self._connection.descriptor = transport.descriptor if direct else -1  # type: ignore[union-attr]
 
     def pause_reading(self) -> None:
         """Stop reading from the client: its bytes stay in the kernel."""
