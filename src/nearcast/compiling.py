@@ -34,6 +34,7 @@ modules = mypycify(
     opt_level="2",
     debug_level="0",
     group_name="nearcast_core",
+    multi_file=True,  # a file for each module: in one file they take a gigabyte to compile
 )
 for path in in_c:
     name = path.removesuffix(".c").replace("/", ".")

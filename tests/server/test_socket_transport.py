@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
 from nearcast.broker import Broker
+from nearcast.client.blocking import BlockingClient, BrokerAddress
+from nearcast.config import (
+    Configuration,
+    DurabilitySection,
+    HttpSection,
+    ListenerSection,
+    NodeSection,
+)
+from nearcast.mqtt import FilterRequest, ProtocolVersion, Publish
+from nearcast.server import Server
 from nearcast.server.clock import Clock
 from nearcast.server.listeners.listener import Attach, Listener, take_port
 from nearcast.server.loop_batches import LoopBatches
+from nearcast.server.sockets import calls
 from nearcast.server.sockets.transport import SocketLoop
 
 HERE = "127.0.0.1"
@@ -108,6 +121,10 @@ async def read_all(client: socket.socket) -> bytes:
         while data := await asyncio.get_running_loop().sock_recv(client, 1 << 20):
             found.append(data)
     return b"".join(found)
+
+
+def fail(_data: bytes) -> None:
+    raise ZeroDivisionError
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -240,7 +257,7 @@ def test_a_protocol_that_raises_loses_its_own_connection_only(make_loop: MakeLoo
         failures.listener = lambda *_: None
         client, recorder = await world.connect()
         other, its_recorder = await world.connect()
-        recorder.data_received = lambda _: 1 / 0  # type: ignore[method-assign]
+        recorder.data_received = fail  # type: ignore[method-assign]
         client.send(b"x")
         other.send(b"y")
         await recorder.lost
@@ -268,8 +285,8 @@ def test_what_was_read_in_the_batch_that_stopped_it_is_kept(make_loop: MakeLoop)
 
         for one in pair:
             one.data_received = stop_the_other  # type: ignore[method-assign]
-        for one in (client, other):
-            one.send(b"x")
+        for end in (client, other):
+            end.send(b"x")
         await asyncio.sleep(0.05)
         before = recorder.got
         for one in pair:
@@ -300,3 +317,53 @@ def test_the_end_of_the_server_closes_everything(make_loop: MakeLoop) -> None:
         await asyncio.sleep(0)
 
     run(make_loop, story, is_ours=True)
+
+
+# --- a server that reads its sockets together --------------------------------------------------
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
+@pytest.mark.parametrize("durability", ["off", "process", "power"])
+def test_a_server_that_reads_its_sockets_together_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: ProtocolVersion, durability: Any
+) -> None:
+    monkeypatch.setattr(calls, "IS_IN_C", True)  # in Python, too, where nothing is compiled
+    server = Server(
+        Configuration(
+            node=NodeSection(data=tmp_path),
+            listener=[ListenerSection(port=0)],
+            durability=DurabilitySection(mode=durability),
+            http=HttpSection(address="off"),
+        )
+    )
+    texts = [b"small", b"x" * 1_000_000, b"", b"y" * 20_000, *map(b"%d".__mod__, range(200))]
+
+    def talk(port: int) -> None:
+        address = BrokerAddress(port=port, version=version)
+        with BlockingClient(address) as reader, BlockingClient(address) as writer:
+            reader.subscribe(FilterRequest("t/#", 2))
+            for qos in (0, 1, 2):
+                for text in texts:
+                    writer.publish([Publish("t/lone", text, qos)])
+                writer.publish([Publish("t/run", text, qos) for text in texts])
+            got = [reader_message.payload for reader_message in take(reader, 6 * len(texts))]
+            assert sorted(got) == sorted(texts * 6)
+            writer.publish([Publish("t/end", b"end", 1)])
+            assert [one.payload for one in take(reader, 1)] == [b"end"]
+
+    async def serve() -> None:
+        await server.start()
+        try:
+            assert server._sockets is not None
+            await asyncio.to_thread(talk, server.ports[0][2])
+        finally:
+            await server.stop()
+        assert server.node.failures.count == 0
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
+
+
+def take(client: BlockingClient, count: int) -> list[Publish]:
+    return list(itertools.islice(client.messages(60.0), count))

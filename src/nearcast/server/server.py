@@ -47,7 +47,8 @@ from nearcast.server.listeners.websocket import WebSocketProtocol
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.metrics.http import MetricsProtocol
 from nearcast.server.metrics.publisher import MetricsPublisher
-from nearcast.server.sockets.transport import IS_POSSIBLE, SocketLoop
+from nearcast.server.sockets import calls
+from nearcast.server.sockets.transport import SocketLoop
 from nearcast.server.storage.journal_file import JournalFile
 from nearcast.server.storage.restore import restore_node
 
@@ -301,7 +302,7 @@ class Server:
     async def _open_doors(self) -> None:
         entrance = BrokerAcceptPolicy(self.node, self._access.gate.admits)
         assert self.turns is not None
-        self._sockets = SocketLoop(self.turns) if IS_POSSIBLE else None
+        self._sockets = SocketLoop(self.turns) if calls.IS_IN_C else None
         for door, make in zip(self._doors, self._protocols(), strict=True):
             if door.kind.startswith("http"):  # it may use descriptors that clients leave free
                 await door.open(make, spare=SPARE_DESCRIPTORS // 2)

@@ -78,7 +78,7 @@ class Connection:
 
     # Written by whatever sends: `state.py`, `publish/delivery.py`, `publish/session_queues.py`;
     # emptied by the server (`server/loop_batches.py`) at the end of each batch.
-    outbox: list[bytes] = field(default_factory=list)  # whole packets
+    outbox: list[bytes] = field(default_factory=list)  # packets, whole but for large payloads
     outbox_bytes: int = 0  # the size of `outbox`
     answer_bytes: int = 0  # the part of it that is not PUBLISH, which no quota bounds
     is_dirty: bool = False  # it is in `BrokerState.dirty`; False again once the server looked

@@ -450,7 +450,7 @@ fill(PyObject *module)
         return -1;
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
-    return failed;
+    return failed < 0 ? failed : PyModule_AddObjectRef(module, "IS_IN_C", Py_True);
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -2,6 +2,7 @@
 
 A `SocketSet` watches sockets, each with an owner. `gather` reads all that are ready, `scatter`
 writes what many connections have to send: two calls a batch, however many sockets there are.
+This is the oracle of the module in C.
 
 Read next: `transport.py`.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 import os
 import select
 
+IS_IN_C = False
+"""True in `calls.c`. A server reads its sockets together only then: uvloop is quicker than this."""
 _MOST_EVENTS = 256
 _READ_BYTES = 1 << 18  # of one socket in a call
 _GATHERED_BYTES = 1 << 20  # of all sockets; the rest is read by the next call

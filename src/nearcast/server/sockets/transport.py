@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import socket
 from typing import Any, Protocol
 
@@ -21,8 +20,6 @@ from nearcast.broker import Connection
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.sockets.calls import SocketSet
 
-IS_POSSIBLE = hasattr(select, "epoll")
-"""Whether this system can watch sockets so; where it cannot, the loop's own transports serve."""
 _WRITE_BYTES = 1 << 18  # of one connection at a time
 
 
