@@ -106,6 +106,7 @@ soak: setup
 	$(BIN)/python fuzz/valid.py --seconds 3600
 	$(BIN)/python fuzz/journal.py --damages 1000
 	$(BIN)/python fuzz/connections.py --connections 100000
+	$(BIN)/python fuzz/sockets.py --seconds 1800
 	$(BIN)/python fuzz/overlay.py --seconds 1800
 
 gate: setup

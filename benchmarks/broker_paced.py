@@ -80,6 +80,7 @@ class PacedClients:
         self._socks: dict[int, socket.socket] = {}
         self._rests: dict[int, bytes] = {}
         self._turn = 0
+        self._acked: list[int] = []
         self._large: dict[int, list[int]] = {}
         for number, topic_filter in enumerate(load.filters):
             sock = self._client(port, f"s{number}")
@@ -145,7 +146,7 @@ class PacedClients:
         until = time.perf_counter() + seconds
         sent = 0
         waiting = set(self._packets)
-        self._acked: list[int] = list(waiting)
+        self._acked = list(waiting)
         while time.perf_counter() < until:
             acked, self._acked = self._acked, []
             for number in acked:

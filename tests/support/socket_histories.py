@@ -40,8 +40,8 @@ class SocketHistory:
     def _pick(self, among: dict[str, socket.socket]) -> str:
         return self.random.choice(sorted(among)) if among else ""
 
-    def _bytes(self) -> bytes:
-        return self.random.randbytes(1) * self.random.choice(_SIZES)
+    def _bytes(self, most: int = 1 << 20) -> bytes:
+        return self.random.randbytes(1) * min(most, self.random.choice(_SIZES))
 
     def add(self) -> None:
         name = f"socket {self.number}"
@@ -91,7 +91,7 @@ class SocketHistory:
         for _ in names:
             count = self.random.choice([0, 1, 1, 2, 20, 1_500])
             most = 1 << 20 if count <= 2 else 5_000 if count <= 20 else 50
-            outboxes.append([self._bytes()[:most] for _ in range(count)])
+            outboxes.append([self._bytes(most) for _ in range(count)])
         descriptors = [self.ours[name].fileno() for name in names]
         self.told.append(("scattered", names, self.calls.scatter(descriptors, outboxes)))
 
