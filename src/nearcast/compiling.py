@@ -36,6 +36,8 @@ modules = mypycify(
     group_name="nearcast_core",
     multi_file=True,  # a file for each module: in one file they take a gigabyte to compile
 )
+for module in modules:
+    module.extra_compile_args.append("-fvisibility=hidden")  # calls within the core are direct
 for path in in_c:
     name = path.removesuffix(".c").replace("/", ".")
     modules.append(Extension(name, [path], extra_compile_args=["-O2", "-Wall", "-Wextra"]))

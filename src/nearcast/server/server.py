@@ -48,6 +48,7 @@ from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.metrics.http import MetricsProtocol
 from nearcast.server.metrics.publisher import MetricsPublisher
 from nearcast.server.sockets import calls
+from nearcast.server.sockets.memory import keep_freed_memory
 from nearcast.server.sockets.transport import SocketLoop
 from nearcast.server.storage.journal_file import JournalFile
 from nearcast.server.storage.restore import restore_node
@@ -116,6 +117,7 @@ class Server:
 
     async def start(self) -> None:
         """Restore the state, bind all ports, join the cluster, then accept clients."""
+        keep_freed_memory()
         try:
             self._bring_back()
             await self._take_ports()

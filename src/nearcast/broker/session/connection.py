@@ -135,6 +135,7 @@ class Connection:
     timer: Timer | None = None  # the connect timeout, then the keep-alive
     is_open: bool = True  # False once it is detached from its session
     is_closing: bool = False  # nothing more is read; closed once the outbox is written
+    has_left: bool = False  # its client has sent DISCONNECT: nothing of it follows
     is_late: bool = False  # no login in time: the server closes without waiting for the client
 
     def fits(self, packet: bytes) -> bool:

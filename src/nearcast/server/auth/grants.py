@@ -77,8 +77,10 @@ def _client_of(key: bytes) -> str:
 
 
 def _decoded(value: bytes) -> Rules:
+    if not value:
+        return ()
     try:
-        return tuple(RuleSection.model_validate(one) for one in json.loads(value or b"[]"))
+        return tuple(RuleSection.model_validate(one) for one in json.loads(value))
     except ValueError:  # of a later version: nothing is granted
         return ()
 

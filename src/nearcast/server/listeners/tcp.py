@@ -78,15 +78,16 @@ class MqttProtocol(asyncio.Protocol):
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)  # type: ignore[attr-defined]
         connection = self._connection
         connection.address = connection.address or _peer(transport)
-        connection.certificate = names = names_in(transport.get_extra_info("peercert"))
-        connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
         connection.transport = self
         if isinstance(transport, SocketTransport):
             connection.descriptor = transport.descriptor
             if self._rated is None:
                 transport.connection = connection
-        elif transport.get_extra_info("sslcontext") is None:
-            self._descriptor = transport.get_extra_info("socket").fileno()
+        else:
+            connection.certificate = names = names_in(transport.get_extra_info("peercert"))
+            connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
+            if transport.get_extra_info("sslcontext") is None:
+                self._descriptor = transport.get_extra_info("socket").fileno()
         self._node.open(connection, self._clock.now_ms(), self._accepted_ms)
         if connection.is_closing:  # above the limit of connections
             transport.close()
@@ -165,6 +166,9 @@ class MqttProtocol(asyncio.Protocol):
             return
         if self._rated is not None:
             self._rated.is_over = True
+        if self._connection.has_left and isinstance(transport, SocketTransport):
+            transport.close()  # there is nothing more to read
+            return
         if self._connection.is_unread:  # the client's FIN is behind its unread bytes
             self._connection.is_unread = False
             transport.resume_reading()
