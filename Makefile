@@ -22,7 +22,7 @@ help:
 	@echo "make test-spark PYSPARK=4.3.0   the tests of the pipeline on another PySpark, in .venv-spark-4.3.0"
 	@echo "make pictures    the pictures of the page in docs/pictures, from a city in a browser"
 	@echo "make setup       install everything that the others need, and run nothing"
-	@echo "make compiled    compiles the broker's core (two minutes; experimental);  make test-compiled  tests that way"
+	@echo "make compiled    compiles the broker's core now (set-up does it in the background);  make test-compiled  tests that way"
 	@echo "make lint        ruff, mypy, import-linter;  make format  writes what ruff wants"
 	@echo "make mutants     plant mistakes in the source, and tell which of them no test notices: an hour or two"
 	@echo "make soak        the long runs: thousands of seeded histories, kills, fuzzing"
@@ -84,6 +84,7 @@ compiled: $(VENV)/.test
 test-compiled: compiled
 	NEARCAST_PLAIN= $(PYTEST) -n $(WORKERS) $(BY_FILE) tests/broker tests/mqtt tests/selective tests/server \
 		tests/cluster tests/simulator tests/compiled
+
 # The tests of the pipeline, on the pinned PySpark or on another one in an environment of its own.
 SPARK_TESTS := tests/pipeline tests/spark
 test-spark:
@@ -105,6 +106,7 @@ soak: setup
 	$(BIN)/python fuzz/valid.py --seconds 3600
 	$(BIN)/python fuzz/journal.py --damages 1000
 	$(BIN)/python fuzz/connections.py --connections 100000
+	$(BIN)/python fuzz/sockets.py --seconds 1800
 	$(BIN)/python fuzz/overlay.py --seconds 1800
 	$(BIN)/python fuzz/attacks.py --seconds 3600
 

@@ -7,7 +7,8 @@ together, and the spread is over slices.
 
     python -m benchmarks.broker --quick
 
-`broker_processes.py` starts the brokers, `broker_load.py` talks to them.
+The first rows are what fleets send, one small packet a read; then come senders in bulk.
+`broker_processes.py` starts the brokers, `broker_paced.py` and `broker_load.py` talk to them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from benchmarks.broker_load import (
     round_trips,
     string,
 )
+from benchmarks.broker_paced import LOADS, connects, measured
 from benchmarks.broker_processes import (
     AMQTT,
     DURABLE,
@@ -50,6 +52,8 @@ from benchmarks.broker_processes import (
     running,
 )
 from benchmarks.sections import by_hand, rows_of
+
+from nearcast import compiled_core
 
 Row = dict[str, Any]
 SLICES = 10
@@ -199,6 +203,15 @@ def protocol(version: int) -> str:
     return "MQTT 3.1.1" if version == 4 else "MQTT 5"
 
 
+def paced_rows(quick: bool) -> Iterator[Row]:
+    """Yield what fleets send: one small packet a read; and CONNECTs."""
+    rounds, seconds = (3, 0.7) if quick else (5, 3.0)
+    for load in LOADS:
+        yield compared(load.name, measured(load, (OURS, PEER), rounds, seconds), 1)
+    figures = connects((OURS, PEER), rounds, 300 if quick else 3_000)
+    yield compared("CONNECT and DISCONNECT, one after the other", figures, 1)
+
+
 def throughput_rows(quick: bool) -> Iterator[Row]:
     """Yield fan-in, fan-out and pairs at every QoS, each version, durability off and process."""
     sizes = {0: 500_000, 1: 120_000, 2: 40_000}
@@ -313,6 +326,7 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
     if shutil.which("mosquitto") is None:
         return {"rows": [], "skipped": "mosquitto is not installed"}
     sections = {
+        "paced": paced_rows,
         "throughput": throughput_rows,
         "mixed": mixed_rows,
         "retained": retained_rows,
@@ -321,7 +335,8 @@ def run(quick: bool = False, only: str = "") -> dict[str, Any]:
         "cost": cost_rows,
         "amqtt": amqtt_rows,
     }
-    return {"rows": rows_of(sections, quick, only), "peer": "mosquitto"}
+    core = compiled_core.described()
+    return {"rows": rows_of(sections, quick, only), "peer": "mosquitto", "core": core}
 
 
 if __name__ == "__main__":

@@ -1,19 +1,26 @@
 """Realistic load for `broker.py`: small packets at a steady rate, one packet a read.
 
 Fleets send now and then, not in bulk. Each row sends at a fixed rate (or the next message after the
-PUBACK) from many clients to many; both brokers get the same seconds by turns. All publishers are
+PUBACK) from many clients to many; all brokers get the same seconds by turns. All publishers are
 warmed up: each has sent one message before the count begins. The `cold` rows are without that.
+
+    python -m benchmarks.broker_paced --only pairs     # µs of broker CPU per message, both ways
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import random
 import select
 import socket
+import statistics
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.broker_load import link, publish_packet, subscribe
+from benchmarks.broker_processes import OURS, PEER, PLAIN, running
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class PacedClients:
         self._socks: dict[int, socket.socket] = {}
         self._rests: dict[int, bytes] = {}
         self._turn = 0
+        self._acked: list[int] = []
         self._large: dict[int, list[int]] = {}
         for number, topic_filter in enumerate(load.filters):
             sock = self._client(port, f"s{number}")
@@ -138,7 +146,7 @@ class PacedClients:
         until = time.perf_counter() + seconds
         sent = 0
         waiting = set(self._packets)
-        self._acked: list[int] = list(waiting)
+        self._acked = list(waiting)
         while time.perf_counter() < until:
             acked, self._acked = self._acked, []
             for number in acked:
@@ -239,5 +247,68 @@ LOADS = (
     requests(1),
     sized(1_024, 1_000),
     sized(16_384, 500),
-    sized(1 << 20, 20),
+    sized(1_000_000, 20),
 )
+
+
+def measured(
+    load: PacedLoad, kinds: Sequence[str], rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Return deliveries per second of broker CPU, a figure for each round, the brokers by turns."""
+    figures: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with contextlib.ExitStack() as stack:
+        sides = []
+        for kind in kinds:
+            broker = stack.enter_context(running(kind))
+            clients = PacedClients(broker.port, load)
+            stack.callback(clients.close)
+            sides.append((kind, broker, clients))
+        for _ in range(rounds):
+            for kind, broker, clients in sides:
+                before_s = broker.cpu_s()
+                count = clients.run(seconds)
+                figures[kind].append(count / (broker.cpu_s() - before_s))
+    return figures
+
+
+def connects(kinds: Sequence[str], rounds: int, count: int) -> dict[str, list[float]]:
+    """Return CONNECTs, each followed by a DISCONNECT, per second of broker CPU."""
+    figures: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with contextlib.ExitStack() as stack:
+        brokers = [stack.enter_context(running(kind)) for kind in kinds]
+        for _ in range(rounds):
+            for broker in brokers:
+                before_s = broker.cpu_s()
+                for number in range(count):
+                    sock = link(broker.port, 4, f"c{number}")
+                    sock.sendall(b"\xe0\0")
+                    sock.recv(1)  # until the broker has closed
+                    sock.close()
+                figures[broker.kind].append(count / (broker.cpu_s() - before_s))
+    return figures
+
+
+def main(loads: Iterable[PacedLoad] = LOADS) -> None:
+    """Print µs of broker CPU per message: the compiled core, the Python modules, Mosquitto."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="loads whose name has this in it")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--kinds", nargs="*", default=[OURS, PLAIN, PEER])
+    arguments = parser.parse_args()
+    print(f"{'µs of broker CPU per message, medians':<48}", *arguments.kinds)
+    for load in loads:
+        if arguments.only in load.name:
+            figures = measured(load, arguments.kinds, arguments.rounds, arguments.seconds)
+            _print(load.name, figures)
+    if arguments.only in "connects":
+        _print("CONNECT and DISCONNECT", connects(arguments.kinds, arguments.rounds, 2_000))
+
+
+def _print(name: str, figures: dict[str, list[float]]) -> None:
+    costs = [1e6 / statistics.median(all_) for all_ in figures.values()]
+    print(f"{name:<48}", *(f"{cost:10.1f}" for cost in costs), f"{costs[-1] / costs[0]:6.2f} ×")
+
+
+if __name__ == "__main__":
+    main()

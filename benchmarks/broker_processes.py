@@ -20,6 +20,8 @@ from nearcast.server.local_cluster import free_port
 TICKS = os.sysconf("SC_CLK_TCK")
 OURS, PEER, DURABLE, POWER, AMQTT = "nearcast", "mosquitto", "process", "power", "amqtt"
 LOGGED, SAVING = "nearcast with event log", "mosquitto saving"
+PLAIN = "nearcast as plain Python"
+"""A kind that begins with "/" is another checkout's `src`, as plain Python."""
 
 _SERVE = """
 import sys
@@ -63,8 +65,16 @@ class Broker:
         self.directory = tempfile.mkdtemp(prefix="nearcast-bench-")
         self.port = free_port()
         started = time.perf_counter()
+        environment = dict(os.environ)
+        if kind == PLAIN or kind.startswith("/"):
+            environment["NEARCAST_PLAIN"] = "1"
+        if kind.startswith("/"):
+            environment["PYTHONPATH"] = kind
         self.process = subprocess.Popen(
-            self._command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            self._command(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
         )
         while True:
             try:

@@ -6,9 +6,9 @@
 Runs `nearcast bench broker --quick` of the revision and of the work tree by turns, on the same
 machine with the same packages, and prints for each load how many messages per second of broker CPU
 the work tree delivers, relative to the revision. Each figure is first divided by Mosquitto's of
-the same run, so that a machine that is busy for a while counts for neither. The exit code is 1
-where the median of a load is below `--least`. Run it by hand, on a quiet machine: three rounds
-take about half an hour; `--only throughput` takes the most telling loads.
+the same run, so that a machine that is busy for a while counts for neither. Both run as plain
+Python. The exit code is 1 where the median of a load is below `--least`. Run it by hand, on a quiet
+machine: three rounds take about half an hour; `--only throughput` takes the most telling loads.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ def measure(tree: Path, only: str) -> dict[str, float]:
     paths = os.pathsep.join([str(tree), str(tree / "src")])
     done = subprocess.run(
         [sys.executable, "-c", _BENCH, only],
-        cwd=tree, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": paths, "NEARCAST_PLAIN": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return {
         name: 1 / one if name.startswith(_MORE_IS_WORSE) else one for name, one in found.items()

@@ -1,8 +1,10 @@
-# Sets up .venv in three parts, each of which make calls when a pin has changed:
+# Sets up .venv in parts, which make calls when a pin has changed:
 #   setup.sh run     what brokers, clients and a local network need: a few seconds
 #   setup.sh learn   what the pipeline needs: PySpark (430 MB) and Java
 #   setup.sh test    what checks, tests and benchmarks need, and the peers that they run beside ours;
 #                    with PYSPARK=VERSION in the environment, that PySpark in place of the pinned one
+#   setup.sh core    the broker's core as extension modules (docs/compiled-core.md), with a C compiler if there
+#                    is none; the other parts begin it in the background. Without it the broker is plain Python
 # Running waits for no kernel to be compiled; tests, which start hundreds of brokers, find all of them.
 set -eu
 . scripts/steps.sh
@@ -50,6 +52,8 @@ set_up_test() {
     warming=$!
     sh scripts/peers.sh
     step "Compiling all kernels for the tests" ended "$warming"
+    get_compiler
+    begin_core
     step "Preparing Java's classes for the tests" "$VENV/bin/python" scripts/java_archive.py
     step "Compiling the tests" compile_tests
 }
@@ -67,5 +71,11 @@ compile_tests() {
 }
 
 ended() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; }
+
+set_up_core() { # in the background: nobody reads its steps
+    "$VENV/bin/python" -c 'import mypyc, setuptools' 2>/dev/null || install 'nearcast[compile]'
+    get_compiler
+    "$VENV/bin/python" -m nearcast.compiling
+}
 
 "set_up_$1"

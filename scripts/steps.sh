@@ -65,3 +65,28 @@ install() {
     "$VENV/bin/python" -c 'import pip' 2>/dev/null || "$VENV/bin/python" -m ensurepip --default-pip
     "$VENV/bin/python" -m pip install --disable-pip-version-check -c "$pins" "$@"
 }
+
+# What compiling the broker's core needs and is not there; nothing if all is, or if it is compiled.
+core_lacks() { "$VENV/bin/python" -m nearcast.compiling --missing; }
+
+# Gets a C compiler, and Python's headers, for the broker's core: from Debian or Ubuntu as root, or as a wheel.
+get_compiler() {
+    case $(core_lacks) in
+    *compiler*)
+        if is_root_with_apt; then step "Installing a C compiler (gcc)" apt_install gcc libc6-dev || true; fi
+        case $(core_lacks) in
+        *compiler*) step "Installing a C compiler (ziglang, 90 MB)" install ziglang || true ;;
+        esac
+        ;;
+    esac
+    case $(core_lacks) in
+    *headers*) if is_root_with_apt; then step "Installing Python's headers" apt_install python3-dev || true; fi ;;
+    esac
+}
+
+# Compiles the broker's core in the background: a start of the broker does not wait for it, and the next one uses it.
+begin_core() {
+    "$VENV/bin/python" -c 'from nearcast.compiling import is_compiled; raise SystemExit(not is_compiled())' && return
+    PYTHON="$PYTHON" VENV="$VENV" nohup nice -n 10 sh scripts/setup.sh core >"$VENV/core.log" 2>&1 </dev/null &
+    echo "The broker's core is compiled in the background, for starts in some minutes ($VENV/core.log)."
+}

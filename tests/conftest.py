@@ -102,6 +102,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The files that take longest, longest first: a worker that begins one of them last would be alone
 # at the end of a run.
 _LONGEST = (
+    "tests/compiled/test_both_ways.py",  # waits for set-up, or compiles: two minutes
     "tests/pipeline/test_open_tables.py",
     "tests/demo/test_demo.py",
     "tests/pipeline/test_run.py",

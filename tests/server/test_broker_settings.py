@@ -84,6 +84,7 @@ def test_the_defaults_of_the_broker_are_those_of_the_configuration():
     assert retained_settings(RetainedSection(topics="a")) == RetainedSettings(topics="a")
 
 
+@pytest.mark.plain  # it looks into objects of the core
 def test_a_declaration_and_a_field_are_enough_to_reach_the_broker():
     class LimitsWithOneMore(LimitsSection):
         """A key more."""
@@ -145,6 +146,7 @@ def numbers(thing: Any, path: str = "", seen: set[int] | None = None) -> Iterato
             yield from numbers(getattr(thing, name, None), f"{path}.{name}", seen)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("path", [one for one in LIMITS if one in AT_ONCE])
 def test_a_reload_leaves_no_part_of_the_broker_with_the_old_value(path: str):
     """A part that keeps a copy of a setting must get the new one from `change_limits`."""
@@ -156,6 +158,7 @@ def test_a_reload_leaves_no_part_of_the_broker_with_the_old_value(path: str):
     assert len(dict(numbers(reloaded))) > 50
 
 
+@pytest.mark.plain  # it looks into objects of the core
 def test_the_check_above_finds_a_copy_that_is_not_renewed():
     new = replace(BrokerSettings(), max_topic_levels=9)  # the routes keep it: needs a restart
     reloaded = Broker()

@@ -318,6 +318,7 @@ class PacketDispatch:
                 )
             session.expiry_s = min(expiry_s, self.state.settings.session_expiry_s)
         with_will = packet.reason != ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
+        connection.has_left = True
         self.state.close(connection)
         if session.link is connection:
             self.state.observer.disconnected(connection, session, packet.reason, "")

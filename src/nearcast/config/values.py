@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
@@ -118,6 +119,7 @@ def split_address(text: str, example: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+@lru_cache(maxsize=4_096)
 def is_loopback_host(host: str) -> bool:
     """Return whether a host is this machine, and no other can reach it.
 

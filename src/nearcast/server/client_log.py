@@ -104,6 +104,8 @@ class ClientLog(ClientObserver):
         self, connection: Connection, session: Session, reason: int, text: str
     ) -> None:
         """Log a disconnection; one for the client's fault as a warning."""
+        if reason in _EXPECTED and self._audit is None and not log.isEnabledFor(logging.INFO):
+            return
         why = text or _words(reason)
         if reason == ReasonCode.SUCCESS:
             why = "normal disconnection"
@@ -287,6 +289,8 @@ def _as_user(session: Session) -> str:
 
 def _quoted(text: str) -> str:
     """Return a client's text for one log line: line ends and control characters escaped."""
+    if len(text) <= 200 and text.isprintable():
+        return f"'{text}'"
     short = text if len(text) <= 200 else text[:200] + "…"
     return "'" + "".join(one if one.isprintable() else ascii(one)[1:-1] for one in short) + "'"
 

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nearcast.broker import Broker, Connection, LoginVerdict
 from nearcast.broker.slices import Work
@@ -25,6 +25,7 @@ from nearcast.server.auth.logins import Login
 from nearcast.server.auth.password_checks import LoginCheck, PasswordChecks
 from nearcast.server.clock import Clock
 from nearcast.server.metrics.measurements import LatencyHistogram
+from nearcast.server.sockets.direct_writes import DirectWrites, Wire
 from nearcast.server.storage.journal_file import JournalFile
 
 if TYPE_CHECKING:
@@ -40,22 +41,6 @@ _COMPACTION_PAUSE_MS = 30_000  # after a failed compaction
 _SLICE_S = 0.004  # of work for one connection, then others are served
 _BULK_S = 0.008  # per loop iteration, for all large reads and for the backlog
 _LARGE_READ = 1 << 14
-
-
-class Wire(Protocol):
-    """The transport side of a connection, as a batch writes to it."""
-
-    def write(self, chunks: list[bytes]) -> None:
-        """Send bytes."""
-
-    def finish(self) -> None:
-        """Close once everything is sent."""
-
-    def pause_reading(self) -> None:
-        """Stop reading from the client."""
-
-    def resume_reading(self) -> None:
-        """Read from the client again."""
 
 
 class LoopBatches:
@@ -91,11 +76,13 @@ class LoopBatches:
         self._sampled_s = 0.0  # start of the sampled batch; below 0: batches to skip; 0: none
         self._sent_before = 0
         self._is_scheduled = False  # `_end_turn` is due in this iteration
+        self._is_gathering = False  # `end_reads` ends the batch
         self._reads = 0  # in this batch
         self._reads_before = self._reads_seen = 0
         self._bytes_before = self._delays = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
+        self._direct = DirectWrites(node.failures)
         self._held: list[tuple[Connection, list[bytes]]] = []  # waits for a sync of the journal
         self._sync: asyncio.Future[None] | None = None  # the sync in progress
         self._compacts_at_ms = 0  # no compaction before
@@ -127,7 +114,7 @@ class LoopBatches:
         if not self._sampled_s:
             self._sampled_s = perf_counter()
             self._sent_before = self._counters.publish_sent
-        if self._is_scheduled:
+        if self._is_scheduled or self._is_gathering:
             self._receive(connection, data, self.now_ms)
         elif self._reads_before > 1:
             self.schedule()
@@ -141,6 +128,17 @@ class LoopBatches:
             self.look_after(connection)
         if not self._reads % _MOST_READS:
             self.end()
+
+    def begin_reads(self) -> None:
+        """Begin a batch of what was read from many sockets."""
+        self._is_gathering = True
+
+    def end_reads(self) -> None:
+        """End that batch, now or with those behind it."""
+        self._is_gathering = False
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._end_turn()
 
     # --- fairness -------------------------------------------------------------------------
 
@@ -279,6 +277,7 @@ class LoopBatches:
                     self._write(connection)
                 except Exception as error:  # noqa: BLE001 - the others are written to all the same
                     self.node.failures.take("writing to a client", error)
+            self._direct.send()
         if self.on_written is not None and self._sync is None:
             self._call("sending to other nodes", self.on_written)
         if self._sampled_s < 0:
@@ -355,6 +354,15 @@ class LoopBatches:
             self.node.counters.bytes_sent += connection.outbox_bytes
             connection.outbox = []
             connection.outbox_bytes = connection.answer_bytes = 0
+            session = connection.session
+            if (
+                connection.descriptor >= 0
+                and not connection.is_closing
+                and session is not None
+                and not session.has_more
+            ):
+                self._direct.add(connection, outbox)
+                return
             wire.write(outbox)
         if connection.is_closing:
             wire.finish()

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from nearcast import kernels
+from nearcast import compiled_core, kernels
 from nearcast.broker import Broker
 from nearcast.config import Configuration
 from nearcast.mqtt import ReasonCode
@@ -47,6 +47,9 @@ from nearcast.server.listeners.websocket import WebSocketProtocol
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.metrics.http import MetricsProtocol
 from nearcast.server.metrics.publisher import MetricsPublisher
+from nearcast.server.sockets import calls
+from nearcast.server.sockets.memory import keep_freed_memory
+from nearcast.server.sockets.transport import SocketLoop
 from nearcast.server.storage.journal_file import JournalFile
 from nearcast.server.storage.restore import restore_node
 
@@ -76,6 +79,7 @@ class Server:
         self._management_door: Listener | None = None  # it is among them, too
         self._management: Management | None = None
         self.turns: LoopBatches | None = None
+        self._sockets: SocketLoop | None = None
         self._log: EventLog | None = None
         self._mesh: Cluster | None = None  # None outside a cluster
         self.network: ClusterRuntime | None = None
@@ -113,6 +117,7 @@ class Server:
 
     async def start(self) -> None:
         """Restore the state, bind all ports, join the cluster, then accept clients."""
+        keep_freed_memory()
         try:
             self._bring_back()
             await self._take_ports()
@@ -122,6 +127,7 @@ class Server:
         except BaseException:
             await self.stop()
             raise
+        log.info("the broker's core runs %s", compiled_core.described())
         for kind, host, port in self.ports:
             log.info("listening for %s on %s:%d", kind, host, port)
         assert self._metrics is not None
@@ -297,11 +303,15 @@ class Server:
 
     async def _open_doors(self) -> None:
         entrance = BrokerAcceptPolicy(self.node, self._access.gate.admits)
+        assert self.turns is not None
+        self._sockets = SocketLoop(self.turns) if calls.IS_IN_C else None
         for door, make in zip(self._doors, self._protocols(), strict=True):
             if door.kind.startswith("http"):  # it may use descriptors that clients leave free
                 await door.open(make, spare=SPARE_DESCRIPTORS // 2)
             else:
-                await door.open(make, entrance)
+                sockets = self._sockets if door.kind == "tcp" else None
+                attach = None if sockets is None else sockets.attach
+                await door.open(make, entrance, attach=attach)
 
     def _protocols(self) -> Iterator[Callable[[], asyncio.Protocol]]:
         """Yield the protocol factory of each listener."""
@@ -414,6 +424,7 @@ class Server:
         await self._end_feed()
         if self.turns is not None:
             self.turns.stop()
+        self._close_sockets()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -422,6 +433,11 @@ class Server:
             self._log.close()
             self._log = None
         self._access_service.close()
+
+    def _close_sockets(self) -> None:
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
 
     async def _send_clients_away(self) -> None:
         """Disconnect all clients, and wait up to 2 s until they have closed."""

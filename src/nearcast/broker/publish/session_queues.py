@@ -19,6 +19,7 @@ from nearcast.broker.slices import Work
 from nearcast.broker.state import BrokerState
 from nearcast.mqtt.wire import TWO_BYTES
 
+_LARGE = 1 << 14  # of a payload: to copy it costs more than to send it apart
 _NO_MORE = Message(MessageHead(b"\0\0", 0, 0), b"")
 
 
@@ -83,8 +84,13 @@ class SessionQueues:
             self._state.held_bytes += size
         message.holder_count += 1
         before, middle = message.head.form(session.version, 1)
-        packet = b"".join((before, TWO_BYTES[number], middle, message.payload))
-        self._count_and_append(link, packet, 1)
+        payload = message.payload
+        if len(payload) >= _LARGE and link.descriptor >= 0:  # it is sent from where it is
+            self._count_and_append(link, b"".join((before, TWO_BYTES[number], middle)), 0)
+            self._count_and_append(link, payload, 1)
+        else:
+            packet = b"".join((before, TWO_BYTES[number], middle, payload))
+            self._count_and_append(link, packet, 1)
         return True
 
     def _enqueue_all(self, session: Session, messages: list[Message], qos: int) -> None:

@@ -75,6 +75,8 @@ class Connection:
     certificate: tuple[tuple[str, str], ...] = ()  # its names: (cn, dns, uri or email; the name)
     is_proxied: bool = False  # a proxy has forwarded it: it is of this machine only if that says so
     transport: Any = None  # the server's own
+    # Its socket, as long as all that was written is sent: batches write to it straight. Else -1.
+    descriptor: int = -1
     proof: Proof | None = None  # by the server or an `Exchange`, once the login was checked
     is_peer: bool = False  # it is a `PeerConnection`
     is_onlooker: bool = False  # an operator's page: it sees, and takes no one's place
@@ -84,7 +86,7 @@ class Connection:
 
     # Written by whatever sends: `state.py`, `publish/delivery.py`, `publish/session_queues.py`;
     # emptied by the server (`server/loop_batches.py`) at the end of each batch.
-    outbox: list[bytes] = field(default_factory=list)  # whole packets
+    outbox: list[bytes] = field(default_factory=list)  # packets, whole but for large payloads
     outbox_bytes: int = 0  # the size of `outbox`
     answer_bytes: int = 0  # the part of it that is not PUBLISH, which no quota bounds
     is_dirty: bool = False  # it is in `BrokerState.dirty`; False again once the server looked
@@ -141,6 +143,7 @@ class Connection:
     timer: Timer | None = None  # the connect timeout, then the keep-alive
     is_open: bool = True  # False once it is detached from its session
     is_closing: bool = False  # nothing more is read; closed once the outbox is written
+    has_left: bool = False  # its client has sent DISCONNECT: nothing of it follows
     is_late: bool = False  # no login in time: the server closes without waiting for the client
 
     def fits(self, packet: bytes) -> bool:

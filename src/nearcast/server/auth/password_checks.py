@@ -13,7 +13,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_address
 
 from nearcast.broker import Connection, LoginVerdict
@@ -33,7 +33,11 @@ def source_of(peer: str) -> str:
     >>> source_of("10.0.0.7:51234"), source_of("2001:db8::1:2:3:51234")
     ('10.0.0.7', '2001:db8::/64')
     """
-    host = peer.rpartition(":")[0]
+    return _source_of_host(peer.rpartition(":")[0])
+
+
+@lru_cache(maxsize=4_096)
+def _source_of_host(host: str) -> str:
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

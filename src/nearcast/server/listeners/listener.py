@@ -19,7 +19,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from nearcast.model.errors import EnvironmentProblem, PeerProtocolError
 from nearcast.server.listeners.proxy_header import read_header, wanted_bytes
@@ -72,6 +72,10 @@ class Forwarded(Protocol):
         """Handle that a proxy has forwarded the connection of a client at this `HOST:PORT`."""
 
 
+Attach = Callable[[socket.socket, tuple[Any, ...], Any], None]
+"""Serves an accepted connection; it gets its socket, its address, and its protocol."""
+
+
 class Listener:
     """A bound port, on all addresses of its host; served once `open` is called.
 
@@ -96,6 +100,7 @@ class Listener:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._make: Callable[[], asyncio.Protocol] = asyncio.Protocol
         self._entrance = AcceptPolicy()
+        self._attach: Attach | None = None  # what serves plain connections in place of asyncio
         self._spare = 0
         self._is_closed = False
 
@@ -111,8 +116,10 @@ class Listener:
         entrance: AcceptPolicy | None = None,
         *,
         spare: int = SPARE_DESCRIPTORS,
+        attach: Attach | None = None,
     ) -> None:
         """Accept clients; `make` creates the protocol of a connection."""
+        self._attach = attach
         self._make, self._entrance, self._spare = make, entrance or self._entrance, spare
         loop = asyncio.get_running_loop()
         for taken in self._sockets:
@@ -141,6 +148,10 @@ class Listener:
                 self._refuse(accepted, "their address is banned, or connects too often")
             else:
                 accepted.setblocking(False)
+                if self._attach is not None and self.context is None and not self.proxies:
+                    with contextlib.suppress(OSError):  # it is gone already
+                        self._attach(accepted, address, self._make())
+                    continue
                 task = asyncio.get_running_loop().create_task(self._begin(accepted, address))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)

@@ -11,6 +11,7 @@ from nearcast.broker import Connection
 from nearcast.server.auth.certificates import names_in
 from nearcast.server.listeners.message_rates import RatedReads
 from nearcast.server.loop_batches import LoopBatches
+from nearcast.server.sockets.transport import SocketTransport
 
 HIGH_WATER_BYTES = 1 << 20
 """Above this write buffer the client counts as slow, and its deliveries wait."""
@@ -77,11 +78,16 @@ class MqttProtocol(asyncio.Protocol):
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)  # type: ignore[attr-defined]
         connection = self._connection
         connection.address = connection.address or _peer(transport)
-        connection.certificate = names = names_in(transport.get_extra_info("peercert"))
-        connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
         connection.transport = self
-        if transport.get_extra_info("sslcontext") is None:
-            self._descriptor = transport.get_extra_info("socket").fileno()
+        if isinstance(transport, SocketTransport):
+            connection.descriptor = transport.descriptor
+            if self._rated is None:
+                transport.connection = connection
+        else:
+            connection.certificate = names = names_in(transport.get_extra_info("peercert"))
+            connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
+            if transport.get_extra_info("sslcontext") is None:
+                self._descriptor = transport.get_extra_info("socket").fileno()
         self._node.open(connection, self._clock.now_ms(), self._accepted_ms)
         if connection.is_closing:  # above the limit of connections
             transport.close()
@@ -119,6 +125,22 @@ class MqttProtocol(asyncio.Protocol):
         else:
             write_now(transport, self._descriptor, data)
 
+    def write_rest(self, chunks: list[bytes], sent: int) -> None:
+        """Send the bytes behind those that the socket took; below 0, it has failed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if sent < 0:
+            transport.abort()
+        else:
+            transport.write(b"".join(chunks)[sent:])
+
+    def set_direct(self, *, is_direct: bool) -> None:
+        """Record whether batches may write to the socket themselves."""
+        transport = self._transport
+        direct = is_direct and isinstance(transport, SocketTransport)
+        self._connection.descriptor = transport.descriptor if direct else -1  # type: ignore[union-attr]
+
     def pause_reading(self) -> None:
         """Stop reading from the client: its bytes stay in the kernel."""
         if self._transport is not None and not self._transport.is_closing():
@@ -144,6 +166,9 @@ class MqttProtocol(asyncio.Protocol):
             return
         if self._rated is not None:
             self._rated.is_over = True
+        if self._connection.has_left and isinstance(transport, SocketTransport):
+            transport.close()  # there is nothing more to read
+            return
         if self._connection.is_unread:  # the client's FIN is behind its unread bytes
             self._connection.is_unread = False
             transport.resume_reading()

@@ -1,0 +1,1 @@
+"""Plain TCP connections, read and written many at a time. Read next: `transport.py`."""
