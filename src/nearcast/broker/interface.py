@@ -38,6 +38,10 @@ class BrokerNotes:
         found = self._state.notes.get(key)
         return default if found is None else found[1]
 
+    def until(self, key: bytes) -> int:
+        """Return the instant until which the value of a key lasts; it must have one."""
+        return self._state.notes[key][0]
+
     def starting_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Return key and value of all notes whose keys begin with `prefix`. O(notes)."""
         notes = self._state.notes.items()

@@ -72,6 +72,7 @@ class Cluster:
 
     is_joined = True
     neighbours_kind: ClassVar[type[PeerRegistry]] = PeerRegistry
+    relay_kind: ClassVar[type[SessionRelay]] = SessionRelay
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Cluster:
         self._terms = PeerTerms(spaces, self.most_skew_ms)
         self._top_k = DistributedTopK(name, node, peers)
         self._moves = SessionMoves(node, peers, self._spatial, self._causal)
-        self._relay = SessionRelay(name, node, peers, self._moves, self._causal)
+        self._relay = self.relay_kind(name, node, peers, self._moves, self._causal)
         self._redirects = Redirects(
             name,
             node,
@@ -159,6 +160,7 @@ class Cluster:
     def _bind_hooks(self) -> None:
         """Bind what the broker calls (`ClusterHooks`), each to the part that answers it."""
         self.claim = self._relay.claim
+        self.is_home = self._relay.is_home
         self.newcomer = self._subscriptions.newcomer
         self.arrived = self._race.arrived
         self.group = self._gossip.group

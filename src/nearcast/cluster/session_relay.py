@@ -148,6 +148,10 @@ class SessionRelay(ClusterPart):
             self._ask(name, self._number, connection, connect)
         return True
 
+    def is_home(self, _identifier: str) -> bool:
+        """Return whether a new session may be here: any session may be at any node."""
+        return True
+
     def is_lost(self, name: str) -> bool:
         """Return whether a peer has been away too long to wait for."""
         return self.now_ms >= self._lost_ms.get(name, -PATIENCE_MS) + PATIENCE_MS

@@ -10,6 +10,7 @@ import nearcast
 from nearcast.broker import Counters
 from nearcast.broker.counters import DROPS
 from nearcast.server.http.endpoint import Call, endpoint
+from nearcast.server.http.gathering import Asker, added, merged, worst
 from nearcast.server.http.slices import in_slices
 
 
@@ -82,7 +83,28 @@ class NodeList(msgspec.Struct, frozen=True):
     nodes: list[NodeView]
 
 
-@endpoint("GET", "/api/overview")
+_SUMS = (
+    *("clients", "connected", "connections", "subscriptions", "queued", "held_bytes"),
+    *("cpu_seconds", "rss_bytes", "received", "sent", "bytes_received", "bytes_sent"),
+    *("dropped", "counters"),
+)
+_OF_ALL = merged(**dict.fromkeys(_SUMS, added), latency_ms=worst, loop_delay_ms=worst)
+
+
+async def _one_node(call: Call, ask: Asker) -> NodeList:
+    """Return the broker as one node: its workers are no nodes of a network."""
+    found = [one.nodes[0] for one in await ask.all()]
+    whole = NodeView(
+        name=call.site.sources.configuration().node.name,
+        here=True,
+        state="serves",
+        sessions=added([one.sessions for one in found]),
+        connected=added([one.connected for one in found]),
+    )
+    return NodeList(None, "", [whole])
+
+
+@endpoint("GET", "/api/overview", gather=_OF_ALL)
 async def overview(call: Call) -> Overview:
     """Return the totals of this node since its start, and its state."""
     site, node = call.site, call.site.node
@@ -120,7 +142,7 @@ async def overview(call: Call) -> Overview:
     )
 
 
-@endpoint("GET", "/api/nodes")
+@endpoint("GET", "/api/nodes", gather=_one_node)
 def nodes(call: Call) -> NodeList:
     """Return this node, the other nodes of its network, and the links to them."""
     site, network = call.site, call.site.sources.network()

@@ -1,0 +1,107 @@
+"""The processes of one broker (`[node] workers`) as a cluster in which every session has its place.
+
+    identifier ──hash──► number of a worker: its session is there, and nowhere else
+
+So nobody has to be asked where a session is. The server passes a client's connection to the worker
+of its session before any byte of it is read (`nearcast/server/workers/handover.py`). Where it could
+not (TLS, WebSocket, an identifier that is not the one in CONNECT), the client is relayed as between
+nodes of a network.
+
+Read next: `session_relay.py`, `nearcast/server/workers/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from nearcast.broker import Connection
+from nearcast.cluster.cluster import Cluster
+from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.session_relay import MOST_PATIENCE_MS, PendingClaim, SessionRelay
+from nearcast.mqtt import Connect
+
+
+def worker_name(node: str, number: int) -> str:
+    """Return the name of a worker, as links, logs and tables have it; the first has number 0.
+
+    >>> worker_name("berlin", 0)
+    'berlin.1'
+    """
+    return f"{node}.{number + 1}"
+
+
+def place_of(identifier: str, count: int) -> int:
+    """Return which of `count` workers has the session of this identifier. O(its length).
+
+    The user's name behind `@`, where users are kept apart, makes no difference: whoever accepts a
+    connection knows the client identifier, and not yet the user.
+    """
+    own = identifier.partition("@")[0].encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(own, digest_size=8).digest(), "big") % count
+
+
+class WorkerRelay(SessionRelay):
+    """Relays each client that is at another worker than its session; nobody is asked."""
+
+    names: tuple[str, ...] = ()
+    """The workers in order, this one included."""
+
+    def is_home(self, identifier: str) -> bool:
+        """Return whether the sessions of this identifier are at this worker."""
+        return not self.names or self._home(identifier) == self._name
+
+    def _home(self, identifier: str) -> str:
+        return self.names[place_of(identifier, len(self.names))]
+
+    def claim(self, connection: Connection, connect: Connect) -> bool:
+        """Relay a client whose session is at another worker; return False for all others.
+
+        A client of the page stays at the worker that serves the page: it has no session to find.
+        """
+        home = self._home(connect.client_id)
+        if home == self._name or connection.is_onlooker:
+            return False
+        self._number += 1
+        until_ms = self.now_ms + MOST_PATIENCE_MS
+        self._asking[self._number] = PendingClaim(connection, connect, {home}, until_ms)
+        return True
+
+    def settle(self) -> None:
+        """Open the tunnels of the batch: those whose worker is connected."""
+        super().settle()
+        for number, asking in list(self._asking.items()):
+            (home,) = asking.waits_for
+            if self._peers.named(home) is not None:
+                del self._asking[number]
+                self._open(home, number, asking)
+
+    def peer_up(self, peer: PeerNode) -> None:
+        """Do nothing: clients that wait for this worker are served when the batch is settled."""
+        self._lost_ms.pop(peer.name, None)
+
+    def advance(self, now_ms: int) -> None:
+        """Close the connections that have waited too long for the worker of their session."""
+        for number, asking in list(self._asking.items()):
+            if asking.until_ms <= now_ms:
+                del self._asking[number]
+                self._node.close(asking.connection)
+
+    def wake_at(self) -> int | None:
+        """Return when the next client has waited long enough."""
+        return min((one.until_ms for one in self._asking.values()), default=None)
+
+
+class WorkerCluster(Cluster):
+    """One worker among those of its broker; the others are known from the start, and stay."""
+
+    relay_kind = WorkerRelay
+
+    def name_all(self, names: tuple[str, ...]) -> None:
+        """Set the workers in order, this one included: from now on each session has its place."""
+        assert isinstance(self._relay, WorkerRelay)
+        self._relay.names = names
+
+    def meet_all(self, names: tuple[str, ...], now_ms: int) -> None:
+        """Open links to all other workers."""
+        for name in names:
+            self.meet(name, now_ms)
