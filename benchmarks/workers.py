@@ -2,7 +2,9 @@
 
     python -m benchmarks.workers [--quick] [--only TEXT]
 
-Both brokers get the same seconds by turns, from the same clients, with the sessions of two workers
+Both brokers run by turns. Two workers get twice the clients and twice the messages of one process,
+so that each process has as much to do (a busier one needs less CPU for each message). The sessions
+of two workers are
 
 - *local*: each pair at one worker,
 - *random*: where the hash puts them, so that about half the messages cross,
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,7 @@ class PlacedClients(PacedClients):
     def __init__(self, port: int, load: PacedLoad, placing: str, batch: int = 1) -> None:
         self._placing = placing
         self._batch = 1
+        self._acked: list[int] = []
         super().__init__(port, load)
         self._batch = batch
         self._packets = {key: packet * batch for key, packet in self._packets.items()}
@@ -125,29 +128,61 @@ def _name_at(place: int, name: str) -> str:
     return next(one for one in names if place_of(one, COUNT) == place)
 
 
-ROWS = (
-    (pairs(1000, 2_000, 0), (LOCAL, RANDOM, CROSSING), 1),
-    (pairs(1000, 2_000, 1), (LOCAL, RANDOM, CROSSING), 1),
-    (pairs(1000, 1_000, 2), (LOCAL, RANDOM), 1),
-    (pairs(100, 0, 1), (LOCAL, RANDOM), 1),
-    (crowd(4_000), (LOCAL, RANDOM), 1),
-    (fan_out(0), (RANDOM,), 1),
-    (fan_out(1), (RANDOM,), 1),
-    (requests(1), (LOCAL, RANDOM), 1),
-    (replace(pairs(10, 100, 0), name="10 pairs in bulk, QoS 0"), (LOCAL, RANDOM), 200),
-    (replace(pairs(10, 100, 1), name="10 pairs in bulk, QoS 1"), (LOCAL, RANDOM), 200),
+Loads = Callable[[int], PacedLoad]  # of so many times the clients, at so many times the rate
+
+
+def _bulk(qos: int) -> Loads:
+    return lambda times: replace(
+        pairs(10 * times, 100 * times, qos), name=f"10 pairs in bulk, QoS {qos}"
+    )
+
+
+def _many(load: PacedLoad) -> Loads:
+    """Return a load with more subscribers of the same messages."""
+    return lambda times: replace(load, filters=load.filters * times)
+
+
+def _crowds(times: int) -> PacedLoad:
+    topics = tuple(f"c/{number % (100 * times):03d}" for number in range(1000 * times))
+    return replace(
+        crowd(4_000 * times),
+        name="crowd of 1,000 publishers, 4,000/s, QoS 0",
+        publishers=topics,
+        filters=tuple(f"c/{number:03d}" for number in range(100 * times)),
+    )
+
+
+def _asking(times: int) -> PacedLoad:
+    names = tuple(f"{number:03d}" for number in range(100 * times))
+    asked, answered = (tuple(f"{kind}/{name}" for name in names) for kind in "qa")
+    load = requests(1)
+    return replace(load, publishers=asked, filters=asked + answered, rate=load.rate * times)
+
+
+ROWS: tuple[tuple[Loads, tuple[str, ...], int], ...] = (
+    (lambda times: pairs(1000 * times, 2_000 * times, 0), (LOCAL, RANDOM, CROSSING), 1),
+    (lambda times: pairs(1000 * times, 2_000 * times, 1), (LOCAL, RANDOM, CROSSING), 1),
+    (lambda times: pairs(1000 * times, 1_000 * times, 2), (LOCAL, RANDOM), 1),
+    (lambda times: pairs(100 * times, 0, 1), (LOCAL, RANDOM), 1),
+    (_crowds, (LOCAL, RANDOM), 1),
+    (_many(fan_out(0)), (RANDOM,), 1),
+    (_many(fan_out(1)), (RANDOM,), 1),
+    (_asking, (LOCAL, RANDOM), 1),
+    (_bulk(0), (LOCAL, RANDOM), 200),
+    (_bulk(1), (LOCAL, RANDOM), 200),
 )
 
 
 def measure(
-    load: PacedLoad, placing: str, batch: int, seconds: float, rounds: int, durability: str
+    load: Loads, placing: str, batch: int, seconds: float, rounds: int, durability: str
 ) -> dict[str, Any]:
     """Return messages per second of CPU of one process and of two workers, medians of rounds."""
     found: dict[int, list[float]] = {1: [], COUNT: []}
     shares: list[float] = []
     with _both(durability) as brokers:
         clients = {
-            count: PlacedClients(one.port, load, placing, batch) for count, one in brokers.items()
+            count: PlacedClients(one.port, load(count), placing, batch)
+            for count, one in brokers.items()
         }
         for one in clients.values():
             one.run(0.5)
@@ -183,7 +218,7 @@ def run(quick: bool = False, only: str = "", durability: str = "off") -> dict[st
     seconds, rounds = (1.0, 3) if quick else (3.0, 5)
     for load, placings, batch in ROWS:
         for placing in placings:
-            name = f"{load.name}, {placing}"
+            name = f"{load(1).name}, {placing}"
             if only not in name:
                 continue
             found = measure(load, placing, batch, seconds, rounds, durability)

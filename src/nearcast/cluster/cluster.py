@@ -272,7 +272,7 @@ class Cluster:
 
     def ordered_at(self) -> int | None:
         """Return the deadline by which a message in causal order must be released. O(groups)."""
-        return self._causal.wake_at()
+        return self._causal.wake_at() if self._causal.is_used else None
 
     def settle(self) -> None:
         """Queue the peer messages that follow from this batch.

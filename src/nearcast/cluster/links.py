@@ -147,6 +147,11 @@ class Link:
             Frame(FrameKind.DATA, self._token, self._peer_token, self._sent, content)
         )
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether `take_frames` would return any."""
+        return bool(self._frames)
+
     def take_frames(self) -> list[Frame]:
         """Return the frames to send, in order."""
         frames, self._frames = self._frames, []

@@ -13,12 +13,19 @@ Read next: `session_relay.py`, `nearcast/server/workers/__init__.py`.
 from __future__ import annotations
 
 from hashlib import blake2b
+from random import Random
 
 from nearcast.broker import Connection
 from nearcast.cluster.cluster import Cluster
+from nearcast.cluster.links import LinkTiming
 from nearcast.cluster.peer import PeerNode
+from nearcast.cluster.peer_registry import PACKETS, LinkListener, PeerRegistry
 from nearcast.cluster.session_relay import MOST_PATIENCE_MS, PendingClaim, SessionRelay
 from nearcast.mqtt import Connect
+
+ACKS_MS = 5
+"""How long acknowledgements between workers wait for others."""
+_MOST_ACKS = 64
 
 
 def worker_name(node: str, number: int) -> str:
@@ -38,6 +45,64 @@ def place_of(identifier: str, count: int) -> int:
     """
     own = identifier.partition("@")[0].encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(own, digest_size=8).digest(), "big") % count
+
+
+class WorkerRegistry(PeerRegistry):
+    """Lets acknowledgements between workers wait a moment: then many of them share a frame.
+
+    Nobody waits for them but the other worker's in-flight window. Each frame costs two system calls
+    and a turn of the event loop, more than what it carries.
+    """
+
+    def __init__(self, timing: LinkTiming, random: Random, listener: LinkListener) -> None:
+        super().__init__(timing, random, listener)
+        self.waits = False
+        """Whether a frame waits: the runtime then calls `hurry` after `ACKS_MS`."""
+        self._patient: set[str] = set()  # peers with nothing but acknowledgements to send
+
+    def send_packets(self, peer: PeerNode, chunks: list[bytes]) -> None:
+        """Queue MQTT 5 packets; acknowledgements alone may wait."""
+        data = b"".join(chunks)
+        if not is_acks(data):
+            self.send(peer, PACKETS, data)
+        elif peer.link.is_up:
+            if not (peer.parts or peer.link.has_frames):
+                self._patient.add(peer.name)
+            super().send(peer, PACKETS, data)
+
+    def send(self, peer: PeerNode, kind: bytes, content: bytes, *, with_last: bool = False) -> None:
+        """Queue a part; the peer's frame leaves with this batch."""
+        self._patient.discard(peer.name)
+        super().send(peer, kind, content, with_last=with_last)
+
+    def hurry(self) -> None:
+        """Let what waits leave with this batch."""
+        self._patient.clear()
+        self.waits = False
+
+    def take_frames(self) -> list[tuple[str, bytes]]:
+        """Return the frames to send; those with acknowledgements alone wait for `hurry`."""
+        if not self._grown:
+            return []
+        if not self._patient:
+            return super().take_frames()
+        waiting = {name: self._grown.pop(name) for name in self._patient if name in self._grown}
+        frames = super().take_frames()
+        self._grown.update(waiting)
+        self.waits = bool(waiting)
+        return frames
+
+
+def is_acks(data: bytes) -> bool:
+    """Return whether packets are few plain acknowledgements: PUBACK to PUBCOMP without a reason.
+
+    >>> is_acks(bytes.fromhex("40020001 62020002")), is_acks(bytes.fromhex("30020001"))
+    (True, False)
+    """
+    size = len(data)
+    if size > _MOST_ACKS or size & 3:
+        return False
+    return all(0x40 <= data[at] < 0x80 and data[at + 1] == 2 for at in range(0, size, 4))
 
 
 class WorkerRelay(SessionRelay):
@@ -68,7 +133,10 @@ class WorkerRelay(SessionRelay):
 
     def settle(self) -> None:
         """Open the tunnels of the batch: those whose worker is connected."""
-        super().settle()
+        if self._unread:
+            super().settle()
+        if not self._asking:
+            return
         for number, asking in list(self._asking.items()):
             (home,) = asking.waits_for
             if self._peers.named(home) is not None:
@@ -94,6 +162,7 @@ class WorkerRelay(SessionRelay):
 class WorkerCluster(Cluster):
     """One worker among those of its broker; the others are known from the start, and stay."""
 
+    neighbours_kind = WorkerRegistry
     relay_kind = WorkerRelay
 
     def name_all(self, names: tuple[str, ...]) -> None:

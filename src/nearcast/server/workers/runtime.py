@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from struct import Struct
 
-from nearcast.cluster.worker_sessions import WorkerCluster
+from nearcast.cluster.worker_sessions import ACKS_MS, WorkerCluster, WorkerRegistry
 from nearcast.server.cluster.link_runtime import LinkRuntime
 from nearcast.server.listeners.tcp import write_now
 from nearcast.server.loop_batches import LoopBatches
@@ -116,6 +116,9 @@ class WorkerRuntime(LinkRuntime):
         self._asked: dict[int, tuple[str, asyncio.Future[bytes]]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._is_over = False
+        assert isinstance(mesh.neighbours, WorkerRegistry)
+        self._registry = mesh.neighbours
+        self._acks: asyncio.TimerHandle | None = None  # set: acknowledgements wait
 
     async def start(self) -> None:
         """Greet the other workers, and wait for their retained messages."""
@@ -140,6 +143,7 @@ class WorkerRuntime(LinkRuntime):
     async def stop(self, *, leave: bool) -> None:  # noqa: ARG002 - as every runtime
         """Close the links, once what was sent is written."""
         self._is_over = True
+        self._registry.hurry()
         self._turns.end()
         for _ in range(50):
             if all(way.is_empty for way in self._ways.values()):
@@ -165,6 +169,14 @@ class WorkerRuntime(LinkRuntime):
             if way is not None:
                 way.send(_FRAME, frame)
         self._look_at_order()
+        if self._registry.waits and self._acks is None:
+            loop = asyncio.get_running_loop()
+            self._acks = loop.call_later(ACKS_MS / 1000, self._send_acks)
+
+    def _send_acks(self) -> None:
+        self._acks = None
+        self._registry.hurry()
+        self._turns.schedule()
 
     def arrived(self, name: str, kind: int, data: bytes) -> None:
         """Handle a message of another worker."""
