@@ -196,8 +196,8 @@ def measure(
                     shares.append(max(used) / sum(used))
         for one in clients.values():
             one.close()
-    one, both = (statistics.median(found[count]) for count in (1, COUNT))
-    return {"one": one, "both": both, "balance": statistics.median(shares)}
+    single, both = (statistics.median(found[count]) for count in (1, COUNT))
+    return {"one": single, "both": both, "balance": statistics.median(shares)}
 
 
 @contextlib.contextmanager

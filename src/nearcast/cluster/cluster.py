@@ -71,6 +71,7 @@ class Cluster:
     """
 
     is_joined = True
+    is_network = True  # False: the processes of one broker
     neighbours_kind: ClassVar[type[PeerRegistry]] = PeerRegistry
     relay_kind: ClassVar[type[SessionRelay]] = SessionRelay
 

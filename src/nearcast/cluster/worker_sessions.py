@@ -12,20 +12,30 @@ Read next: `session_relay.py`, `nearcast/server/workers/__init__.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import blake2b
 from random import Random
 
-from nearcast.broker import Connection
+from nearcast.broker import Broker, Connection, Counters
+from nearcast.cluster.causal_groups import CausalGroups
 from nearcast.cluster.cluster import Cluster
 from nearcast.cluster.links import LinkTiming
 from nearcast.cluster.peer import PeerNode
-from nearcast.cluster.peer_registry import PACKETS, LinkListener, PeerRegistry
-from nearcast.cluster.session_relay import MOST_PATIENCE_MS, PendingClaim, SessionRelay
+from nearcast.cluster.peer_registry import OLDER, PACKETS, LinkListener, PeerRegistry
+from nearcast.cluster.session_moves import SessionMoves
+from nearcast.cluster.session_relay import (
+    MOST_PATIENCE_MS,
+    TUNNEL_HEAD,
+    PendingClaim,
+    SessionRelay,
+)
 from nearcast.mqtt import Connect
 
 ACKS_MS = 5
 """How long acknowledgements between workers wait for others."""
 _MOST_ACKS = 64
+_TRAFFIC = ("publish", "publish_bytes", "others", "bytes")
+"""The counters of what clients send and get: each as `…_received` and `…_sent`."""
 
 
 def worker_name(node: str, number: int) -> str:
@@ -111,6 +121,26 @@ class WorkerRelay(SessionRelay):
     names: tuple[str, ...] = ()
     """The workers in order, this one included."""
 
+    def __init__(
+        self,
+        name: str,
+        node: Broker,
+        peers: PeerRegistry,
+        moves: SessionMoves,
+        causal: CausalGroups,
+    ) -> None:
+        super().__init__(name, node, peers, moves, causal)
+        self.inner = [0] * len(_TRAFFIC)
+        """What came from other workers' brokers."""
+        self.relayed_bytes = {True: 0, False: 0}
+        """The bytes of relayed clients that came through tunnels: to sessions, and from them."""
+
+    def received(self, peer: PeerNode, data: bytes) -> None:
+        """Handle bytes from a tunnel: they are counted at the other end as well."""
+        number_and_way = TUNNEL_HEAD.unpack_from(data)
+        self.relayed_bytes[number_and_way[1]] += len(data) - TUNNEL_HEAD.size
+        super().received(peer, data)
+
     def is_home(self, identifier: str) -> bool:
         """Return whether the sessions of this identifier are at this worker."""
         return not self.names or self._home(identifier) == self._name
@@ -162,8 +192,42 @@ class WorkerRelay(SessionRelay):
 class WorkerCluster(Cluster):
     """One worker among those of its broker; the others are known from the start, and stay."""
 
+    is_network = False
     neighbours_kind = WorkerRegistry
     relay_kind = WorkerRelay
+
+    def take_part(self, peer: PeerNode, kind: bytes, part: bytes) -> None:
+        """Handle a part of a frame, and count what it brings: it comes from no client."""
+        if kind not in (PACKETS, OLDER):
+            super().take_part(peer, kind, part)
+            return
+        counts, inner = self.node.counters, self.inner
+        before = [getattr(counts, f"{name}_received") for name in _TRAFFIC]
+        super().take_part(peer, kind, part)
+        for place, name in enumerate(_TRAFFIC):
+            inner[place] += getattr(counts, f"{name}_received") - before[place]
+
+    @property
+    def inner(self) -> list[int]:
+        """What came from other workers, in the order of `_TRAFFIC`."""
+        assert isinstance(self._relay, WorkerRelay)
+        return self._relay.inner
+
+    def client_counters(self) -> Counters:
+        """Return the counters without what workers send each other, once all are added up.
+
+        What one worker has received of another is what that one has sent.
+        """
+        assert isinstance(self._relay, WorkerRelay)
+        counts, relayed = self.node.counters, self._relay.relayed_bytes
+        changed = {
+            f"{name}_{way}": getattr(counts, f"{name}_{way}") - inner
+            for name, inner in zip(_TRAFFIC, self.inner, strict=True)
+            for way in ("received", "sent")
+        }
+        changed["bytes_received"] -= relayed[True]
+        changed["bytes_sent"] -= relayed[False]
+        return replace(counts, **changed)
 
     def name_all(self, names: tuple[str, ...]) -> None:
         """Set the workers in order, this one included: from now on each session has its place."""

@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        entry = {
+        entry: dict[str, object] = {
             "time": _instant(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,

@@ -38,6 +38,8 @@ def sys_topics(
     """
     source, hides = MetricSource(node, uptime_s), node.hides_traffic
     for metric in _of_node(source):
+        if _is_between_workers(metric, source):
+            continue
         topics = [one for one in metric.topics if not hides or one.startswith(_WITHOUT_TRAFFIC)]
         if topics:
             value = read(metric, source)
@@ -68,6 +70,15 @@ def _of_node(source: MetricSource) -> tuple[Metric, ...]:
     if source.cluster is not None:
         more = cluster_metrics()
     return broker_metrics() + more + (() if source.peer is None else peer_metrics())
+
+
+def _is_between_workers(metric: Metric, source: MetricSource) -> bool:
+    """Return whether a metric is about links between processes of one broker, which is no node."""
+    cluster = source.cluster
+    if cluster is None or cluster.is_network:
+        return False
+    has_groups = bool(cluster.most_skew_ms)
+    return metric in cluster_metrics() and not (has_groups and "_causal_" in metric.name)
 
 
 def _page(source: MetricSource, metrics: Iterable[Metric], read: Read) -> str:

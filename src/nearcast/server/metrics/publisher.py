@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from nearcast.broker import Broker
+from nearcast.broker import Broker, Counters
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.metrics.declared import MetricSource, cpu_s, memory
 from nearcast.server.metrics.exposition import Read, read_here, server_text, sys_topics
@@ -46,6 +46,8 @@ class MetricsPublisher:
         reader: Callable[[], Read] = lambda: read_here,
     ) -> None:
         self._reader = reader  # makes what reads a metric
+        self.counters: Callable[[], Counters] = lambda: node.counters
+        """Returns the counters of what clients send and get."""
         self._node, self._turns, self._network, self._feed = node, turns, network, feed
         self._started_s = started_s
         self._published_s = 0.0

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.broker import Broker
+from nearcast.broker import Broker, Counters
 from nearcast.server.metrics.declared import Metric, MetricSource, Value
 from nearcast.server.metrics.exposition import metrics_of
 from nearcast.server.metrics.measurements import LatencyHistogram
@@ -36,13 +36,21 @@ _OWN = {
 class SharedFigures:
     """The figures of one worker on the board, and those of all."""
 
-    def __init__(self, board: Board, place: int, source: Callable[[], MetricSource]) -> None:
-        self._board, self._place, self._source = board, place, source
+    def __init__(
+        self,
+        board: Board,
+        place: int,
+        source: Callable[[], MetricSource],
+        counters: Callable[[], Counters],
+    ) -> None:
+        """`counters` returns those of clients, without what workers send each other."""
+        self._board, self._place, self._source, self._counters = board, place, source, counters
         self._alarm: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Write the figures from now on."""
         source = self._source()
+        source.counters = self._counters()
         values = {key_of(one): _plain(_own(one, source)) for one in metrics_of(source)}
         self._board.write(self._place, msgspec.msgpack.encode(values))
         self._alarm = asyncio.get_running_loop().call_later(WRITE_S, self.start)
@@ -60,7 +68,10 @@ class SharedFigures:
             if place != self._place and (data := self._board.read(place))
         ]
 
+        counters = self._counters()
+
         def read(metric: Metric, source: MetricSource) -> Value:
+            source.counters = counters
             found = [one[key_of(metric)] for one in others if one.get(key_of(metric)) is not None]
             return total(metric, _own(metric, source), found)
 

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -144,7 +144,7 @@ class Handover:
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().remove_reader(self._arrivals.fileno())
 
-    def _stays(self, listener: int) -> Callable[..., object]:
+    def _stays(self, listener: int) -> Callable[[socket.socket, str], Awaitable[bool]]:
         async def stays(accepted: socket.socket, forwarded: str) -> bool:
             name = await self._read_name(accepted)
             place = place_of(name, len(self._queues)) if name else self._number

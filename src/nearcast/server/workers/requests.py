@@ -76,11 +76,11 @@ class WorkerRequests:
         try:
             data = await self._runtime.ask(self._runtime.names[place], _encode(asked))
         except OSError:
+            data = b""  # it is just being started, or has logged why it cannot answer
+        if not data:
             raise ProblemError(
                 HTTPStatus.SERVICE_UNAVAILABLE, f"worker {place + 1} does not answer: try again"
-            ) from None
-        if not data:
-            raise ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "an internal error; it is logged")
+            )
         status, body = msgspec.msgpack.decode(data, type=tuple[int, bytes])
         if status >= HTTPStatus.BAD_REQUEST:
             told = msgspec.json.decode(body, type=Problem)
@@ -104,8 +104,8 @@ class WorkerRequests:
         except ProblemError as problem:
             return _encode((int(problem.status), msgspec.json.encode(problem.problem)))
         except NearcastError as error:
-            problem = problem_of(error)
-            return _encode((int(problem.status), msgspec.json.encode(problem.problem)))
+            found_problem = problem_of(error)
+            return _encode((int(found_problem.status), msgspec.json.encode(found_problem.problem)))
         if isinstance(result, HttpAnswer):
             return _encode((result.status, result.body))
         return _encode((200, b"" if result is None else msgspec.json.encode(result)))

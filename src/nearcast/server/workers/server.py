@@ -124,7 +124,12 @@ class WorkerServer(Server):
             self._handover.watch(self.seat.ports.clients)
         assert self._metrics is not None
         self._answer_for_others()
-        self._figures = SharedFigures(self.seat.board, self.seat.number, self._metrics.source)
+        metrics, mesh = self._metrics, self._mesh
+        assert isinstance(mesh, WorkerCluster)
+        metrics.counters = mesh.client_counters
+        self._figures = SharedFigures(
+            self.seat.board, self.seat.number, metrics.source, mesh.client_counters
+        )
         self._figures.start()
 
     def _answer_for_others(self) -> None:

@@ -110,7 +110,7 @@ async def overview(call: Call) -> Overview:
     site, node = call.site, call.site.node
     site.sources.metrics.measure_loop()
     figures = site.sources.metrics.process_figures()
-    counters, inspection = node.counters, node.inspection
+    counters, inspection = site.sources.metrics.counters(), node.inspection
     sessions, queued = node.client_sessions(), 0
     async for one in in_slices(sessions):
         queued += len(one.queue)
@@ -147,6 +147,8 @@ def nodes(call: Call) -> NodeList:
     """Return this node, the other nodes of its network, and the links to them."""
     site, network = call.site, call.site.sources.network()
     node, configuration = site.node, site.sources.configuration()
+    if network is not None and not network.mesh.is_network:
+        network = None  # other processes of this broker are no nodes
     own = NodeView(
         name=configuration.node.name,
         here=True,
