@@ -36,7 +36,7 @@ from typing import Any
 from benchmarks.broker_load import link
 from benchmarks.broker_paced import PacedClients, PacedLoad, crowd, fan_out, pairs, requests
 
-from nearcast.cluster.worker_sessions import place_of
+from nearcast.cluster.workers.places import place_of
 from nearcast.server.local_cluster import free_port
 
 COUNT = 2

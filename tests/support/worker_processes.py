@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 
-from nearcast.cluster.worker_sessions import place_of
+from nearcast.cluster.workers.places import place_of
 
 
 def worker_pids(broker: BrokerProcess) -> dict[int, int]:

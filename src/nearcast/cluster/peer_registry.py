@@ -63,6 +63,12 @@ class PeerWire:
         """Send packets if the link is still up; otherwise the session sends them again later."""
         if self._peer.connection is not self._connection:
             return
+        if len(chunks) == 1:  # one packet, or a run of them
+            if _is_older(chunks[0]):
+                self._neighbours.send(self._peer, OLDER, chunks[0][1:])
+            else:
+                self._neighbours.send_packets(self._peer, chunks)
+            return
         for is_older, some in groupby(chunks, _is_older):
             if is_older:
                 self._neighbours.send(self._peer, OLDER, b"".join([one[1:] for one in some]))

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from nearcast.cluster.worker_sessions import place_of
+from nearcast.cluster.workers.places import place_of
 from nearcast.server.listeners.listener import Listener, is_readable
 
 _PEEKED = 4_096

@@ -23,7 +23,7 @@ from random import SystemRandom
 
 from nearcast.broker import Broker
 from nearcast.broker.redistribution import redistribute, unsettled
-from nearcast.cluster.worker_sessions import place_of
+from nearcast.cluster.workers.places import place_of
 from nearcast.config import Configuration
 from nearcast.model.errors import EnvironmentProblem, FileFormatError
 from nearcast.server.auth.passwords import write_private

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.cluster.worker_sessions import place_of
+from nearcast.cluster.workers.places import place_of
 from nearcast.model.errors import NearcastError
 from nearcast.server.http.endpoint import ENDPOINTS, Call, Endpoint, HttpAnswer, Request, Role
 from nearcast.server.http.gathering import Asker

@@ -15,7 +15,8 @@ import time
 from collections.abc import Awaitable, Callable
 from struct import Struct
 
-from nearcast.cluster.worker_sessions import ACKS_MS, WorkerCluster, WorkerRegistry
+from nearcast.cluster.workers.registry import ACKS_MS, WorkerRegistry
+from nearcast.cluster.workers.worker_cluster import WorkerCluster
 from nearcast.server.cluster.link_runtime import LinkRuntime
 from nearcast.server.listeners.tcp import write_now
 from nearcast.server.loop_batches import LoopBatches

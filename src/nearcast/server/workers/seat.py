@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nearcast.cluster.worker_sessions import worker_name
+from nearcast.cluster.workers.places import worker_name
 from nearcast.config import Configuration, NodeSection
 from nearcast.config.node_sections import MOST_WORKERS
 from nearcast.server.auth.service import listener_contexts

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from random import SystemRandom
 
-from nearcast.cluster.worker_sessions import WorkerCluster
+from nearcast.cluster.workers.worker_cluster import WorkerCluster
 from nearcast.config import Configuration
 from nearcast.model.errors import NearcastError
 from nearcast.server.broker_settings import describe_spaces
