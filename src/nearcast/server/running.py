@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nearcast import kernels
 from nearcast.config import Configuration
-from nearcast.model.errors import EnvironmentProblem, NearcastError
+from nearcast.model.errors import EnvironmentProblem, MisuseError, NearcastError
 from nearcast.server.file_modes import PRIVATE_UMASK
 from nearcast.server.listeners.listener import allow_descriptors
 from nearcast.server.server import Server
@@ -123,7 +123,7 @@ def serve(
     *,
     on_ready: Callable[[ReadyServer], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
-    find_kind: Callable[[], type[Server]] = lambda: Server,
+    find_kind: Callable[[], type[Server]] | None = None,
 ) -> None:
     """Serve on uvloop until a signal stops the broker; return after an orderly shutdown.
 
@@ -132,13 +132,19 @@ def serve(
     """
     kernels.interpret()
     os.umask(PRIVATE_UMASK)
-    if configuration.node.workers != 1 or has_workers(Path(configuration.node.data)):
+    workers = configuration.node.workers
+    if find_kind is not None and workers != 1:
+        raise MisuseError(
+            f"workers = {workers}", where="[node]", expected="1: a peer is one process"
+        )
+    if find_kind is None and (workers != 1 or has_workers(Path(configuration.node.data))):
         from nearcast.server.workers.starting import serve_with_workers
 
         if serve_with_workers(configuration, on_ready, reread):
             return
+    kind = Server if find_kind is None else find_kind()
     with asyncio.Runner(loop_factory=new_loop()) as runner:
-        runner.run(run(configuration, on_ready=on_ready, reread=reread, kind=find_kind()))
+        runner.run(run(configuration, on_ready=on_ready, reread=reread, kind=kind))
 
 
 def new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

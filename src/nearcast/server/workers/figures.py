@@ -27,9 +27,9 @@ _ALIKE = frozenset(
         *("process_max_fds", "nearcast_clock_ahead_seconds"),
     )
 )
-_OWN = {
-    "nearcast_subscriptions": lambda node: _subscriptions(node, is_shared=False),
-    "nearcast_shared_subscriptions": lambda node: _subscriptions(node, is_shared=True),
+_OWN: dict[str, Callable[[Broker], int]] = {
+    "nearcast_subscriptions": lambda node: node.own_subscriptions(is_shared=False),
+    "nearcast_shared_subscriptions": lambda node: node.own_subscriptions(is_shared=True),
 }
 
 
@@ -108,16 +108,6 @@ def _own(metric: Metric, source: MetricSource) -> Value:
     if metric.name in _OWN:
         return _OWN[metric.name](source.node)
     return metric.read(source)
-
-
-def _subscriptions(node: Broker, *, is_shared: bool) -> int:
-    """Return how many subscriptions clients have, in share groups or not. O(those of peers)."""
-    router = node.state.router
-    count = router.shared_count if is_shared else router.subscription_count
-    peers = (one for one in node.state.sessions.values() if one.is_peer)
-    return count - sum(
-        sum(bool(one.group) == is_shared for one in peer.subscriptions.values()) for peer in peers
-    )
 
 
 def _plain(value: Value) -> Any:

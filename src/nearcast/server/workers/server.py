@@ -19,7 +19,10 @@ from nearcast.cluster.workers.worker_cluster import WorkerCluster
 from nearcast.config import Configuration
 from nearcast.model.errors import NearcastError
 from nearcast.server.broker_settings import describe_spaces
+from nearcast.server.http.live import LiveFeed
+from nearcast.server.http.log_tail import LogTail
 from nearcast.server.http.management import Management
+from nearcast.server.http.site import Sources
 from nearcast.server.log_format import mark_lines
 from nearcast.server.metrics.exposition import Read, read_here
 from nearcast.server.running import new_loop, run
@@ -29,7 +32,7 @@ from nearcast.server.workers.figures import SharedFigures
 from nearcast.server.workers.handover import Handover
 from nearcast.server.workers.requests import WorkerRequests
 from nearcast.server.workers.runtime import WorkerRuntime
-from nearcast.server.workers.seat import Seat, with_share
+from nearcast.server.workers.worker_setup import WorkerSetup, with_share
 
 log = logging.getLogger("nearcast.server")
 
@@ -43,13 +46,13 @@ class WorkerServer(Server):
 
     network: WorkerRuntime | None
 
-    def __init__(self, configuration: Configuration, seat: Seat) -> None:
-        self.seat = seat
+    def __init__(self, configuration: Configuration, setup: WorkerSetup) -> None:
+        self.setup = setup
         super().__init__(configuration)
-        self._started_s = seat.started_s
+        self._started_s = setup.started_s
         section = configuration.auth
         self._handover = Handover(
-            seat.number, seat.arrivals, seat.queues, by_user=section.use_username_as_clientid
+            setup.number, setup.arrivals, setup.queues, by_user=section.use_username_as_clientid
         )
         self._links: set[asyncio.Task[None]] = set()
         self._figures: SharedFigures | None = None
@@ -57,16 +60,16 @@ class WorkerServer(Server):
     @property
     def state_directory(self) -> Path:
         """Where this worker's journal is."""
-        return self.seat.directory
+        return self.setup.directory
 
     @property
     def node_name(self) -> str:
         """The name of this worker, among the others and in the event log."""
-        return self.seat.name
+        return self.setup.name
 
     def _make_mesh(self) -> None:
         mesh = WorkerCluster(
-            self.seat.name,
+            self.setup.name,
             self.node,
             random=SystemRandom(),
             spaces=describe_spaces(self.configuration),
@@ -75,7 +78,7 @@ class WorkerServer(Server):
             looseness=self.configuration.network.looseness,
             densities=self._learned.densities(self.configuration.network.histograms),
         )
-        mesh.name_all(self.seat.names)
+        mesh.name_all(self.setup.names)
         self._mesh = mesh
 
     async def _join_network(self) -> None:
@@ -83,15 +86,15 @@ class WorkerServer(Server):
         turns, mesh = self.turns, self._mesh
         assert turns is not None
         assert isinstance(mesh, WorkerCluster)
-        self.network = WorkerRuntime(mesh, turns, self.seat.names)
+        self.network = WorkerRuntime(mesh, turns, self.setup.names)
         turns.on_taken, turns.on_written = self.network.settle, self.network.turn_ended
-        asyncio.get_running_loop().add_reader(self.seat.control.fileno(), self._take_orders)
+        asyncio.get_running_loop().add_reader(self.setup.control.fileno(), self._take_orders)
         await self.network.start()
 
     def _take_orders(self) -> None:
         """Handle what the parent says; its end is ours."""
         try:
-            while (found := control.receive(self.seat.control)) is not None:
+            while (found := control.receive(self.setup.control)) is not None:
                 message, descriptors = found
                 end = socket.socket(fileno=descriptors[0])
                 end.setblocking(False)
@@ -100,15 +103,15 @@ class WorkerServer(Server):
                 self._links.add(task)
                 task.add_done_callback(self._links.discard)
         except EOFError:
-            asyncio.get_running_loop().remove_reader(self.seat.control.fileno())
+            asyncio.get_running_loop().remove_reader(self.setup.control.fileno())
             self.request_stop()
 
     async def _take_ports(self) -> None:
-        ports = self.seat.ports
-        if self.seat.is_settling:
+        ports = self.setup.ports
+        if self.setup.is_settling:
             return
         self._doors = list(ports.clients)
-        if self.seat.number == 0:
+        if self.setup.number == 0:
             self._doors += [] if ports.metrics is None else [ports.metrics]
             self._management_door = ports.management
             self._doors += [] if ports.management is None else [ports.management]
@@ -120,33 +123,38 @@ class WorkerServer(Server):
 
     async def _open_doors(self) -> None:
         await super()._open_doors()
-        if not self.seat.is_settling:
-            self._handover.watch(self.seat.ports.clients)
+        if not self.setup.is_settling:
+            self._handover.watch(self.setup.ports.clients)
         assert self._metrics is not None
         self._answer_for_others()
         metrics, mesh = self._metrics, self._mesh
         assert isinstance(mesh, WorkerCluster)
         metrics.counters = mesh.client_counters
         self._figures = SharedFigures(
-            self.seat.board, self.seat.number, metrics.source, mesh.client_counters
+            self.setup.board, self.setup.number, metrics.source, mesh.client_counters
         )
         self._figures.start()
 
+    def _sources(self, tail: LogTail, live: LiveFeed) -> Sources:
+        found = super()._sources(tail, live)
+        found.configuration = lambda: self.setup.whole  # limits undivided
+        return found
+
     def _answer_for_others(self) -> None:
         """Answer the HTTP API's requests together with the other workers."""
-        if self._management is None and self.seat.ports.management is not None:
+        if self._management is None and self.setup.ports.management is not None:
             self._management = Management(self, 0, self._sources)
         if self._management is not None and self.network is not None:
             site = self._management.site
-            site.requests = WorkerRequests(site, self.network, self.seat.number)
+            site.requests = WorkerRequests(site, self.network, self.setup.number)
 
     def _metric_reader(self) -> Read:
         return read_here if self._figures is None else self._figures.reader()
 
     def told_ready(self) -> None:
         """Tell the parent that clients are served."""
-        control.send(self.seat.control, {"ready": True})
-        if self.seat.is_settling:
+        control.send(self.setup.control, {"ready": True})
+        if self.setup.is_settling:
             task = asyncio.create_task(self._report_settled())
             self._links.add(task)
 
@@ -156,7 +164,7 @@ class WorkerServer(Server):
         while self.network is not None:
             now = self.network.is_settled
             if now != before:
-                control.send(self.seat.control, {"settled": now})
+                control.send(self.setup.control, {"settled": now})
                 before = now
             await asyncio.sleep(_LOOK_S)
 
@@ -166,12 +174,12 @@ class WorkerServer(Server):
         if self._figures is not None:
             self._figures.stop()
         with contextlib.suppress(RuntimeError):
-            asyncio.get_running_loop().remove_reader(self.seat.control.fileno())
+            asyncio.get_running_loop().remove_reader(self.setup.control.fileno())
         await super().stop()
 
 
 def run_worker(
-    seat: Seat, configuration: Configuration, reread: Callable[[], Configuration] | None
+    setup: WorkerSetup, configuration: Configuration, reread: Callable[[], Configuration] | None
 ) -> None:
     """Be a worker until SIGTERM, then end the process: it was forked off the parent."""
     code = 1
@@ -180,8 +188,8 @@ def run_worker(
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
-        mark_lines(seat.number + 1)
-        code = _run(seat, configuration, reread)
+        mark_lines(setup.number + 1)
+        code = _run(setup, configuration, reread)
     except BaseException:
         log.exception("a worker has failed")
     finally:
@@ -192,25 +200,25 @@ def run_worker(
 
 
 def _run(
-    seat: Seat, configuration: Configuration, reread: Callable[[], Configuration] | None
+    setup: WorkerSetup, configuration: Configuration, reread: Callable[[], Configuration] | None
 ) -> int:
     def read() -> Configuration:
         assert reread is not None
-        seat.whole = reread()
-        return with_share(seat.whole, seat.count)
+        setup.whole = reread()
+        return with_share(setup.whole, setup.count)
 
     def ready(server: Server) -> None:
         assert isinstance(server, WorkerServer)
         server.told_ready()
 
-    own = with_share(configuration, seat.count)
-    kind = partial(WorkerServer, seat=seat)
+    own = with_share(configuration, setup.count)
+    kind = partial(WorkerServer, setup=setup)
     rereads = None if reread is None else read
     try:
         with asyncio.Runner(loop_factory=new_loop()) as runner:
             runner.run(run(own, on_ready=ready, reread=rereads, kind=kind))
     except NearcastError as problem:
         parts = (problem.found, problem.where, problem.expected, problem.todo)
-        control.send(seat.control, {"failed": parts})
+        control.send(setup.control, {"failed": parts})
         return 1
     return 0

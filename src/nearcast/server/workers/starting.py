@@ -12,8 +12,8 @@ from nearcast.config import Configuration
 from nearcast.model.errors import EnvironmentProblem, MisuseError
 from nearcast.server.running import ReadyServer
 from nearcast.server.workers import layout
-from nearcast.server.workers.seat import worker_count
 from nearcast.server.workers.supervisor import Supervisor
+from nearcast.server.workers.worker_setup import worker_count
 
 log = logging.getLogger("nearcast.server")
 

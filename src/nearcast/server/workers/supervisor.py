@@ -30,8 +30,8 @@ from nearcast.model.errors import EnvironmentProblem, NearcastError
 from nearcast.server.listeners.listener import allow_descriptors
 from nearcast.server.workers import control
 from nearcast.server.workers.board import Board
-from nearcast.server.workers.seat import BoundPorts, Seat, take_ports
 from nearcast.server.workers.server import run_worker
+from nearcast.server.workers.worker_setup import BoundPorts, WorkerSetup, take_ports
 
 if TYPE_CHECKING:
     from nearcast.server.cluster.link_runtime import LinkRuntime
@@ -89,15 +89,15 @@ class Supervisor:
         self._bound = BoundPorts([], None, None)
         self._board = Board(count)
         self._pairs = [control.channel() for _ in range(count)]  # of connections passed on
-        names = self._seat(0, self._pairs[0][0]).names
+        names = self._setup(0, self._pairs[0][0]).names
         self._workers = [WorkerProcess(number, name) for number, name in enumerate(names)]
         self._selector = selectors.DefaultSelector()
         self._failure: NearcastError | None = None
         self._is_ending = self._was_ready = False
         self._kills_at_s = math.inf
 
-    def _seat(self, number: int, end: socket.socket) -> Seat:
-        return Seat(
+    def _setup(self, number: int, end: socket.socket) -> WorkerSetup:
+        return WorkerSetup(
             number,
             self.worker_count,
             self.configuration.node.name,
@@ -219,7 +219,7 @@ class Supervisor:
         for other in self._workers:
             if other.control is not None:
                 other.control.close()  # their end is to be seen when the parent ends
-        run_worker(self._seat(worker.number, theirs), self.configuration, self._reread)
+        run_worker(self._setup(worker.number, theirs), self.configuration, self._reread)
 
     @staticmethod
     def _link(one: WorkerProcess, other: WorkerProcess) -> None:

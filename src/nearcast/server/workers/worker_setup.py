@@ -68,7 +68,7 @@ async def take_ports(configuration: Configuration) -> BoundPorts:
 
 
 @dataclass(slots=True)
-class Seat:
+class WorkerSetup:
     """One worker's place among the others."""
 
     number: int
