@@ -23,10 +23,10 @@ from nearcast.cluster.cluster import Cluster
 from nearcast.config import NetworkSection, read
 from nearcast.mqtt import Properties, Publish, encode_packet
 from nearcast.nats.feed_messages import Publication, decode_publication, encode_publication
+from nearcast.server.broker_settings import describe_spaces
 from nearcast.server.clock import Clock
 from nearcast.server.cluster import direct_links as links
 from nearcast.server.cluster import nats_pieces
-from nearcast.server.cluster.member_entry import describe_spaces
 from nearcast.server.cluster.nats_frames import FrameCarrier
 from nearcast.server.cluster.nats_members import (
     DepartedMember,

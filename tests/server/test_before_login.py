@@ -149,13 +149,13 @@ async def test_a_client_costs_no_state_of_tls_before_its_hello_is_whole(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wakes: list[socket.socket] = []
-    real = listening._is_readable
+    real = listening.is_readable
 
     async def counted(accepted: socket.socket) -> None:
         await real(accepted)
         wakes.append(accepted)
 
-    monkeypatch.setattr(listening, "_is_readable", counted)
+    monkeypatch.setattr(listening, "is_readable", counted)
     entrance = Listener()
     async with tls_door(certificates, entrance) as (port, context):
         client, incoming, hello = client_hello()

@@ -26,7 +26,7 @@ from nearcast.server.metrics.declared import (
     cluster_metrics,
     peer_metrics,
 )
-from nearcast.server.metrics.exposition import _metrics_of, prometheus_text, sys_topics
+from nearcast.server.metrics.exposition import _of_node, prometheus_text, sys_topics
 from nearcast.server.overlay.bridge import BridgeCounts
 from nearcast.server.overlay.links import LinkCounts
 from nearcast.server.overlay.local_clients import PeerCounts
@@ -111,7 +111,7 @@ def test_every_counter_of_the_broker_is_shown_with_its_value():
 
 def test_a_broker_alone_shows_its_feed_and_only_if_it_has_one():
     for counts in (None, FeedCounts(stored=5)):
-        names = {one.name for one in _metrics_of(MetricSource(Broker(), 1.0, feed=counts))}
+        names = {one.name for one in _of_node(MetricSource(Broker(), 1.0, feed=counts))}
         assert ("nearcast_feed_stored_total" in names) is (counts is not None)
 
 

@@ -38,6 +38,10 @@ class BrokerNotes:
         found = self._state.notes.get(key)
         return default if found is None else found[1]
 
+    def until(self, key: bytes) -> int:
+        """Return the instant until which the value of a key lasts; it must have one."""
+        return self._state.notes[key][0]
+
     def starting_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Return key and value of all notes whose keys begin with `prefix`. O(notes)."""
         notes = self._state.notes.items()
@@ -138,6 +142,16 @@ class BrokerInterface:
     def client_connections(self) -> list[Connection]:
         """Return the connections of clients, those before CONNECT included. O(connections)."""
         return [connection for connection in self.state.connections if not connection.is_peer]
+
+    def own_subscriptions(self, *, is_shared: bool) -> int:
+        """Return how many subscriptions clients have, in share groups or not. O(those of peers)."""
+        router = self.state.router
+        count = router.shared_count if is_shared else router.subscription_count
+        peers = (one for one in self.state.sessions.values() if one.is_peer)
+        return count - sum(
+            sum(bool(one.group) == is_shared for one in peer.subscriptions.values())
+            for peer in peers
+        )
 
     def node_names(self) -> set[str]:
         """Return the names of the nodes that have a peer session, connected or not. O(sessions)."""

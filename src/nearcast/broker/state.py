@@ -52,6 +52,9 @@ class ClusterHooks(Protocol):
         `Broker.found_home`.
         """
 
+    def is_home(self, identifier: str, /) -> bool:
+        """Return whether this node is the one where a new session of this name belongs."""
+
     def came(self, subscription: SessionSubscription, /) -> None:
         """Announce a new subscription of a client of this node."""
 
@@ -114,6 +117,10 @@ class NoCluster(ClusterHooks):
     def claim(self, _connection: Connection, _connect: Connect, /) -> bool:
         """Return False: no other node has the session."""
         return False
+
+    def is_home(self, _identifier: str, /) -> bool:
+        """Return True: there is no other node."""
+        return True
 
     def when_known(self, release: Callable[[], None], /) -> None:
         """Call `release` now: there is no node that would have to know."""

@@ -54,6 +54,11 @@ _ALL = (
     ),
     Benchmark("broker", ("broker",), "Measure the broker and Mosquitto, per second of broker CPU."),
     Benchmark(
+        "workers",
+        ("workers",),
+        "Measure two workers beside one process, per second of CPU: local, random and crossing.",
+    ),
+    Benchmark(
         "dashboard",
         ("dashboard",),
         "Measure what the open page costs the broker, with thousands of clients that move.",

@@ -14,7 +14,7 @@ from nearcast.cli.terminal import JSON, errors_by_option, print_json
 
 if TYPE_CHECKING:
     from nearcast.config import Configuration
-    from nearcast.server import Server
+    from nearcast.server.running import ReadyServer
 
 _OPTIONS = {
     "NEARCAST_LISTENER__0__HOST": "--host",
@@ -24,6 +24,7 @@ _OPTIONS = {
     "NEARCAST_NETWORK__JOIN": "--join",
     "NEARCAST_NETWORK__NAME": "--network",
     "NEARCAST_HTTP__ADDRESS": "--http",
+    "NEARCAST_NODE__WORKERS": "--workers",
 }
 
 
@@ -64,6 +65,10 @@ def serve(
     http: Annotated[
         str | None, typer.Option(help="HOST:PORT of the page and the HTTP API, or off.")
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Processes that serve clients; auto: one per processor."),
+    ] = None,
     json: bool = JSON,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
@@ -78,12 +83,15 @@ def serve(
 
     Example: nearcast serve --config nearcast.toml --port 1884
 
+    Example: nearcast serve --workers auto
+
     Example: nearcast serve --join nats://127.0.0.1:4222 --name berlin
     """
     from nearcast.server import serve as run
     from nearcast.server import set_up_logging
 
-    options = dict(zip(_OPTIONS, (host, port, data, name, join, network, http), strict=True))
+    values = (host, port, data, name, join, network, http, workers)
+    options = dict(zip(_OPTIONS, values, strict=True))
     path = found_config(config, no_config=no_config)
 
     def read() -> Configuration:
@@ -104,7 +112,7 @@ def _configuration(path: Path | None, options: Mapping[str, object]) -> Configur
         return load(path, {**os.environ, **given})
 
 
-def _announce(path: Path | None, server: Server) -> None:
+def _announce(path: Path | None, server: ReadyServer) -> None:
     typer.echo(
         "No configuration file: using the defaults" if path is None else f"Configuration: {path}"
     )
@@ -112,6 +120,8 @@ def _announce(path: Path | None, server: Server) -> None:
         typer.echo(f"Listening on {kind} {host}:{port}")
     node = server.configuration.node
     durability = server.configuration.durability.mode
+    if node.workers != 1:
+        typer.echo(f"Workers: {server.worker_count}")
     typer.echo(f"Node {node.name}; state in {node.data.resolve()} (durability: {durability})")
     if server.network is not None:
         network = server.network
@@ -125,7 +135,7 @@ def _announce(path: Path | None, server: Server) -> None:
     typer.echo("Ready. Stop with Ctrl-C.")
 
 
-def _announce_json(path: Path | None, server: Server) -> None:
+def _announce_json(path: Path | None, server: ReadyServer) -> None:
     configuration, network = server.configuration, server.network
     print_json(
         {
@@ -135,6 +145,7 @@ def _announce_json(path: Path | None, server: Server) -> None:
                 {"kind": kind, "host": host, "port": port} for kind, host, port in server.ports
             ],
             "node": configuration.node.name,
+            "workers": server.worker_count,
             "data": str(configuration.node.data.resolve()),
             "durability": configuration.durability.mode,
             "network": None if network is None else configuration.network.name,

@@ -71,7 +71,9 @@ class Cluster:
     """
 
     is_joined = True
+    is_network = True  # False: the processes of one broker
     neighbours_kind: ClassVar[type[PeerRegistry]] = PeerRegistry
+    relay_kind: ClassVar[type[SessionRelay]] = SessionRelay
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class Cluster:
         self._terms = PeerTerms(spaces, self.most_skew_ms)
         self._top_k = DistributedTopK(name, node, peers)
         self._moves = SessionMoves(node, peers, self._spatial, self._causal)
-        self._relay = SessionRelay(name, node, peers, self._moves, self._causal)
+        self._relay = self.relay_kind(name, node, peers, self._moves, self._causal)
         self._redirects = Redirects(
             name,
             node,
@@ -159,6 +161,7 @@ class Cluster:
     def _bind_hooks(self) -> None:
         """Bind what the broker calls (`ClusterHooks`), each to the part that answers it."""
         self.claim = self._relay.claim
+        self.is_home = self._relay.is_home
         self.newcomer = self._subscriptions.newcomer
         self.arrived = self._race.arrived
         self.group = self._gossip.group
@@ -270,7 +273,7 @@ class Cluster:
 
     def ordered_at(self) -> int | None:
         """Return the deadline by which a message in causal order must be released. O(groups)."""
-        return self._causal.wake_at()
+        return self._causal.wake_at() if self._causal.is_used else None
 
     def settle(self) -> None:
         """Queue the peer messages that follow from this batch.

@@ -151,9 +151,10 @@ class DistributedTopK(ClusterPart):
 
     def settle(self) -> None:
         """Queue the requests and replies of the batch for their peers."""
-        out, self._out = self._out, []
-        for name, message in out:
-            self._peers.tell_named(name, message)
+        if self._out:
+            out, self._out = self._out, []
+            for name, message in out:
+                self._peers.tell_named(name, message)
 
     def _decide(self, number: int) -> None:
         contest, bids = (one := self._open.pop(number)).contest, dict(one.bids)

@@ -147,6 +147,31 @@ class Link:
             Frame(FrameKind.DATA, self._token, self._peer_token, self._sent, content)
         )
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether `take_frames` would return any."""
+        return bool(self._frames)
+
+    def next_frame(self, content: bytes) -> bytes:
+        """Return content as the next frame, encoded: as `send`, where no frame waits."""
+        self._sent += 1
+        head = (FORMAT, FrameKind.DATA, self._token, self._peer_token, self._sent)
+        return _HEAD.pack(*head) + content
+
+    def next_content(self, data: bytes, now: int) -> bytes | None:
+        """Return the content of a frame that is the next one; None: `receive` handles it."""
+        if len(data) < _HEAD.size or not self.is_up:
+            return None
+        version, kind, token, peer_token, number = _HEAD.unpack_from(data)
+        is_of_now = token == self._peer_token and peer_token == self._token
+        if version != FORMAT or kind != FrameKind.DATA or not is_of_now:
+            return None
+        if number != self._received + 1:
+            return None
+        self._received = number
+        self._heard_at = now
+        return data[_HEAD.size :]
+
     def take_frames(self) -> list[Frame]:
         """Return the frames to send, in order."""
         frames, self._frames = self._frames, []

@@ -63,11 +63,17 @@ class PeerWire:
         """Send packets if the link is still up; otherwise the session sends them again later."""
         if self._peer.connection is not self._connection:
             return
+        if len(chunks) == 1:  # one packet, or a run of them
+            if _is_older(chunks[0]):
+                self._neighbours.send(self._peer, OLDER, chunks[0][1:])
+            else:
+                self._neighbours.send_packets(self._peer, chunks)
+            return
         for is_older, some in groupby(chunks, _is_older):
             if is_older:
                 self._neighbours.send(self._peer, OLDER, b"".join([one[1:] for one in some]))
             else:
-                self._neighbours.send(self._peer, PACKETS, b"".join(some))
+                self._neighbours.send_packets(self._peer, list(some))
 
     def pause_reading(self) -> None:
         """Do nothing: the link has its own flow control."""
@@ -158,6 +164,10 @@ class PeerRegistry:
         """Return when `advance` is due next; None if nothing is scheduled."""
         times = [peer.link.wake_at() for peer in self.peers.values()]
         return min((at for at in times if at is not None), default=None)
+
+    def send_packets(self, peer: PeerNode, chunks: list[bytes]) -> None:
+        """Queue MQTT 5 packets for the end of the batch."""
+        self.send(peer, PACKETS, b"".join(chunks))
 
     def send(self, peer: PeerNode, kind: bytes, content: bytes, *, with_last: bool = False) -> None:
         """Queue a part for the end of the batch; dropped if the link is down.

@@ -51,7 +51,8 @@ MOST_PATIENCE_MS = 5_000
 """How long a client waits in total; a peer that has not answered by then is asked later."""
 NOT_HERE, COMES_HERE, FOREIGN = -1, -2, -3
 """In `SessionClaimed.last_ms`: no session; connecting here right now; a session of another user."""
-_NUMBER = Struct("<Q?")
+TUNNEL_HEAD = Struct("<Q?")
+"""Precedes the bytes of a client: the number of the tunnel; to its session, or from it."""
 _MOST_UNREAD_BYTES = 1 << 18
 
 
@@ -146,6 +147,10 @@ class SessionRelay(ClusterPart):
         self._asking[self._number] = PendingClaim(connection, connect, {*present, *soon}, until_ms)
         for name in present:
             self._ask(name, self._number, connection, connect)
+        return True
+
+    def is_home(self, _identifier: str) -> bool:
+        """Return whether a new session may be here: any session may be at any node."""
         return True
 
     def is_lost(self, name: str) -> bool:
@@ -294,7 +299,7 @@ class SessionRelay(ClusterPart):
     def say(self, key: TunnelKey, data: bytes) -> None:
         """Send bytes of a client to its session node."""
         peer, number = key
-        self._peers.send_named(peer, TUNNELS, _NUMBER.pack(number, True) + data)
+        self._peers.send_named(peer, TUNNELS, TUNNEL_HEAD.pack(number, True) + data)
 
     def gone(self, key: TunnelKey) -> None:
         """Send TunnelClosed to the session node: the client has disconnected."""
@@ -318,7 +323,7 @@ class SessionRelay(ClusterPart):
     def answer(self, key: TunnelKey, data: bytes) -> None:
         """Send bytes of the session to its client through the entry node."""
         peer, number = key
-        self._peers.send_named(peer, TUNNELS, _NUMBER.pack(number, False) + data)
+        self._peers.send_named(peer, TUNNELS, TUNNEL_HEAD.pack(number, False) + data)
 
     def finish(self, key: TunnelKey, connection: Connection) -> None:
         """Close a tunnel; the entry node closes the client's connection."""
@@ -331,8 +336,8 @@ class SessionRelay(ClusterPart):
 
     def received(self, peer: PeerNode, data: bytes) -> None:
         """Handle bytes from a tunnel; pause the tunnel if its client does not read."""
-        number, is_way_in = _NUMBER.unpack_from(data)
-        key, rest = (peer.name, number), data[_NUMBER.size :]
+        number, is_way_in = TUNNEL_HEAD.unpack_from(data)
+        key, rest = (peer.name, number), data[TUNNEL_HEAD.size :]
         if is_way_in:
             connection = self._ways_in.get(key)
             if connection is not None:

@@ -55,6 +55,17 @@ class SubscriptionGossip:
         ready = [(text, self._ready[text]) for text in self._numbers]
         return Interest(self.number, entries, [], whole=True, ready=ready)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `take_change` may have something to return; asked once a batch."""
+        return bool(
+            self._added
+            or self._removed
+            or self._stirred
+            or self._is_marked
+            or not self._summaries.is_settled
+        )
+
     def take_change(self) -> Interest | None:
         """Return the changes since the last call, or None."""
         self._count(self._summaries.tidy())

@@ -188,9 +188,10 @@ class SubscriptionSync(ClusterPart):
 
     def settle(self) -> None:
         """Announce the changes of the batch."""
-        change = self._gossip.take_change()
-        if change is not None:
-            self._peers.tell_all(change)
+        if self._gossip.has_news:
+            change = self._gossip.take_change()
+            if change is not None:
+                self._peers.tell_all(change)
 
     def wake_at(self) -> int | None:
         """Return the next millisecond while boxes are being rebuilt."""

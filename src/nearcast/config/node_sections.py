@@ -25,6 +25,10 @@ from nearcast.config.values import (
     is_loopback_host,
     split_address,
 )
+from nearcast.model.errors import MisuseError
+
+MOST_WORKERS = 64
+"""The most processes of one broker."""
 
 
 class NodeSection(Section):
@@ -36,6 +40,16 @@ class NodeSection(Section):
     data: FilePath = setting(
         Path("nearcast-data"), "directory of sessions, retained messages and the event log"
     )
+    workers: int | str = setting(
+        1, "processes that serve clients at the same addresses; auto: one per processor"
+    )
+
+    @field_validator("workers")
+    @classmethod
+    def _workers_can_be_started(cls, value: int | str) -> int | str:
+        if value == "auto" or (isinstance(value, int) and 1 <= value <= MOST_WORKERS):
+            return value
+        raise MisuseError(repr(value), expected=f"a number from 1 to {MOST_WORKERS}, or 'auto'")
 
 
 class ListenerSection(EdgeSettings):

@@ -453,6 +453,21 @@ class Configuration(Section):
         return self
 
     @model_validator(mode="after")
+    def _workers_are_one_broker(self) -> Self:
+        if self.node.workers == 1:
+            return self
+        if self.network.join:
+            msg = (
+                "'workers' in [node] and 'join' in [network] exclude each other: "
+                "in a network start a node for each processor"
+            )
+            raise ValueError(msg)
+        if self.feed.kafka is not None:
+            msg = "'workers' in [node] and 'kafka' in [feed] exclude each other: one feed a node"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
     def _spaces_share_no_topic(self) -> Self:
         for place, one in enumerate(self.space):
             for other in self.space[:place]:

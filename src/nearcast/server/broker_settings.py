@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import Field, fields, replace
 from typing import Any
@@ -43,6 +45,15 @@ def space_settings(section: SpaceSection) -> SpaceSettings:
 def retained_settings(section: RetainedSection) -> RetainedSettings:
     """Return the broker's settings for the retained messages of some topics."""
     return RetainedSettings(**dict(_filled(section, RetainedSettings)))
+
+
+def describe_spaces(configuration: Configuration) -> str:
+    """Return a digest of the spaces: only nodes with the same ones can work together."""
+    spaces = sorted(
+        (one.model_dump(mode="json") for one in configuration.space), key=lambda one: one["name"]
+    )
+    text = json.dumps(spaces, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _filled(section: Section, settings: type[Any]) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,12 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 _MOST, _WINDOW_S = 10, 10.0
+_worker: list[int] = []  # the number of this process among the workers of a broker
+
+
+def mark_lines(worker: int) -> None:
+    """Name the worker in each line that this process logs."""
+    _worker[:] = [worker]
 
 
 class JsonLines(logging.Formatter):
@@ -19,12 +25,13 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        entry = {
+        entry: dict[str, object] = {
             "time": _instant(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        entry |= {"worker": _worker[0]} if _worker else {}
         entry |= getattr(record, "fields", {})
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
@@ -37,7 +44,8 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         instant = _instant(record).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        line = f"{instant} {record.levelname.lower():<8} {record.getMessage()}"
+        mark = f"[{_worker[0]}] " if _worker else ""
+        line = f"{instant} {record.levelname.lower():<8} {mark}{record.getMessage()}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

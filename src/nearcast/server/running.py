@@ -12,15 +12,45 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from nearcast import kernels
 from nearcast.config import Configuration
-from nearcast.model.errors import EnvironmentProblem, NearcastError
+from nearcast.model.errors import EnvironmentProblem, MisuseError, NearcastError
 from nearcast.server.file_modes import PRIVATE_UMASK
 from nearcast.server.listeners.listener import allow_descriptors
 from nearcast.server.server import Server
 
+if TYPE_CHECKING:
+    from nearcast.server.cluster.link_runtime import LinkRuntime
+
 log = logging.getLogger("nearcast.server")
+
+
+class ReadyServer(Protocol):
+    """A broker that serves clients: one process, or the parent of several."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """Its settings."""
+
+    @property
+    def ports(self) -> list[tuple[str, str, int]]:
+        """Kind, host and port of each listener."""
+
+    @property
+    def worker_count(self) -> int:
+        """How many processes serve its clients."""
+
+    @property
+    def network(self) -> LinkRuntime | None:
+        """Its side of a cluster, if it is in one."""
+
+
+def has_workers(data: Path) -> bool:
+    """Return whether the state in a data directory is that of several workers."""
+    return (data / "workers.json").exists()
 
 
 async def run(
@@ -28,7 +58,7 @@ async def run(
     *,
     on_ready: Callable[[Server], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
-    kind: type[Server] = Server,
+    kind: Callable[[Configuration], Server] = Server,
 ) -> None:
     """Serve until SIGTERM or SIGINT; SIGHUP reloads the configuration and the users."""
     allow_descriptors(configuration.limits.connections)
@@ -91,9 +121,9 @@ def _reload(server: Server, reread: Callable[[], Configuration]) -> None:
 def serve(
     configuration: Configuration,
     *,
-    on_ready: Callable[[Server], None] | None = None,
+    on_ready: Callable[[ReadyServer], None] | None = None,
     reread: Callable[[], Configuration] | None = None,
-    find_kind: Callable[[], type[Server]] = lambda: Server,
+    find_kind: Callable[[], type[Server]] | None = None,
 ) -> None:
     """Serve on uvloop until a signal stops the broker; return after an orderly shutdown.
 
@@ -102,10 +132,25 @@ def serve(
     """
     kernels.interpret()
     os.umask(PRIVATE_UMASK)
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    workers = configuration.node.workers
+    if find_kind is not None and workers != 1:
+        raise MisuseError(
+            f"workers = {workers}", where="[node]", expected="1: a peer is one process"
+        )
+    if find_kind is None and (workers != 1 or has_workers(Path(configuration.node.data))):
+        from nearcast.server.workers.starting import serve_with_workers
+
+        if serve_with_workers(configuration, on_ready, reread):
+            return
+    kind = Server if find_kind is None else find_kind()
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        runner.run(run(configuration, on_ready=on_ready, reread=reread, kind=kind))
+
+
+def new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes an event loop: uvloop's where there is one, else None for asyncio's own."""
     with contextlib.suppress(ImportError):  # there is no uvloop for Windows
         import uvloop
 
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(run(configuration, on_ready=on_ready, reread=reread, kind=find_kind()))
+        return uvloop.new_event_loop
+    return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
@@ -23,7 +24,12 @@ from nearcast.config import Configuration
 from nearcast.mqtt import ReasonCode
 from nearcast.server.auth.rules import ConfiguredAccess
 from nearcast.server.auth.service import AccessService, listener_contexts
-from nearcast.server.broker_settings import broker_settings, retained_settings, space_settings
+from nearcast.server.broker_settings import (
+    broker_settings,
+    describe_spaces,
+    retained_settings,
+    space_settings,
+)
 from nearcast.server.client_log import BrokerAcceptPolicy, ClientLog
 from nearcast.server.clock import Clock
 from nearcast.server.config_reload import log_share, merged
@@ -45,6 +51,7 @@ from nearcast.server.listeners.origins import OriginRule
 from nearcast.server.listeners.tcp import MqttProtocol
 from nearcast.server.listeners.websocket import WebSocketProtocol
 from nearcast.server.loop_batches import LoopBatches
+from nearcast.server.metrics.exposition import Read, read_here
 from nearcast.server.metrics.http import MetricsProtocol
 from nearcast.server.metrics.publisher import MetricsPublisher
 from nearcast.server.sockets import calls
@@ -55,7 +62,7 @@ from nearcast.server.storage.restore import restore_node
 
 if TYPE_CHECKING:
     from nearcast.cluster.cluster import Cluster
-    from nearcast.server.cluster.runtime import ClusterRuntime
+    from nearcast.server.cluster.link_runtime import LinkRuntime
     from nearcast.server.eventlog.event_log import EventLog
     from nearcast.server.feed.kafka_sender import KafkaSender
     from nearcast.server.feed.session import FeedCounts
@@ -65,6 +72,8 @@ log = logging.getLogger("nearcast.server")
 
 class Server:
     """A broker on asyncio. `start` opens everything or nothing; `stop` closes in order."""
+
+    worker_count = 1
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -82,7 +91,7 @@ class Server:
         self._sockets: SocketLoop | None = None
         self._log: EventLog | None = None
         self._mesh: Cluster | None = None  # None outside a cluster
-        self.network: ClusterRuntime | None = None
+        self.network: LinkRuntime | None = None
         self._leaves = configuration.network.leave  # `stop` leaves the cluster
         self._metrics: MetricsPublisher | None = None
         self._learner: asyncio.Task[None] | None = None
@@ -103,9 +112,18 @@ class Server:
         self.node.failures.listener = _log_failure
         self.node.observe(ClientLog(self._access_service.audit))
         self._access_service.attach(self.node)
-        self._learned = LearnedArtefacts(
-            self.node, self.clock.now_ms, Path(configuration.node.data)
-        )
+        data, own = Path(configuration.node.data), self.state_directory
+        self._learned = LearnedArtefacts(self.node, self.clock.now_ms, data, own)
+
+    @property
+    def state_directory(self) -> Path:
+        """The directory of what only this process reads and writes."""
+        return Path(self.configuration.node.data)
+
+    @property
+    def node_name(self) -> str:
+        """The name of this process in the event log."""
+        return self.configuration.node.name
 
     @property
     def _access(self) -> ConfiguredAccess:
@@ -178,7 +196,12 @@ class Server:
             self._started_s,
             network=lambda: self.network,
             feed=self._feed_counts,
+            reader=self._metric_reader,
         )
+
+    def _metric_reader(self) -> Read:
+        """Return what reads a metric for those who ask."""
+        return read_here
 
     def _restore(self) -> None:
         mode = self.configuration.durability.mode
@@ -186,7 +209,7 @@ class Server:
             if self._mesh is not None:
                 self._mesh.restored()
             return
-        directory = Path(self.configuration.node.data) / "journal"
+        directory = self.state_directory / "journal"
         self._journal = JournalFile(directory, syncs=mode == "power")
         restore_node(self.node, self._journal, self.clock.now_ms())
         count = len(self.node.client_sessions()) + len(self.node.node_names())
@@ -198,8 +221,8 @@ class Server:
             return
         from nearcast.server.eventlog.event_log import EventLog
 
-        share, node = log_share(section), self.configuration.node
-        self._log = EventLog(Path(node.data) / "eventlog", node.name, share, section.segment)
+        share, data = log_share(section), Path(self.configuration.node.data)
+        self._log = EventLog(data / "eventlog", self.node_name, share, section.segment)
         self.node.record_with(self._log.recorder, self.clock.now_ms())
 
     def _make_mesh(self) -> None:
@@ -207,7 +230,7 @@ class Server:
         if self.configuration.network.join:
             from nearcast.cluster.cluster import Cluster
             from nearcast.locality.layout.adapting import AdaptRules
-            from nearcast.server.cluster.member_entry import describe_spaces, redirect_rules
+            from nearcast.server.cluster.member_entry import redirect_rules
 
             section = self.configuration.network
             self._mesh = Cluster(
@@ -228,7 +251,7 @@ class Server:
 
         Only then does no peer have a causal history of it that must expire first.
         """
-        journal = Path(self.configuration.node.data) / "journal"
+        journal = self.state_directory / "journal"
         return self.configuration.durability.mode != "off" and not journal.exists()
 
     async def _join_network(self) -> None:
@@ -288,14 +311,8 @@ class Server:
         """Bind all ports: that may fail, so it comes before peers queue messages for this node."""
         contexts = listener_contexts(self.configuration)
         check_files(self.configuration.http)  # one that cannot be read ends the start here
-        for section, context in zip(self.configuration.listener, contexts, strict=True):
-            door = await take_port(section.kind, section.host, section.port, context)
-            if section.proxy_protocol:
-                door.proxies = [ip_network(one) for one in section.proxies]
-            self._doors.append(door)
-        if self.configuration.log.metrics_port is not None:
-            host, port = self.configuration.log.metrics_address()
-            self._doors.append(await take_port("http", host, port))
+        clients, metrics = await bind_listeners(self.configuration, contexts)
+        self._doors = [*clients, *([] if metrics is None else [metrics])]
         self._management_door = await take_management_port(self.configuration.http)
         if self._management_door is not None:
             self._doors.append(self._management_door)
@@ -450,6 +467,22 @@ class Server:
             if not self.node.client_connections():
                 return
             await asyncio.sleep(0.02)
+
+
+async def bind_listeners(
+    configuration: Configuration, contexts: Iterable[ssl.SSLContext | None]
+) -> tuple[list[Listener], Listener | None]:
+    """Return the bound listeners for clients, and that for metrics if there is one."""
+    clients = []
+    for section, context in zip(configuration.listener, contexts, strict=True):
+        door = await take_port(section.kind, section.host, section.port, context)
+        if section.proxy_protocol:
+            door.proxies = [ip_network(one) for one in section.proxies]
+        clients.append(door)
+    if configuration.log.metrics_port is None:
+        return clients, None
+    host, port = configuration.log.metrics_address()
+    return clients, await take_port("http", host, port)
 
 
 def _log_failure(fingerprint: str, doing: str, problem: BaseException) -> None:

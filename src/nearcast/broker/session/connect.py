@@ -453,8 +453,11 @@ class ConnectHandler:
 
 
 def assigned_identifier(state: BrokerState) -> str:
-    """Return an identifier for a client that has sent none."""
-    return f"nearcast-{state.rng.getrandbits(80):020x}"
+    """Return an identifier for a client that has sent none; its session belongs to this node."""
+    while True:
+        identifier = f"nearcast-{state.rng.getrandbits(80):020x}"
+        if state.network.is_home(identifier):
+            return identifier
 
 
 def _bad_will(found: str, reason: ReasonCode) -> MqttProtocolError:

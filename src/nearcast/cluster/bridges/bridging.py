@@ -169,6 +169,8 @@ class Bridging(ClusterPart):
 
     def settle(self) -> None:
         """Send bridges the boxes that have changed."""
+        if not self._boxes:
+            return
         changed = [name for name, boxes in self._boxes.items() if boxes.is_changed]
         if not changed:
             return

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import secrets
 import socket
 from collections.abc import Callable, Iterable
@@ -14,6 +12,7 @@ import nearcast
 from nearcast.cluster.messages import SPEAKS
 from nearcast.config import Configuration, NetworkSection
 from nearcast.locality.registration.redirect_policy import RedirectRules
+from nearcast.server.broker_settings import describe_spaces
 from nearcast.server.cluster.nats_members import MemberRecord
 
 if TYPE_CHECKING:
@@ -88,15 +87,6 @@ def redirect_rules(configuration: Configuration) -> RedirectRules | None:
         # an address is not enough to find a WebSocket
         listeners=frozenset(str(number) for number, kind in kinds if kind in _WITH_ADDRESS),
     )
-
-
-def describe_spaces(configuration: Configuration) -> str:
-    """Return a digest of the spaces: only nodes with the same ones can work together."""
-    spaces = sorted(
-        (one.model_dump(mode="json") for one in configuration.space), key=lambda one: one["name"]
-    )
-    text = json.dumps(spaces, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def identity(configuration: Configuration) -> str:

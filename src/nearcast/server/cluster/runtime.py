@@ -24,6 +24,7 @@ from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, KeyInUseError, NearcastError
 from nearcast.nats.connection import NatsConnection, close, connect, first_to_end, public_address
 from nearcast.server.cluster.direct_links import DirectLinks
+from nearcast.server.cluster.link_runtime import LinkRuntime
 from nearcast.server.cluster.nats_frames import FrameCarrier
 from nearcast.server.cluster.nats_members import (
     EXPIRY_S,
@@ -56,13 +57,10 @@ DRAIN_S = 10.0
 """How long a node that leaves waits for its peers' acknowledgements."""
 JOIN_S = 30.0
 """How long a starting node waits for the retained messages of its peers."""
-MOST_SKEW_MS = 1_000
-"""Clock skew to warn of where no causal group sets a bound."""
-_TICK_MS = 100
 _AGAIN_S = 0.05
 
 
-class ClusterRuntime:
+class ClusterRuntime(LinkRuntime):
     """The cluster side of a server.
 
     `describe` returns this node's entry for the member list, with its metrics. `start` waits for
@@ -80,11 +78,9 @@ class ClusterRuntime:
         on_leave: Callable[[], None],
         learned: LearnedArtefacts,
     ) -> None:
-        self.mesh = mesh
-        self.problem = ""  # why the node is not joined; empty if it is
+        super().__init__(mesh, turns)
         self.feed: FeedSender | None = None  # None without `[network] feed`
         self._section = section
-        self._turns = turns
         self._describe = describe
         self._on_leave = on_leave
         self._learned = learned
@@ -105,15 +101,12 @@ class ClusterRuntime:
         self._client: NatsConnection | None = None
         self._members: Members | None = None
         self._task: asyncio.Task[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = 0
         # result of the first attempt to join
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left: dict[str, int] = {}  # when a node left the cluster, in ms
         self._began: dict[str, int] = {}  # when a listed node started, in ms
         self._sharing: asyncio.Task[None] | None = None  # of the last plan that was proposed
         self._schedule_problem = ""  # why the last change of plan by the clock failed
-        self._told_of: dict[str, tuple[bool, str, bool]] = {}  # link states that are logged
         self._awaited: set[str] = set()  # peers that the journal has sessions of
 
     # --- start and stop ---------------------------------------------------------------------
@@ -151,8 +144,7 @@ class ClusterRuntime:
             await self._carrier.flush(self._client)
             await self._say_goodbye(self._members, leave=leave)
         await self.doors.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._end_ticks()
         if self._sharing is not None:
             self._sharing.cancel()
         if self._task is not None:
@@ -389,22 +381,6 @@ class ClusterRuntime:
 
     # --- links ------------------------------------------------------------------------------
 
-    def _tell_of_links(self) -> None:
-        most_ms = self.mesh.most_skew_ms or MOST_SKEW_MS
-        for name, peer in self.mesh.peers.items():
-            is_skewed = peer.link.is_up and abs(peer.link.skew_ms) > most_ms
-            state = (peer.link.is_up, peer.problem, is_skewed)
-            if self._told_of.get(name, (False, "", False)) == state:
-                continue
-            self._told_of[name] = state
-            if peer.problem:
-                log.warning("node %s is refused: %s", name, peer.problem)
-                continue
-            log.info("the link to node %s is %s", name, "up" if state[0] else "down")
-            if is_skewed:
-                skew_s = peer.link.skew_ms / 1000
-                log.warning("the clock of node %s is %.3f s off ours: set both", name, skew_s)
-
     @property
     def frames_dropped(self) -> int:
         """Frames that were dropped because there was no connection to NATS."""
@@ -434,20 +410,6 @@ class ClusterRuntime:
         self._received(sender, opened)
         self.doors.catch_up(sender)
 
-    def _received(self, sender: str, data: bytes) -> None:
-        self._turns.schedule()
-        try:
-            self._turns.now_ms = self._turns.clock.now_ms()
-            self.mesh.receive(sender, data, self._turns.now_ms)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours: what the frame held must come again
-            self.mesh.node.failures.take(f"taking a frame of node {sender}", error)
-            self.mesh.neighbours.begin_anew(sender, "a frame was not taken")
-
-    def settle(self) -> None:
-        """Queue the batch's messages for peers; the batch is not stored yet."""
-        self.mesh.now_ms = max(self.mesh.now_ms, self._turns.now_ms)
-        self.mesh.settle()
-
     def turn_ended(self) -> None:
         """Send the batch's frames; its journal is written."""
         frames = self.doors.send(self.mesh.take_frames())
@@ -456,9 +418,7 @@ class ClusterRuntime:
             self._carrier.send(frames)
             if self._carrier.is_crowded:
                 self._let_wait()
-        due_ms = self.mesh.ordered_at()
-        if due_ms is not None and due_ms < self._alarm_ms:
-            self._set_alarm(self._turns.clock.now_ms())
+        self._look_at_order()
 
     def _let_wait(self) -> None:
         """Pause delivery to the peers reached over NATS, as to slow clients."""
@@ -473,28 +433,8 @@ class ClusterRuntime:
             if connection is not None and connection.is_paused and not self.doors.is_direct(name):
                 self._turns.resumed(connection)
 
-    def _tick(self) -> None:
-        """Run due work of links. A link that went down is due sooner than it said before."""
-        now_ms = self._turns.clock.now_ms()
-        wake_at = self.mesh.wake_at()
-        if wake_at is not None and wake_at <= now_ms:
-            self.mesh.advance(now_ms)
-            self._turns.schedule()
-            proposal = self.mesh.take_proposal()
-            if proposal is not None:
-                self._sharing = asyncio.create_task(self._learned.share_proposal(proposal))
-        self._set_alarm(now_ms)
-
-    def _set_alarm(self, now_ms: int) -> None:
-        """Wake at the next tick, or exactly when a message in causal order must be released.
-
-        Such a message may have only a moment of its lifetime left.
-        """
-        if self._alarm is not None:
-            self._alarm.cancel()
-        due_ms = self.mesh.ordered_at()
-        self._alarm_ms = now_ms + _TICK_MS
-        if due_ms is not None:
-            self._alarm_ms = min(self._alarm_ms, due_ms)
-        wait_s = max(0, self._alarm_ms - now_ms) / 1000
-        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
+    def _advanced(self) -> None:
+        """Share the plan that this node proposes, if it does."""
+        proposal = self.mesh.take_proposal()
+        if proposal is not None:
+            self._sharing = asyncio.create_task(self._learned.share_proposal(proposal))

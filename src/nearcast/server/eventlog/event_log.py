@@ -49,7 +49,7 @@ class EventLog:
         self._node = node
         self._segment_s = segment_s
         self._lock = _locked(directory / f"lock-{node}")
-        leftovers = open_segments(directory)
+        leftovers = [one for one in open_segments(directory) if not self._is_others(one)]
         number, first = self._resume(leftovers)
         self.recorder = Recorder(first)
         self.sample(share)
@@ -76,6 +76,23 @@ class EventLog:
             number = max(number, int(path.stem.rpartition("-")[2]) + 1)
             first = max(first, last_sequence(path) + 1)
         return number, max(first, 1)
+
+    def _is_others(self, segment: Path) -> bool:
+        """Return whether another node, a worker of this broker, is writing a segment now."""
+        name = segment.stem.rpartition("-")[0].removeprefix("open-")
+        if name == self._node:
+            return False
+        try:
+            lock = os.open(self._directory / f"lock-{name}", os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
 
     def _begin(self, number: int) -> None:
         """Start the writer process."""

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from nearcast.server.http.gathering import Gather
 from nearcast.server.http.problem import ProblemError
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ class Endpoint:
     answer: Any
     kind: str
     """The content type of the answer."""
+    gather: Gather | None
+    """Makes one answer of those of all workers; None: this worker's is that of all."""
+    home: Callable[[Call], str] | None
+    """Returns the identifier of the session that is asked for: its worker answers."""
     changes: bool
     """Whether something changes: a browser then has to show that its request is not forged."""
     may_be_empty: bool
@@ -176,6 +181,8 @@ def endpoint(
     kind: str = "application/json",
     changes: bool | None = None,
     may_be_empty: bool = False,
+    gather: Gather | None = None,
+    home: Callable[[Call], str] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a function as an endpoint."""
 
@@ -183,7 +190,10 @@ def endpoint(
         answer = get_type_hints(handler).get("return")
         does = method != "GET" if changes is None else changes
         ENDPOINTS.append(
-            Endpoint(method, path, handler, role, query, body, answer, kind, does, may_be_empty)
+            Endpoint(
+                method, path, handler, role, query, body, answer, kind, gather, home, does,
+                may_be_empty,
+            )  # fmt: skip
         )
         return handler
 

@@ -94,7 +94,7 @@ class Management:
             server.node,
             server.turns,
             self._tail,
-            server.configuration.node.name,
+            server.node_name,
             lambda: server.configuration.http.positions,
         )
         settings = server.configuration

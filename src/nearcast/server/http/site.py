@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -38,7 +38,7 @@ from nearcast.server.metrics.publisher import MetricsPublisher
 
 if TYPE_CHECKING:
     from nearcast.locality.registration.plan_assignment import NamedPlan
-    from nearcast.server.cluster.runtime import ClusterRuntime
+    from nearcast.server.cluster.link_runtime import LinkRuntime
     from nearcast.server.http.protocol import HttpProtocol
 
 endpoints.load()
@@ -58,12 +58,19 @@ class Sources:
     clock: Clock
     metrics: MetricsPublisher
     configuration: Callable[[], Configuration]
-    network: Callable[[], ClusterRuntime | None]
+    network: Callable[[], LinkRuntime | None]
     plan: Callable[[], NamedPlan | None]
     is_ready: Callable[[], bool]
     may_read: Callable[[str, str], bool]
     tail: LogTail
     live: LiveFeed
+
+
+class AllWorkers(Protocol):
+    """Answers for all processes of a broker."""
+
+    async def result(self, found: Endpoint, call: Call) -> Any:
+        """Return what an endpoint answers for the whole broker."""
 
 
 class Site:
@@ -77,6 +84,7 @@ class Site:
         self._connections: set[HttpProtocol] = set()
         self.files = PageFiles()
         self.tiles = tiles_of(self.section)
+        self.requests: AllWorkers | None = None  # of a broker with workers: asks them all
 
     @property
     def section(self) -> HttpSection:
@@ -165,7 +173,8 @@ class Site:
             self._check_csrf(request, login)
         query = found.read_query(request.query)
         call = Call(self, request, login, parts, query, found.read_body(request))
-        result = found.handler(call)
+        others = self.requests
+        result = found.handler(call) if others is None else others.result(found, call)
         if inspect.isawaitable(result):
             result = await result
         return self._encoded(call, result)

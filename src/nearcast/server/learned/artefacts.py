@@ -56,7 +56,14 @@ _REFUSED = {
 class LearnedArtefacts:
     """The policies, the plan and the histograms of one node."""
 
-    def __init__(self, node: Broker, now_ms: Callable[[], int], directory: Path) -> None:
+    def __init__(
+        self,
+        node: Broker,
+        now_ms: Callable[[], int],
+        directory: Path,
+        own: Path | None = None,
+    ) -> None:
+        """`directory` has the policies, `own` what the node learned itself, if elsewhere."""
         self._node = node
         self._now_ms = now_ms
         self._turns: LoopBatches | None = None
@@ -67,7 +74,7 @@ class LearnedArtefacts:
         if holding is not None:
             self._policies = PolicyFile(directory / FILE_NAME)
             if node.is_journaled:
-                path = directory / experience_file.FILE_NAME
+                path = (own or directory) / experience_file.FILE_NAME
                 self._experience = experience_file.ExperienceFile(path, holding)
         self._histograms = HistogramFiles(None, ())
         self._digests: dict[str, str] = {}  # of the cluster's values, by name

@@ -17,7 +17,7 @@ import resource
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, Protocol, TypeVar, cast
 
@@ -96,6 +96,8 @@ class Listener:
         self.port: int = sockets[0].getsockname()[1]
         self.context = context  # of further connections
         self.proxies: Sequence[IPv4Network | IPv6Network] = ()  # they send PROXY headers
+        # Of a broker with workers: whether a connection stays at this one, else it is passed on.
+        self.stays: Callable[[socket.socket, str], Awaitable[bool]] | None = None
         self._sockets = sockets
         self._handshakes: set[asyncio.Task[None]] = set()
         self._make: Callable[[], asyncio.Protocol] = asyncio.Protocol
@@ -176,8 +178,9 @@ class Listener:
         """Create a connection's protocol, after the PROXY header and the TLS handshake, if any."""
         loop, entrance = asyncio.get_running_loop(), self._entrance
         if self.context is None and not self.proxies:
-            with contextlib.suppress(OSError):  # it is gone already
-                await loop.connect_accepted_socket(self._make, accepted)
+            if self.stays is None or await self._stays(accepted, ""):
+                with contextlib.suppress(OSError):  # it is gone already
+                    await loop.connect_accepted_socket(self._make, accepted)
             return
         entrance.handshakes += 1
         until_s = loop.time() + entrance.timeout_s()
@@ -185,12 +188,52 @@ class Listener:
         name = f"{address[0]}:{address[1]}"
         try:
             if self.proxies:
-                name = await self._take_header(accepted, address[0], protocol, until_s) or name
+                forwarded = await self._take_header(accepted, address[0], protocol, until_s)
+                name = forwarded or name
+                if self.stays is not None and not await self._stays(accepted, forwarded or ""):
+                    return
             await self._connect(accepted, protocol, until_s)
         except (OSError, ssl.SSLError, PeerProtocolError) as problem:
             entrance.failed(name, problem)
         finally:
             entrance.handshakes -= 1
+
+    async def _stays(self, accepted: socket.socket, forwarded: str) -> bool:
+        """Return whether a connection is to be served here; close it if nobody can tell in time."""
+        assert self.stays is not None
+        entrance = self._entrance
+        entrance.handshakes += 1
+        try:
+            async with asyncio.timeout(entrance.timeout_s()):
+                return await self.stays(accepted, forwarded)
+        except OSError:
+            accepted.close()
+            return False
+        except BaseException:
+            accepted.close()
+            raise
+        finally:
+            entrance.handshakes -= 1
+
+    def adopt(self, accepted: socket.socket, forwarded: str) -> None:
+        """Serve a connection that another worker has accepted and passed on."""
+        if self._is_closed:
+            accepted.close()
+        elif self._entrance.is_full():
+            self._refuse(accepted, "all connections of [limits] are in use")
+        else:
+            accepted.setblocking(False)
+            task = asyncio.get_running_loop().create_task(self._adopt(accepted, forwarded))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _adopt(self, accepted: socket.socket, forwarded: str) -> None:
+        protocol = self._make()
+        if forwarded:
+            cast("Forwarded", protocol).forwarded_from(forwarded)
+        with contextlib.suppress(OSError):  # it is gone already
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: protocol, accepted)
 
     async def _connect(
         self, accepted: socket.socket, protocol: asyncio.Protocol, until_s: float
@@ -263,7 +306,7 @@ async def _proxy_header(accepted: socket.socket) -> str | None:
     wanted = 1
     while True:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
-        await _is_readable(accepted)
+        await is_readable(accepted)
         found = accepted.recv(_PEEKED, socket.MSG_PEEK)
         if len(found) < wanted:
             raise ConnectionAbortedError("closed before its PROXY header was whole")
@@ -284,7 +327,7 @@ async def _hello_has_come(accepted: socket.socket) -> None:
     wanted = _RECORD_HEAD
     while True:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
-        await _is_readable(accepted)
+        await is_readable(accepted)
         found = accepted.recv(wanted, socket.MSG_PEEK)
         if len(found) < wanted:
             raise ConnectionAbortedError("closed before its ClientHello was whole")
@@ -296,7 +339,7 @@ async def _hello_has_come(accepted: socket.socket) -> None:
         wanted = _RECORD_HEAD + size
 
 
-async def _is_readable(accepted: socket.socket) -> None:
+async def is_readable(accepted: socket.socket) -> None:
     """Wait until SO_RCVLOWAT bytes have arrived, or the client has closed."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()

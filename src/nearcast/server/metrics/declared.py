@@ -25,7 +25,7 @@ from nearcast.server.metrics.measurements import LatencyHistogram
 if TYPE_CHECKING:
     from nearcast.broker.retained.deferred import DeferredRetained
     from nearcast.cluster.cluster import Cluster
-    from nearcast.server.cluster.runtime import ClusterRuntime
+    from nearcast.server.cluster.link_runtime import LinkRuntime
     from nearcast.server.feed.session import FeedCounts
     from nearcast.server.overlay.runtime import OverlayRuntime
 
@@ -37,7 +37,7 @@ class MetricSource:
         self,
         node: Broker,
         uptime_s: float,
-        network: ClusterRuntime | None = None,
+        network: LinkRuntime | None = None,
         latency: LatencyHistogram | None = None,
         loop_delay: LatencyHistogram | None = None,
         feed: FeedCounts | None = None,

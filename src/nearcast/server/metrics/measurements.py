@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -28,6 +28,22 @@ class LatencyHistogram:
     def count(self) -> int:
         """How many values were added."""
         return sum(self._counts)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many values each bucket has."""
+        return self._counts
+
+    def copy(self) -> LatencyHistogram:
+        """Return a histogram with the same values."""
+        found = LatencyHistogram()
+        found.include(self._counts, self.sum)
+        return found
+
+    def include(self, counts: Iterable[int], seconds: float) -> None:
+        """Add the values of another histogram: its counts and its sum."""
+        self._counts = [one + more for one, more in zip(self._counts, counts, strict=True)]
+        self.sum += seconds
 
     def add(self, seconds: float, count: int = 1) -> None:
         """Add a value, `count` times."""

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from nearcast.broker import Broker
+from nearcast.broker import Broker, Counters
 from nearcast.server.loop_batches import LoopBatches
 from nearcast.server.metrics.declared import MetricSource, cpu_s, memory
-from nearcast.server.metrics.exposition import server_text, sys_topics
+from nearcast.server.metrics.exposition import Read, read_here, server_text, sys_topics
 from nearcast.server.metrics.measurements import LatencyHistogram, LoopDelay
 
 if TYPE_CHECKING:
-    from nearcast.server.cluster.runtime import ClusterRuntime
+    from nearcast.server.cluster.link_runtime import LinkRuntime
     from nearcast.server.feed.session import FeedCounts
 
 SYS_INTERVAL_S = 10.0
@@ -41,9 +41,13 @@ class MetricsPublisher:
         turns: LoopBatches,
         started_s: float,
         *,
-        network: Callable[[], ClusterRuntime | None],
+        network: Callable[[], LinkRuntime | None],
         feed: Callable[[], FeedCounts | None] = lambda: None,
+        reader: Callable[[], Read] = lambda: read_here,
     ) -> None:
+        self._reader = reader  # makes what reads a metric
+        self.counters: Callable[[], Counters] = lambda: node.counters
+        """Returns the counters of what clients send and get."""
         self._node, self._turns, self._network, self._feed = node, turns, network, feed
         self._started_s = started_s
         self._published_s = 0.0
@@ -76,10 +80,13 @@ class MetricsPublisher:
     def page(self) -> tuple[str, str]:
         """Return the content type and the text of `/metrics`."""
         self.measure_loop()
+        return "text/plain; version=0.0.4", server_text(self.source(), self._reader())
+
+    def source(self) -> MetricSource:
+        """Return what the metrics of this moment are read from."""
         uptime_s = round(time.monotonic() - self._started_s, 1)
         latency, delay = self._turns.latency, self._loop_delay.histogram
-        source = MetricSource(self._node, uptime_s, self._network(), latency, delay, self._feed())
-        return "text/plain; version=0.0.4", server_text(source)
+        return MetricSource(self._node, uptime_s, self._network(), latency, delay, self._feed())
 
     def _publish(self) -> None:
         self._publish_topics()
@@ -94,5 +101,6 @@ class MetricsPublisher:
     def _publish_topics(self) -> None:
         self._published_s = time.monotonic()
         now_ms = self._turns.clock.now_ms()
-        for topic, value in sys_topics(self._node, uptime_s=self._published_s - self._started_s):
+        uptime_s = self._published_s - self._started_s
+        for topic, value in sys_topics(self._node, uptime_s=uptime_s, read=self._reader()):
             self._node.publish(f"$SYS/broker/{topic}", value.encode(), now_ms=now_ms, retain=True)

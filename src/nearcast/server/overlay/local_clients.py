@@ -219,6 +219,10 @@ class LocalClients:
         """Return False: a session belongs to one peer."""
         return False
 
+    def is_home(self, _identifier: str, /) -> bool:
+        """Return True: a session belongs to one peer."""
+        return True
+
     def ordered(self, _route: Route, _message: Message, _meant: Collection[Session], /) -> bool:
         """Return False: there are no causal groups."""
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from nearcast.model import MisuseError
 from nearcast.model.ranks import parse_rank, rank_text
 from nearcast.model.requests import INSTRUCTING, split_prefixes
 from nearcast.server.http.endpoint import Call, Role, endpoint
+from nearcast.server.http.gathering import Asker, joined
 from nearcast.server.http.problem import ProblemError
 
 TopicText = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
@@ -99,7 +101,29 @@ class Published(msgspec.Struct, frozen=True):
     notice: str
 
 
-@endpoint("POST", "/api/explain", role=Role.OPERATOR, body=ExplainBody, changes=False)
+def _receiver(call: Call) -> str:
+    return str(call.body.client)
+
+
+async def _match_of_all(call: Call, ask: Asker) -> MatchList:
+    """Return the matches of all workers, the nearest first where there is a distance."""
+    found = await ask.all()
+    rows = joined([one.matches for one in found])
+    if any(one.distance_m is not None for one in rows):
+        rows.sort(key=lambda one: math.inf if one.distance_m is None else one.distance_m)
+    most = call.body.top or call.body.limit
+    is_more = len(rows) > most or any(one.more for one in found)
+    return MatchList(rows[:most], len(rows[:most]), is_more, found[0].problem)
+
+
+@endpoint(
+    "POST",
+    "/api/explain",
+    role=Role.OPERATOR,
+    body=ExplainBody,
+    changes=False,
+    home=_receiver,
+)
 def explain(call: Call) -> ExplainAnswer:
     """Return step by step why a client of this node would get a message, or not."""
     body: ExplainBody = call.body
@@ -116,7 +140,14 @@ def explain(call: Call) -> ExplainAnswer:
     return msgspec.convert(found, ExplainAnswer)
 
 
-@endpoint("POST", "/api/match", role=Role.OPERATOR, body=MatchBody, changes=False)
+@endpoint(
+    "POST",
+    "/api/match",
+    role=Role.OPERATOR,
+    body=MatchBody,
+    changes=False,
+    gather=_match_of_all,
+)
 def match(call: Call) -> MatchList:
     """Return which clients of this node would get a message now, the best first."""
     body: MatchBody = call.body

@@ -13,6 +13,7 @@ from nearcast.broker import Session, SessionSubscription
 from nearcast.model import where_text
 from nearcast.mqtt import ReasonCode
 from nearcast.server.http.endpoint import MOST_ROWS, Call, Role, endpoint
+from nearcast.server.http.gathering import clients_of_all
 from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.problem import ProblemError
 from nearcast.server.http.slices import smallest
@@ -116,7 +117,11 @@ class ClientDetail(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: SubscriptionPage
 
 
-@endpoint("GET", "/api/clients", query=ClientsQuery)
+def _named(call: Call) -> str:
+    return call.parts["client"]
+
+
+@endpoint("GET", "/api/clients", query=ClientsQuery, gather=clients_of_all)
 async def clients(call: Call) -> ClientPage:
     """Return clients in the order in which their sessions began, connected or not."""
     query: ClientsQuery = call.query
@@ -149,7 +154,7 @@ async def clients(call: Call) -> ClientPage:
     return ClientPage([client_row(call, one) for one in shown], total, following)
 
 
-@endpoint("GET", "/api/clients/{client}")
+@endpoint("GET", "/api/clients/{client}", home=_named)
 def client(call: Call) -> ClientDetail:
     """Return one client with its first subscriptions."""
     session = known_client(call)
@@ -166,13 +171,13 @@ def client(call: Call) -> ClientDetail:
     )
 
 
-@endpoint("GET", "/api/clients/{client}/subscriptions", query=PageQuery)
+@endpoint("GET", "/api/clients/{client}/subscriptions", query=PageQuery, home=_named)
 def client_subscriptions(call: Call) -> SubscriptionPage:
     """Return the subscriptions of a client."""
     return _subscriptions(known_client(call), call.query.cursor, call.query.limit)
 
 
-@endpoint("GET", "/api/clients/{client}/queue", query=PageQuery)
+@endpoint("GET", "/api/clients/{client}/queue", query=PageQuery, home=_named)
 def client_queue(call: Call) -> QueuePage:
     """Return what a client has not acknowledged yet, and what waits for it."""
     session, query = known_client(call), call.query
@@ -182,7 +187,7 @@ def client_queue(call: Call) -> QueuePage:
     return QueuePage(rows, total, behind if rows and behind < total else None)
 
 
-@endpoint("POST", "/api/clients/{client}/disconnect", role=Role.OPERATOR)
+@endpoint("POST", "/api/clients/{client}/disconnect", role=Role.OPERATOR, home=_named)
 def disconnect_client(call: Call) -> None:
     """Disconnect a client; its session stays, and it may connect again."""
     session = known_client(call)

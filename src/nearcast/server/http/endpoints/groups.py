@@ -6,8 +6,10 @@ from typing import Annotated
 
 import msgspec
 
+from nearcast.broker.session.session import PEER_PREFIX
 from nearcast.server.http.endpoint import Call, endpoint
 from nearcast.server.http.endpoints.clients import Limit
+from nearcast.server.http.gathering import added, merged, rows_by
 from nearcast.server.http.slices import smallest
 
 _MOST_MEMBERS = 100
@@ -58,7 +60,27 @@ class CausalGroupList(msgspec.Struct, frozen=True):
     discarded: dict[str, int]
 
 
-@endpoint("GET", "/api/share-groups", query=ShareGroupsQuery)
+def _one_group(rows: list[ShareGroupRow]) -> ShareGroupRow:
+    """Return a group with the members of all workers, without those that stand for a worker."""
+    members = dict.fromkeys(one for row in rows for one in row.members)
+    own = [one for one in members if not one.startswith(PEER_PREFIX)]
+    count = sum(
+        row.member_count - sum(one.startswith(PEER_PREFIX) for one in row.members) for row in rows
+    )
+    with_conditions = sum(row.with_conditions for row in rows)
+    return ShareGroupRow(
+        group=rows[0].group,
+        filter=rows[0].filter,
+        members=own[:_MOST_MEMBERS],
+        member_count=count,
+        with_conditions=with_conditions,
+    )
+
+
+_OF_ALL = rows_by(lambda row: f"{row.group}\n{row.filter}", _one_group)
+
+
+@endpoint("GET", "/api/share-groups", query=ShareGroupsQuery, gather=_OF_ALL)
 async def share_groups(call: Call) -> ShareGroupPage:
     """Return the share groups with their members; a member may be another node."""
     query: ShareGroupsQuery = call.query
@@ -84,7 +106,18 @@ async def share_groups(call: Call) -> ShareGroupPage:
     return ShareGroupPage(rows, len(everything), following)
 
 
-@endpoint("GET", "/api/causal-groups")
+def _same_groups(lists: list[list[CausalGroupRow]]) -> list[CausalGroupRow]:
+    """Return each causal group once, with the messages of all workers."""
+    counts = ("waiting", "waited", "expired", "discarded", "skew_violations")
+    return [
+        msgspec.structs.replace(
+            rows[0], **{name: sum(getattr(one, name) for one in rows) for name in counts}
+        )
+        for rows in zip(*lists, strict=True)
+    ]
+
+
+@endpoint("GET", "/api/causal-groups", gather=merged(items=_same_groups, discarded=added))
 def causal_groups(call: Call) -> CausalGroupList:
     """Return the causal groups: how many messages wait, waited, and were discarded."""
     network = call.site.sources.network()

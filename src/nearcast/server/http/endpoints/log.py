@@ -10,6 +10,7 @@ from nearcast.config import Configuration, read
 from nearcast.model.errors import ConfigurationError
 from nearcast.server.config_reload import changed_keys, is_at_once
 from nearcast.server.http.endpoint import Call, Role, endpoint
+from nearcast.server.http.gathering import log_of_all
 from nearcast.server.http.log_tail import KEPT_LINES, LogLine
 
 _SECRETS = frozenset({"password", "token", "credentials"})
@@ -58,7 +59,7 @@ class ConfigurationCheck(msgspec.Struct, frozen=True):
     by_restart: list[str]
 
 
-@endpoint("GET", "/api/log", role=Role.OPERATOR, query=LogQuery)
+@endpoint("GET", "/api/log", role=Role.OPERATOR, query=LogQuery, gather=log_of_all)
 def log_lines(call: Call) -> LogLines:
     """Return the last lines of the log."""
     tail, query = call.site.sources.tail, call.query

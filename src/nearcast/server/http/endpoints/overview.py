@@ -10,9 +10,11 @@ import nearcast
 from nearcast.broker import Counters
 from nearcast.broker.counters import DROPS
 from nearcast.server.http.endpoint import Call, endpoint
+from nearcast.server.http.gathering import Asker, added, merged, worst
 from nearcast.server.http.slices import in_slices
 
 if TYPE_CHECKING:
+    from nearcast.server.cluster.link_runtime import LinkRuntime
     from nearcast.server.http.site import Site
 
 
@@ -92,7 +94,28 @@ class NodeList(msgspec.Struct, frozen=True):
     nodes: list[NodeView]
 
 
-@endpoint("GET", "/api/overview")
+_SUMS = (
+    *("clients", "connected", "connections", "subscriptions", "queued", "held_bytes"),
+    *("cpu_seconds", "rss_bytes", "received", "sent", "bytes_received", "bytes_sent"),
+    *("dropped", "counters"),
+)
+_OF_ALL = merged(**dict.fromkeys(_SUMS, added), latency_ms=worst, loop_delay_ms=worst)
+
+
+async def _one_node(call: Call, ask: Asker) -> NodeList:
+    """Return the broker as one node: its workers are no nodes of a network."""
+    found = [one.nodes[0] for one in await ask.all()]
+    whole = NodeView(
+        name=call.site.sources.configuration().node.name,
+        here=True,
+        state="serves",
+        sessions=added([one.sessions for one in found]),
+        connected=added([one.connected for one in found]),
+    )
+    return NodeList(None, "", [whole])
+
+
+@endpoint("GET", "/api/overview", gather=_OF_ALL)
 async def overview(call: Call) -> Overview:
     """Return the totals of this node since its start, and its state."""
     return await _overview(call.site)
@@ -107,7 +130,7 @@ async def _overview(site: Site) -> Overview:
     node = site.node
     site.sources.metrics.measure_loop()
     figures = site.sources.metrics.process_figures()
-    counters, inspection = node.counters, node.inspection
+    counters, inspection = site.sources.metrics.counters(), node.inspection
     sessions, queued = node.client_sessions(), 0
     async for one in in_slices(sessions):
         queued += len(one.queue)
@@ -139,10 +162,10 @@ async def _overview(site: Site) -> Overview:
     )
 
 
-@endpoint("GET", "/api/nodes")
+@endpoint("GET", "/api/nodes", gather=_one_node)
 def nodes(call: Call) -> NodeList:
     """Return this node, the other nodes of its network, and the links to them."""
-    network, own = call.site.sources.network(), _own(call.site)
+    network, own = _cluster_of(call.site), _own(call.site)
     if network is None:
         return NodeList(None, "", [own])
     others = [
@@ -153,8 +176,14 @@ def nodes(call: Call) -> NodeList:
     return NodeList(name, network.problem, [own, *others])
 
 
-def _own(site: Site) -> NodeView:
+def _cluster_of(site: Site) -> LinkRuntime | None:
+    """Return the links to other nodes; the processes of one broker are no nodes."""
     network = site.sources.network()
+    return network if network is not None and network.mesh.is_network else None
+
+
+def _own(site: Site) -> NodeView:
+    network = _cluster_of(site)
     return NodeView(
         name=site.sources.configuration().node.name,
         here=True,

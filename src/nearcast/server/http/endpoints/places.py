@@ -9,6 +9,7 @@ import msgspec
 
 from nearcast.server.http.endpoint import Call, HttpAnswer, Role, endpoint
 from nearcast.server.http.endpoints.learned import found_files, json_file
+from nearcast.server.http.gathering import added, joined, merged
 from nearcast.server.http.geometry import geometry_of
 from nearcast.server.http.problem import ProblemError
 from nearcast.server.http.slices import in_slices
@@ -94,7 +95,11 @@ def check_positions(call: Call) -> None:
         )
 
 
-@endpoint("GET", "/api/positions", role=Role.OPERATOR, query=ViewQuery)
+_SHOWN = merged(clients=joined, left_out=added)
+_SHAPES = merged(near=joined, areas=joined, left_out=added)
+
+
+@endpoint("GET", "/api/positions", role=Role.OPERATOR, query=ViewQuery, gather=_SHOWN)
 async def positions(call: Call) -> PositionList:
     """Return where the connected clients of this node are."""
     check_positions(call)
@@ -113,7 +118,7 @@ async def positions(call: Call) -> PositionList:
     return PositionList(call.site.now_ms, rows, left_out)
 
 
-@endpoint("GET", "/api/shapes", role=Role.OPERATOR, query=ShapesQuery)
+@endpoint("GET", "/api/shapes", role=Role.OPERATOR, query=ShapesQuery, gather=_SHAPES)
 async def shapes(call: Call) -> ShapeList:
     """Return `$near` circles and `$area` shapes of connected clients."""
     check_positions(call)

@@ -16,6 +16,7 @@ from nearcast.mqtt import MqttProtocolError
 from nearcast.mqtt.topics import check_topic_filter
 from nearcast.server.http.endpoint import Call, Role, endpoint
 from nearcast.server.http.endpoints.clients import Limit
+from nearcast.server.http.gathering import rows_by
 from nearcast.server.http.problem import ProblemError
 from nearcast.server.http.slices import in_slices, smallest
 
@@ -94,7 +95,20 @@ class RetainedMessage(msgspec.Struct, frozen=True, kw_only=True):
     properties: list[tuple[str, str]]
 
 
-@endpoint("GET", "/api/topics", query=TopicsQuery)
+def _one_filter(rows: list[FilterRow]) -> FilterRow:
+    """Return a filter with the subscribers of all workers; a share group spans them."""
+    return FilterRow(
+        rows[0].filter,
+        sum(one.subscribers for one in rows),
+        sum(one.with_conditions for one in rows),
+        max(one.share_groups for one in rows),
+    )
+
+
+_OF_ALL = rows_by(lambda row: row.filter, _one_filter)
+
+
+@endpoint("GET", "/api/topics", query=TopicsQuery, gather=_OF_ALL)
 async def topics(call: Call) -> FilterPage:
     """Return the topic filters that clients subscribe to, with the number of subscriptions."""
     query: TopicsQuery = call.query
