@@ -191,9 +191,19 @@ def endpoint(
         does = method != "GET" if changes is None else changes
         ENDPOINTS.append(
             Endpoint(
-                method, path, handler, role, query, body, answer, kind, gather, home, does,
+                method,
+                path,
+                handler,
+                role,
+                query,
+                body,
+                answer,
+                kind,
+                gather,
+                home,
+                does,
                 may_be_empty,
-            )  # fmt: skip
+            )
         )
         return handler
 
