@@ -106,6 +106,7 @@ soak: setup
 	$(BIN)/python fuzz/journal.py --damages 1000
 	$(BIN)/python fuzz/connections.py --connections 100000
 	$(BIN)/python fuzz/overlay.py --seconds 1800
+	$(BIN)/python benchmarks/overlay_live.py 300 60
 
 gate: setup
 	$(BIN)/python scripts/hot_path_gate.py $(REVISION)
