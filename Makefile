@@ -109,6 +109,7 @@ soak: setup
 	$(BIN)/python fuzz/sockets.py --seconds 1800
 	$(BIN)/python fuzz/overlay.py --seconds 1800
 	$(BIN)/python fuzz/attacks.py --seconds 3600
+	$(BIN)/python benchmarks/overlay_live.py 300 60
 
 gate: setup
 	$(BIN)/python scripts/hot_path_gate.py $(REVISION)

@@ -4,7 +4,8 @@
 
 Each peer has its own port and one box. Ten of them publish 20 events a second each, half of them at
 QoS 1. Every ten seconds five peers end without a word (publishers excepted) and five others come.
-Due is what a peer that lived from two seconds before the event to its end of waiting wants.
+Due is what a peer that lived from two seconds before the event to its end of waiting wants. A
+repair takes from the deaths until all who had a place are in one tree again, without the dead.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from random import Random
 from typing import Any
 
 from nearcast.model import Attribute, Space
+from nearcast.overlay.messages import Address
+from nearcast.overlay.seat import Seat
 from nearcast.server.overlay import Peer
 
 SPACE = Space(
@@ -25,6 +28,8 @@ SPACE = Space(
     attributes=(Attribute.number("x", 0, 100), Attribute.number("y", 0, 100)),
 )
 PEERS, PUBLISHERS, RATE, CHURN, EVERY_S = 60, 10, 20, 5, 10.0
+LOOK_S = 0.05
+"""How often the tree is looked at while it is repaired."""
 
 
 class LivePeer:
@@ -102,16 +107,21 @@ async def main(seconds: float, count: int) -> None:
     events: list[tuple[int, float, float, float, int]] = []
     before = counts(peers)
     began = time.monotonic()
-    churn = asyncio.create_task(_churn(peers, random, seconds - EVERY_S))
+    repairs: list[float] = []
+    churn = asyncio.create_task(_churn(peers, random, seconds - EVERY_S, repairs))
     await _publish(peers[:PUBLISHERS], events, random, seconds)
     took = time.monotonic() - began
     await churn
     await asyncio.sleep(35)
     after = counts(peers)
     _report(peers, events)
+    print("repairs, s: " + " ".join(f"{one:.2f}" for one in sorted(repairs)))
+    taken = max(1, sum(len(one.got) for one in peers))
+    sent = [late - early for early, late in zip(before, after, strict=True)]
     print(
-        f"{len(events)} events in {took:.0f} s; {after[0] - before[0]} messages, "
-        f"{after[1] - before[1]} bytes, {after[2] - before[2]:.1f} s of CPU in all"
+        f"{len(events)} events in {took:.0f} s; {sent[0]} messages, {sent[1]} bytes, "
+        f"{sent[2]:.1f} s of CPU in all; for each of {taken} deliveries {sent[0] / taken:.1f} "
+        f"messages, {sent[1] / taken:,.0f} bytes, {1000 * sent[2] / taken:.2f} ms of CPU"
     )
     for one in peers:
         one.crash()
@@ -132,19 +142,55 @@ async def _publish(
         await asyncio.sleep(1 / RATE)
 
 
-async def _churn(peers: list[LivePeer], random: Random, seconds: float) -> None:
+async def _churn(
+    peers: list[LivePeer], random: Random, seconds: float, repairs: list[float]
+) -> None:
     """Let some peers end without a word, and others come, every `EVERY_S` seconds."""
-    publishers = peers[:PUBLISHERS]
+    publishers, watching = peers[:PUBLISHERS], list[asyncio.Task[None]]()
     churn = max(1, CHURN * len(peers) // PEERS)
     for _ in range(int(seconds / EVERY_S)):
         await asyncio.sleep(EVERY_S)
         alive = [one for one in peers if one.died_s == float("inf")]
         for victim in random.sample(alive[PUBLISHERS:], churn):
             victim.crash()
+        left = [one for one in alive if one.died_s == float("inf")]
+        watching.append(asyncio.create_task(_repaired(left, peers, repairs)))
         contacts = [one.peer.address for one in publishers]
         new = [LivePeer(random, random.sample(contacts, 2)) for _ in range(churn)]
         peers += new
         await asyncio.gather(*(one.start() for one in new))
+
+
+async def _repaired(left: list[LivePeer], peers: list[LivePeer], repairs: list[float]) -> None:
+    """Note how long it takes until these peers are in one tree again."""
+    began = time.monotonic()
+    while not _is_one_tree(left, peers) and time.monotonic() - began < EVERY_S:  # noqa: ASYNC110 - looked at
+        await asyncio.sleep(LOOK_S)
+    repairs.append(time.monotonic() - began)
+
+
+def _is_one_tree(left: list[LivePeer], peers: list[LivePeer]) -> bool:
+    living = [one for one in peers if one.died_s == float("inf") and one.peer.runtime.members]
+    seats = {
+        seat.address: seat
+        for one in living
+        for seat in one.peer.runtime.members[0].core.seats.values()
+    }
+    names = {one.peer.runtime.name for one in left}
+    roots = {_root_of(seat, seats) for seat in seats.values() if seat.address.peer in names}
+    return len(roots) == 1 and None not in roots
+
+
+def _root_of(seat: Seat, seats: dict[Address, Seat]) -> Address | None:
+    """Return the root above a seat; None if a host on the way is dead, or does not know of it."""
+    for _ in range(64):
+        if seat.parent is None:
+            return seat.address
+        above = seats.get(seat.parent)
+        if above is None or not any(seat.address in one.members for one in above.groups):
+            return None
+        seat = above
+    return None
 
 
 def _report(peers: list[LivePeer], events: list[tuple[int, float, float, float, int]]) -> None:

@@ -50,6 +50,18 @@ def test_a_gap_whose_beginning_is_not_known_stays_unknown():
     assert report.age_ms is None
 
 
+@pytest.mark.parametrize(("age_ms", "since"), [(500, 1_480), (None, None)])
+def test_very_many_gaps_are_one_for_the_publisher(age_ms, since):
+    reports = [
+        GapReport(b"%8d" % number, ((float(number),), (number + 1.0,)), 500 + number)
+        for number in range(20)
+    ]
+    reports.append(GapReport(b"8 bytes.", ((3.0,), (4.0,)), None if age_ms is None else 520))
+    news = _news()
+    assert news.heard("a", reports, 2_000) == [Gap(((0.0,), (20.0,)), since)]
+    assert len(news) == 21
+
+
 def test_whoever_was_lost_is_told_again():
     news = _news()
     news.begin(Gap(BOX, 0), 0)

@@ -218,8 +218,7 @@ class OverlayPeer:
         return self._turn(now)
 
     def drop_peer(self, peer: PeerId, now: Instant) -> list[Output]:
-        """Repair the tree around a peer that has ended for certain."""
-        self.contacts = tuple(one for one in self.contacts if one.peer != peer)
+        """Repair the tree around a peer that has ended."""
         for seat in list(self.seats.values()):
             repair.peer_ended(seat, peer, now)
         return self._turn(now)

@@ -79,14 +79,17 @@ def beat(seat: Seat, now: Instant) -> None:
 
 
 def peer_ended(seat: Seat, peer: PeerId, now: Instant) -> None:
-    """Drop a peer whose process has ended, at once: nobody need wait until it has been silent."""
-    seat.contacts = tuple(one for one in seat.contacts if one.peer != peer)
+    """Drop a peer whose process has ended, at once: nobody need wait until it has been silent.
+
+    It is greeted from time to time as a silent one is: a firewall may have refused for it.
+    """
     seat.refuges = [one for one in seat.refuges if one.peer != peer]
     seat.kin = tuple(one for one in seat.kin if one.peer != peer)
     touched = []
     for group in seat.groups:
         for member in [one for one in group.members if one.peer == peer]:
             group.drop(member)
+            seat.remember_lost(member, now)
             touched.append(group.level)
     if touched:
         settle(seat, touched[0], now, until=touched[-1])

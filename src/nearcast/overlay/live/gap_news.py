@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from nearcast.model.errors import PeerProtocolError
-from nearcast.overlay.bounds import Bounds, Extent
+from nearcast.overlay.bounds import Bounds, Extent, union_of
 from nearcast.overlay.messages import Instant, PeerId
 from nearcast.overlay.seat import Gap
 
@@ -32,6 +32,8 @@ MOST_GAPS = 1_000
 """The most gaps that are remembered, and the most of one message; the oldest are forgotten."""
 _TWICE = 2
 """How often each neighbour is told: a connection may break with the news in it."""
+_MOST_APART = 16
+"""More new gaps than these are one for the publisher, which looks through all that it holds."""
 _MOST_AGE_MS = 3_600_000
 
 
@@ -104,7 +106,7 @@ class GapNews:
         self._tell_soon(now)
 
     def heard(self, peer: PeerId, reports: Iterable[GapReport], now: Instant) -> list[Gap]:
-        """Remember what a neighbour told; return the gaps that are new here."""
+        """Remember what a neighbour told; return the gaps that are new here, many as one."""
         fresh = []
         for gap_id, box, age_ms in reports:
             known = self._known.get(gap_id)
@@ -115,7 +117,7 @@ class GapNews:
             known.told[peer] = _TWICE
         if fresh:
             self._tell_soon(now)
-        return fresh
+        return fresh if len(fresh) <= _MOST_APART else [_around(fresh)]
 
     def lost(self, peer: PeerId) -> None:
         """Forget what a peer was told, as its connection is lost: it is told again."""
@@ -154,6 +156,12 @@ class GapNews:
         while len(self._known) > MOST_GAPS:
             del self._known[next(iter(self._known))]
         return known
+
+
+def _around(gaps: list[Gap]) -> Gap:
+    begins = [gap.since for gap in gaps if gap.since is not None]
+    since = min(begins) if len(begins) == len(gaps) else None
+    return Gap(union_of(gap.box for gap in gaps), since)
 
 
 def _report(gap_id: bytes, gap: Gap, now: Instant) -> GapReport:

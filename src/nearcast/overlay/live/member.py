@@ -180,6 +180,17 @@ class OverlayMember:
             for seat in seats
         )
 
+    def tree_neighbours(self) -> list[PeerId]:
+        """Return the peers of parents and members."""
+        known: dict[PeerId, None] = {}
+        for seat in self.core.seats.values():
+            if seat.parent is not None:
+                known[seat.parent.peer] = None
+            for group in seat.groups:
+                known.update((one.peer, None) for one in group.members)
+        known.pop(self.core.peer_id, None)
+        return list(known)
+
     # --- called by the runtime -----------------------------------------------------------------
 
     def receive(self, envelope: Envelope, now: Instant, link: PeerId) -> None:
@@ -425,17 +436,6 @@ class OverlayMember:
         if len(self.gaps) and (is_beat or (due is not None and due <= now)):
             found = self.gaps.take(self.tree_neighbours(), now)
             self._out += [(peer, GapReports(reports)) for peer, reports in found]
-
-    def tree_neighbours(self) -> list[PeerId]:
-        """Return the peers of parents and members."""
-        known: dict[PeerId, None] = {}
-        for seat in self.core.seats.values():
-            if seat.parent is not None:
-                known[seat.parent.peer] = None
-            for group in seat.groups:
-                known.update((one.peer, None) for one in group.members)
-        known.pop(self.core.peer_id, None)
-        return list(known)
 
     def _arrive(self, batch: EventBatch, now: Instant) -> None:
         """Deliver events of other peers, each identity once."""
