@@ -48,6 +48,13 @@ lon = {{ low = {WEST - 0.01}, high = {EAST + 0.01} }}
 lat = {{ low = {SOUTH - 0.01}, high = {NORTH + 0.01} }}
 price = {{ low = 0, high = 100 }}
 
+[[retained]]
+topics = "stops/#"
+mode = "learned"
+hold = "5s"
+omega = 0.3
+"""
+TALK = f"""
 [[space]]
 name = "talk"
 topics = "talk/#"
@@ -58,13 +65,8 @@ latitude = "lat"
 [space.attributes]
 lon = {{ low = {WEST - 0.01}, high = {EAST + 0.01} }}
 lat = {{ low = {SOUTH - 0.01}, high = {NORTH + 0.01} }}
-
-[[retained]]
-topics = "stops/#"
-mode = "learned"
-hold = "5s"
-omega = 0.3
 """
+"""The space with causal order; there is nothing to learn from it."""
 
 
 class Brokers:
@@ -73,6 +75,7 @@ class Brokers:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.config = directory / "nearcast.toml"
+        self.learning_config = directory / "learning.toml"
         self.missing = ""
         self.address = ""  # of the page of the first node, with an operator's token
         self.ports: list[int] = []
@@ -95,7 +98,8 @@ class Brokers:
         return self
 
     async def _start(self) -> None:
-        self.config.write_text(CONFIG, encoding="utf-8")
+        self.config.write_text(CONFIG + TALK, encoding="utf-8")
+        self.learning_config.write_text(CONFIG, encoding="utf-8")
         operators = (self.directory / "operators.txt").resolve()
         token = set_operator(operators, "demo", "operator", None)
         nats_port = free_port()
@@ -111,7 +115,7 @@ class Brokers:
             pages.append(free_port())
             config = self.directory / f"{name}.toml"
             page = _PAGE.format(port=pages[-1], operators=operators)
-            config.write_text(CONFIG + page, encoding="utf-8")
+            config.write_text(CONFIG + TALK + page, encoding="utf-8")
             address = self._address
             if name == NAMES[-1]:
                 self.line = SlowLine(nats_port, NAMES[0])

@@ -282,7 +282,7 @@ class _Telling:
         options += [f"--bounds={','.join(map(str, BOUNDS))}"]
         options += ["--hold-out", "0"]  # seconds of a city have no other days to judge by
         logs = await brokers.copy_logs("learned-from")
-        found = await self._pipeline("run", logs, brokers.config, *options)
+        found = await self._pipeline("run", logs, brokers.learning_config, *options)
         story.steps = found["steps"]
         plan = next(step["summary"] for step in story.steps if step["name"] == "plan")
         story.leaves = plan["leaves"]
