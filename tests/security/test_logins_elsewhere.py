@@ -22,7 +22,7 @@ from nearcast.mqtt import (
     PublishAnswer,
     Suback,
 )
-from nearcast.server.auth.grants import LoginGrant, Grants, rules_in, rules_text
+from nearcast.server.auth.grants import Grants, LoginGrant, rules_in, rules_text
 from nearcast.server.auth.logins import LoginAnswer, LoginRequest, login_of
 from nearcast.server.auth.rules import ConfiguredAccess
 from nearcast.simulator.mqtt_node import SimulatedClient
