@@ -2,6 +2,7 @@
 
     python fuzz/attacks.py --seconds 60                  # for each class
     python fuzz/attacks.py --seconds 5 --only slashes,floods
+    python fuzz/attacks.py --only connections --rate "50/s burst 100"   # connections_address
 
 The attackers (`attack_classes.py`) are another process. The bystanders ping every 20 ms, talk to
 each other, and publish secrets. A finding ends the run: a bystander that is closed or not served,
@@ -124,7 +125,7 @@ class Attackers:
 
 
 @contextmanager
-def attacked(directory: Path) -> Iterator[Live]:
+def attacked(directory: Path, rate: str | None) -> Iterator[Live]:
     """Run a broker as one that others reach: users, rules, three listeners, private positions."""
     (directory / "secret").write_text(TOKEN_SECRET)
     (directory / "users").write_text(f"{LOGIN[0]}:{hash_password(LOGIN[1])}\n")
@@ -142,7 +143,7 @@ def attacked(directory: Path) -> Iterator[Live]:
             },
         },
         log={"events": "off", "metrics_port": 0},  # an event log takes long to close
-        rates={"guesses": 0},  # so that each guess is checked
+        rates={"guesses": 0, "connections_address": rate},  # each guess is checked
         listener=[
             {"port": 0},
             {"port": 0, "kind": "ws"},
@@ -163,12 +164,12 @@ def look_for_forgeries(live: Live) -> None:
             assert FORGED not in packet.payload, f"forged: {packet.topic}"
 
 
-def run(names: list[str], seconds: float, seed: int) -> dict[str, Pings]:
+def run(names: list[str], seconds: float, seed: int, rate: str | None = None) -> dict[str, Pings]:
     """Run each class for so long; return what bystanders saw. AssertionError is a finding."""
     seen = {name: Pings() for name in names}
     with tempfile.TemporaryDirectory(prefix="nearcast-attacks-") as folder:
         directory = Path(folder)
-        with attacked(directory) as live:
+        with attacked(directory, rate) as live:
             attackers = Attackers(live, directory, names, seconds, seed)
             try:
                 while attackers.is_alive:
@@ -204,10 +205,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for each class")
     parser.add_argument("--only", default=",".join(CLASSES), help="names of classes")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--rate", help="[rates] connections_address; without it there is none")
     options = parser.parse_args()
     print(f"seed {options.seed}\n{HEAD}", flush=True)
     for name in options.only.split(","):
-        for told, pings in run([name], options.seconds, options.seed).items():
+        for told, pings in run([name], options.seconds, options.seed, options.rate).items():
             print(pings.line(told), flush=True)
 
 

@@ -22,7 +22,7 @@ from nearcast.mqtt import (
     PublishAnswer,
     Suback,
 )
-from nearcast.server.auth.grants import Grant, Grants, rules_in, rules_text
+from nearcast.server.auth.grants import Grants, LoginGrant, rules_in, rules_text
 from nearcast.server.auth.logins import LoginAnswer, LoginRequest, login_of
 from nearcast.server.auth.rules import ConfiguredAccess
 from nearcast.simulator.mqtt_node import SimulatedClient
@@ -146,15 +146,15 @@ def test_a_wrong_token_without_a_name_counts_once():
 def test_a_grant_is_kept_as_it_is_and_one_that_cannot_be_read_grants_nothing():
     rules = (RuleSection(topic="a/#"), RuleSection(topic="b", allow=False))
     for is_forwarded in (False, True):
-        grant = Grant(rules, is_forwarded=is_forwarded)
-        assert Grant.from_bytes(grant.to_bytes()) == grant
+        grant = LoginGrant(rules, is_forwarded=is_forwarded)
+        assert LoginGrant.from_bytes(grant.to_bytes()) == grant
     assert rules_in(rules_text(rules)) == rules
     for bad in (b"", b"{", b"null", b"7", b'{"forwarded": 7}', b'[{"topic": ""}]', b'[{"of": 1}]'):
-        assert Grant.from_bytes(bad).rules == ()
+        assert LoginGrant.from_bytes(bad).rules == ()
         assert rules_in(bad) == ()
     grants = Grants()
-    assert grants.set("ann", "c", Grant(rules))
-    assert not grants.set("ann", "c", Grant(rules))
+    assert grants.set("ann", "c", LoginGrant(rules))
+    assert not grants.set("ann", "c", LoginGrant(rules))
     assert grants.set("ann", "c", None)
     assert grants.find("ann", "c") is None
 

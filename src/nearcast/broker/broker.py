@@ -304,14 +304,6 @@ class Broker(BrokerInterface):
             connection.pending = [b""]
             self._packets.backlog.add(connection)
 
-    def login_rules(self, connection: Connection) -> bytes | None:
-        """Return the rules that the login of a relayed client brought along; None: none."""
-        return self.state.access.rules_of(connection)
-
-    def keep_login_rules(self, connection: Connection, client_id: str) -> None:
-        """Keep the rules of a login for a session that is about to be adopted: it is checked."""
-        self.state.access.bind(connection, client_id)
-
     def give_up(self, client_id: str, now_ms: int) -> None:
         """End a session for good: its client starts a new one at another node."""
         self.state.now_ms = now_ms

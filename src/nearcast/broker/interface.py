@@ -160,6 +160,14 @@ class BrokerInterface:
 
     # --- what is set ------------------------------------------------------------------------
 
+    def login_rules(self, connection: Connection) -> bytes | None:
+        """Return the rules that the login of a relayed client brought along; None: none."""
+        return self.state.access.rules_of(connection)
+
+    def keep_login_rules(self, connection: Connection, client_id: str) -> None:
+        """Keep the rules of a login for a session that is about to be adopted: it is checked."""
+        self.state.access.bind(connection, client_id)
+
     def observe(self, observer: ClientObserver) -> None:
         """Call an observer when clients come and go."""
         self.state.observer = observer

@@ -35,7 +35,7 @@ class Notes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class LoginGrant:
     """The rules of a login; beyond them only configured rules allow something.
 
     `is_forwarded`: another node has checked the login, and this one need not know how.
@@ -50,7 +50,7 @@ class Grant:
         return json.dumps({"forwarded": rules} if self.is_forwarded else rules).encode()
 
     @classmethod
-    def from_bytes(cls, value: bytes) -> Grant:
+    def from_bytes(cls, value: bytes) -> LoginGrant:
         """Return what `to_bytes` wrote; rules that cannot be read grant nothing."""
         try:
             found = json.loads(value)
@@ -65,20 +65,20 @@ class Grants:
     """The rules of each user and client identifier that has logged in with some."""
 
     def __init__(self) -> None:
-        self._grants: dict[bytes, Grant] = {}
+        self._grants: dict[bytes, LoginGrant] = {}
         self.notes: Notes | None = None  # set once there is a broker
 
-    def find(self, user: str | None, client_id: str) -> Grant | None:
+    def find(self, user: str | None, client_id: str) -> LoginGrant | None:
         """Return the grant of a client; None if its login brought none or is not known."""
         key = _key(user, client_id)
         found = self._grants.get(key)
         if found is None and self.notes is not None:
             value = self.notes.get(key, b"")
             if value:
-                found = self._grants[key] = Grant.from_bytes(value)
+                found = self._grants[key] = LoginGrant.from_bytes(value)
         return found
 
-    def set(self, user: str | None, client_id: str, grant: Grant | None) -> bool:
+    def set(self, user: str | None, client_id: str, grant: LoginGrant | None) -> bool:
         """Keep the grant of a login in place of an earlier one; return whether it is another."""
         if grant == self.find(user, client_id):
             return False

@@ -18,7 +18,7 @@ from nearcast.model.errors import EnvironmentProblem
 from nearcast.mqtt import Connect
 from nearcast.server.auth.certificates import CertificateUsers
 from nearcast.server.auth.gate import LoginGate
-from nearcast.server.auth.grants import Grant, rules_in
+from nearcast.server.auth.grants import LoginGrant, rules_in
 from nearcast.server.auth.login_checks import LoginChecks, make_plugins
 from nearcast.server.auth.logins import Login, LoginPlugin, request_of
 from nearcast.server.auth.passwords import read_users
@@ -210,10 +210,12 @@ class ConfiguredAccess:
             user, text = forwarded.user_name, forwarded.rules
         else:
             user, text = (None, None) if proof is None else (proof.user, proof.rules)
-        grant = None if text is None else Grant(rules_in(text), is_forwarded=forwarded is not None)
+        grant = (
+            None if text is None else LoginGrant(rules_in(text), is_forwarded=forwarded is not None)
+        )
         return self._grants.set(user, client_id, grant)
 
-    def _grant(self, user_name: str | None, client_id: str) -> Grant | None:
+    def _grant(self, user_name: str | None, client_id: str) -> LoginGrant | None:
         """Return what a login has brought along and still counts: its source may be gone."""
         found = self._grants.find(user_name, client_id)
         return found if found is not None and (self._grants_rules or found.is_forwarded) else None
