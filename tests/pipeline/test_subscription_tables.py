@@ -12,11 +12,13 @@ from tests.matching.test_polygon_table import CITY, halves, polygons, small, sta
 
 from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher
 from nearcast.model import (
+    Attribute,
     Circle,
     Event,
     KeyInUseError,
     MisuseError,
     NearcastError,
+    Space,
     Subscription,
     parse_shape,
     parse_where,
@@ -87,6 +89,19 @@ def test_a_table_answers_as_its_subscriptions_one_by_one(wanted, points, rank):
         assert set(view.match(event)) == set(one_by_one(table).match(event))
     assert answers(matcher_of(table, CITY), at, rank) == expected
     assert answers(ShippedSubscriptions.of(table, CITY).matcher(), at, rank) == expected
+
+
+def test_a_space_without_coordinates_has_conditions_alone():
+    plane = Space(name="city", topic_filter="city/#", attributes=[Attribute.number("price", 0, 9)])
+    table = table_of([("price < 4", None, None), (None, None, None), ("price > 7", None, 2.0)])
+    for view in (matcher_of(table, plane), ShippedSubscriptions.of(table, plane).matcher()):
+        found, _ = answers(view, np.array([[3.0], [8.0]]), "weight")
+        assert found == [{0, 10}, {10, 20}]
+    lows, highs = hulls_of_table(table, plane)
+    assert lows[2, 0] > 7
+    assert highs[2, 0] >= 9
+    with pytest.raises(NearcastError, match="longitude and latitude"):
+        matcher_of(table_of([(None, str(star(1, 1, 1, 8)), None)]), plane)
 
 
 def test_a_packed_or_saved_matcher_can_be_packed_and_saved_again(tmp_path: Path):
