@@ -26,6 +26,7 @@ from nearcast.model import (
 from nearcast.pipeline.jobs.shipped_subscriptions import ShippedSubscriptions
 from nearcast.pipeline.sources.subscription_tables import hulls_of_table, matcher_of
 
+Row = tuple[str | None, str | None, float | None]
 WHERES = [None, "price < 4", "price = 2 or price > 7", "lon < 1", "price < 1 and price > 8"]
 SCHEMA = pa.schema(
     {
@@ -43,7 +44,7 @@ areas = st.one_of(
 rows = st.tuples(st.sampled_from(WHERES), areas, st.sampled_from([None, 1.0, 2.0]))
 
 
-def table_of(wanted: list[tuple[str | None, str | None, float | None]]) -> pa.Table:
+def table_of(wanted: list[Row]) -> pa.Table:
     columns = [
         {"subscription_id": 10 * n, "where": where, "area": area, "weight": weight}
         for n, (where, area, weight) in enumerate(wanted)
@@ -70,7 +71,7 @@ def answers(view: MatcherView, points: np.ndarray, rank: str) -> tuple[list[set[
     offsets, keys = view.match_points("city", "city/x", points)
     found = [set(keys[a:b].tolist()) for a, b in pairwise(offsets.tolist())]
     assert [len(each) for each in found] == np.diff(offsets).tolist()  # each once
-    best = view.top_points("city", "city/x", points, 3, rank)  # type: ignore[arg-type]
+    best = view.top_points("city", "city/x", points, 3, rank)
     return found, best.tolist()
 
 
@@ -105,7 +106,7 @@ def test_a_space_without_coordinates_has_conditions_alone():
 
 
 def test_a_packed_or_saved_matcher_can_be_packed_and_saved_again(tmp_path: Path):
-    wanted = [("price < 7", str(star(n % 8, n % 5, 1.5, 8, n)), None) for n in range(60)]
+    wanted: list[Row] = [("price < 7", str(star(n % 8, n % 5, 1.5, 8, n)), None) for n in range(60)]
     wanted += [(None, "circle(3,3,100km)", None), (None, None, 3.0)]
     table = table_of(wanted)
     points = np.random.default_rng(2).uniform(-1, 9, (300, 3))

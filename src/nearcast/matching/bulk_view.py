@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nearcast.matching.files import ShapesFromText
+from nearcast.matching.exact_shapes import ShapesFromText
 from nearcast.matching.filter_index import FilterIndex, FilterIndexEntry
 from nearcast.matching.polygon_table import NONE, PolygonTable
 from nearcast.matching.polygon_texts import Floats, Ids, ManyPolygons
