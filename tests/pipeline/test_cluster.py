@@ -255,7 +255,8 @@ out = "s3a://lake/out"
 done = match_tables(events, wishes, space, MatchQuery("plane", "plane/x", 3), out)
 kept = IngestJob([f"{lake}/fixes.parquet"], out).run(spark).fields["kept"]
 RegionsJob(f"{out}/positions", out, cell_m=30.0).run(spark)
-PlanJob(f"{out}/positions", f"{out}/regions", out, PlanRules(leaves=8, depth=6)).run(spark)
+plan = PlanJob(f"{out}/positions", f"{out}/regions", out, PlanRules(leaves=8, depth=6)).run(spark)
+plan.save()
 said = {"seen": [row.seen for row in seen], "deliveries": done.deliveries, "kept": kept}
 print(json.dumps(said))
 spark.stop()

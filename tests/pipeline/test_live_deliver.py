@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from nearcast.client.blocking import BlockingClient, BrokerAddress
@@ -137,3 +138,27 @@ def test_a_broker_that_stays_away_or_refuses_is_said(
     publisher.publish(Publish("secret/x", b"", 1))
     with pytest.raises(MisuseError, match="refused the message to secret/x"):
         publisher.finish()
+
+
+def test_each_delivery_in_the_outbox_has_the_message_of_its_event():
+    events = pa.RecordBatch.from_pydict(
+        {
+            "event_id": pa.array([7, 3, 5], pa.int64()),
+            delivery.SENT_TOPIC: ["a/7", "a/3", "a/5"],
+            delivery.SENT_PAYLOAD: pa.array([b"seven", b"three", b"five"]),
+        }
+    )
+    found = pa.RecordBatch.from_pydict(
+        {
+            "event_id": pa.array([3, 3, 7], pa.int64()),
+            "subscription_id": pa.array([1, 2, 1], pa.int64()),
+            "rank": pa.array([1, 2, 0], pa.int32()),
+        }
+    )
+    rows = delivery.outbox_rows(found, events).to_pylist()
+    assert [(row["subscription_id"], row["topic"], row["payload"]) for row in rows] == [
+        (1, "a/3", b"three"),
+        (2, "a/3", b"three"),
+        (1, "a/7", b"seven"),
+    ]
+    assert delivery.outbox_rows(found.slice(0, 0), events).num_rows == 0

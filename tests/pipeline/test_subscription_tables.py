@@ -12,11 +12,13 @@ from tests.matching.test_polygon_table import CITY, halves, polygons, small, sta
 
 from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher
 from nearcast.model import (
+    Attribute,
     Circle,
     Event,
     KeyInUseError,
     MisuseError,
     NearcastError,
+    Space,
     Subscription,
     parse_shape,
     parse_where,
@@ -24,6 +26,7 @@ from nearcast.model import (
 from nearcast.pipeline.jobs.shipped_subscriptions import ShippedSubscriptions
 from nearcast.pipeline.sources.subscription_tables import hulls_of_table, matcher_of
 
+Row = tuple[str | None, str | None, float | None]
 WHERES = [None, "price < 4", "price = 2 or price > 7", "lon < 1", "price < 1 and price > 8"]
 SCHEMA = pa.schema(
     {
@@ -41,7 +44,7 @@ areas = st.one_of(
 rows = st.tuples(st.sampled_from(WHERES), areas, st.sampled_from([None, 1.0, 2.0]))
 
 
-def table_of(wanted: list[tuple[str | None, str | None, float | None]]) -> pa.Table:
+def table_of(wanted: list[Row]) -> pa.Table:
     columns = [
         {"subscription_id": 10 * n, "where": where, "area": area, "weight": weight}
         for n, (where, area, weight) in enumerate(wanted)
@@ -68,7 +71,7 @@ def answers(view: MatcherView, points: np.ndarray, rank: str) -> tuple[list[set[
     offsets, keys = view.match_points("city", "city/x", points)
     found = [set(keys[a:b].tolist()) for a, b in pairwise(offsets.tolist())]
     assert [len(each) for each in found] == np.diff(offsets).tolist()  # each once
-    best = view.top_points("city", "city/x", points, 3, rank)  # type: ignore[arg-type]
+    best = view.top_points("city", "city/x", points, 3, rank)
     return found, best.tolist()
 
 
@@ -89,8 +92,21 @@ def test_a_table_answers_as_its_subscriptions_one_by_one(wanted, points, rank):
     assert answers(ShippedSubscriptions.of(table, CITY).matcher(), at, rank) == expected
 
 
+def test_a_space_without_coordinates_has_conditions_alone():
+    plane = Space(name="city", topic_filter="city/#", attributes=[Attribute.number("price", 0, 9)])
+    table = table_of([("price < 4", None, None), (None, None, None), ("price > 7", None, 2.0)])
+    for view in (matcher_of(table, plane), ShippedSubscriptions.of(table, plane).matcher()):
+        found, _ = answers(view, np.array([[3.0], [8.0]]), "weight")
+        assert found == [{0, 10}, {10, 20}]
+    lows, highs = hulls_of_table(table, plane)
+    assert lows[2, 0] > 7
+    assert highs[2, 0] >= 9
+    with pytest.raises(NearcastError, match="longitude and latitude"):
+        matcher_of(table_of([(None, str(star(1, 1, 1, 8)), None)]), plane)
+
+
 def test_a_packed_or_saved_matcher_can_be_packed_and_saved_again(tmp_path: Path):
-    wanted = [("price < 7", str(star(n % 8, n % 5, 1.5, 8, n)), None) for n in range(60)]
+    wanted: list[Row] = [("price < 7", str(star(n % 8, n % 5, 1.5, 8, n)), None) for n in range(60)]
     wanted += [(None, "circle(3,3,100km)", None), (None, None, 3.0)]
     table = table_of(wanted)
     points = np.random.default_rng(2).uniform(-1, 9, (300, 3))

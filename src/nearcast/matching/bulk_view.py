@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nearcast.matching.files import ShapesFromText
+from nearcast.matching.exact_shapes import ShapesFromText
 from nearcast.matching.filter_index import FilterIndex, FilterIndexEntry
 from nearcast.matching.polygon_table import NONE, PolygonTable
 from nearcast.matching.polygon_texts import Floats, Ids, ManyPolygons
@@ -50,7 +50,8 @@ def bulk_view(
 ) -> MatcherView:
     """Return a matcher of these subscriptions on all topics of the space; O(n log n).
 
-    The space has coordinates. Birth numbers are given, as keys are, and are different.
+    Only a space with coordinates has polygons. Birth numbers are given, as keys are, and are
+    different.
     """
     of_polygons, polygon_of_box = _polygon_boxes(space, rows)
     of_others, entry_of_box = _other_boxes(space, others)
@@ -119,7 +120,8 @@ def _polygon_boxes(space: Space, rows: PolygonRows) -> tuple[_Boxes, Ids]:
     lows, highs = lows[at], highs[at]
     bounds = rows.polygons.bounds[owner]
     keep = np.ones(len(owner), np.bool_)
-    for place, low, high in zip(space.coordinates or (), (0, 1), (2, 3), strict=True):
+    for axis, place in enumerate(space.coordinates or ()):
+        low, high = axis, axis + 2
         side = space.extent.sides[place]
         lows[:, place] = np.maximum(lows[:, place], np.maximum(bounds[:, low], side.low))
         highs[:, place] = np.minimum(highs[:, place], np.minimum(bounds[:, high], side.high))

@@ -150,16 +150,20 @@ class _Conditions:
 
     @classmethod
     def of(cls, table: pa.Table) -> _Conditions:
-        rows = table.num_rows
         weights = _weights(table)
-        there = set(table.column_names)
-        wheres, areas = (
-            table[name].cast(pa.string()).to_pylist() if name in there else [None] * rows
-            for name in ("where", "area")
-        )
         return cls(
-            table[KEY].to_pylist(), wheres, areas, np.ones(rows) if weights is None else weights
+            table[KEY].to_pylist(),
+            _texts(table, "where"),
+            _texts(table, "area"),
+            np.ones(table.num_rows) if weights is None else weights,
         )
+
+
+def _texts(table: pa.Table, name: str) -> list[str | None]:
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    found: list[str | None] = table[name].cast(pa.string()).to_pylist()
+    return found
 
 
 def _check_different(keys: list[int | None]) -> None:
