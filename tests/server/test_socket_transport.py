@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,16 @@ from nearcast.config import (
     ListenerSection,
     NodeSection,
 )
-from nearcast.mqtt import FilterRequest, ProtocolVersion, Publish
+from nearcast.mqtt import (
+    Connect,
+    Disconnect,
+    FilterRequest,
+    PacketReader,
+    ProtocolVersion,
+    Publish,
+    Subscribe,
+    encode_packet,
+)
 from nearcast.server import Server
 from nearcast.server.clock import Clock
 from nearcast.server.listeners.listener import Attach, Listener, take_port
@@ -367,3 +377,41 @@ def test_a_server_that_reads_its_sockets_together_loses_nothing(
 
 def take(client: BlockingClient, count: int) -> list[Publish]:
     return list(itertools.islice(client.messages(60.0), count))
+
+
+@pytest.mark.server
+def test_a_client_that_leaves_gets_what_was_sent_before_and_then_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(calls, "IS_IN_C", True)
+    server = Server(
+        Configuration(
+            node=NodeSection(data=tmp_path),
+            listener=[ListenerSection(port=0)],
+            durability=DurabilitySection(mode="off"),
+            http=HttpSection(address="off"),
+        )
+    )
+    packets = [Connect("leaver"), Subscribe(1, (FilterRequest("t", 0),))]
+    packets += [Publish("t", b"x" * 900_000, 1, packet_id=number) for number in range(1, 7)]
+    packets += [Disconnect()]
+
+    def talk(port: int) -> list[Any]:
+        with socket.create_connection((HERE, port)) as client:
+            client.sendall(b"".join(encode_packet(one) for one in packets))
+            reader = PacketReader()
+            found: list[Any] = []
+            while data := client.recv(1 << 20):
+                found += reader.feed(data)
+            return found
+
+    async def serve() -> list[Any]:
+        await server.start()
+        try:
+            return await asyncio.to_thread(talk, server.ports[0][2])
+        finally:
+            await server.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        got = Counter(type(one).__name__ for one in runner.run(serve()))
+    assert got == {"Connack": 1, "Suback": 1, "PublishAnswer": 6, "Publish": 6}

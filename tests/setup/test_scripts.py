@@ -79,3 +79,35 @@ def test_pip_installs_where_uv_cannot(tmp_path: Path, uv_works: bool):
     by_uv = f"uv pip install --python {tmp_path}/bin/python"
     by_pip = "python -m pip install --disable-pip-version-check"
     assert installs == ([by_uv] if uv_works else [by_uv, by_pip])
+
+
+def test_the_core_is_compiled_in_the_background_unless_it_is(tmp_path: Path):
+    calls = tmp_path / "calls"
+    body = f"""echo "python $*" >> {calls}
+    case $* in *is_compiled*) exit $(cat {tmp_path}/is_not) ;; esac"""
+    program(tmp_path / "bin" / "python", body)
+
+    (tmp_path / "is_not").write_text("0")
+    done = run("begin_core", tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "-m nearcast.compiling" not in calls.read_text()
+
+    (tmp_path / "is_not").write_text("1")
+    done = run("begin_core; wait", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The broker's core is compiled in the background")
+    assert calls.read_text().splitlines()[-1] == "python -m nearcast.compiling"
+
+
+def test_a_compiler_comes_as_a_wheel_where_nobody_may_install_one(tmp_path: Path):
+    calls = tmp_path / "calls"
+    body = f"""echo "python $*" >> {calls}
+    case $* in *--missing*) echo there is no C compiler ;; esac"""
+    program(tmp_path / "bin" / "python", body)
+    program(tmp_path / "tools" / "uv", f'echo "uv $*" >> {calls}')
+
+    script = "is_root_with_apt() { false; }\nget_compiler"
+    done = run(script, tmp_path, str(tmp_path / "tools"))
+
+    assert done.returncode == 0, done.stderr
+    assert calls.read_text().splitlines()[-2].endswith("-c constraints.txt ziglang")

@@ -12,15 +12,17 @@ from nearcast.broker.settings import BrokerSettings
 from nearcast.mqtt import MqttProtocolError, ReasonCode
 
 _PIECES = 16
+_SMALL = 4_096  # the average size of pieces below which they are merged
 
 
 def merge_pieces(connection: Connection) -> None:
-    """Merge the pieces of an incomplete packet: each piece costs more memory than its bytes.
+    """Merge the pieces of an incomplete packet, if they are small.
 
-    Complexity: O(1) per byte over all pieces.
+    A small piece costs more memory than its bytes; to copy large ones costs more time than they
+    save. Complexity: O(1) per byte over all pieces.
     """
     pending = connection.pending
-    if len(pending) > _PIECES:
+    if len(pending) > _PIECES and connection.pending_bytes < len(pending) * _SMALL:
         first = pending[0]
         whole = first if isinstance(first, bytearray) else bytearray(first)
         whole += b"".join(pending[1:])
