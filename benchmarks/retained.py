@@ -301,9 +301,9 @@ def experience(quick: bool) -> list[Row]:
                 model_alone=model,
             )
         )
-    seeds = (1, 2) if quick else (1, 2, 3, 4, 5, 6)
+    seeds = range(1, 6 if quick else 11)
     for kind in BURSTS:
-        for publish in (0.2, 0.4, 1.0):
+        for publish in (0.1, 0.2, 0.4, 1.0):
             found = [experience_point(seed=s, kind=kind, publish=publish) for s in seeds]
             shares = [one["share"] for one in found]
             least = 0.9 if kind == "poisson" else -0.02

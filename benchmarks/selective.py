@@ -18,6 +18,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -290,67 +291,127 @@ class JobSite:
         return found
 
 
+_SERVE_BOXES = """
+import sys
+from nearcast.config import Configuration
+from nearcast.matching import filter_index
+from nearcast.server import serve
+filter_index.only_attribute = lambda *_: None  # no subscription is an interval
+serve(Configuration.model_validate_json(sys.argv[1]))
+"""
+
+
+class BoxBroker(SpaceBroker):
+    """Our broker with the box index in place of the interval lists."""
+
+    def _command(self) -> list[str]:
+        python, option, _, configuration = super()._command()
+        return [python, option, _SERVE_BOXES, configuration]
+
+
+class _JobBroker:
+    """A broker with all vacancies, its employers, and an applicant."""
+
+    def __init__(self, kind: type[SpaceBroker], site: JobSite, employers: int) -> None:
+        self.broker = kind(OURS, JOBS_SPACE)
+        try:
+            self.crowd = Crowd(self.broker.port, employers)
+            self.sender = link(self.broker.port, 5, "applicant")
+            before, started = self.broker.cpu_s(), time.perf_counter()
+            self.crowd.subscribe_in_parts(site.filters(employers))
+            self.took_s = time.perf_counter() - started
+            self.subscribing_us = (self.broker.cpu_s() - before) / len(site.lows) * 1e6
+            plain = [[f"plains/{n // BEST:04d}"] if n < 20 * BEST else [] for n in range(employers)]
+            self.crowd.subscribe(plain)
+        except BaseException:
+            self.broker.close()
+            raise
+
+    def cpu_us(self, packets: list[bytes], size: int) -> float:
+        """Return microseconds of CPU for each publish; each is delivered to `BEST` employers."""
+        joined = [b"".join(packets[at : at + size]) for at in range(0, len(packets), size)] * 5
+        due = BEST * (len(job_packet(1.0)) - 1) * size  # MQTT 3.1.1 has no properties
+        return cpu_per_publish(self.broker, self.crowd, self.sender, joined, due) / size
+
+    def close(self) -> None:
+        self.sender.close()
+        self.crowd.close()
+        self.broker.close()
+
+
 def jobs_rows(quick: bool) -> Rows:
-    """Publish to the best five of a hundredth of all vacancies; CPU of the broker alone."""
+    """Publish to the best five of a hundredth of all vacancies; CPU of the broker alone.
+
+    Peers, in turn in the same run: a broker with boxes in place of lists, and a publish of the same
+    size to a plain topic with five subscribers.
+    """
     vacancies, employers = (50_000, 200) if quick else (1_000_000, 1_000)
     site = JobSite(vacancies, employers)
-    broker = SpaceBroker(OURS, JOBS_SPACE)
-    crowd = Crowd(broker.port, employers)
-    sender = link(broker.port, 5, "applicant")
-    try:
-        before, started = broker.cpu_s(), time.perf_counter()
-        crowd.subscribe_in_parts(site.filters(employers))
+    with ExitStack() as stack:
+        lists, boxes = (_JobBroker(kind, site, employers) for kind in (SpaceBroker, BoxBroker))
+        for one in (lists, boxes):
+            stack.callback(one.close)
         yield {
-            "name": f"{vacancies:,} vacancies subscribed, a second; µs of CPU each",
-            "ours": vacancies / (time.perf_counter() - started),
-            "peer": (broker.cpu_s() - before) / vacancies * 1e6,
-            "target": "report",
+            "name": f"{vacancies:,} vacancies subscribed, µs of CPU each; peer: the box index",
+            "ours": lists.subscribing_us,
+            "peer": boxes.subscribing_us,
+            "ratio": lists.subscribing_us / boxes.subscribing_us,
+            "target": "≤ 1.1 ×",
+            "holds": lists.subscribing_us <= 1.1 * boxes.subscribing_us,
+            "a_second": vacancies / lists.took_s,
         }
         pays = site.applicants(200)
         for rank in JOB_RANKS:
             for size, how in ((1, "one by one"), (20, "20 a write")):
-                packets = [job_packet(pay, {"$top": str(BEST), "$rank": rank}) for pay in pays]
-                rates = _job_rates(broker, crowd, sender, packets, size, 3 if quick else 5)
-                yield {
-                    "name": f"job site, best {BEST} by {rank}, {how}, publishes a second of CPU",
-                    "ours": statistics.median(rates),
-                    "spread": [min(rates), max(rates)],
-                    "target": "report",
-                }
-    finally:
-        sender.close()
-        crowd.close()
-        broker.close()
+                yield from _job_rows(lists, boxes, pays, rank, size, how, 3 if quick else 5)
 
 
-def job_packet(pay: float, asked: dict[str, str] | None = None) -> bytes:
-    """Return a PUBLISH whose size does not depend on the value; of MQTT 5 with properties."""
+def _job_rows(
+    lists: _JobBroker,
+    boxes: _JobBroker,
+    pays: list[float],
+    rank: str,
+    size: int,
+    how: str,
+    rounds: int,
+) -> Rows:
+    asked = [job_packet(pay, {"$top": str(BEST), "$rank": rank}) for pay in pays]
+    plain = [job_packet(pay, topic=f"plains/{n % 20:04d}") for n, pay in enumerate(pays)]
+    ways = {"lists": (lists, asked), "boxes": (boxes, asked), "plain": (lists, plain)}
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for each_round in range(rounds + 1):  # the first warms up
+        for name, (broker, packets) in ways.items():
+            used_us = broker.cpu_us(packets, size)
+            if each_round:
+                taken[name].append(used_us)
+    rates = {name: 1e6 / statistics.median(each) for name, each in taken.items()}
+    spread = {name: [1e6 / max(each), 1e6 / min(each)] for name, each in taken.items()}
+    what = f"job site, best {BEST} by {rank}, {how}, publishes a second of CPU"
+    for peer, words, least in (
+        ("boxes", "the box index", 1.0),
+        ("plain", f"a plain topic with {BEST} subscribers", 0.4),
+    ):
+        yield {
+            "name": f"{what}; peer: {words}",
+            "ours": rates["lists"],
+            "peer": rates[peer],
+            "ratio": rates["lists"] / rates[peer],
+            "target": f"≥ {least:g} ×",
+            "holds": rates["lists"] >= least * rates[peer],
+            "spread": {name: spread[name] for name in ("lists", peer)},
+        }
+
+
+def job_packet(
+    pay: float, asked: dict[str, str] | None = None, topic: str = "jobs/a/0001"
+) -> bytes:
+    """Return a PUBLISH of MQTT 5; neither value nor topic changes the size of what is delivered."""
     payload = f'{{"pay":{pay:.3f}'.encode().ljust(_PADDING - 1) + b"}"
-    properties = b""
+    properties = b"\0"
     if asked is not None:
         pairs = b"".join(b"\x26" + string(name) + string(value) for name, value in asked.items())
         properties = bytes((len(pairs),)) + pairs
-    return framed(0x30, string("jobs/a") + properties + payload)
-
-
-def _job_rates(
-    broker: SpaceBroker,
-    crowd: Crowd,
-    sender: socket.socket,
-    packets: list[bytes],
-    size: int,
-    rounds: int,
-) -> list[float]:
-    """Return publishes a second of CPU; each is delivered to `BEST` employers."""
-    due = BEST * len(job_packet(1.0))
-    rates = []
-    for each_round in range(rounds + 1):  # the first warms up
-        joined = [b"".join(packets[at : at + size]) for at in range(0, len(packets), size)]
-        joined *= 5
-        used_us = cpu_per_publish(broker, crowd, sender, joined, due * size) / size
-        if each_round:
-            rates.append(1e6 / used_us)
-    return rates
+    return framed(0x30, string(topic) + properties + payload)
 
 
 # --- positions ----------------------------------------------------------------------------------

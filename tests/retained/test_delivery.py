@@ -373,7 +373,7 @@ def test_an_instant_that_is_none_is_refused_and_changes_nothing(now: float) -> N
 
 
 def test_it_learns_on_its_own_only_within_its_bounds() -> None:
-    bounds = LearningBounds(tables_max=1, publishes_min=20.0, pause_s=100.0)
+    bounds = LearningBounds(tables_max=1, publishes_min=20.0, pause_s=3.0)
     core = delivery(policies=Policies(), learning=bounds)
     assert core.to_learn("t", 0.0) is None  # never seen
     for second in range(61):
@@ -390,11 +390,11 @@ def test_it_learns_on_its_own_only_within_its_bounds() -> None:
     assert core.adopt("t", table)
     assert isinstance(core.on_subscribe("t", "b", now, copy=COPY), Wait)
     assert core.to_learn("u", now) is None  # one table is the bound
-    assert core.to_learn("t", now + 99.0) is None  # too soon
+    assert core.to_learn("t", now + 2.0) is None  # too soon
     assert not core.adopt("u", table)
     odd = TopicPolicy(np.zeros((2, 2), dtype=np.uint8), Rates(), Weights())
     assert not core.adopt("t", odd)
-    for second in range(61, 171):
+    for second in range(63, 171):
         core.on_publish("t", float(second), retain=True)
     assert core.to_learn("t", 170.0) is not None
     assert isinstance(core.on_subscribe("t", "c", 170.0, copy=COPY), Wait)  # the old table serves

@@ -144,7 +144,7 @@ class TopicDecisions:
         if reason is not None or setting.mode is _WAIT:
             return reason
         held = int((instant - since) * steps_per_s + 1e-9)
-        name = group_of(setting.block, publish / steps_per_s, spread)
+        name = group_of(setting.block, publish / steps_per_s, spread, seen)
         group = self.groups.find(name)
         follows = BEGINS_WITH[name[2]] if group is None else group.follows
         if follows is _MODEL:
@@ -219,7 +219,7 @@ class TopicDecisions:
         model_wait = self._model_wait(topic, publish * step_s, leave * step_s, setting, int(age))
         one = ObservedNewcomer(
             topic,
-            group_name(setting, publish * step_s, spread),
+            group_name(setting, publish * step_s, spread, seen),
             copy_qos,
             instant,
             step_s,
@@ -249,7 +249,7 @@ class TopicDecisions:
         if why or setting.mode is _WAIT:
             why = why or "the mode is wait"
             return Outlook(reason is None, why, setting, age_s, rates, spread)
-        name = group_name(setting, publish * step_s, spread)
+        name = group_name(setting, publish * step_s, spread, seen)
         group = self.groups.find(name)
         per_step = publish * step_s, leave * step_s
         return Outlook(
