@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -394,6 +395,42 @@ def test_a_worker_that_keeps_dying_ends_the_broker(start_broker: Any) -> None:
 
     wait_for(kill, pause_s=0.3)
     assert "worker 2 has ended (signal 9), for the 6th time" in broker.end()
+
+
+def test_all_workers_read_the_configuration_again(start_broker: Any, tmp_path: Path) -> None:
+    broker = with_workers(start_broker, 2)
+    later = {**broker.sections, "position": {"grid": 500.0}, "log": {"segment": 77.0}}
+    Path(broker.reload_path).write_text(json.dumps(later))
+    os.kill(broker.pid, signal.SIGHUP)
+    wait_for(lambda: broker.said().count("needs a restart: log.segment") == 2, said=broker.said)
+    Path(broker.reload_path).write_text("{}x")
+    os.kill(broker.pid, signal.SIGHUP)
+    wait_for(lambda: broker.said().count("refused, the old one stays") == 2, said=broker.said)
+    assert sorted(worker_pids(broker)) == [0, 1]
+    broker.end()
+
+
+def test_a_space_in_causal_order_spans_the_workers(start_broker: Any) -> None:
+    space = {**SPACE, "order": "causal", "lifetime": 5.0}
+    broker = with_workers(start_broker, 2, space=[space])
+    asker, answerer = (_fives(broker, name_at(place, 2, "talk")) for place in (0, 1))
+    reader = _fives(broker, name_at(0, 2, "reader"))
+    for one in (asker, answerer, reader):
+        one.subscribe("fleet/#")
+    time.sleep(0.5)
+    body = b'{"price": 1, "lon": 1.0, "lat": 1.0}'
+    for number in range(20):
+        asker.publish(f"fleet/question/{number}", body)
+        wait_for(lambda: any(topic.endswith(f"question/{number}") for topic, _ in answerer.got))  # noqa: B023
+        answerer.publish(f"fleet/answer/{number}", body)
+    wait_for(lambda: len(reader.got) == 40)
+    topics = [topic for topic, _ in reader.got]
+    for number in range(20):
+        places = [topics.index(f"fleet/{kind}/{number}") for kind in ("question", "answer")]
+        assert places == sorted(places)
+    for one in (asker, answerer, reader):
+        one.close()
+    broker.end()
 
 
 # --- another number ---------------------------------------------------------------------------
