@@ -89,7 +89,7 @@ def main() -> None:
         started = time.process_time()
         found = propose(space, regions, learned, capacity, reach, rehearsal=rehearsal)
         took_s = time.process_time() - started
-        costs: dict[str, LayoutCost] = {**found.on(unseen, capacity, reach)}
+        costs: dict[str, LayoutCost] = dict(found.on(unseen, capacity, reach).items())
         base = costs["q_only"]
         safe = propose(space, regions, learned, capacity, reach)  # not proven on other days
         costs["joined"] = safe.on(unseen, capacity, reach)["optimised"]

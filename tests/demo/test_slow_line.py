@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nearcast.demo.nodes import Brokers
-from nearcast.demo.opening import SLOW_S, Arrivals, try_causal
+from nearcast.demo.opening import SLOW_S, OrderOfArrival, try_causal
 from nearcast.demo.slow_line import SlowLine
 from nearcast.demo.telling import order_table
 
@@ -75,9 +75,9 @@ async def test_in_the_demonstration_the_answer_waits_in_causal_order_only(tmp_pa
 
 def test_what_came_in_the_wrong_order_is_not_right():
     early, late = ("answer", 0.1), ("question", 1.2)
-    assert not Arrivals([early, late], [early, late]).is_right
-    assert not Arrivals([early, late], [late]).is_right
-    found = Arrivals([early, late], [late, ("answer", 1.2)])
+    assert not OrderOfArrival([early, late], [early, late]).is_right
+    assert not OrderOfArrival([early, late], [late]).is_right
+    found = OrderOfArrival([early, late], [late, ("answer", 1.2)])
     assert found.is_right
     assert order_table(found).rows == (
         ("plain topic", "answer, 0.10 s", "question, 1.20 s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -188,7 +189,8 @@ def _confirmed(acks: Acknowledgements, now: int) -> bytes:
     ],
 )
 def test_a_confirmed_event_that_fell_into_a_gap_is_sent_again(box, since, is_sent):
-    acks, told = Acknowledgements(bytes(8), AckTiming(hold_ms=9_000)), []
+    told: list[Any] = []
+    acks = Acknowledgements(bytes(8), AckTiming(hold_ms=9_000))
     acks.on_settled = told.append
     event_id = _confirmed(acks, 1_000)
     assert len(acks) == 0

@@ -32,7 +32,7 @@ async def test_a_refusal_or_another_name_is_an_end_and_nothing_else(
         outcome = left.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome
+        return str(outcome)
 
     assert await dial(connect, ME, pauses) == expected
     assert len(outcomes) - len(left) == attempts

@@ -197,7 +197,7 @@ def _wants(box: Bounds, point: tuple[float, float]) -> bool:
 
 def _reached(root: Seat, seats: dict[tuple[str, int], Seat]) -> set[tuple[str, int]]:
     """Return the seats to which an event in their box finds the way from a root."""
-    found = {root.address}
+    found: set[tuple[str, int]] = {root.address}
     pending = [root]
     while pending:
         seat = pending.pop()

@@ -47,7 +47,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class OrderOfArrival:
     """What arrived at the screen in a plain and in a causal topic: words, and seconds after."""
 
     plain: list[tuple[str, float]]
@@ -154,7 +154,7 @@ async def try_nearest(ports: Sequence[int], look_s: float = 0) -> Reached:
     return Reached(reached, sorted(away_m, key=away_m.__getitem__)[:TOP], away_m)
 
 
-async def try_causal(ports: Sequence[int], line: SlowLine, look_s: float = 0) -> Arrivals:
+async def try_causal(ports: Sequence[int], line: SlowLine, look_s: float = 0) -> OrderOfArrival:
     """Ask at the first node, answer at the second, and read both at the last, which is far away.
 
     What the first node sends to the last is slow, so that the answer overtakes its question. The
@@ -188,4 +188,4 @@ async def try_causal(ports: Sequence[int], line: SlowLine, look_s: float = 0) ->
             await asyncio.wait_for(is_over.wait(), _ANSWERED_S)
     await asyncio.sleep(look_s)
     await asyncio.gather(dan.go(), eve.go(), screen.go())
-    return Arrivals(heard["chat"], heard["talk"])
+    return OrderOfArrival(heard["chat"], heard["talk"])

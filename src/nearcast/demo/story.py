@@ -18,7 +18,7 @@ from nearcast.demo.nodes import Brokers
 from nearcast.demo.opening import (
     TOP,
     WITHIN_M,
-    Arrivals,
+    OrderOfArrival,
     Reached,
     try_causal,
     try_near,
@@ -64,7 +64,7 @@ class DemoStory:
     missing: list[str] = field(default_factory=list)
     near: Reached | None = None
     nearest: Reached | None = None
-    order: Arrivals | None = None
+    order: OrderOfArrival | None = None
     no_plan: Chapter = field(default_factory=Chapter)
     learned: Chapter | None = None
     quadrants: Chapter | None = None

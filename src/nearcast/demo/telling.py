@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.demo.city import EAST, NEAR_M, NORTH, SOUTH, WEST
 from nearcast.demo.inhabitants import Inhabitant
-from nearcast.demo.opening import SLOW_S, TOP, WITHIN_M, Arrivals
+from nearcast.demo.opening import SLOW_S, TOP, WITHIN_M, OrderOfArrival
 from nearcast.mqtt import Publish
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ COMPARED = (
 )
 
 
-def order_table(found: Arrivals) -> PageTable:
+def order_table(found: OrderOfArrival) -> PageTable:
     """Return what arrived in the west, and when."""
     from nearcast.demo.page import PageTable
 

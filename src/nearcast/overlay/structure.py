@@ -345,7 +345,7 @@ def set_parent(seat: Seat, parent: Address | None, term: int, now: Instant) -> N
 
 
 def note_gap(seat: Seat) -> None:
-    """Note that a seat without a parent, and all below it, may have missed events until now.
+    """Record that a seat without a parent, and all below it, may have missed events until now.
 
     A seat that joins for the first time, with nobody below it, has missed nothing. Where the seat
     believed to be the only root, events from below it may have passed all others by, too.

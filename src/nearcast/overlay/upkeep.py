@@ -63,7 +63,7 @@ def on_adopt(seat: Seat, sender: Address, message: Adopt, now: Instant) -> None:
 
 
 def _note_if_misknown(seat: Seat, message: Adopt) -> None:
-    """Note a gap if the host that takes the parent's place does not know all that is below here.
+    """Record a gap if the host that takes the parent's place does not know all that is below here.
 
     It may have taken the place of a parent that died, and know the last heartbeat only.
     """

@@ -42,7 +42,7 @@ class WorkerRegistry(PeerRegistry):
         super().send(peer, kind, content, with_last=with_last)
 
     def hurry(self) -> None:
-        """Let what waits leave with this batch."""
+        """Send what waits with this batch."""
         self._patient.clear()
         self.waits = False
 

@@ -333,7 +333,7 @@ class Acknowledgements:
         self._held_bytes -= len(self._held.pop(identity).event.payload)
 
     def _release(self, now: Instant) -> None:
-        """Let go of events that were held long enough."""
+        """Forget events that were held long enough."""
         while self._held:
             identity, kept = next(iter(self._held.items()))
             if kept.held_until > now:

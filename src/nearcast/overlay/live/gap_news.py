@@ -101,7 +101,7 @@ class GapNews:
         return len(self._known)
 
     def begin(self, gap: Gap, now: Instant) -> None:
-        """Tell others of a gap of this peer."""
+        """Report a gap of this peer."""
         self._keep(self._random.randbytes(GAP_ID_BYTES), gap, now)
         self._tell_soon(now)
 

@@ -38,7 +38,7 @@ class LinkRuntime:
     # --- what a subclass does ---------------------------------------------------------------
 
     def drain(self) -> None:
-        """Tell the peers that this node is about to end."""
+        """Inform the peers that this node is about to end."""
 
     async def stop(self, *, leave: bool) -> None:
         """Part from the peers; with `leave`, for good."""

@@ -79,10 +79,11 @@ class MqttProtocol(asyncio.Protocol):
         connection = self._connection
         connection.address = connection.address or _peer(transport)
         connection.transport = self
-        if isinstance(transport, SocketTransport):
-            connection.descriptor = transport.descriptor
+        ours: object = transport
+        if isinstance(ours, SocketTransport):
+            connection.descriptor = ours.descriptor
             if self._rated is None:
-                transport.connection = connection
+                ours.connection = connection
         else:
             connection.certificate = names = names_in(transport.get_extra_info("peercert"))
             connection.certificate_name = next((name for kind, name in names if kind == "cn"), None)
@@ -161,12 +162,13 @@ class MqttProtocol(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._last_moment is not None or transport.is_closing():
             return
+        ours: object = transport
         if self._connection.is_late:
             transport.abort()
             return
         if self._rated is not None:
             self._rated.is_over = True
-        if self._connection.has_left and isinstance(transport, SocketTransport):
+        if self._connection.has_left and isinstance(ours, SocketTransport):
             transport.close()  # there is nothing more to read
             return
         if self._connection.is_unread:  # the client's FIN is behind its unread bytes

@@ -11,7 +11,7 @@ _MAPPED_BYTES = 16 << 20  # what is larger is given back at once
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep some freed memory, where it is one that can.
+    """Make the C library keep some freed memory, where it is one that can.
 
     By default it maps and unmaps each block of 128 KiB and more. The kernel then clears every page
     of a large payload again, which costs several times as much as to copy the payload.

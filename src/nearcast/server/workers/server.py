@@ -152,14 +152,14 @@ class WorkerServer(Server):
         return read_here if self._figures is None else self._figures.reader()
 
     def told_ready(self) -> None:
-        """Tell the parent that clients are served."""
+        """Report to the parent that clients are served."""
         control.send(self.setup.control, {"ready": True})
         if self.setup.is_settling:
             task = asyncio.create_task(self._report_settled())
             self._links.add(task)
 
     async def _report_settled(self) -> None:
-        """Tell the parent whenever it changes whether something waits for another worker."""
+        """Report to the parent whenever it changes whether something waits for another worker."""
         before = False
         while self.network is not None:
             now = self.network.is_settled
