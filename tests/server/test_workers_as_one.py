@@ -187,6 +187,17 @@ def test_questions_about_a_message_are_answered_for_all_clients(both: dict[int, 
         assert ("all/9", b"!") in [got[:2] for got in one.take(1)]
 
 
+def test_what_a_worker_has_passed_on_is_acknowledged_without_more_traffic(
+    both: dict[int, Scene],
+) -> None:
+    two = both[2]
+    sender, receiver = (two.clients[name] for name in list(two.clients)[:2])
+    for number in range(5):
+        sender.publish("own/1", b"%d" % number, 1)
+        receiver.take(1)
+        wait_for(lambda: two.get("overview")["held_bytes"] == 0, 5)
+
+
 def test_the_api_goes_on_while_a_worker_is_started_again(both: dict[int, Scene]) -> None:
     two = both[2]
     kill_worker(two.broker, 1)
