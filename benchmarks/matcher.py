@@ -160,7 +160,8 @@ def job_site(count: int, rounds: int) -> list[Row]:
                 "ours": ours,
                 "peer": peer,
                 "ratio": ours / peer,
-                "target": "report",
+                "target": "no more",
+                "holds": ours <= peer,
             }
         )
     return rows
