@@ -193,7 +193,7 @@ def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
             _check(clients[victim], due[victim], ranges[victim], is_gone=True)
             peers.start(victim, min(alive))
             come(victim)
-            wait_for(lambda: peers.is_whole(min(alive), len(alive) + 1))
+            wait_for(lambda: peers.is_repaired(min(alive), len(alive) + 1))
             alive.add(victim)
         for name in sorted(alive):
             _check(clients[name], due[name], ranges[name])

@@ -57,7 +57,7 @@ class PeerArrival(NamedTuple):
     payload: bytes
 
 
-class Acks(NamedTuple):
+class PeerAnswers(NamedTuple):
     """Answers for another peer."""
 
     acks: list[EventAck]
@@ -69,7 +69,7 @@ class GapReports(NamedTuple):
     gaps: list[GapReport]
 
 
-Content: TypeAlias = Envelope | Acks | GapReports
+Content: TypeAlias = Envelope | PeerAnswers | GapReports
 """What one peer sends to another."""
 
 
@@ -410,7 +410,7 @@ class OverlayMember:
         answers: dict[PeerId, list[EventAck]] = {}
         for peer, ack in self.acks.take():
             answers.setdefault(peer, []).append(ack)
-        self._out += [(peer, Acks(acks)) for peer, acks in answers.items()]
+        self._out += [(peer, PeerAnswers(acks)) for peer, acks in answers.items()]
 
     def _note_gaps(self, now: Instant) -> None:
         """Tell of gaps that have ended in this peer's part of the tree.
