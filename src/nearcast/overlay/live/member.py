@@ -326,7 +326,8 @@ class OverlayMember:
         if not seat.settled:
             return True
         known = {one.peer for one in self.core.contacts} - self._unreachable
-        return seat.top == 0 and len(self.core.seats) == 1 and bool(known)
+        is_single = seat.top == 0 and len(seat.groups[0].members) == 1
+        return is_single and len(self.core.seats) == 1 and bool(known)
 
     def _is_doubtful(self, batch: EventBatch, place: int, now: Instant) -> bool:
         """Return whether subscribers of an event may be without a parent, as far as known here."""
