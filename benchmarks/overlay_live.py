@@ -170,7 +170,7 @@ async def _repaired(left: list[LivePeer], peers: list[LivePeer], repairs: list[f
 
 
 def _is_one_tree(left: list[LivePeer], peers: list[LivePeer]) -> bool:
-    living = [one for one in peers if one.died_s == float("inf") and one.peer.runtime.members]
+    living = [one for one in peers if one.born_s < float("inf") and one.died_s == float("inf")]
     seats = {
         seat.address: seat
         for one in living

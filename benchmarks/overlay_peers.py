@@ -13,7 +13,7 @@ from statistics import median
 from nearcast.overlay import Extent, Settings
 from nearcast.overlay.live.acknowledged import AckTiming
 from nearcast.overlay.live.codec import EnvelopeDecoder, FrameReader, encode_envelope
-from nearcast.overlay.live.member import EventAcks, NewEvent, OverlayMember
+from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers
 from nearcast.overlay.messages import Envelope
 
 EXTENT = Extent((0.0, 0.0), (100.0, 100.0))
@@ -35,7 +35,7 @@ def settled(count: int, seed: int = 1) -> dict[str, OverlayMember]:
                     moved = True
                     if isinstance(content, Envelope):
                         peers[to].receive(content, now, name)
-                    elif isinstance(content, EventAcks):
+                    elif isinstance(content, PeerAnswers):
                         peers[to].answered(name, content.acks, now)
                     else:
                         peers[to].heard_of_gaps(name, content.gaps, now)

@@ -21,7 +21,7 @@ from nearcast.overlay.live.acknowledged import EventAck, decode_acks, encode_ack
 from nearcast.overlay.live.codec import HEAD, EnvelopeDecoder, FrameReader, encode_envelope
 from nearcast.overlay.live.gap_news import GapReport, decode_gaps, encode_gaps
 from nearcast.overlay.live.introduction import Hello, SpaceDigest, decode_hello, encode_hello
-from nearcast.overlay.live.member import Acks, NewEvent, OverlayMember
+from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers
 from nearcast.overlay.settings import Settings
 
 EXTENT = Extent((0.0, 0.0), (100.0, 100.0))
@@ -44,7 +44,7 @@ def frames() -> list[bytes]:  # noqa: C901 - a story, told in order
                         found.append(encode_envelope(0, content))
                         if to in peers:
                             peers[to].receive(content, now, name)
-                    elif to in peers and isinstance(content, Acks):
+                    elif to in peers and isinstance(content, PeerAnswers):
                         peers[to].answered(name, content.acks, now)
                     elif to in peers:
                         peers[to].heard_of_gaps(name, content.gaps, now)

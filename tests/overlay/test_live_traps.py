@@ -119,6 +119,21 @@ def test_t3_3_by_the_paper_alone_twins_are_lost_with_the_first_of_them(monkeypat
     assert _twins_that_get_an_event(sure=False) == (["first", "second", "third"], [])
 
 
+def test_a_tree_of_twins_alone_has_its_place_and_confirms():
+    """Its root hosts no group of boxes, only those that have the same one."""
+    net = OverlayNet(3)
+    box = (30.0, 0.0), (35.0, 100.0)
+    for name in ("first", "second", "third"):
+        net.add(name, [box], [] if name == "first" else ["first"])
+        net.run(3_000)
+    net.peers["first"].meet(["second"])
+    net.run(20_000)
+    assert all(peer.is_placed for peer in net.peers.values())
+    assert _who_gets(net, "second", 32.0, sure=True) == ["first", "third"]
+    totals = net.peers["second"].acks.totals
+    assert (totals.confirmed, totals.repeated) == (1, 0)
+
+
 @pytest.mark.parametrize("sure", [False, True])
 def test_t3_4_nested_boxes_of_one_peer_get_an_event_once(sure):
     net = OverlayNet(4)

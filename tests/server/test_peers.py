@@ -135,7 +135,7 @@ def test_half_of_the_peers_die_at_once_and_all_join_at_the_same_second(tmp_path)
             client.subscribe("shops/#", 1)
         for name in names[:4]:
             peers.kill(name)
-        wait_for(lambda: peers.is_whole(names[5], 4))
+        wait_for(lambda: peers.is_repaired(names[5], 4))
         clients["p6"].publish("shops/1", offer(3), 1)
         for client in clients.values():
             assert client.take(1)[0][1] == offer(3)
@@ -193,7 +193,7 @@ def test_ten_peers_under_random_kills_deliver_as_the_model_says(tmp_path):
             _check(clients[victim], due[victim], ranges[victim], is_gone=True)
             peers.start(victim, min(alive))
             come(victim)
-            wait_for(lambda: peers.is_whole(min(alive), len(alive) + 1))
+            wait_for(lambda: peers.is_repaired(min(alive), len(alive) + 1))
             alive.add(victim)
         for name in sorted(alive):
             _check(clients[name], due[name], ranges[name])

@@ -12,7 +12,7 @@ from nearcast.overlay import Extent, Settings
 from nearcast.overlay.bounds import Bounds
 from nearcast.overlay.live.codec import EnvelopeDecoder, FrameReader, encode_envelope
 from nearcast.overlay.live.gap_news import decode_gaps, encode_gaps
-from nearcast.overlay.live.member import EventAcks, NewEvent, OverlayMember
+from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers
 from nearcast.overlay.messages import Envelope
 
 SQUARE = Extent((0.0, 0.0), (100.0, 100.0))
@@ -112,7 +112,7 @@ class OverlayNet:
             [(kind, body)] = FrameReader().read(content)
             _, envelope = EnvelopeDecoder(to, {0: SQUARE}).decode(kind, body)
             peer.receive(envelope, self.now, sender)
-        elif isinstance(content, EventAcks):
+        elif isinstance(content, PeerAnswers):
             peer.answered(sender, content.acks, self.now)
         else:
             _, gaps = decode_gaps(encode_gaps(0, content.gaps), {0: SQUARE})

@@ -109,6 +109,11 @@ class RealPeers:
         return json.loads(done.stdout)  # type: ignore[no-any-return]
 
     def is_whole(self, peer: str, count: int) -> bool:
+        """Return whether all peers are in one tree."""
+        space = self.tree(peer)["spaces"]["shops"]
+        return (space["peers"], space["roots"]) == (count, 1)
+
+    def is_repaired(self, peer: str, count: int) -> bool:
         """Return whether all peers are in one tree, with their boxes, and know of nobody dead."""
         tree = self.tree(peer)
         space = tree["spaces"]["shops"]

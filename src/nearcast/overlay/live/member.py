@@ -57,7 +57,7 @@ class PeerArrival(NamedTuple):
     payload: bytes
 
 
-class EventAcks(NamedTuple):
+class PeerAnswers(NamedTuple):
     """Answers for another peer."""
 
     acks: list[EventAck]
@@ -69,7 +69,7 @@ class GapReports(NamedTuple):
     gaps: list[GapReport]
 
 
-Content: TypeAlias = Envelope | EventAcks | GapReports
+Content: TypeAlias = Envelope | PeerAnswers | GapReports
 """What one peer sends to another."""
 
 
@@ -326,7 +326,8 @@ class OverlayMember:
         if not seat.settled:
             return True
         known = {one.peer for one in self.core.contacts} - self._unreachable
-        return seat.top == 0 and len(self.core.seats) == 1 and bool(known)
+        is_single = seat.top == 0 and len(seat.groups[0].members) == 1
+        return is_single and len(self.core.seats) == 1 and bool(known)
 
     def _is_doubtful(self, batch: EventBatch, place: int, now: Instant) -> bool:
         """Return whether subscribers of an event may be without a parent, as far as known here."""
@@ -410,7 +411,7 @@ class OverlayMember:
         answers: dict[PeerId, list[EventAck]] = {}
         for peer, ack in self.acks.take():
             answers.setdefault(peer, []).append(ack)
-        self._out += [(peer, EventAcks(acks)) for peer, acks in answers.items()]
+        self._out += [(peer, PeerAnswers(acks)) for peer, acks in answers.items()]
 
     def _note_gaps(self, now: Instant) -> None:
         """Report gaps that have ended in this peer's part of the tree.

@@ -27,7 +27,7 @@ from nearcast.overlay.live.codec import (
 )
 from nearcast.overlay.live.gap_news import decode_gaps, encode_gaps
 from nearcast.overlay.live.introduction import ACKS, GAPS, SpaceDigest
-from nearcast.overlay.live.member import EventAcks, NewEvent, OverlayMember, PeerArrival
+from nearcast.overlay.live.member import NewEvent, OverlayMember, PeerAnswers, PeerArrival
 from nearcast.overlay.messages import Envelope, Events
 from nearcast.overlay.settings import Settings
 from nearcast.server.overlay.links import LinkSettings, PeerLinks
@@ -306,7 +306,7 @@ class OverlayRuntime:
                 if isinstance(content, Envelope):
                     is_event = isinstance(content.body, Events)
                     send(peer, encode_envelope(number, content), may_drop=is_event)
-                elif isinstance(content, EventAcks):
+                elif isinstance(content, PeerAnswers):
                     send(peer, encode_frame(ACKS, encode_acks(number, content.acks)))
                 else:
                     send(peer, encode_frame(GAPS, encode_gaps(number, content.gaps)))
