@@ -175,15 +175,14 @@ def measured(name: str, folder: Path) -> tuple[Taken | None, str]:
 
 def polygon_rows(events: int, octagons: int) -> Iterator[Row]:
     """Yield a row for each peer; the results must be equal."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    what = f"{events:,} events x {octagons:,} octagons, counts"
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         write_inputs(folder, events, octagons)
         told = {name: measured(name, folder) for name in RUNS}
-        for name in RUNS:
-            if name in PEERS:
-                for mine in ("ours", "ours_counted"):
-                    yield _compared(f"{events:,} events x {octagons:,} octagons, counts", mine, name,
-                                    told, folder)  # fmt: skip
+        for peer in PEERS:
+            for mine in ("ours", "ours_counted"):
+                yield _compared(what, mine, peer, told, folder)
 
 
 def _compared(
