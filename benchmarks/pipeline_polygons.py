@@ -180,10 +180,9 @@ def polygon_rows(events: int, octagons: int) -> Iterator[Row]:
         folder = Path(place)
         write_inputs(folder, events, octagons)
         told = {name: measured(name, folder) for name in RUNS}
-        for name in RUNS:
-            if name in PEERS:
-                for mine in ("ours", "ours_counted"):
-                    yield _compared(what, mine, name, told, folder)
+        for peer in PEERS:
+            for mine in ("ours", "ours_counted"):
+                yield _compared(what, mine, peer, told, folder)
 
 
 def _compared(

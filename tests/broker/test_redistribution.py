@@ -98,6 +98,6 @@ def test_every_session_keeps_what_it_had_at_one_broker(seed: int, before: int, c
     new = [restored(b"".join(records), now_ms) for records in redistribute(old, count, place_of)]
     assert kept(new) == wanted
     for place, broker in enumerate(new):
-        names = {session.client_id for session in broker.client_sessions()}
-        assert names == {name for name in wanted if place_of(name, count) == place}
+        here = {session.client_id for session in broker.client_sessions()}
+        assert here == {name for name in wanted if place_of(name, count) == place}
         assert {one.topic_text() for one in broker.retained_messages()} == topics

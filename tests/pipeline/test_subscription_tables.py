@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.matching.test_polygon_table import CITY, halves, polygons, small, star
+from tests.matching.test_polygon_table import CITY, polygons, small, star
 
 from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher
 from nearcast.model import (
@@ -77,8 +77,8 @@ def answers(view: MatcherView, points: np.ndarray, rank: str) -> tuple[list[set[
 
 @settings(deadline=None)
 @given(
-    st.lists(rows, max_size=40),
-    st.lists(st.tuples(st.integers(0, 9), halves, halves), min_size=1, max_size=9),
+    st.lists(rows, max_size=40) | st.lists(rows, min_size=10, max_size=20),
+    st.lists(st.tuples(st.integers(0, 9), small, small), min_size=10, max_size=20),
     st.sampled_from(["narrowest", "weight", "nearest", "centre"]),
 )
 def test_a_table_answers_as_its_subscriptions_one_by_one(wanted, points, rank):

@@ -170,10 +170,6 @@ class FilterIndex:
         )
         return rows, index, *self._shapes.of_boxes(ids)
 
-    def bounds(self) -> list[Bounds]:
-        """Return the closed bounds of all boxes."""
-        return [self._bounds_of(box_id) for box_id in self._rows.used()]
-
     def __len__(self) -> int:
         return len(self._bounds) if self._index is None else len(self._index) + len(self._lists)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -113,16 +112,6 @@ class MatcherView:
         for name, tree in self._trees.items():
             for topic_filter, shelf in tree.items():
                 yield self.spaces[name], topic_filter, shelf
-
-    def hull(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the bounds around all boxes of a view of one space; empty without boxes."""
-        (space,) = self.spaces.values()
-        lows, highs = [math.inf] * space.dimensions, [-math.inf] * space.dimensions
-        for _, _, shelf in self.shelves():
-            for low, high in shelf.bounds():
-                lows = list(map(min, lows, low))
-                highs = list(map(max, highs, high))
-        return tuple(lows), tuple(highs)
 
     def put_shelf(self, space: Space, topic_filter: str, shelf: FilterIndex) -> None:
         """Add a filter index under its topic filter."""
