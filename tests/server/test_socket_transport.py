@@ -320,7 +320,12 @@ def test_the_end_of_the_server_closes_everything(make_loop: MakeLoop) -> None:
         client, _ = await world.connect()
         aborted, recorder = await world.connect()
         recorder.transport.abort()  # its end is still to be reported
+        late, late_recorder = await world.connect()
+        late_recorder.transport.write_eof()
         world.sockets.close()
+        late_recorder.transport.abort()  # as the timer of a connection that is closing does
+        assert await read_all(late) == b""
+        late.close()
         assert await read_all(client) == b""
         assert await read_all(aborted) == b""
         client.close()

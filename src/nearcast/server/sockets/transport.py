@@ -262,6 +262,15 @@ class SocketTransport:
         self._owner.sockets.remove(self.descriptor)
         self._owner.loop.call_soon(self._finish, problem)
 
+    def drop(self) -> None:
+        """Close the socket at once, and report nothing: the server has ended."""
+        self._begin_closing()
+        self._is_lost = True
+        self._buffer = None
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
     def _finish(self, problem: Exception | None) -> None:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor < 0:
@@ -324,8 +333,6 @@ class SocketLoop:
         self._is_closed = True
         self.loop.remove_reader(self.sockets.fileno())
         for transport in self.transports:
-            descriptor, transport.descriptor = transport.descriptor, -1
-            if descriptor >= 0:
-                os.close(descriptor)
+            transport.drop()
         self.transports.clear()
         self.sockets.close()
