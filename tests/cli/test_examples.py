@@ -40,6 +40,7 @@ ONLY_PARSED = {
     "reproduce": LONG + "; tests/papers runs its parts",
     **{f"bench {name}": LONG for name in ("match", "order", "broker", "selective", "retained")},
     **{f"bench {name}": LONG for name in ("plan", "network", "pipeline", "learning", "dashboard")},
+    "bench workers": LONG,
 }
 RUN: set[str] = set()
 
@@ -159,7 +160,7 @@ def test_the_examples_of_bans_and_keys_work(place: Place):
 @pytest.mark.server
 def test_the_examples_of_a_broker_work(place: Place):
     place.run("init")
-    _, with_config, _ = examples("serve")
+    _, with_config, *_ = examples("serve")
     broker = place.start(with_config, **LOGGED)
     try:
         assert "Configuration: nearcast.toml" in first(broker.stdout, "Ready.")
@@ -220,7 +221,7 @@ def test_the_examples_of_a_network_work(place: Place):
         told = first(fleet.stdout, "Ready.")
         address = re.search(r"nearcast nodes --join (\S+)", told)
         assert address, told
-        join = examples("serve")[2].replace("nats://127.0.0.1:4222", address[1])
+        join = examples("serve")[3].replace("nats://127.0.0.1:4222", address[1])
         berlin = place.start(join, "--port", str(free_port()))
         assert "Network nearcast (joined)" in first(berlin.stdout, "Ready.")
         show, leave = examples("nodes")

@@ -52,6 +52,7 @@ FAILURES = {
     "bench pipeline": "--quik",
     "bench learning": "--quik",
     "bench dashboard": "--quik",
+    "bench workers": "--quik",
     "pipeline ingest": "--input nowhere.csv --output out",
     "pipeline regions": "--input nowhere --output out",
     "pipeline match": "--input nowhere --subscriptions x --output out --space shops",
