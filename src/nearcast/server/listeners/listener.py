@@ -150,7 +150,8 @@ class Listener:
                 self._refuse(accepted, "their address is banned, or connects too often")
             else:
                 accepted.setblocking(False)
-                if self._attach is not None and self.context is None and not self.proxies:
+                is_plain = self.context is None and not self.proxies
+                if self._attach is not None and is_plain and self.stays is None:
                     with contextlib.suppress(OSError):  # it is gone already
                         self._attach(accepted, address, self._make())
                     continue
@@ -179,8 +180,7 @@ class Listener:
         loop, entrance = asyncio.get_running_loop(), self._entrance
         if self.context is None and not self.proxies:
             if self.stays is None or await self._stays(accepted, ""):
-                with contextlib.suppress(OSError):  # it is gone already
-                    await loop.connect_accepted_socket(self._make, accepted)
+                await self._serve(accepted, address, self._make())
             return
         entrance.handshakes += 1
         until_s = loop.time() + entrance.timeout_s()
@@ -232,8 +232,18 @@ class Listener:
         if forwarded:
             cast("Forwarded", protocol).forwarded_from(forwarded)
         with contextlib.suppress(OSError):  # it is gone already
-            loop = asyncio.get_running_loop()
-            await loop.connect_accepted_socket(lambda: protocol, accepted)
+            await self._serve(accepted, accepted.getpeername(), protocol)
+
+    async def _serve(
+        self, accepted: socket.socket, address: tuple[str, int], protocol: asyncio.Protocol
+    ) -> None:
+        """Serve a plain connection."""
+        with contextlib.suppress(OSError):  # it is gone already
+            if self._attach is not None:
+                self._attach(accepted, address, protocol)
+            else:
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(lambda: protocol, accepted)
 
     async def _connect(
         self, accepted: socket.socket, protocol: asyncio.Protocol, until_s: float
