@@ -28,6 +28,7 @@ from nearcast.mqtt import (
     Connect,
     Disconnect,
     FilterRequest,
+    Packet,
     PacketReader,
     ProtocolVersion,
     Publish,
@@ -397,7 +398,7 @@ def test_a_client_that_leaves_gets_what_was_sent_before_and_then_the_end(
             http=HttpSection(address="off"),
         )
     )
-    packets = [Connect("leaver"), Subscribe(1, (FilterRequest("t", 0),))]
+    packets: list[Packet] = [Connect("leaver"), Subscribe(1, (FilterRequest("t", 0),))]
     packets += [Publish("t", b"x" * 900_000, 1, packet_id=number) for number in range(1, 7)]
     packets += [Disconnect()]
 
