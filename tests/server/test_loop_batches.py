@@ -89,6 +89,7 @@ def test_a_small_crowd_is_answered_in_one_go() -> None:
     assert all(late)
 
 
+@pytest.mark.plain  # its clock derives from a class of the core
 def test_what_is_read_after_a_turn_was_held_up_has_the_instant_of_then() -> None:
     async def run() -> list[int]:
         clock, instants = SlowClock(), []
@@ -230,6 +231,7 @@ def subscribe(turns: LoopBatches, connection: Connection, number: int) -> None:
     turns.end()
 
 
+@pytest.mark.plain  # its clock derives from a class of the core
 def test_a_compaction_that_fails_is_told_and_tried_again_later_and_the_broker_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
