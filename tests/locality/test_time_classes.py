@@ -93,8 +93,8 @@ def test_the_cost_of_a_division_is_the_sum_of_its_blocks_and_changes() -> None:
         layout_cost(plans[block % 4], record.blocks[block], RULES.capacity, RULES.reach)
         for block in range(BLOCKS)
     ]
-    # Night and evening have the halves, one of which is used; 16 users need four brokers.
-    assert found.cost.brokers == max(one.brokers for one in each) == 4
+    # Night and evening have the halves, one of which is used; its 16 users fall into eight parts.
+    assert found.cost.brokers == max(one.brokers for one in each) == 8
     inside = sum(one.handovers for one in each)
     assert found.cost.handovers == inside + found.handovers_by_changes
     # Four of the changes go from halves to quarters or back, with 16 users, of whom 8 keep a leaf.

@@ -472,17 +472,23 @@ class Server:
 async def bind_listeners(
     configuration: Configuration, contexts: Iterable[ssl.SSLContext | None]
 ) -> tuple[list[Listener], Listener | None]:
-    """Return the bound listeners for clients, and that for metrics if there is one."""
-    clients = []
-    for section, context in zip(configuration.listener, contexts, strict=True):
-        door = await take_port(section.kind, section.host, section.port, context)
-        if section.proxy_protocol:
-            door.proxies = [ip_network(one) for one in section.proxies]
-        clients.append(door)
-    if configuration.log.metrics_port is None:
-        return clients, None
-    host, port = configuration.log.metrics_address()
-    return clients, await take_port("http", host, port)
+    """Return the bound listeners for clients, and that for metrics if there is one.
+
+    If a port cannot be bound, none stays bound.
+    """
+    with contextlib.ExitStack() as undo:
+        clients, metrics = [], None
+        for section, context in zip(configuration.listener, contexts, strict=True):
+            door = await take_port(section.kind, section.host, section.port, context)
+            undo.callback(door.close)
+            if section.proxy_protocol:
+                door.proxies = [ip_network(one) for one in section.proxies]
+            clients.append(door)
+        if configuration.log.metrics_port is not None:
+            host, port = configuration.log.metrics_address()
+            metrics = await take_port("http", host, port)
+        undo.pop_all()
+    return clients, metrics
 
 
 def _log_failure(fingerprint: str, doing: str, problem: BaseException) -> None:

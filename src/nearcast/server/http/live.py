@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 
 from nearcast.broker import Broker, Session
-from nearcast.broker.observer import LiveObserver
 from nearcast.broker.publish.routes import LIVE_TOPICS
 from nearcast.model import Event
 from nearcast.server.http.geometry import geometry_of
@@ -39,7 +38,7 @@ _SHOWN_PAYLOAD = 200
 _MOST_LINES = 100
 
 
-class LiveFeed(LiveObserver):
+class LiveFeed:
     """Publishes frames of positions, deliveries and log lines."""
 
     def __init__(
