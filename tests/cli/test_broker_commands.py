@@ -1,6 +1,7 @@
 """The broker's commands against a real broker process."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def test_status_shows_the_figures(port: str):
 def test_status_counts_at_once(port: str):
     with BlockingClient(BrokerAddress(port=int(port))) as client:
         client.subscribe(FilterRequest("shops/#"))
+        time.sleep(0.1)  # figures are that old at most, and published every ten seconds
         figures = json.loads(nearcast("status", "-p", port, "--json").stdout)
     assert int(figures["clients/connected"]) == 2
     assert int(figures["subscriptions/count"]) >= 1
