@@ -45,7 +45,7 @@ _BODIES: dict[str, Any] = {
     "left": m.MemberLeft(1, 2),
     "unknown": m.Unknown(1),
     "relocate": m.Relocate(1),
-    "greet": m.Greet(_A, answer=True),
+    "greet": m.Greet(_A, answer=True, known=(_B,)),
     "meet": m.Meet(_B, 2),
     "events": m.Events(_POINTS, rising=True),
     "events with an extent": m.Events(_EXTENDED, rising=False, asks=5),

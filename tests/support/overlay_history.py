@@ -186,6 +186,31 @@ def lived(seed: int, *, apart: bool, settings: Settings | None = None) -> Histor
     return history
 
 
+def halved(seed: int) -> History:
+    """Return a history in which four of eight peers were killed at once, half a minute later."""
+    random = Random(seed)
+    least, most = random.choice([(2, 3), (2, 4), (3, 6)])
+    settings = Settings(
+        SQUARE,
+        least=least,
+        most=most,
+        beat_ms=500,
+        patience_ms=1_750,
+        retry_ms=400,
+        probe_ms=5_000,
+    )
+    net = OverlayNet(seed, settings=settings, delay_ms=(1, 40), notices_ends=seed % 2 == 0)
+    history = History(net, random)
+    for number in range(8):
+        history.come(f"p{number}")
+        net.run(300)
+    net.run(10_000)
+    for victim in random.sample(sorted(net.peers), 4):
+        history.kill(victim)
+    net.run(30_000)
+    return history
+
+
 def _box(random: Random) -> Bounds:
     x, y = random.uniform(0, 80), random.uniform(0, 80)
     return (x, y), (x + random.uniform(5, 60), y + random.uniform(5, 60))

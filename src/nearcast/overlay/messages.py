@@ -192,6 +192,8 @@ class Greet:
 
     root: Address
     answer: bool
+    known: tuple[Address, ...] = ()
+    """Some neighbours of the sender, through which the receiver may find the tree later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from nearcast.overlay.messages import (
     Relocate,
 )
 from nearcast.overlay.routing import flush, forget_heirs
-from nearcast.overlay.seat import Seat
+from nearcast.overlay.seat import MOST_MET, Seat
 from nearcast.overlay.structure import (
     LEAST_SAMPLE,
     adopt,
@@ -33,6 +33,9 @@ from nearcast.overlay.structure import (
     take_over,
 )
 from nearcast.overlay.upkeep import become_root_of_fragment
+
+_TOLD = 2
+"""How many neighbours a greeting names."""
 
 
 def attend(seat: Seat, now: Instant) -> None:
@@ -302,18 +305,31 @@ def _greet_lost(seat: Seat, now: Instant) -> None:
     due = [address for address, at in seat.lost.items() if at <= now]
     if due:
         seat.lost[due[0]] = now + seat.settings.probe_ms
-        seat.send(due[0], Greet(seat.root, answer=True))
+        seat.send(due[0], Greet(seat.root, answer=True, known=_neighbours_to_tell(seat)))
     rounds = max(1, seat.settings.probe_ms // seat.settings.beat_ms)
     if seat.contacts and seat.beats % rounds == rounds - 1:
         contact = seat.contacts[int(seat.random.random() * len(seat.contacts))]
-        seat.send(contact, Greet(seat.root, answer=True))
+        seat.send(contact, Greet(seat.root, answer=True, known=_neighbours_to_tell(seat)))
+
+
+def _neighbours_to_tell(seat: Seat) -> tuple[Address, ...]:
+    """Return some neighbours, for a peer elsewhere in the tree.
+
+    So peers come to know others that are far from them, and many deaths at once leave none alone.
+    """
+    known = {*seat.path, *(one.address for one in seat.siblings)}
+    known.update(*(group.members for group in seat.groups))
+    found = sorted(one for one in known if one.peer != seat.address.peer)
+    return tuple(seat.random.sample(found, min(_TOLD, len(found))))
 
 
 def on_greet(seat: Seat, sender: Address, message: Greet, now: Instant) -> None:
     """Compare roots; if they differ, two trees have found each other."""
     seat.lost.pop(sender, None)
+    seat.met += [one for one in message.known if one.peer != seat.address.peer]
+    del seat.met[:-MOST_MET]
     if message.answer:
-        seat.send(sender, Greet(seat.root, answer=False))
+        seat.send(sender, Greet(seat.root, answer=False, known=_neighbours_to_tell(seat)))
     if message.root != seat.root:
         on_meet(seat, sender, Meet(sender), now)
 

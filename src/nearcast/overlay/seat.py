@@ -26,6 +26,8 @@ from nearcast.overlay.settings import Settings
 
 MOST_LOST = 8
 """To how many silent peers a seat keeps sending greetings."""
+MOST_MET = 8
+"""How many peers a seat keeps of those that others have named."""
 
 
 @dataclass(slots=True)
@@ -170,6 +172,7 @@ class Seat:
         "joining",
         "kin",
         "lost",
+        "met",
         "next_beat",
         "out",
         "outside",
@@ -220,8 +223,7 @@ class Seat:
         # The host of the group in which this seat is a member; None for a root or an orphan.
         self.parent: Address | None = None
         self.parent_term = 0
-        self.parent_heard = now  # when the parent was last heard from
-        self.parent_since = now
+        self.parent_heard = self.parent_since = now  # when it was last heard from, and its start
         # The parent that was lost last, and when it was last heard from; None while there is one.
         self.former: Address | None = None
         self.cut_since: Instant | None = None
@@ -252,6 +254,7 @@ class Seat:
         self.awaiting: Instant | None = None
         """Until when an orphan waits for the elected sibling."""
         self.lost: dict[Address, Instant] = {}  # silent peers, and when to greet each again
+        self.met: list[Address] = []  # named by other peers, the newest last
         self.next_beat, self.beats = now + 1 + int(random.random() * settings.beat_ms), 0
         # --- events
         # The targets of events as arrays; None: to be built again.

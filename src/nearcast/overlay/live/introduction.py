@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from nearcast.model.errors import PeerProtocolError
 
-SPEAKS = (2, 2)
+SPEAKS = (3, 3)
 """The versions of the messages that this peer speaks, from and to."""
 HELLO, PROOF, REFUSED, ASK_STATE, STATE, ACKS, GAPS = range(1, 8)
 """The kinds of frames beside the messages of the tree."""

@@ -379,17 +379,22 @@ class OverlayMember:
                     self.repairs += 1
 
     def _renew_contacts(self, now: Instant) -> None:
-        """Remember some neighbours to join through: the first contacts may be gone by then."""
+        """Remember some peers to join through: the first contacts may be gone by then.
+
+        Neighbours, and peers far away in the tree that others have named.
+        """
         if now < self._renew_at:
             return
         self._renew_at = now + self._settings.probe_ms
-        me, known = self.core.peer_id, set[PeerId]()
+        near, far = set[PeerId](), set[PeerId]()
         for seat in self.core.seats.values():
-            known.update(one.peer for one in (*seat.path, *seat.kin))
-            known.update(entry.address.peer for entry in seat.siblings)
-            known.update(one.peer for group in seat.groups for one in group.members)
-        found = sorted(known - self._unreachable - {me})
-        self.meet(self.core.random.sample(found, min(_RENEWED, len(found))))
+            near.update(one.peer for one in (*seat.path, *seat.kin))
+            near.update(entry.address.peer for entry in seat.siblings)
+            near.update(one.peer for group in seat.groups for one in group.members)
+            far.update(one.peer for one in seat.met)
+        for known in (near, far - near):
+            found = sorted(known - self._unreachable - {self.core.peer_id})
+            self.meet(self.core.random.sample(found, min(_RENEWED, len(found))))
 
     def _note_stepping_down(self, now: Instant) -> None:
         """Doubt everything for a while after a seat has given up a group.
