@@ -123,7 +123,7 @@ async def test_a_peer_of_another_version_is_refused(founder, monkeypatch):
         return found
 
     monkeypatch.setattr(links.PeerLinks, "hello", later)
-    assert "speaks versions 2 to 2, you speak 7 to 9" in await _joins(_other(founder))
+    assert "speaks versions 3 to 3, you speak 7 to 9" in await _joins(_other(founder))
 
 
 async def test_a_contact_that_is_not_there_or_is_the_peer_itself_is_an_error(founder):
