@@ -18,6 +18,7 @@ import pyspark
 import pytest
 from pyarrow import fs
 from tests.support.s3_server import hadoop_settings, s3_server, store_at
+from tests.support.space_sections import space_section
 from tests.support.spark_tables import fixes
 from tests.support.waiting import wait_for
 
@@ -34,14 +35,7 @@ SPACE = Space(
     topic_filter="plane/#",
     attributes=(Attribute.number("x", 0, 100), Attribute.number("y", 0, 100)),
 )
-CONFIG = """
-[[space]]
-name = "plane"
-topics = "plane/#"
-[space.attributes]
-x = { low = 0, high = 100 }
-y = { low = 0, high = 100 }
-"""
+CONFIG = space_section("plane", x=(0, 100), y=(0, 100))
 CHANCE = random.Random(3)
 EVENTS = [(i, CHANCE.uniform(0, 100), CHANCE.uniform(0, 100)) for i in range(500)]
 WISHES = [(i, CHANCE.uniform(0, 90), CHANCE.uniform(0, 90)) for i in range(80)]

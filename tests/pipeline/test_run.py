@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.log_segments import write_segment
+from tests.support.space_sections import placed_section, space_section
 from typer.testing import CliRunner
 
 from nearcast.cli import app
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
+from nearcast.eventlog.segments import MAGIC
 from nearcast.locality import load_plan
 from nearcast.model.errors import NearcastError
 from nearcast.pipeline.jobs.histogram import load_histogram
@@ -23,31 +25,16 @@ from nearcast.retained import read_policies
 pytestmark = pytest.mark.spark
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
-CONFIG = """
-[[space]]
-name = "shops"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes.lon]
-low = 8.0
-high = 9.0
-[space.attributes.lat]
-low = 47.0
-high = 48.0
-
-[[space]]
-name = "silent"
-topics = "silent/#"
-[space.attributes.x]
-low = 0
-high = 1
-
+CONFIG = (
+    placed_section("shops", lon=(8, 9), lat=(47, 48))
+    + space_section("silent", x=(0, 1))
+    + """
 [[retained]]
 topics = "plant/#"
 mode = "learned"
 hold = "10s"
 """
+)
 
 
 def nearcast(*words: str) -> Any:
@@ -84,11 +71,7 @@ def write_log(root: Path, *, events: int = 60, walkers: int = 4) -> None:
         for walker in range(walkers):
             recorder.position(f"w{walker}", 8.3 + 1e-4 * i, 47.4 + 1e-3 * walker, now)
     recorder.subscription(start_ms + 9, "ann", "plant/+", 1, is_added=True)
-    root.mkdir(parents=True, exist_ok=True)
-    batch = b"".join(recorder.take())
-    path = root / "open-n1-00000001.log"
-    path.write_bytes(MAGIC + batch_header(len(batch), recorder.next) + batch)
-    finish(path)
+    write_segment(root, "n1", recorder)
 
 
 def steps_of(report: Any) -> dict[str, Any]:
