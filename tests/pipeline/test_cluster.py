@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyarrow import fs
-from tests.support.s3_server import hadoop_settings, s3_server, store_at
+from tests.support.s3_server import hadoop_settings, s3_jars, s3_server, store_at
 from tests.support.space_sections import space_section
 from tests.support.spark_tables import fixes
 from tests.support.waiting import wait_for
@@ -291,7 +291,7 @@ def test_workers_with_directories_of_their_own_work_on_an_object_store(
             name = path.relative_to(tmp_path)
             with store.open_output_stream(f"lake/in/{name}") as stream:
                 stream.write(path.read_bytes())
-        settings = hadoop_settings(s3)
+        settings = hadoop_settings(s3) | s3_jars()
         run = subprocess.run(
             [sys.executable, "-c", APART, cluster.master, str(tmp_path), json.dumps(settings)],
             env=cluster.environment, capture_output=True, text=True, check=False,

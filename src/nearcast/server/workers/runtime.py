@@ -52,7 +52,8 @@ class WorkerLink(MessageStream):
 
     def arrived(self, data: bytes, *more: int) -> None:
         """Handle a message; `more` is its kind."""
-        self._runtime.arrived(self.name, *more, data)
+        (kind,) = more
+        self._runtime.arrived(self.name, kind, data)
 
 
 class WorkerRuntime(LinkRuntime):
