@@ -106,9 +106,8 @@ class Broker:
 
     def cpu_s(self) -> float:
         """Return the CPU time of all threads: in nanoseconds where the kernel says it so."""
-        used_ns = _used_ns(self.process.pid)
-        if used_ns:
-            return used_ns / 1e9
+        if process_ns := used_ns(self.process.pid):
+            return process_ns / 1e9
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -117,7 +116,7 @@ class Broker:
         used_s = self.cpu_s()
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                used_s += _used_ns(int(child)) / 1e9
+                used_s += used_ns(int(child)) / 1e9
         return used_s
 
     def rss_kb(self) -> int:
@@ -130,12 +129,13 @@ class Broker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _used_ns(process_id: int) -> int:
-    used_ns = 0
+def used_ns(process_id: int) -> int:
+    """Return the CPU time of all threads of a process; 0 where the kernel does not say it."""
+    total_ns = 0
     for task in Path(f"/proc/{process_id}/task").iterdir():
         with contextlib.suppress(OSError):
-            used_ns += int((task / "schedstat").read_text().split()[0])
-    return used_ns
+            total_ns += int((task / "schedstat").read_text().split()[0])
+    return total_ns
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ from typing import Any
 
 from benchmarks.broker_load import link
 from benchmarks.broker_paced import PacedClients, PacedLoad, crowd, fan_out, pairs, requests
+from benchmarks.broker_processes import used_ns
 
 from nearcast.cluster.workers.places import place_of
 from nearcast.server.local_cluster import free_port
@@ -75,7 +76,7 @@ class WorkersBroker:
 
     def cpu_s(self) -> list[float]:
         """Return the CPU time of each process that serves clients."""
-        return [_used_ns(pid) / 1e9 for pid in self.pids]
+        return [used_ns(pid) / 1e9 for pid in self.pids]
 
     def rss_kb(self) -> int:
         """Return the memory of all processes that serve clients, shared pages once for each."""
@@ -86,14 +87,6 @@ class WorkersBroker:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _used_ns(process_id: int) -> int:
-    used_ns = 0
-    for task in Path(f"/proc/{process_id}/task").iterdir():
-        with contextlib.suppress(OSError):
-            used_ns += int((task / "schedstat").read_text().split()[0])
-    return used_ns
 
 
 class PlacedClients(PacedClients):

@@ -46,6 +46,16 @@ if _NODE_MODULES.is_dir():
     os.environ.setdefault("NODE_PATH", str(_NODE_MODULES))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Any:
+    """Distribute files over the workers as `lanes.py` says."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.lanes import Lanes
+
+    return Lanes(config)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from nearcast.pipeline.session import spark_session

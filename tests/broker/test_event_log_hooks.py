@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.support.log_segments import write_segment
 
 from nearcast.broker import BrokerSettings, event_log_hooks
 from nearcast.cluster import causal_groups
 from nearcast.eventlog import records
 from nearcast.eventlog.records import Arrival, CausalStep, Dropped, Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.mqtt import FilterRequest, Properties, Publish, Subscribe
 
 Row = dict[str, Any]
@@ -38,10 +38,7 @@ class Told:
     def __init__(self, world: World, directory: Path) -> None:
         recorder = world.node.state.log
         assert recorder is not None
-        raw = b"".join(recorder.take())
-        path = directory / "open-n-00000001.log"
-        path.write_bytes(MAGIC + batch_header(len(raw), recorder.next) + raw)
-        finish(path)
+        write_segment(directory, "n", recorder)
         self._directory = directory
 
     def rows(self, table: str) -> list[Row]:

@@ -7,11 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.support.limited_city import city
 
-from nearcast.broker import BrokerSettings, SpaceSettings
+from nearcast.broker import BrokerSettings
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.retained.store import RetainedStore
-from nearcast.model import Attribute, Space, parse_where
+from nearcast.model import parse_where
 from nearcast.model.where.expression import Expression
 from nearcast.mqtt import (
     Connack,
@@ -27,22 +28,6 @@ from nearcast.mqtt.wire import encode_string
 
 V311 = ProtocolVersion.V311
 QUOTA = 0x97
-
-
-def city() -> SpaceSettings:
-    return SpaceSettings(
-        space=Space(
-            name="city",
-            topic_filter="city/#",
-            attributes=(
-                Attribute.number("lon", -180, 180),
-                Attribute.number("lat", -90, 90),
-                Attribute.number("price", 0, 1_000),
-            ),
-            longitude="lon",
-            latitude="lat",
-        )
-    )
 
 
 def codes(client: Any) -> tuple[int, ...]:

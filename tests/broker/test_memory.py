@@ -7,7 +7,7 @@ import json
 import tracemalloc
 from typing import Any
 
-from tests.broker.test_limits import city
+from tests.support.limited_city import city
 
 from nearcast.broker import SpaceSettings
 from nearcast.mqtt import Properties

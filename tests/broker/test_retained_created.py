@@ -186,7 +186,7 @@ def test_explain_says_what_then_happens(world: Any) -> None:
         ann = world.welcome(f"ann of {topic}")
         ann.subscribe(topic)
         assert bool(ann.payloads()) == (decision == "send")
-        assert world.node.state.holding._core.waiting(topic) == (decision == "wait")
+        assert world.node.deferred_retained._core.waiting(topic) == (decision == "wait")
     found = ask(world, {"newcomer": "quick"})
     assert found["setting"]["topics"] == "#"
     assert found["rates"]["publish_per_s"] == pytest.approx(2.0, rel=0.1)
@@ -227,10 +227,10 @@ def test_what_was_learned_is_kept_for_the_blocks_that_are_still_there(
     source = steady(world, "quick", None)
     world.welcome("ann").subscribe("quick")
     source.publish("quick", b"new", retain=True)
-    text = world.node.state.holding.experience_text()
+    text = world.node.deferred_retained.experience_text()
 
-    again = make_world(retained=SETTINGS).node.state.holding
+    again = make_world(retained=SETTINGS).node.deferred_retained
     assert again.restore_experience(text, "file") == 1
     assert again.experience_text() == text
-    changed = make_world(retained=(RetainedSettings(topics="#", omega=0.4),)).node.state.holding
+    changed = make_world(retained=(RetainedSettings(topics="#", omega=0.4),)).node.deferred_retained
     assert changed.restore_experience(text, "file") == 0

@@ -302,7 +302,7 @@ class NothingIsLost(RuleBasedStateMachine):
 
     @invariant()
     def the_node_is_in_order(self) -> None:
-        holding = self.world.node.state.holding
+        holding = self.world.node.deferred_retained
         check_retained_delivery(holding._core)
         held = {topic for topic in TOPICS if holding._core.holds(topic)}
         assert holding._router.held == held

@@ -180,7 +180,7 @@ def test_deleting_the_retained_message_ends_the_waiting(held: Any) -> None:
     ann = held.welcome("ann")
     ann.subscribe("quick/a")
     source.publish("quick/a", b"", retain=True)
-    assert held.node.state.holding._core.estimate("quick/a", 1e9) is None  # nothing remains
+    assert held.node.deferred_retained._core.estimate("quick/a", 1e9) is None  # nothing remains
     held.wait(60_000)
     assert ann.payloads() == [b""]
 
@@ -190,7 +190,7 @@ def test_unsubscribing_ends_the_waiting(held: Any) -> None:
     ann = held.welcome("ann")
     ann.subscribe("quick/a", 1)
     ann.unsubscribe("quick/a")
-    assert held.node.state.holding.waiting == 0
+    assert held.node.deferred_retained.waiting == 0
     source.publish("quick/a", b"live")
     held.wait(60_000)
     assert ann.payloads() == []
@@ -268,7 +268,7 @@ def test_each_subscription_waits_for_itself_and_the_live_message_comes_once(held
     ann = held.welcome("ann")
     ann.subscribe("quick/a", identifier=1)
     ann.subscribe("quick/+", identifier=2)
-    assert held.node.state.holding.waiting == 2
+    assert held.node.deferred_retained.waiting == 2
     source.publish("quick/a", b"live", retain=True)
     (only,) = ann.publications()
     assert only.properties.subscription_identifiers == (1, 2)
@@ -303,7 +303,7 @@ def test_what_another_node_keeps_lets_the_old_copy_go(held: Any) -> None:
 
 def test_what_another_node_sent_ends_the_waiting_and_is_no_evidence(held: Any) -> None:
     steady(held, "quick/a")
-    core = held.node.state.holding._core
+    core = held.node.deferred_retained._core
     for retain in (False, True):
         before = core.estimate("quick/a", held.now_ms / 1000).publishes_seen
         ann = held.welcome("ann")
@@ -339,7 +339,7 @@ def test_who_leaves_is_counted(held: Any, ends: bool) -> None:
     else:
         ann.unsubscribe("quick/+")
     held.wait(1_000)
-    estimate = held.node.state.holding._core.estimate("quick/a", held.now_ms / 1000)
+    estimate = held.node.deferred_retained._core.estimate("quick/a", held.now_ms / 1000)
     assert estimate.subscribe_per_s > 0
     assert estimate.leave_per_s > 0
 
@@ -362,7 +362,7 @@ def test_evidence_is_forgotten_with_a_message_that_has_expired(held: Any) -> Non
     ann = held.welcome("ann")
     ann.subscribe("quick/a")
     assert ann.payloads() == []
-    assert held.node.state.holding._core.estimate("quick/a", 1e9) is None
+    assert held.node.deferred_retained._core.estimate("quick/a", 1e9) is None
 
 
 SHOPS = SpaceSettings(
@@ -458,7 +458,7 @@ def test_a_node_without_such_topics_knows_nothing_of_policies() -> None:
 import sys
 from nearcast.broker import Broker, RetainedSettings
 node = Broker(retained=[RetainedSettings(topics="#", mode="immediate")])
-assert node.state.holding is None
+assert node.deferred_retained is None
 assert not [name for name in sys.modules if name.startswith("nearcast.retained")]
 assert "nearcast.broker.retained.deferred" not in sys.modules
 """

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from tests.support.commands import ENVIRON, nearcast, start_nearcast
+from tests.support.log_segments import write_segment
 from tests.support.waiting import END_S
 
 from nearcast.cli import app
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.locality import CellCounts, Plan, save_plan
 from nearcast.model.errors import EnvironmentProblem
 from nearcast.retained import Policies, Rates, Weights, solve, write_policies
@@ -317,11 +317,7 @@ def write_log(root: Path, node: str) -> None:
         offer = json.dumps({"lon": 8.2 + 0.01 * i, "lat": 47.5, "price": 3}).encode()
         recorder.events(1, now, 0, "shop", b"shops/bakery", b"hd" + offer, 2)
         recorder.position("ann", 8.3 + 1e-4 * i, 47.4, now)
-    root.mkdir(parents=True)
-    batch = b"".join(recorder.take())
-    path = root / f"open-{node}-00000001.log"
-    path.write_bytes(MAGIC + batch_header(len(batch), recorder.next) + batch)
-    finish(path)
+    write_segment(root, node, recorder)
 
 
 def write_inputs(folder: Path) -> None:

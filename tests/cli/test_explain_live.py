@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.commands import nearcast, served
+from tests.support.space_sections import placed_section
 from tests.support.waiting import wait_for
 from typer.testing import CliRunner
 
@@ -22,17 +23,7 @@ TOML = """
 mode = "off"
 [log]
 events = "full"
-[[space]]
-name = "shops"
-positions = "publishers"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes]
-price = { low = 0, high = 100 }
-lon = { low = -180, high = 180 }
-lat = { low = -90, high = 90 }
-"""
+""" + placed_section("shops", 'positions = "publishers"', price=(0, 100))
 BREAD = {"price": 3.0, "lon": 2.35, "lat": 48.85}
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.support.causal_forum import LIFETIME_MS, Forum
+from tests.support.log_segments import write_segment
 from typer.testing import CliRunner
 
 from nearcast.cli import app
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.mqtt import Publish
 from nearcast.simulator.network import SimulatedLink, constant
 
@@ -40,13 +40,9 @@ class LoggedForum(Forum):
         options = []
         for name in nodes or self.names:
             folder = directory / name
-            folder.mkdir(exist_ok=True)
             recorder = self.nodes[name].node.state.log
             assert isinstance(recorder, Recorder)
-            raw = b"".join(recorder.take())
-            path = folder / f"open-{name}-00000001.log"
-            path.write_bytes(MAGIC + batch_header(len(raw), recorder.next) + raw)
-            finish(path)
+            write_segment(folder, name, recorder)
             options += ["--log", str(folder)]
         run = CliRunner().invoke(app, ["explain", client, "-t", topic, "--json", *options])
         found: dict[str, Any] = json.loads(run.output)

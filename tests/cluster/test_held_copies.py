@@ -61,7 +61,7 @@ class Pair:
             self.run(980)
 
     def waiting(self, home: str) -> int:
-        holding = self.nodes[home].node.state.holding
+        holding = self.nodes[home].node.deferred_retained
         assert holding is not None
         return holding.waiting
 

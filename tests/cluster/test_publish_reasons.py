@@ -1,29 +1,16 @@
 """What a publisher is told: that nobody wants a message is said only where a node can know it."""
 
+from tests.support.cluster_writer import Writer
 from tests.support.simulated_city import SimulatedCity
 from tests.support.town import SPACE, town_plan
 
 from nearcast.broker import SpaceSettings
-from nearcast.mqtt import PacketReader, Publish, PublishAnswer, ReasonCode
+from nearcast.mqtt import Publish, ReasonCode
 from nearcast.simulator.mqtt_node import SimulatedClient
 
 HERE, ELSEWHERE = b'{"lon": 0.1, "lat": 0.1}', b'{"lon": -0.9, "lat": -0.9}'
 OUTSIDE = b'{"lon": 0.995, "lat": 0.995}'  # of every leaf of the plan
 NOBODY = ReasonCode.NO_MATCHING_SUBSCRIBERS
-
-
-class Writer(SimulatedClient):
-    """A client that keeps the answers to what it publishes."""
-
-    def __init__(self) -> None:
-        super().__init__("writer")
-        self.reasons: list[ReasonCode] = []
-        self._reader = PacketReader()
-
-    def receive(self, data: bytes) -> None:
-        answers = [one for one in self._reader.feed(data) if isinstance(one, PublishAnswer)]
-        self.reasons += [ReasonCode(one.reason) for one in answers]
-        super().receive(data)
 
 
 def city_with_writer(nodes: int, *, order: str | None = None) -> tuple[SimulatedCity, Writer]:

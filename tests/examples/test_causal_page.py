@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.examples.test_docs import blocks
+from tests.support.doc_pages import blocks
 from tests.support.real_cluster import RealCluster, forked_nodes
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]

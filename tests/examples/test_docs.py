@@ -1,27 +1,15 @@
 """The page on selective subscriptions: its program and its shell commands do what it says."""
 
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.support.commands import served
+from tests.support.doc_pages import PAGE, blocks, shell_lines
 
 pytestmark = pytest.mark.server
-
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "selective.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(kind: str, page: str = PAGE) -> list[str]:
-    """Return the fenced blocks of a kind: every second piece between the fences."""
-    fenced = re.split(r"^```", page, flags=re.MULTILINE)[1::2]
-    parted = [text.split("\n", 1) for text in fenced]
-    return [body for name, body in parted if name == kind]
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +29,6 @@ def test_the_program_prints_what_the_page_says(port: str):
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert run.stdout.strip() == promised, run.stderr
-
-
-def shell_lines(page: str, command: str) -> list[str]:
-    """Return the lines of a page that run a command."""
-    text = "".join(blocks("", page)).replace("\\\n", " ")
-    lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
-    return [line for line in lines if line.startswith(command)]
 
 
 @pytest.mark.skipif(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.examples.test_docs import README, shell_lines
 from tests.support.commands import nearcast, served, start_nearcast
+from tests.support.doc_pages import README, shell_lines
 
 pytestmark = pytest.mark.server
 WAIT_S = 120

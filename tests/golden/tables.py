@@ -16,13 +16,14 @@ import pyarrow.parquet as pq
 from tests.golden.eventlog import columns_of
 from tests.golden.golden import Maker, as_hex, files_below, hex_lines
 from tests.golden.wire import SHOPS
+from tests.support.log_segments import write_segment
+from tests.support.space_sections import placed_section
 from typer.testing import CliRunner
 
 from nearcast.cli import app
 from nearcast.config import NetworkSection
 from nearcast.eventlog import schemas
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.mqtt import encode_packet
 from nearcast.pipeline.jobs.match_job import REJECTED_EVENTS
 from nearcast.pipeline.streaming import live_stream
@@ -119,19 +120,7 @@ def checkpoint() -> str:
 
 # --- what jobs leave behind (these start Spark) --------------------------------------------------
 
-CONFIG = """
-[[space]]
-name = "shops"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes]
-lon = { low = 8, high = 9 }
-lat = { low = 47, high = 48 }
-
-[[retained]]
-topics = "plant/#"
-"""
+CONFIG = placed_section("shops", lon=(8, 9), lat=(47, 48)) + '[[retained]]\ntopics = "plant/#"\n'
 _START_MS = 1_777_622_400_000
 _VERSION = re.compile(r"\b(\d{6})-[0-9a-f]{8}\b")
 _PART = re.compile(r"part-[0-9a-f]{32}|part-\d{5}-[0-9a-f-]{36}-c000(?=\.)")
@@ -150,11 +139,7 @@ def write_log(root: Path) -> None:
         log.events(1, now, 0, "shop", b"shops/bakery", b"hd" + (place if i else b"{}"), 2)
         for walker in range(4):
             log.position(f"w{walker}", 8.3 + 1e-4 * i, 47.4 + 1e-3 * walker, now)
-    root.mkdir(parents=True)
-    batch = b"".join(log.take())
-    path = root / "open-n1-00000001.log"
-    path.write_bytes(MAGIC + batch_header(len(batch), log.next) + batch)
-    finish(path)
+    write_segment(root, "n1", log)
 
 
 def nearcast(root: Path, *words: str) -> None:

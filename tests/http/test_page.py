@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.examples.test_docs import blocks
 from tests.http.conftest import ManagedBroker, Mover
+from tests.support.doc_pages import blocks
 
 from nearcast.config import read
 from nearcast.server.http.endpoint import ENDPOINTS

@@ -167,9 +167,9 @@ def test_counted_movements_count_and_borders_do_not() -> None:
 
 
 def test_one_broker_cuts_nothing_and_a_plan_without_users_is_assigned_all_the_same() -> None:
-    assert assign_leaves(four(), {(0, 1): 5}, 1).cut_share == 0
+    assert assign_leaves(four(), {(0, 1): 5}, 1).cut == 0
     empty = assign_leaves(four(), {}, 3)
-    assert (len(empty.brokers), empty.cut_share) == (4, 0.0)
+    assert (len(empty.brokers), empty.cut) == (4, 0)
 
 
 def test_bad_parameters_are_refused() -> None:

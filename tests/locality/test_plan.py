@@ -201,14 +201,13 @@ def test_layout_r_packs_the_users_outside_regions_and_leaves_the_rest_to_the_roo
     assert plan.leaf_at(0.1, 7.9).key == "q"
 
 
-def test_spark_rows_give_the_same_counts_as_positions() -> None:
+def test_positions_are_counted_by_cell_and_region() -> None:
     regions = [(2.0, 2.0, 4.0, 4.0)]
     whole = CellCounts.from_positions(SPACE, regions, [1, 3, 3, 7.5], [1, 3, 3, 7.5], depth=3)
-    rows = CellCounts.from_cells(3, [1, 3, 7], [1, 3, 7], [1, 0, 1], [0, 2, 0], [2])
 
-    assert (whole.outside == rows.outside).all()
-    assert (whole.inside == rows.inside).all()
-    assert whole.per_region.tolist() == rows.per_region.tolist()
+    assert np.argwhere(whole.outside).tolist() == [[1, 1], [7, 7]]
+    assert np.argwhere(whole.inside).tolist() == [[3, 3]]
+    assert (whole.outside.sum(), whole.inside.sum(), whole.per_region.tolist()) == (2, 2, [2])
 
 
 # --- bad input ----------------------------------------------------------------------------------
@@ -335,10 +334,9 @@ def test_counts_made_with_other_regions_are_refused() -> None:
 def test_bad_counts_and_bad_spaces_are_refused() -> None:
     with pytest.raises(MisuseError):
         CellCounts(3, np.zeros((4, 4), np.int64), np.zeros((8, 8), np.int64), np.zeros(0, np.int64))
+    zeros = np.zeros((8, 8), np.int64)
     with pytest.raises(OutOfRangeError):
-        CellCounts.from_cells(3, [8], [0], [1], [0])
-    with pytest.raises(OutOfRangeError):
-        CellCounts.from_cells(3, [1], [0], [-1], [0])
+        CellCounts(3, np.full((8, 8), -1, np.int64), zeros, np.zeros(0, np.int64))
     with pytest.raises(MisuseError):
         CellCounts.from_positions(SPACE, [], [1, 2], [1])
     with pytest.raises(LimitError):

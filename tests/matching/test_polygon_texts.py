@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.matching.test_polygon_table import polygons, star
+from tests.support.polygons import polygons, star
 
 from nearcast.matching.polygon_texts import read_polygons
 from nearcast.matching.subscription_compiler import middle_of

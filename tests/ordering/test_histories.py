@@ -1,17 +1,15 @@
 """Random histories under the happened-before oracle of `support/causal_histories.py`."""
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from tests.support.causal_histories import number_of, run_chains, run_history
+from tests.support.history_counts import HISTORIES, SOAK
 
 from nearcast.ordering import CausalMessage, CausalProcess, DeltaCausal, Output, ProcessId
 from nearcast.ordering.layout import COUNT, M_SENDER, M_SENT, ME, STRIDE, TABLE, WORDS, table_of
 
-SOAK = os.environ.get("NEARCAST_HYPOTHESIS") == "soak"
-HISTORIES = 10_000 if SOAK else 200
 PARTS = 10
 
 

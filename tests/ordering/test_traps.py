@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.ordering.test_mutants import (
+from tests.support.causal_accounts import account_of
+from tests.support.ordering_mutants import (
     ForgetsNobody,
     ForgetsWithoutSkew,
     MarkersForEver,
@@ -22,7 +23,6 @@ from tests.ordering.test_mutants import (
     expired_leaves_nothing,
     gone_stays_gone,
 )
-from tests.support.causal_accounts import account_of
 
 from nearcast.ordering import CausalMessage, Deliver, DeltaCausal, Output
 from nearcast.ordering.layout import ME, table_of

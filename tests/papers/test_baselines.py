@@ -5,8 +5,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ordering.test_histories import HISTORIES, SOAK
 from tests.support.causal_histories import run_history
+from tests.support.history_counts import HISTORIES, SOAK
 
 from nearcast.model.errors import MisuseError, PeerProtocolError
 from nearcast.ordering import CausalMessage, DeltaCausal

@@ -15,6 +15,7 @@ from benchmarks.audit_samples import SampleSize, write_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.support.log_segments import write_segment
 from typer.testing import CliRunner
 
 from nearcast.cli.pipeline import app
@@ -29,7 +30,6 @@ from nearcast.eventlog.records import (
     Dropped,
     Recorder,
 )
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import FileFormatError, MisuseError
 from nearcast.model.errors import OutOfRangeError
@@ -44,17 +44,6 @@ from nearcast.pipeline.tables.transaction import read_table
 
 Fault = tuple[str, str, int, str]
 _names = iter(range(1_000_000))
-
-
-def write(root: Path, node: str, recorder: Recorder, number: int = 1, *, ends: bool = True) -> Path:
-    """Write what a recorder holds as a segment."""
-    root.mkdir(parents=True, exist_ok=True)
-    raw = b"".join(recorder.take())
-    path = root / f"open-{node}-{number:08d}.log"
-    path.write_bytes(MAGIC + batch_header(len(raw), recorder.next) + raw)
-    if ends:
-        finish(path)
-    return path
 
 
 _ARROW = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_()}
@@ -210,7 +199,7 @@ def test_a_node_is_judged_as_the_definition_says(
 ) -> None:
     recorder, expected = play(actions)
     root = tmp_path_factory.mktemp("log")
-    write(root, "n", recorder)
+    write_segment(root, "n", recorder)
 
     assert faults(look(root), *KINDS, "unknown") == expected
 
@@ -243,7 +232,7 @@ def test_what_was_dropped_with_a_reason_is_not_lost(tmp_path: Path) -> None:
     recorder = one_client(0)
     recorder.events(2, 0, 0, "ann", b"t", b"xy", 0)
     recorder.dropped(["bob"], 2, Dropped.SLOW, 0, recorder.number(0))
-    write(tmp_path, "n", recorder)
+    write_segment(tmp_path, "n", recorder)
 
     assert look(tmp_path) == []
 
@@ -252,7 +241,7 @@ def test_who_is_meant_by_a_limit_or_chosen_elsewhere_is_not_judged(tmp_path: Pat
     recorder = one_client()
     for flags in (LIMITED, Arrival.CHOSEN << WAY):
         recorder.events(1, 0, 1 | flags, "ann", b"t", b"x", 0)
-    write(tmp_path, "n", recorder)
+    write_segment(tmp_path, "n", recorder)
 
     assert look(tmp_path) == []
 
@@ -263,7 +252,7 @@ def test_what_leaves_a_queue_after_its_deadline_is_late(tmp_path: Path) -> None:
     recorder.delivered(["bob"], 2, 1)
     recorder.sent(recorder.number(0), "bob", 1_000, 1_000)
     recorder.sent(recorder.number(1), "bob", 1_001, 1_000)
-    write(tmp_path, "n", recorder)
+    write_segment(tmp_path, "n", recorder)
 
     assert faults(look(tmp_path)) == {("late", "n", recorder.number(1), "bob"): 1}
 
@@ -273,7 +262,7 @@ def test_a_log_that_begins_in_the_middle_tells_nothing_for_certain(tmp_path: Pat
     recorder.subscription(0, "bob", "t", 1, is_added=True)
     recorder.events(1, 0, 1, "ann", b"t", b"x", 0)
     recorder.delivered(["cyd"], 1, 1)
-    write(tmp_path, "n", recorder)
+    write_segment(tmp_path, "n", recorder)
 
     assert set(faults(look(tmp_path), *KINDS, "unknown")) == {
         ("unknown", "n", 101, "bob"),
@@ -283,11 +272,11 @@ def test_a_log_that_begins_in_the_middle_tells_nothing_for_certain(tmp_path: Pat
 
 def test_a_segment_that_is_missing_makes_what_follows_doubtful(tmp_path: Path) -> None:
     recorder = one_client()
-    write(tmp_path, "n", recorder, 1)
+    write_segment(tmp_path, "n", recorder, 1)
     recorder.subscription(0, "bob", "t", 0, is_added=False)
     recorder.take()  # the second segment is gone
     recorder.events(1, 0, 1, "ann", b"t", b"x", 0)
-    write(tmp_path, "n", recorder, 3)
+    write_segment(tmp_path, "n", recorder, 3)
 
     assert {one["kind"] for one in look(tmp_path)} == {"unknown"}
 
@@ -297,7 +286,7 @@ def test_events_left_out_by_sampling_leave_the_rest_certain(tmp_path: Path) -> N
     recorder.keep(lambda number: number % 2 == 0)
     for _ in range(6):
         recorder.events(1, 0, 1, "ann", b"t", b"x", 0)
-    write(tmp_path, "n", recorder)
+    write_segment(tmp_path, "n", recorder)
 
     assert {one["kind"] for one in look(tmp_path)} == {"lost"}
 
@@ -324,7 +313,7 @@ def selective_log(root: Path, got: list[str]) -> None:
     body = json.dumps({"lon": 8.5, "lat": 47.3001, "price": 7}).encode()
     recorder.events(1, 0, 0, "ann", b"city/x", body, 0)
     recorder.delivered(got, 1, 0)
-    write(root, "n", recorder)
+    write_segment(root, "n", recorder)
 
 
 def test_conditions_are_checked_as_the_broker_checks_them(tmp_path: Path) -> None:
@@ -371,7 +360,7 @@ def pair_of_nodes(
         b.delivered(["cyd"], 1, qos)
     for name, recorder in (("a", a), ("b", b)):
         recorder.present("late", 90_000, is_there=True)
-        write(root, name, recorder)
+        write_segment(root, name, recorder)
 
 
 IN_ORDER = list(range(10))
@@ -489,7 +478,7 @@ def test_a_delivery_after_its_lifetime_is_late_beyond_the_skew_of_clocks(tmp_pat
         recorder.events(1, ms, Arrival.CAUSAL << WAY, "", b"talk/x", b"%d" % ms, 0)
         note = CausalNote("talk", "n2", 100_000 + ms - 1_500, 400_000)
         recorder.causal(CausalStep.DELIVERED, note, ms, recorder.number(0))
-    write(tmp_path, "n", recorder)
+    write_segment(tmp_path, "n", recorder)
     (late,) = look(tmp_path)
 
     assert (late["kind"], late["sequence"]) == ("late", 3)
@@ -512,7 +501,7 @@ def test_the_job_writes_what_it_finds_and_sums_it_up(spark: SparkSession, tmp_pa
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
-    write(tmp_path / "log", "n", started())
+    write_segment(tmp_path / "log", "n", started())
     return tmp_path / "log"
 
 
@@ -540,7 +529,7 @@ def test_what_is_no_log_of_this_version_is_refused_by_name(tmp_path: Path) -> No
     with pytest.raises(FileFormatError, match="cannot be read"):
         find_segments([str(tmp_path / "cut")])
     for name in ("one", "two"):
-        write(tmp_path / name, "n", started())
+        write_segment(tmp_path / name, "n", started())
     with pytest.raises(MisuseError, match="two logs of the node 'n'"):
         find_segments([str(tmp_path / "one"), str(tmp_path / "two")])
 

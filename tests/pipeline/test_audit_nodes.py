@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from tests.support import simulated_city, town
+from tests.support.log_segments import write_segment
 
 from nearcast.broker import SpaceSettings
 from nearcast.broker.event_log_hooks import note_start
 from nearcast.config.schema import SpaceSection
 from nearcast.eventlog.log_files import find_segments, read_part
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.model import Attribute, Space
 from nearcast.mqtt import Publish
 from nearcast.pipeline.audit.cross_node_join import audit_here
@@ -53,10 +53,7 @@ class LoggedNode(SimulatedNode):
 
 def written(root: Path) -> Path:
     for name, node in LoggedNode.made.items():
-        raw = b"".join(node.recorder.take())
-        path = root / f"open-{name}-00000001.log"
-        path.write_bytes(MAGIC + batch_header(len(raw), node.recorder.next) + raw)
-        finish(path)
+        write_segment(root, name, node.recorder)
     return root
 
 

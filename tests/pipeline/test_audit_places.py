@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.support.log_segments import write_segment
 from tests.support.simulated_city import SimulatedCity
 
 from nearcast.broker import SpaceSettings
@@ -19,7 +20,6 @@ from nearcast.broker.event_log_hooks import note_start
 from nearcast.broker.peers.sessions import PeerSessions
 from nearcast.config.schema import SpaceSection
 from nearcast.eventlog.records import LIMITED, WAY, Arrival, Dropped, Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.pipeline.audit.cross_node_join import audit_here
 from nearcast.pipeline.audit.job import audit
 
@@ -44,10 +44,7 @@ def body(number: int, spot: int) -> bytes:
 def write(root: Path, **logs: Recorder) -> list[str]:
     for name, recorder in logs.items():
         recorder.present("late", END_MS, is_there=True)
-        raw = b"".join(recorder.take())
-        path = root / f"open-{name}-00000001.log"
-        path.write_bytes(MAGIC + batch_header(len(raw), recorder.next) + raw)
-        finish(path)
+        write_segment(root, name, recorder)
     return [str(root)]
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyarrow import fs
-from tests.support.s3_server import hadoop_settings, s3_server, store_at
+from tests.support.s3_server import hadoop_settings, s3_jars, s3_server, store_at
+from tests.support.space_sections import space_section
 from tests.support.spark_tables import fixes
 from tests.support.waiting import wait_for
 
@@ -34,14 +36,7 @@ SPACE = Space(
     topic_filter="plane/#",
     attributes=(Attribute.number("x", 0, 100), Attribute.number("y", 0, 100)),
 )
-CONFIG = """
-[[space]]
-name = "plane"
-topics = "plane/#"
-[space.attributes]
-x = { low = 0, high = 100 }
-y = { low = 0, high = 100 }
-"""
+CONFIG = space_section("plane", x=(0, 100), y=(0, 100))
 CHANCE = random.Random(3)
 EVENTS = [(i, CHANCE.uniform(0, 100), CHANCE.uniform(0, 100)) for i in range(500)]
 WISHES = [(i, CHANCE.uniform(0, 90), CHANCE.uniform(0, 90)) for i in range(80)]
@@ -85,23 +80,42 @@ def wait_until_said(log: Path, words: str, count: int = 1) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where the master is, and where its workers keep what is theirs."""
+    """Where the master is, a directory that the workers see, and one that is empty for them."""
 
     master: str
     folder: Path
+    hidden: Path | None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a driver has: its executors start as it does, and all cache kernels in one place.
+
+        A directory of settings would be on Java's class path, where no prepared classes count.
+        """
+        flags = os.environ["SPARK_SUBMIT_OPTS"]
+        executors = f'"-Dspark.executor.extraJavaOptions={flags}"'
+        cache = str(self.folder / "cache")
+        return {**os.environ, "SPARK_SUBMIT_OPTS": f"{flags} {executors}", "XDG_CACHE_HOME": cache}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as found:
-        yield found
+    """Run a master and two workers.
+
+    Where this can be had, all that tests have in directories of their own is hidden from the
+    workers: each has an empty directory there. What it shares with them is elsewhere.
+    """
+    can_hide = os.geteuid() == 0 and shutil.which("unshare") is not None
+    hidden = tmp_path_factory.getbasetemp() if can_hide else None
+    with tempfile.TemporaryDirectory(prefix="nearcast-cluster-") as name:
+        folder = Path(name)
+        with running(folder, hidden) as master:
+            yield Cluster(master, folder, hidden)
 
 
 @contextmanager
-def running(folder: Path, hidden: Path | None = None) -> Iterator[Cluster]:
+def running(folder: Path, hidden: Path | None) -> Iterator[str]:
     """Start a master and two workers; each has another `hidden` directory than all others."""
-    flags = os.environ["SPARK_SUBMIT_OPTS"]
-    (folder / "spark-defaults.conf").write_text(f"spark.executor.extraJavaOptions {flags}\n")
     address = f"spark://127.0.0.1:{(port := free_port())}"
     daemons = [
         launched(
@@ -120,12 +134,19 @@ def running(folder: Path, hidden: Path | None = None) -> Iterator[Cluster]:
             for i in range(2)
         ]  # fmt: skip
         wait_until_said(folder / "master.log", "Registering worker", count=2)
-        yield Cluster(address, folder)
+        yield address
     finally:
         for daemon in reversed(daemons):
             os.killpg(daemon.pid, signal.SIGTERM)
         for daemon in daemons:
             daemon.wait(timeout=120)
+
+
+@pytest.fixture
+def shared(cluster: Cluster) -> Iterator[Path]:
+    """Return a new directory that driver and workers see."""
+    with tempfile.TemporaryDirectory(dir=cluster.folder) as folder:
+        yield Path(folder)
 
 
 def write_input(root: Path) -> None:
@@ -155,25 +176,22 @@ def expected() -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.timeout(1200)
-def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(cluster: Cluster, tmp_path: Path):
-    write_input(tmp_path)
+def test_a_cluster_of_two_workers_delivers_what_the_matcher_says(cluster: Cluster, shared: Path):
+    write_input(shared)
     command = [
         sys.executable, "-c", "from nearcast.cli import main; main()", "pipeline", "match",
-        "--master", cluster.master, "--space", "plane", "--config", str(tmp_path / "nearcast.toml"),
-        "--input", str(tmp_path / "events"), "--subscriptions", str(tmp_path / "wishes.parquet"),
-        "--output", str(tmp_path / "out"), "--top", "3",
+        "--master", cluster.master, "--space", "plane", "--config", str(shared / "nearcast.toml"),
+        "--input", str(shared / "events"), "--subscriptions", str(shared / "wishes.parquet"),
+        "--output", str(shared / "out"), "--top", "3",
     ]  # fmt: skip
-    environment = {
-        **os.environ,
-        "SPARK_CONF_DIR": str(cluster.folder),
-        "XDG_CACHE_HOME": str(cluster.folder / "cache"),
-    }
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     starting, *progress = run.stderr.splitlines()
     assert starting == f"Starting Spark ({cluster.master}) ..."
     assert all(line.startswith("match: ") and "tasks done" in line for line in progress)
-    table = pq.read_table(VersionedTable(str(tmp_path / "out/deliveries")).current_path())
+    table = pq.read_table(VersionedTable(str(shared / "out/deliveries")).current_path())
     found = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
     assert found == expected()
     assert len(found) > 100
@@ -197,27 +215,22 @@ ns.top_k(events, wishes, space, 3).write.parquet(sys.argv[3])
 
 
 @pytest.mark.timeout(1200)
-def test_a_program_under_spark_submit_brings_the_package_as_a_zip(cluster: Cluster, tmp_path: Path):
-    write_input(tmp_path)
-    (tmp_path / "job.py").write_text(SUBMITTED)
+def test_a_program_under_spark_submit_brings_the_package_as_a_zip(cluster: Cluster, shared: Path):
+    write_input(shared)
+    (shared / "job.py").write_text(SUBMITTED)
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
-    arguments = [str(tmp_path / name) for name in ("events", "wishes.parquet", "out")]
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(cluster.folder),
-        "XDG_CACHE_HOME": str(cluster.folder / "cache"),
-    }
+    arguments = [str(shared / name) for name in ("events", "wishes.parquet", "out")]
+    environment = cluster.environment | {"PYSPARK_PYTHON": sys.executable}
     run = subprocess.run(
         [
             *(submit, "--master", cluster.master, "--py-files", str(packed_package())),
             *("--conf", f"spark.executorEnv.XDG_CACHE_HOME={cluster.folder / 'cache'}"),
-            *(str(tmp_path / "job.py"), *arguments),
+            *(str(shared / "job.py"), *arguments),
         ],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]
-    table = pq.read_table(tmp_path / "out")
+    table = pq.read_table(shared / "out")
     assert sorted(zip(*(c.to_pylist() for c in table.columns), strict=True)) == expected()
 
 
@@ -265,29 +278,23 @@ spark.stop()
 
 @pytest.mark.timeout(1200)
 def test_workers_with_directories_of_their_own_work_on_an_object_store(
-    tmp_path_factory: pytest.TempPathFactory,
+    cluster: Cluster, tmp_path: Path
 ):
-    """Each sees an empty directory where driver, master and tests have all their files."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
+    """Each sees an empty directory where this test has all its files."""
+    if cluster.hidden is None:
         pytest.skip("mounting needs root")
-    base, folder = tmp_path_factory.getbasetemp(), tmp_path_factory.mktemp("apart")
-    write_input(folder)
-    pq.write_table(fixes(30, 200), folder / "fixes.parquet")
-    with s3_server(folder) as s3, running(folder, hidden=base) as cluster:
+    write_input(tmp_path)
+    pq.write_table(fixes(30, 200), tmp_path / "fixes.parquet")
+    with s3_server(tmp_path) as s3:
         store = store_at(s3)
-        for path in (*folder.glob("*.parquet"), *folder.glob("events/*.parquet")):
-            name = path.relative_to(folder)
+        for path in (*tmp_path.glob("*.parquet"), *tmp_path.glob("events/*.parquet")):
+            name = path.relative_to(tmp_path)
             with store.open_output_stream(f"lake/in/{name}") as stream:
                 stream.write(path.read_bytes())
-        settings = hadoop_settings(s3)
+        settings = hadoop_settings(s3) | s3_jars()
         run = subprocess.run(
-            [sys.executable, "-c", APART, cluster.master, str(folder), json.dumps(settings)],
-            env={
-                **os.environ,
-                "SPARK_CONF_DIR": str(folder),
-                "XDG_CACHE_HOME": str(base / "cache"),
-            },
-            capture_output=True, text=True, check=False,
+            [sys.executable, "-c", APART, cluster.master, str(tmp_path), json.dumps(settings)],
+            env=cluster.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr[-4000:]
         said = json.loads(run.stdout.splitlines()[-1])

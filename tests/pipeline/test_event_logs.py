@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.support.log_segments import write_segment
 
 from nearcast.eventlog.log_files import is_event_log
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
+from nearcast.eventlog.segments import finish
 from nearcast.index.topic_filters import topic_matches
 from nearcast.model import Attribute, FileFormatError, MisuseError, Space
 from nearcast.pipeline.jobs.ingest import COLUMNS, Cleaning, ingest
@@ -35,15 +36,6 @@ SPACE = Space(
 START_MS = 1_714_557_600_000
 
 
-def segment(root: Path, node: str, number: int, recorder: Recorder) -> Path:
-    """Write what a recorder holds as an open segment of one batch."""
-    root.mkdir(parents=True, exist_ok=True)
-    batch = b"".join(recorder.take())
-    path = root / f"open-{node}-{number:08d}.log"
-    path.write_bytes(MAGIC + batch_header(len(batch), recorder.next) + batch)
-    return path
-
-
 def publish(recorder: Recorder, topic: str, payload: bytes) -> None:
     recorder.events(1, START_MS, 0, "ann", topic.encode(), b"hd" + payload, 2)
 
@@ -59,7 +51,7 @@ def test_positions_come_from_finished_and_from_open_segments(spark: SparkSession
     for node, number, client in (("n1", 1, "ann"), ("n1", 2, "bob"), ("a-b", 1, "cid")):
         recorder = Recorder(first=number * 100)
         walk(recorder, client, 3)
-        path = segment(log, node, number, recorder)
+        path = write_segment(log, node, recorder, number, is_finished=False)
         if client == "ann":
             finish(path)
     assert is_event_log(str(log))
@@ -78,7 +70,7 @@ def test_without_spark_it_is_known_which_tables_have_rows(tmp_path: Path, *, is_
         recorder.present("ann", START_MS, is_there=True)
         if acts is not None:
             acts(recorder, "shops/1/offers", b"{}")
-        path = segment(tmp_path / node, node, 1, recorder)
+        path = write_segment(tmp_path / node, node, recorder, is_finished=False)
         if is_finished:
             finish(path)
     logs = [str(tmp_path / node) for node in ("n2", "n1")]
@@ -94,7 +86,7 @@ def test_open_segments_are_read_without_a_shuffle_each_by_a_task(
     for number in (1, 2, 3):
         recorder = Recorder(first=number * 100)
         walk(recorder, "ann", 2)
-        segment(tmp_path, "n1", number, recorder)
+        write_segment(tmp_path, "n1", recorder, number, is_finished=False)
     frame = read_log(spark, str(tmp_path), "positions")
     assert frame.rdd.getNumPartitions() == 3
     assert "Exchange" not in frame._jdf.queryExecution().executedPlan().toString()
@@ -105,7 +97,7 @@ def test_open_segments_are_read_without_a_shuffle_each_by_a_task(
 def test_a_segment_that_is_finished_meanwhile_is_read_once(spark: SparkSession, tmp_path: Path):
     recorder = Recorder()
     walk(recorder, "ann", 4)
-    path = segment(tmp_path, "n1", 1, recorder)
+    path = write_segment(tmp_path, "n1", recorder, is_finished=False)
     copy = tmp_path / "kept"
     shutil.copyfile(path, copy)
     lazy = read_log(spark, str(tmp_path), "positions")  # lists the open one …
@@ -122,7 +114,7 @@ def test_a_cut_segment_gives_its_whole_batches_and_a_strange_one_is_named(
 ):
     recorder = Recorder()
     walk(recorder, "ann", 2)
-    path = segment(tmp_path, "n1", 1, recorder)
+    path = write_segment(tmp_path, "n1", recorder, is_finished=False)
     with path.open("ab") as file:
         file.write(b"\x10\x00")  # half of the next batch's header
     assert read_log(spark, str(tmp_path), "positions").count() == 2
@@ -146,7 +138,7 @@ def test_events_of_a_space_come_out_of_a_log_with_ids_that_last(
     publish(recorder, "shops/5/offers", b"no json")
     publish(recorder, "shops/5/offers", json.dumps({"price": "cheap"}).encode())
     publish(recorder, "shops/6/offers", json.dumps({"kind": "tools", "more": [1]}).encode())
-    segment(log, "n1", 1, recorder)
+    write_segment(log, "n1", recorder, is_finished=False)
     done = ingest_events(read_events(spark, str(log), SPACE, {}), str(tmp_path / "out"), SPACE)
     wrong = "the payload is no JSON object with values of the right kinds"
     assert (done.kept, done.rejected) == (2, {"price: outside 0 to 100": 1, wrong: 2})
@@ -233,7 +225,7 @@ def test_the_pattern_of_a_filter_fits_the_topics_that_the_filter_fits(wanted, is
 
 def test_two_nodes_with_one_number_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for node in ("n1", "n2"):
-        segment(tmp_path, node, 1, Recorder())
+        write_segment(tmp_path, node, Recorder(), is_finished=False)
     assert len(node_numbers(str(tmp_path))) == 2
     monkeypatch.setattr("nearcast.pipeline.sources.event_logs.zlib.crc32", lambda _: 5)
     with pytest.raises(MisuseError, match="nodes 'n1' and 'n2'"):

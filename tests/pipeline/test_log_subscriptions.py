@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.support.log_segments import write_segment
 
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
+from nearcast.eventlog.segments import finish
 from nearcast.matching import Matcher
 from nearcast.model import Attribute, Event, FileFormatError, Space, Subscription, parse_where
 from nearcast.model.requests import parse_identity
@@ -29,15 +30,6 @@ SPACE = Space(
 )
 START_MS = 1_714_557_600_000
 FILTERS = ("shops/+/offers", "shops/5/offers", "$where/price<50/shops/#", "other/#")
-
-
-def segment(root: Path, node: str, number: int, recorder: Recorder) -> Path:
-    """Write what a recorder holds as an open segment of one batch."""
-    root.mkdir(parents=True, exist_ok=True)
-    batch = b"".join(recorder.take())
-    path = root / f"open-{node}-{number:08d}.log"
-    path.write_bytes(MAGIC + batch_header(len(batch), recorder.next) + batch)
-    return path
 
 
 def subscribe(recorder: Recorder, client: str, text: str) -> int:
@@ -90,11 +82,12 @@ def test_what_is_there_is_what_a_reader_of_the_finished_segments_counts(steps):
                 recorder.present("", START_MS, is_there=True)
                 now[node].clear()
             else:
-                finish(segment(log, node, segments[node], recorder))
+                write_segment(log, node, recorder, segments[node])
                 segments[node] += 1
                 done[node] = dict(now[node])
         for node, recorder in recorders.items():
-            segment(log, node, segments[node], recorder)  # open: does not count yet
+            # Open: it does not count yet.
+            write_segment(log, node, recorder, segments[node], is_finished=False)
         found = {
             (node, client, text): row["sequence"]
             for (node, client, text), row in alive(log, log_version(log)).items()
@@ -107,13 +100,13 @@ def test_what_is_there_is_what_a_reader_of_the_finished_segments_counts(steps):
 def test_a_version_stays_what_it_was_while_the_log_grows(tmp_path: Path):
     recorder, other = Recorder(), Recorder()
     first = subscribe(recorder, "ann", FILTERS[0])
-    finish(segment(tmp_path, "n1", 1, recorder))
+    write_segment(tmp_path, "n1", recorder)
     version = log_version(tmp_path)
     assert newest_change(tmp_path) == version
     subscribe(recorder, "bob", FILTERS[0])
-    finish(segment(tmp_path, "n1", 2, recorder))
+    write_segment(tmp_path, "n1", recorder, 2)
     subscribe(other, "cid", FILTERS[0])  # of a node whose name comes before the other's
-    finish(segment(tmp_path, "a", 1, other))
+    write_segment(tmp_path, "a", other)
     assert [row["sequence"] for row in alive(tmp_path, version).values()] == [first]
     assert len(alive(tmp_path, log_version(tmp_path))) == 3
 
@@ -121,7 +114,7 @@ def test_a_version_stays_what_it_was_while_the_log_grows(tmp_path: Path):
 def test_a_segment_that_is_being_finished_does_not_count_yet(tmp_path: Path):
     recorder = Recorder()
     subscribe(recorder, "ann", FILTERS[0])
-    path = segment(tmp_path, "n1", 1, recorder)
+    path = write_segment(tmp_path, "n1", recorder, is_finished=False)
     copy = tmp_path / "copy"
     shutil.copyfile(path, copy)
     finish(path)
@@ -138,7 +131,7 @@ def test_only_what_concerns_the_space_and_stays_in_place_is_matched(tmp_path: Pa
     subscribe(recorder, "ann", FILTERS[3])
     subscribe(recorder, "ann", "$near/500m/shops/#")
     subscribe(recorder, "$node/n2", FILTERS[0])
-    finish(segment(tmp_path, "n1", 1, recorder))
+    write_segment(tmp_path, "n1", recorder)
     matcher = matcher_of_log(tmp_path, log_version(tmp_path), SPACE)
     node = node_numbers(str(tmp_path))["n1"]
     cheap = Event.of(SPACE, "shops/1/offers", {"price": 5})
@@ -180,7 +173,7 @@ def test_a_stream_on_a_log_delivers_what_the_matcher_says_of_every_topic(
         if number == 3:
             unsubscribe(recorder, "ann", FILTERS[0])
             matcher.remove(oldest[FILTERS[0]])
-        finish(segment(log, "n1", 10 * number, recorder))
+        write_segment(log, "n1", recorder, 10 * number)
         for topic in ("shops/5/offers", "shops/6/offers", "other/5"):
             for price in (10, 60, "cheap"):
                 values = {"price": price, "kind": "food" if price == 10 else "tools"}
@@ -189,7 +182,7 @@ def test_a_stream_on_a_log_delivers_what_the_matcher_says_of_every_topic(
                     event = Event.of(SPACE, topic, values)
                     best = [match.key for match in matcher.top(event, k or 100)]
                     expected |= {(event_id, key) for key in best}
-        finish(segment(log, "n1", 10 * number + 1, recorder))
+        write_segment(log, "n1", recorder, 10 * number + 1)
         start(spark, stream_of(log, tmp_path, k), once=True).awaitTermination()
     mask = (1 << SEQUENCE_BITS) - 1
     rows = read_deliveries(spark, tmp_path / "out").collect()

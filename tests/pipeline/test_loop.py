@@ -19,6 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 from tests.support.commands import NEARCAST
 from tests.support.forked import Forked
+from tests.support.space_sections import placed_section
 from tests.support.waiting import WAIT_S, wait_for
 from typer.testing import CliRunner
 
@@ -33,28 +34,17 @@ from nearcast.server.local_cluster import LocalCluster, find_nats_server, free_p
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
-CONFIG = """
-[log]
-events = "full"
-
-[[space]]
-name = "shops"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes.lon]
-low = 8.0
-high = 9.0
-[space.attributes.lat]
-low = 47.0
-high = 48.0
-
+CONFIG = (
+    '[log]\nevents = "full"\n'
+    + placed_section("shops", lon=(8, 9), lat=(47, 48))
+    + """
 [[retained]]
 topics = "plant/#"
 mode = "learned"
 hold = "3s"
 omega = 0.3
 """
+)
 PROBES = count()
 
 

@@ -1,7 +1,7 @@
 """Tables as Delta and Iceberg and on S3, written by real Spark and read by others.
 
-A process of its own for each: Spark must know its packages when it starts. They come from Maven;
-where they cannot be had, the tests are skipped.
+Formats of others need a process of their own: Spark must know its packages when it starts. They
+come from Maven; where they cannot be had, the tests are skipped.
 """
 
 import json
@@ -18,76 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
+from pyspark.sql import SparkSession
 from tests.support.s3_server import hadoop_settings, s3_server, store_at
+from tests.support.table_work import use_tables
 
 from nearcast.eventlog import VersionedTable
 from nearcast.eventlog.stores import open_store, use_settings
+from nearcast.pipeline.packages import package_settings
 from nearcast.pipeline.tables.output_files import local_file, write_text
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(900)]
 
-WORK = """
-import json, sys
-import pyarrow as pa
-from pyspark.sql import SparkSession
-
-from nearcast.model.errors import EnvironmentProblem, NearcastError
-from nearcast.pipeline.jobs.ingest import Cleaning, IngestJob
-from nearcast.pipeline.jobs.regions import RegionsJob
-from nearcast.pipeline.packages import package_settings
-from nearcast.pipeline.session import spark_session
-from nearcast.pipeline.sources.period import Period
-from nearcast.pipeline.tables.transaction import read_table, table_there, transaction
-
-kind, source, output, more = sys.argv[1:5]
-settings = {**package_settings(kind, [source, output]), **json.loads(more)}
-try:
-    spark = spark_session("local[2]", memory_gb=1, more=settings)
-except EnvironmentProblem as problem:
-    print(json.dumps({"skipped": str(problem)}))
-    sys.exit()
-spark.conf.set("spark.nearcast.table.format", kind)
-root = f"{output}/positions"
-
-
-def told():
-    frame = read_table(spark, root)
-    return sorted([row["user_id"], str(row["t"]), row["lon"]] for row in frame.collect())
-
-
-said = {}
-job = IngestJob([source], output)
-said["ingest"] = job.run(spark).fields
-said["first"], first = table_there(spark, root), told()
-day = Cleaning(period=Period.of("", "2024-05-02", "UTC"))
-IngestJob([source], output, cleaning=day).run(spark)
-said["second"] = table_there(spark, root)
-said["same"] = told() == first
-try:
-    with transaction() as written:
-        frame = read_table(spark, root)
-        written.write(frame.limit(1), root, pa.schema([("user_id", pa.string())]))
-        raise RuntimeError("after the first of two tables")
-except RuntimeError:
-    pass
-said["intact"] = told() == first
-RegionsJob(root, output).run(spark)
-said["regions"] = read_table(spark, f"{output}/cells").count()
-if kind == "delta":
-    old = spark.read.format("delta").option("versionAsOf", said["first"]).load(root)
-    said["old"] = old.count()
-if kind == "iceberg":
-    old = spark.read.option("versionAsOf", said["first"]).format("iceberg").load(root)
-    said["old"] = old.count()
-    spark.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
-    spark.conf.set("spark.sql.catalog.lake.type", "hadoop")
-    spark.conf.set("spark.sql.catalog.lake.warehouse", f"{output}/lake")
-    IngestJob([source], "lake.city").run(spark)
-    said["named"] = spark.table("lake.city.positions").count()
-said["rows"] = len(first)
-print(json.dumps(said))
-spark.stop()
-"""
+ROOT = Path(__file__).parents[2]
+WORK = ROOT / "tests" / "support" / "table_work.py"
 NOON = 1_714_564_800
 
 
@@ -101,38 +44,37 @@ def write_source(path: Path) -> None:
     path.write_text("user_id,t,lon,lat\n" + "\n".join(rows))
 
 
-def work(kind: str, source: str, output: str, cwd: Path, **settings: str) -> dict[str, Any]:
-    command = [sys.executable, "-c", WORK, kind, source, output, json.dumps(settings)]
-    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def work(folder: Path, settings: dict[str, str], *tasks: tuple[str, str, str]) -> list[Any]:
+    """Return what each task found, in a session of their own with the packages of these formats."""
+    kinds = [kind for kind, *_ in tasks if kind != "parquet"]
+    paths = [path for _, *both in tasks for path in both]
+    settings = package_settings([*kinds, "parquet"][0], paths) | settings
+    run = subprocess.run(
+        [sys.executable, "-P", str(WORK), json.dumps(settings), json.dumps(tasks)],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]
-    said: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    if "skipped" in said:
-        pytest.skip(f"Maven's packages cannot be had here: {said['skipped']}")
-    return said
+    found = json.loads(run.stdout.splitlines()[-1])
+    if "skipped" in found:
+        pytest.skip(f"Maven's packages cannot be had here: {found['skipped']}")
+    return list(found)
 
 
-def check(said: dict[str, Any]) -> None:
-    assert said["ingest"] == {"kept": 60, "rejected": {}}
-    assert said["rows"] == 60
-    assert said["same"]
-    assert said["intact"]
-    assert said["first"] != said["second"]
-    assert said["regions"] > 0
-
-
-def test_tables_of_delta(tmp_path: Path):
-    write_source(tmp_path / "cabs.csv")
-    said = work("delta", str(tmp_path / "cabs.csv"), str(tmp_path / "city"), tmp_path)
-    check(said)
-    assert said["old"] == 60
-    assert (tmp_path / "city/regions/_delta_log").is_dir()
+def check(found: dict[str, Any]) -> None:
+    assert found["ingest"] == {"kept": 60, "rejected": {}}
+    assert found["rows"] == 60
+    assert found["same"]
+    assert found["intact"]
+    assert found["first"] != found["second"]
+    assert found["regions"] > 0
 
 
 def test_tables_of_iceberg_at_a_path_and_in_a_catalog(tmp_path: Path):
     write_source(tmp_path / "cabs.csv")
-    said = work("iceberg", str(tmp_path / "cabs.csv"), str(tmp_path / "city"), tmp_path)
-    check(said)
-    assert said["old"] == said["named"] == 60
+    task = ("iceberg", str(tmp_path / "cabs.csv"), str(tmp_path / "city"))
+    (found,) = work(tmp_path, {}, task)
+    check(found)
+    assert found["old"] == found["named"] == 60
     assert (tmp_path / "city/lake/city/positions/metadata").is_dir()
 
 
@@ -170,17 +112,20 @@ def test_a_table_and_files_lie_on_s3_with_the_keys_of_spark(s3: str):
         use_settings({})
 
 
-def test_input_and_output_on_s3(tmp_path: Path, s3: str):
+def test_tables_of_delta_and_then_input_and_output_on_s3(tmp_path: Path, s3: str):
+    """In one session, which has the packages of both."""
     store = store_at(s3)
     write_source(tmp_path / "cabs.csv")
     with store.open_output_stream("lake/in/cabs.csv") as stream:
         stream.write((tmp_path / "cabs.csv").read_bytes())
     assert "AWS_ACCESS_KEY_ID" not in os.environ  # workers have Spark's credentials, or none
-    check(
-        work(
-            "parquet", "s3a://lake/in/cabs.csv", "s3a://lake/city", tmp_path, **hadoop_settings(s3)
-        )
-    )
+    of_delta = ("delta", str(tmp_path / "cabs.csv"), str(tmp_path / "city"))
+    on_s3 = ("parquet", "s3a://lake/in/cabs.csv", "s3a://lake/city")
+    found = work(tmp_path, hadoop_settings(s3), of_delta, on_s3)
+    for one in found:
+        check(one)
+    assert found[0]["old"] == 60
+    assert (tmp_path / "city/regions/_delta_log").is_dir()
     names = [info.path for info in store.get_file_info(fs.FileSelector("lake/city"))]
     assert {"lake/city/quality.html", "lake/city/regions.png", "lake/city/regions.geojson"} <= {
         *names
@@ -188,11 +133,17 @@ def test_input_and_output_on_s3(tmp_path: Path, s3: str):
     assert not list(tmp_path.glob("s3a*"))  # nothing lies on the local disk under a false name
 
 
-def test_a_table_is_read_by_duckdb_pandas_polars_and_plain_spark(tmp_path: Path):
-    said = work_with_plain_parquet(tmp_path)
+def test_a_table_is_read_by_duckdb_pandas_polars_and_plain_spark(
+    spark: SparkSession, tmp_path: Path
+):
+    write_source(tmp_path / "cabs.csv")
+    found = use_tables(spark, "parquet", str(tmp_path / "cabs.csv"), str(tmp_path / "city"))
+    check(found)
     pointer = json.loads((tmp_path / "city/positions/CURRENT").read_text())
+    left = {path.name for path in (tmp_path / "city/positions").iterdir()}
+    assert left == {"CURRENT", pointer["version"], *pointer["before"]}
     folder = tmp_path / "city/positions" / pointer["version"]
-    assert said["rows"] == pointer["rows"] == 60
+    assert found["rows"] == pointer["rows"] == 60
     query = f"SELECT count(*) FROM '{folder}/*.parquet'"
     assert duckdb.connect().execute(query).fetchall() == [(60,)]
     assert len(pl.read_parquet(f"{folder}/*.parquet")) == 60
@@ -200,13 +151,4 @@ def test_a_table_is_read_by_duckdb_pandas_polars_and_plain_spark(tmp_path: Path)
     import pandas as pd
 
     assert set(pd.read_parquet(folder)["user_id"]) == {"u0", "u1", "u2"}
-
-
-def work_with_plain_parquet(tmp_path: Path) -> dict[str, Any]:
-    write_source(tmp_path / "cabs.csv")
-    said = work("parquet", str(tmp_path / "cabs.csv"), str(tmp_path / "city"), tmp_path)
-    check(said)
-    left = {path.name for path in (tmp_path / "city/positions").iterdir()}
-    pointer = json.loads((tmp_path / "city/positions/CURRENT").read_text())
-    assert left == {"CURRENT", pointer["version"], *pointer["before"]}
-    return said
+    assert spark.read.parquet(str(folder)).count() == 60

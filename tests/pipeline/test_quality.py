@@ -53,8 +53,8 @@ def test_an_area_in_which_exchanged_coordinates_also_lie_says_nothing():
     assert habits_of(near_the_diagonal).area is None
     area = habits_of(sample(1, 2, 3)).area
     assert area is not None
-    assert area.is_swapped(47.38, 8.54)
-    assert not area.is_swapped(8.60, 47.30)
+    assert area.has(8.60, 47.30)
+    assert not area.has(47.38, 8.54)
 
 
 @pytest.mark.parametrize("sign", [",", ";", "\t", "|"])

@@ -1,7 +1,7 @@
 """A whole run: every job in turn, what changed since the last one, and nothing by halves."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.space_sections import placed_section, space_section
+from tests.support.walks_log import START, write_log
 from typer.testing import CliRunner
 
 from nearcast.cli import app
-from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
+from nearcast.eventlog.segments import MAGIC
 from nearcast.locality import load_plan
 from nearcast.model.errors import NearcastError
 from nearcast.pipeline.jobs.histogram import load_histogram
@@ -22,32 +23,16 @@ from nearcast.retained import read_policies
 
 pytestmark = pytest.mark.spark
 
-START = datetime(2026, 5, 1, 8, tzinfo=UTC)
-CONFIG = """
-[[space]]
-name = "shops"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes.lon]
-low = 8.0
-high = 9.0
-[space.attributes.lat]
-low = 47.0
-high = 48.0
-
-[[space]]
-name = "silent"
-topics = "silent/#"
-[space.attributes.x]
-low = 0
-high = 1
-
+CONFIG = (
+    placed_section("shops", lon=(8, 9), lat=(47, 48))
+    + space_section("silent", x=(0, 1))
+    + """
 [[retained]]
 topics = "plant/#"
 mode = "learned"
 hold = "10s"
 """
+)
 
 
 def nearcast(*words: str) -> Any:
@@ -69,26 +54,6 @@ def write_walks(path: Path, users: int = 6) -> None:
             rows["lat"].append(47.3 + 0.0001 * (i % 3) + 0.001 * far * (user % 2))
     table = {**rows, "t": pa.array(rows["t"], pa.timestamp("us", tz="UTC"))}
     pq.write_table(pa.table(table), path)
-
-
-def write_log(root: Path, *, events: int = 60, walkers: int = 4) -> None:
-    """Write what a broker would have noted: walks, offers, and two topics with news."""
-    start_ms = int(START.timestamp() * 1000)
-    recorder = Recorder()
-    for i in range(events):
-        now = start_ms + 1000 * i
-        for topic in ("plant/1", "plant/2"):
-            recorder.events(1, now, 4, "machine", topic.encode(), b"hd21.5", 2)
-        offer = json.dumps({"lon": 8.2 + 0.01 * (i % 50), "lat": 47.5}).encode()
-        recorder.events(1, now, 0, "shop", b"shops/bakery", b"hd" + offer, 2)
-        for walker in range(walkers):
-            recorder.position(f"w{walker}", 8.3 + 1e-4 * i, 47.4 + 1e-3 * walker, now)
-    recorder.subscription(start_ms + 9, "ann", "plant/+", 1, is_added=True)
-    root.mkdir(parents=True, exist_ok=True)
-    batch = b"".join(recorder.take())
-    path = root / "open-n1-00000001.log"
-    path.write_bytes(MAGIC + batch_header(len(batch), recorder.next) + batch)
-    finish(path)
 
 
 def steps_of(report: Any) -> dict[str, Any]:

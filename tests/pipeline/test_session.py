@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -62,7 +63,12 @@ def test_a_master_that_does_not_answer_is_said_at_once():
 def test_the_package_is_packed_for_workers():
     path = packed_package()
     assert path.suffix == ".zip"
-    assert path.stat().st_size > 10_000
+    with zipfile.ZipFile(path) as packed:
+        names = packed.namelist()
+    assert {"nearcast/__init__.py", "nearcast/pipeline/log4j2.properties"} <= {*names}
+    assert not [one for one in names if "_kernels" in one or "_compiled" in one or ".pyc" in one]
+    before = path.read_bytes()
+    assert packed_package().read_bytes() == before  # workers keep what they compiled of it
     path.unlink()
 
 

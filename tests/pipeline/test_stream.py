@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
+from tests.support.space_sections import space_section
 
 from nearcast.matching import Matcher, open_matcher
 from nearcast.model import (
@@ -46,15 +47,7 @@ SPACE = Space(
     topic_filter="plane/#",
     attributes=(Attribute.number("x", 0, 100), Attribute.number("y", 0, 100)),
 )
-CONFIG = """
-[[space]]
-name = "plane"
-topics = "plane/#"
-missing = "all"
-[space.attributes]
-x = { low = 0, high = 100 }
-y = { low = 0, high = 100 }
-"""
+CONFIG = space_section("plane", 'missing = "all"', x=(0, 100), y=(0, 100))
 
 
 def write_events(folder: Path, files: int, rows: int) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.space_sections import space_section
 from tests.support.waiting import START_S, wait_for
 
 from nearcast.model import Attribute, FileFormatError, MisuseError, Space
@@ -26,14 +27,7 @@ from nearcast.pipeline.streaming.stream import Stream, read_deliveries, start, u
 from nearcast.server.local_cluster import free_port
 
 SPACE = Space(name="plane", topic_filter="plane/#", attributes=(Attribute.number("x", 0, 100),))
-CONFIG = """
-[[space]]
-name = "plane"
-topics = "plane/#"
-missing = "all"
-[space.attributes]
-x = { low = 0, high = 100 }
-"""
+CONFIG = space_section("plane", 'missing = "all"', x=(0, 100))
 
 
 def write_events(folder: Path, number: int, times_s: list[int]) -> None:

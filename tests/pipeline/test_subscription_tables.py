@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.matching.test_polygon_table import CITY, polygons, small, star
+from tests.support.polygons import CITY, polygons, small, star
 
 from nearcast.matching import Matcher, MatcherView, open_matcher, save_matcher
 from nearcast.model import (

@@ -14,9 +14,9 @@ import jwt
 import pytest
 from tests.security.authority import Authority
 from tests.security.hooks import serving
+from tests.security.scram_client import final
 from tests.security.talkers import Raw, leave, paho_login, wait_until_closed, with_certificate
-from tests.security.test_auth_providers import final
-from tests.security.test_auth_tokens import EC, jwk, key_file
+from tests.security.token_keys import EC, jwk, key_file
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_for
 

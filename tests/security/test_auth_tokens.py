@@ -11,9 +11,10 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from pydantic import ValidationError
 from tests.security.hooks import serving
+from tests.security.token_keys import EC, jwk, key_file
 
 from nearcast.config import JwtSection
 from nearcast.model.errors import EnvironmentProblem, FileFormatError
@@ -24,22 +25,9 @@ from nearcast.server.auth.tokens import TokenLogins
 
 RSA = rsa.generate_private_key(65_537, 2048)
 OTHER_RSA = rsa.generate_private_key(65_537, 2048)
-EC = ec.generate_private_key(ec.SECP256R1())
 ED = ed25519.Ed25519PrivateKey.generate()
 SECRET = "s" * 40
 KEYS: dict[str, Any] = {"RS256": RSA, "ES256": EC, "EdDSA": ED}
-
-
-def jwk(private: Any, key_id: str, **more: str) -> dict[str, Any]:
-    is_ec = isinstance(private, ec.EllipticCurvePrivateKey)
-    name = "RS256" if isinstance(private, rsa.RSAPrivateKey) else "ES256" if is_ec else "EdDSA"
-    found = jwt.get_algorithm_by_name(name).to_jwk(private.public_key(), as_dict=True)
-    return {**found, "kid": key_id, **more}
-
-
-def key_file(path: Path, *keys: dict[str, Any]) -> str:
-    path.write_text(json.dumps({"keys": list(keys)}))
-    return str(path)
 
 
 def login(token: str | bytes, user: str | None = None, client: str = "c1") -> LoginRequest:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from tests.broker.conftest import Client, World
-from tests.cluster.test_session_moves import go_on_until, has, send_to_n1, slow_city
 from tests.support.rules import Rule, allow
 from tests.support.simulated_city import SimulatedCity
+from tests.support.slow_city import go_on_until, has, send_to_n1, slow_city
 
 from nearcast.broker import BrokerSettings, Connection, LoginVerdict
 from nearcast.broker.session.connection import ForwardedIdentity, Proof

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.security.node_keys import keys, section, two_nodes, write_keys
 from tests.support.real_cluster import RealCluster
 from tests.support.waiting import wait_for
 
 from nearcast.config import NetworkSection
 from nearcast.nats.connection import close, connect
-from nearcast.server.cluster.cluster_keys import ClusterKeys, Signer, keys_of, new_key
 from nearcast.server.cluster.nats_members import (
     MemberRecord,
     list_members,
@@ -32,7 +32,6 @@ from nearcast.server.cluster.node_proofs import PLACES_ASKED, request_subject
 from nearcast.server.cluster.sealed_answers import SealedQuestion, sealed_answer
 from nearcast.server.cluster.signed_entries import SignedEntries, split_entry
 
-NAMES = ("node a", "node b", "operator alice", "node eve")
 NOW_MS = 1_000_000
 
 
@@ -40,25 +39,8 @@ NOW_MS = 1_000_000
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Keys of two nodes and an operator, and of a stranger whom nobody knows."""
     made = tmp_path_factory.mktemp("keys")
-    lines = []
-    for name in NAMES:
-        kind, _, who = name.partition(" ")
-        lines.append(new_key(made / f"{name}.key", Signer(kind, who)))  # type: ignore[arg-type]
-    (made / "keys.txt").write_text("\n".join(lines[:3]) + "\n")
-    (made / "all.txt").write_text("\n".join(lines) + "\n")
+    write_keys(made)
     return made
-
-
-def section(folder: Path, name: str, **more: object) -> NetworkSection:
-    keys = "all.txt" if name == "node eve" else "keys.txt"
-    files = {"node_key": folder / f"{name}.key", "node_keys": folder / keys}
-    return NetworkSection.model_validate({**files, **more})
-
-
-def keys(folder: Path, name: str) -> ClusterKeys:
-    found = keys_of(section(folder, name))
-    assert found is not None
-    return found
 
 
 def entries(folder: Path, name: str, now_ms: int = NOW_MS) -> SignedEntries:
@@ -171,16 +153,7 @@ def test_a_value_that_was_replaced_does_not_come_back(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    directory = tmp_path_factory.mktemp("cluster")
-    with RealCluster(directory) as made:
-        for name in ("a", "b"):
-            config = directory / f"{name}.toml"
-            config.write_text(
-                f'[network]\nnode_key = "{folder}/node {name}.key"\n'
-                f'node_keys = "{folder}/keys.txt"\n'
-            )
-            made.start(name, config=config)
-        made.join("a", "b")
+    with two_nodes(tmp_path_factory.mktemp("cluster"), folder) as made:
         yield made
 
 

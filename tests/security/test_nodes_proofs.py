@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.security.node_keys import keys, section, two_nodes, write_keys
 from tests.security.talkers import Raw
 from tests.support.commands import nearcast
 from tests.support.real_cluster import RealCluster
@@ -32,34 +33,13 @@ from nearcast.server.cluster.nats_settings import POLICIES, SharedSettings
 from nearcast.server.cluster.node_proofs import request_subject
 from nearcast.server.cluster.sealed_frames import DIRECT, NATS, SealedFrames
 
-NAMES = ("node a", "node b", "operator alice", "node eve")
-
-
-def section(folder: Path, name: str = "node a", **more: object) -> NetworkSection:
-    files = {"node_key": folder / f"{name}.key", "node_keys": folder / "keys.txt"}
-    return NetworkSection.model_validate({**files, **more})
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Keys of two nodes and an operator, and of a stranger whom nobody knows."""
     made = tmp_path_factory.mktemp("keys")
-    lines = []
-    for name in NAMES:
-        kind, _, who = name.partition(" ")
-        lines.append(new_key(made / f"{name}.key", Signer(kind, who)))  # type: ignore[arg-type]
-    (made / "keys.txt").write_text("# of all\n" + "\n".join(lines[:3]) + "\n")
-    (made / "all.txt").write_text("\n".join(lines) + "\n")
+    write_keys(made)
     return made
-
-
-def keys(folder: Path, name: str) -> ClusterKeys:
-    given = section(folder, name)
-    if name == "node eve":
-        given = given.model_copy(update={"node_keys": folder / "all.txt"})
-    found = keys_of(given)
-    assert found is not None
-    return found
 
 
 def test_a_key_is_its_owners_alone_and_tied_to_a_name(folder: Path, tmp_path: Path):
@@ -68,7 +48,7 @@ def test_a_key_is_its_owners_alone_and_tied_to_a_name(folder: Path, tmp_path: Pa
     with pytest.raises(EnvironmentProblem, match="exists"):
         new_key(folder / "node a.key", Signer("node", "a"))
     with pytest.raises(MisuseError, match="no key of node eve"):
-        keys_of(section(folder, "node eve"))
+        keys_of(section(folder, "node eve", node_keys=folder / "keys.txt"))
     (tmp_path / "bad").write_text("node a AAAA\n")
     with pytest.raises(FileFormatError, match="line 1"):
         read_public(tmp_path / "bad")
@@ -205,16 +185,7 @@ def test_only_the_node_itself_or_an_operator_marks_it_as_left(folder: Path):
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    directory = tmp_path_factory.mktemp("cluster")
-    with RealCluster(directory) as made:
-        for name in ("a", "b"):
-            config = directory / f"{name}.toml"
-            config.write_text(
-                f'[network]\nnode_key = "{folder}/node {name}.key"\n'
-                f'node_keys = "{folder}/keys.txt"\ndirect = "127.0.0.1:0"\n'
-            )
-            made.start(name, config=config)
-        made.join("a", "b")
+    with two_nodes(tmp_path_factory.mktemp("cluster"), folder, 'direct = "127.0.0.1:0"') as made:
         yield made
 
 

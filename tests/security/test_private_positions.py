@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cluster.test_publish_reasons import Writer
+from tests.support.cluster_writer import Writer
 from tests.support.rules import KnownUsers, allow
 from tests.support.shop_space import SHOPS
 from tests.support.simulated_city import SimulatedCity

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.support.commands import NEARCAST, nearcast
 from tests.support.real_cluster import PahoClient, RealCluster
+from tests.support.space_sections import placed_section
 from tests.support.waiting import START_S, WAIT_S, wait_for
 
 from nearcast.config import NetworkSection
@@ -384,18 +385,7 @@ async def _marks(address: str) -> list[str]:
     return found
 
 
-PLACED = """
-[durability]
-mode = "power"
-[[space]]
-name = "shops"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes]
-lon = { low = -180, high = 180 }
-lat = { low = -90, high = 90 }
-"""
+PLACED = '[durability]\nmode = "power"\n' + placed_section("shops")
 
 
 def test_places_cross_nodes_and_a_shared_plan_is_followed_and_a_bad_one_refused(tmp_path: Path):

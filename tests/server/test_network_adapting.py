@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.commands import nearcast
 from tests.support.real_cluster import Got, RealCluster
+from tests.support.space_sections import placed_section
 from tests.support.waiting import wait_for
 
 from nearcast.config import NetworkSection
@@ -24,19 +25,7 @@ from nearcast.server.cluster.nats_sharing import look_at_plan
 from nearcast.server.learned.artefacts import LearnedArtefacts
 
 pytestmark = pytest.mark.server
-CONFIG = """
-[network]
-adapt = true
-
-[[space]]
-name = "city"
-topics = "city/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes]
-lon = { low = -1, high = 1 }
-lat = { low = -1, high = 1 }
-"""
+CONFIG = "[network]\nadapt = true\n" + placed_section("city", lon=(-1, 1), lat=(-1, 1))
 SOON = """
 from nearcast.cluster import spatial_part
 from nearcast.locality.layout import adapting

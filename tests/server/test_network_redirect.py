@@ -13,6 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from tests.support.real_cluster import RealCluster
+from tests.support.space_sections import placed_section
 from tests.support.waiting import WAIT_S, wait_for
 
 from nearcast.config import NetworkSection
@@ -25,16 +26,7 @@ CONFIG = """
 redirect = "offer"
 redirect_crossings = 3
 redirect_after = "1s"
-
-[[space]]
-name = "city"
-topics = "city/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes]
-lon = { low = 0, high = 1 }
-lat = { low = 0, high = 1 }
-"""
+""" + placed_section("city", lon=(0, 1), lat=(0, 1))
 USE_ANOTHER_SERVER = 0x9C
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.support.commands import nearcast
 from tests.support.real_cluster import PahoClient, RealCluster
+from tests.support.space_sections import placed_section
 from tests.support.waiting import wait_for
 
 from nearcast.cli.sharing import share_plan_file
@@ -39,18 +40,7 @@ from nearcast.server.cluster.nats_sharing import (
 
 pytestmark = pytest.mark.server
 
-CONFIG = """
-[durability]
-mode = "power"
-[[space]]
-name = "shops"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes]
-lon = { low = -1, high = 1 }
-lat = { low = -1, high = 1 }
-"""
+CONFIG = '[durability]\nmode = "power"\n' + placed_section("shops", lon=(-1, 1), lat=(-1, 1))
 LEARNED = '[[retained]]\ntopics = "plant/#"\nmode = "learned"\nhold = "5s"\nomega = 0.3\n'
 NODES = ["east", "north", "south", "west"]
 AREA = Rect(-1.0, -1.0, 1.0, 1.0)

@@ -45,17 +45,17 @@ def server(tmp_path: Path, *retained: RetainedSection) -> Server:
 
 def test_a_broker_without_such_topics_reads_no_policies(tmp_path: Path) -> None:
     (tmp_path / "policies.json").write_text("nonsense")
-    assert server(tmp_path).node.state.holding is None
+    assert server(tmp_path).node.deferred_retained is None
     assert server(tmp_path)._learned._policies is None
 
 
 def test_the_settings_reach_the_node(tmp_path: Path) -> None:
     one = server(tmp_path, RetainedSection(topics="quick/off", mode="immediate"), QUICK)
-    assert one.node.state.holding is not None
-    setting = one.node.state.holding.setting_of("quick/a")
+    assert one.node.deferred_retained is not None
+    setting = one.node.deferred_retained.setting_of("quick/a")
     assert (setting.mode.value, setting.hold_max_s, setting.weights.omega) == ("learned", 2.0, 0.3)
-    assert one.node.state.holding.setting_of("quick/off").mode.value == "immediate"
-    assert one.node.state.holding.setting_of("slow").mode.value == "immediate"
+    assert one.node.deferred_retained.setting_of("quick/off").mode.value == "immediate"
+    assert one.node.deferred_retained.setting_of("slow").mode.value == "immediate"
 
 
 def test_a_file_is_read_once_for_each_version_of_it(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_lengths_of_time_are_written_as_everywhere() -> None:
 def test_a_broker_that_may_learns_a_table_of_its_own(tmp_path: Path) -> None:
     asked = QUICK.model_copy(update={"learn": 1})
     one = server(tmp_path, asked)
-    node, holding = one.node, one.node.state.holding
+    node, holding = one.node, one.node.deferred_retained
     assert holding is not None
     node.load_policies(Policies(), 0)  # nothing to decide by: plain MQTT
     now_ms = 0

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.log_segments import write_segment
+from tests.support.space_sections import placed_section
 from typer.testing import CliRunner
 
 from nearcast.broker import RetainedSettings, SpaceSettings
 from nearcast.cli.pipeline import app
 from nearcast.cluster import NamedPlan
 from nearcast.eventlog.records import Recorder
-from nearcast.eventlog.segments import MAGIC, batch_header, finish
 from nearcast.locality import CellCounts, Plan, plan_to_json
 from nearcast.model import Attribute, FileFormatError, MisuseError, Space
 from nearcast.retained import Policies, Rates, TopicPolicy, Weights, write_policies
@@ -27,25 +28,8 @@ SPACE = Space(
     longitude="lon",
     latitude="lat",
 )
-CONFIG = """
-[[space]]
-name = "city"
-topics = "city/#"
-longitude = "lon"
-latitude = "lat"
-[space.attributes]
-lon = {low = -1, high = 1}
-lat = {low = -1, high = 1}
-"""
+CONFIG = placed_section("city", lon=(-1, 1), lat=(-1, 1))
 BOUNDS = (-1.0, -1.0, 1.0, 1.0)
-
-
-def save(root: Path, node: str, recorder: Recorder) -> None:
-    root.mkdir(parents=True, exist_ok=True)
-    raw = b"".join(recorder.take())
-    path = root / f"open-{node}-00000001.log"
-    path.write_bytes(MAGIC + batch_header(len(raw), recorder.next) + raw)
-    finish(path)
 
 
 def moving_log(root: Path, steps: int = 40) -> None:
@@ -61,8 +45,8 @@ def moving_log(root: Path, steps: int = 40) -> None:
         one.position("walker", lon, 0.0, ms)
         body = json.dumps({"lon": lon, "lat": 0.01}).encode()
         two.events(1, ms + 200, 1, "teller", b"city/x", body, 0)
-    save(root, "n1", one)
-    save(root, "n2", two)
+    write_segment(root, "n1", one)
+    write_segment(root, "n2", two)
 
 
 def plan_of(cuts: int, version: int = 1) -> Plan:
@@ -101,7 +85,7 @@ def newcomers_log(root: Path) -> None:
         if step > 30:
             recorder.present(f"c{step}", ms + 200, is_there=True)
             recorder.subscription(ms + 201, f"c{step}", "news", 0, is_added=True)
-    save(root, "n1", recorder)
+    write_segment(root, "n1", recorder)
 
 
 def policies_that(action: int) -> Policies:
@@ -134,7 +118,7 @@ def test_a_story_may_be_cut_and_says_so(tmp_path: Path) -> None:
 def test_a_log_without_events_is_refused(tmp_path: Path) -> None:
     recorder = Recorder()
     recorder.present("ann", 0, is_there=True)
-    save(tmp_path, "n1", recorder)
+    write_segment(tmp_path, "n1", recorder)
 
     with pytest.raises(MisuseError, match="the log has no publications"):
         read_actions([str(tmp_path)], 10)

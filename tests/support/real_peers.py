@@ -12,25 +12,12 @@ from typing import Any, Self
 from tests.support.commands import ENVIRON, NEARCAST, nearcast
 from tests.support.forked import Forked
 from tests.support.real_cluster import PahoClient
+from tests.support.space_sections import placed_section
 from tests.support.waiting import END_S, wait_for
 
 from nearcast.server.local_cluster import free_port
 
-SHOPS = """
-[durability]
-mode = "off"
-
-[[space]]
-name = "shops"
-topics = "shops/#"
-longitude = "lon"
-latitude = "lat"
-
-[space.attributes]
-price = { low = 0, high = 100 }
-lon = { low = -180, high = 180 }
-lat = { low = -90, high = 90 }
-"""
+SHOPS = '[durability]\nmode = "off"\n' + placed_section("shops", price=(0, 100))
 
 
 def offer(price: float, lon: float = 0.0, lat: float = 0.0, **more: Any) -> bytes:

@@ -52,3 +52,16 @@ def hadoop_settings(address: str) -> dict[str, str]:
         "connection.ssl.enabled": "false",
     }  # fmt: skip
     return {f"spark.hadoop.fs.s3a.{name}": value for name, value in hadoop.items()}
+
+
+def s3_jars() -> dict[str, str]:
+    """Return settings with the jar files for S3 that Spark got from Maven before, if it did.
+
+    With packages it sends 640 MB to each worker, which has them on its disk already.
+    """
+    names = ("hadoop-aws-*", "awssdk_bundle-*", "wildfly-openssl-*", "analyticsaccelerator-s3-*")
+    found = [list(Path.home().glob(f".ivy2*/jars/*{name}.jar")) for name in names]
+    if not all(len(one) == 1 for one in found):
+        return {}
+    jars = ",".join(f"local:{path}" for (path,) in found)
+    return {"spark.jars": jars, "spark.jars.packages": ""}

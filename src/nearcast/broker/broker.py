@@ -135,7 +135,7 @@ class Broker(BrokerInterface):
 
         router = self.state.router
         assert isinstance(router, DeferredRouter)
-        self.state.holding = DeferredRetained(self.state, self._delivery, router, settings)
+        self.state.deferral = DeferredRetained(self.state, self._delivery, router, settings)
 
     @property
     def counters(self) -> Counters:
@@ -187,8 +187,7 @@ class Broker(BrokerInterface):
         did not know of them when the message was published.
         """
         self.state.now_ms = now_ms
-        if self.state.holding is not None:
-            self.state.holding.kept_elsewhere(message)
+        self.state.deferral.kept_elsewhere(message)
         selections = self.state.selections
         event = None if selections is None else event_of(self.state, selections, message)
         version = keep_message(self.state, message, event)
@@ -199,14 +198,13 @@ class Broker(BrokerInterface):
     def load_policies(self, policies: Policies, now_ms: int) -> None:
         """Replace the policies of deferred retained delivery; no effect without such topics."""
         self.state.now_ms = now_ms
-        if self.state.holding is not None:
-            self.state.holding.load(policies)
+        self.state.deferral.load(policies)
 
     @property
     def kernel_parts(self) -> list[str]:
         """The parts of `nearcast.kernels` that this broker calls."""
         parts = [] if self.state.selections is None else ["matching"]
-        return parts if self.state.holding is None else [*parts, "retained"]
+        return parts if self.state.deferral.deferred is None else [*parts, "retained"]
 
     def change_limits(self, settings: BrokerSettings) -> None:
         """Apply new limits; the ones sent to clients (packet size, windows) must not change."""

@@ -123,7 +123,7 @@ class BrokerInterface:
     @property
     def deferred_retained(self) -> DeferredRetained | None:
         """Deferred retained delivery; None where no topic asks for it."""
-        return self.state.holding
+        return self.state.deferral.deferred
 
     @property
     def connected_clients(self) -> int:

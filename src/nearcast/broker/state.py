@@ -19,6 +19,7 @@ from nearcast.broker.persistence.journal import Journal
 from nearcast.broker.persistence.unapplied_records import SetAside, note_aside
 from nearcast.broker.publish.message import Message
 from nearcast.broker.publish.routes import Route, Router
+from nearcast.broker.retained.hooks import RetainedHooks
 from nearcast.broker.retained.store import RetainedStore
 from nearcast.broker.session.connection import Connection
 from nearcast.broker.session.session import Session, SessionSubscription
@@ -30,7 +31,6 @@ from nearcast.mqtt import Connect
 
 if TYPE_CHECKING:  # a broker imports PyArrow only for an event log, Numba only for spaces
     from nearcast.broker.content.subscriptions import ContentSubscriptions
-    from nearcast.broker.retained.deferred import DeferredRetained
     from nearcast.eventlog.records import Recorder
 
 
@@ -229,8 +229,9 @@ class BrokerState:
     """The content subscriptions; None where no space is configured."""
     network: ClusterHooks = field(default_factory=NoCluster)
     """The cluster that this broker has joined (`Broker.join`)."""
-    holding: DeferredRetained | None = None
-    """Deferred retained delivery; None where all new subscribers get retained messages at once."""
+    deferral: RetainedHooks = field(default_factory=RetainedHooks)
+    """Is told of what concerns deferred retained delivery; a `DeferredRetained` where some topics
+    are deferred."""
     notes: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
     """Journaled values of the cluster and of deferred delivery: key to (until_ms, value); changed
     by `set_note`."""

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from nearcast.config import NetworkSection
@@ -123,14 +122,9 @@ class Brokers:
             self._fleet.start_node(name, port, address, config)
         self._page_address = f"http://127.0.0.1:{pages[0]}/#demo&token={token}"
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """End the nodes; that takes seconds, in which other tasks go on."""
-        await asyncio.to_thread(self._fleet.__exit__, kind, problem, trace)
+        await asyncio.to_thread(self._fleet.__exit__, *problem)
         await self._end_line()
 
     async def _end_line(self) -> None:

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from nearcast.model.errors import EnvironmentProblem, MisuseError
 from nearcast.pipeline.packages import packages_resolved
@@ -32,6 +33,7 @@ _STACK = "-Xss4m"
 _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s|sc)://.+")
 _PORTS = {"spark": 7077, "sc": 15002}
 _FOR_CONNECT = ("grpc", "grpc_status", "google.rpc", "zstandard")
+_MADE_HERE = {"_kernels", "_compiled", "__pycache__"}
 _OF_THE_SESSION = ("spark.sql.session.timeZone", "spark.sql.parquet.outputTimestampType")
 
 
@@ -260,7 +262,14 @@ _NO_ANSWER = {
 
 
 def packed_package() -> Path:
-    """Zip this package for the workers of a cluster and return the path of the zip."""
-    source = Path(__file__).parents[1]
-    target = session_folder() / "nearcast"
-    return Path(shutil.make_archive(str(target), "zip", source.parent, source.name))
+    """Zip the sources of this package for the workers of a cluster and return the path of the zip.
+
+    The same sources give the same bytes, so workers find the kernels that an earlier job compiled.
+    """
+    source, target = Path(__file__).parents[1], session_folder() / "nearcast.zip"
+    with ZipFile(target, "w") as packed:
+        for path in sorted(source.rglob("*")):
+            name = path.relative_to(source.parent)
+            if path.is_file() and _MADE_HERE.isdisjoint(name.parts):
+                packed.writestr(ZipInfo(str(name)), path.read_bytes(), ZIP_DEFLATED)
+    return target

@@ -13,7 +13,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from nearcast.model.errors import EnvironmentProblem
@@ -100,12 +99,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _problem: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the nodes first, so that they can withdraw from the member list."""
         deadline = time.monotonic() + _END_S
         for group in (self.nodes, [] if self._nats is None else [self._nats]):

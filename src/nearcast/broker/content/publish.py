@@ -91,8 +91,7 @@ class ContentPublishHandler:
 
     def award(self, message: Message, awards: Iterable[Award]) -> None:
         """Deliver a message to the subscriptions that were chosen among those of all nodes."""
-        if self._state.holding is not None:
-            self._state.holding.before_live(message, None, retain=False, reaches_all=False)
+        self._state.deferral.before_live(message, None, retain=False, reaches_all=False)
         note_event(self._state, message, "", CHOSEN)
         chosen: list[Chosen] = []
         space = self._state.router.find(message.head.topic).space
@@ -151,9 +150,7 @@ class ContentPublishHandler:
                 found = [one for one in found if not one.has_place]
         if not (found or route.by_session):
             self._state.counters.unwanted += 1
-        holding = self._state.holding
-        if holding is not None:
-            holding.before_live(message, sender, retain=retain, counts=False)
+        self._state.deferral.before_live(message, sender, retain=retain, counts=False)
         self._deliver.to_all(sender, route, message, found, retain, {})
 
     # --- a message of a space -------------------------------------------------------------
@@ -187,13 +184,10 @@ class ContentPublishHandler:
         note_event(self._state, message, name, 0 if is_for_all else LIMITED, retain=retain)
         if request.reply is not None and not request.deliver:
             return PublishOutcome(0, complaint)
-        if self._state.holding is not None:
-            reaches_all = top is None
-            self._state.holding.before_live(
-                message, session, retain=retain, reaches_all=reaches_all
-            )
-            if retain:
-                complaint = complaint or self._state.holding.complaint(message, session)
+        deferral = self._state.deferral
+        deferral.before_live(message, session, retain=retain, reaches_all=top is None)
+        if retain:
+            complaint = complaint or deferral.complaint(message, session)
         goes_further = False
         if self._state.network.is_joined:
             complaint = complaint or order_complaint(settings, request.order)

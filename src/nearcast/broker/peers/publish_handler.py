@@ -33,9 +33,7 @@ class PeerPublishHandler(PublishHandler):
         super().__init__(state, delivery, answers, positions)
         self._router = state.router.arrivals
         self._routes = state.router.arrivals.routes
-        self._look_up = state.router.arrivals.find
-        if state.holding is not None:
-            self._look_up = state.holding.look_up_arrival
+        self._look_up = state.router.arrivals.look_up
         self._properties = PropertyReader(from_node=True)
         self._positions = None
 
@@ -62,9 +60,7 @@ class PeerPublishHandler(PublishHandler):
         elif route.needs_inspection:
             self.selective.take_arrival(publisher, route, message, properties, retain=retain)
         elif not route.is_empty:
-            holding = self._state.holding
-            if holding is not None:
-                holding.before_live(message, publisher, retain=retain, counts=False)
+            self._state.deferral.before_live(message, publisher, retain=retain, counts=False)
             self._delivery.spread(route, [message], publisher, retain=retain)
         return PublishOutcome(0)
 

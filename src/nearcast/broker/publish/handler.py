@@ -54,7 +54,7 @@ class PublishHandler:
     ) -> None:
         self._state = state
         self._router: Router | Arrivals = state.router
-        self._look_up = state.router.find if state.holding is None else state.holding.look_up
+        self._look_up = state.router.look_up
         self._positions = positions if state.settings.position_on_publish else None
         self._steps = positions
         self.selective = ContentPublishHandler(state, delivery, positions)
@@ -453,12 +453,10 @@ class PublishHandler:
             note_event(
                 self._state, message, publisher.client_id if publisher else "", retain=retain
             )
-        if self._state.holding is not None:
-            self._state.holding.before_live(message, publisher, retain=retain)
+        self._state.deferral.before_live(message, publisher, retain=retain)
         told = ignored_instructions(self._state, publisher, message, properties)
         if retain:
-            if self._state.holding is not None:
-                told = told or self._state.holding.complaint(message, publisher)
+            told = told or self._state.deferral.complaint(message, publisher)
             retain_message(self._state, message)
         if route.is_empty:
             return PublishOutcome(_QUOTA if message.was_refused else _EMPTY, told)

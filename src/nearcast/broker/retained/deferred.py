@@ -23,6 +23,7 @@ from nearcast.broker.publish.delivery import Delivery
 from nearcast.broker.publish.message import Message
 from nearcast.broker.retained import created
 from nearcast.broker.retained.deferred_routes import DeferredRouter
+from nearcast.broker.retained.hooks import RetainedHooks
 from nearcast.broker.session.session import Session, SessionSubscription
 from nearcast.broker.settings import HELD_NOTE, RetainedSettings
 from nearcast.broker.state import BrokerState
@@ -61,7 +62,7 @@ _FOREVER_MS = (1 << 63) - 1
 _SAME_INSTANT_S = 1e-5  # tolerance: milliseconds are not exact as seconds in floating point
 
 
-class DeferredRetained:
+class DeferredRetained(RetainedHooks):
     """Defers retained copies and releases them in time.
 
     Contract: call `before_live` before a message is retained and delivered; `subscribed` after a
@@ -78,6 +79,7 @@ class DeferredRetained:
         router: DeferredRouter,
         settings: Sequence[RetainedSettings],
     ) -> None:
+        self.deferred = self
         self._state = state
         self._delivery = delivery
         self._router = router
@@ -87,8 +89,6 @@ class DeferredRetained:
         self._concerned: dict[str, bool] = {}
         self._armed_ms: int | None = None
         self._timer: Timer | None = None
-        self.look_up = router.look_up
-        self.look_up_arrival = router.arrivals.look_up
         self._core = RetainedDelivery(
             self.setting_of,
             policies=Policies(general=shipped_policy()),

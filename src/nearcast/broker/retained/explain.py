@@ -18,16 +18,16 @@ if TYPE_CHECKING:  # a broker without deferred retained messages does not load t
 
 def explain_newcomer(state: BrokerState, topic: str) -> dict[str, object]:
     """Return what a new subscriber of a topic would get now, and why; nothing changes."""
-    holding = state.holding
+    deferred = state.deferral.deferred
     message = state.retained.get(topic)
     found: dict[str, object] = {"topic": topic, "decision": "send", "retained": message is not None}
     if message is not None and 0 < message.expires_at_ms <= state.now_ms:
         found["retained"] = False
-    if holding is None:
+    if deferred is None:
         return found | {"because": "no [[retained]] block: every topic is plain MQTT"}
     if not found["retained"] or message is None:
         return found | {"decision": "nothing", "because": "no message is retained on this topic"}
-    outlook = holding.outlook(topic, message)
+    outlook = deferred.outlook(topic, message)
     stated = "no creation time"
     try:
         if created.created_s(message, outlook.setting.created, state.now_ms / 1000) is not None:

@@ -63,8 +63,7 @@ def keep_message(state: BrokerState, message: Message, event: Event | None = Non
 
 def forget_retained(state: BrokerState, topic: str) -> None:
     """Delete a topic's retained message, because it has expired."""
-    if state.holding is not None:
-        state.holding.forgotten(topic)
+    state.deferral.forgotten(topic)
     state.retained.forget(topic)
     if state.selections is not None:
         state.selections.crossing.forget(topic)

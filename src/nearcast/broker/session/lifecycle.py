@@ -122,8 +122,7 @@ class Lifecycle:
         session.link = None
         self._state.connected -= 1
         self._state.presence_changed(session)
-        if self._state.holding is not None:
-            self._state.holding.disconnected(session, is_kept=bool(session.expiry_s))
+        self._state.deferral.disconnected(session, is_kept=bool(session.expiry_s))
         will = session.will
         if not with_will:  # [MQTT-3.14.4-3]
             will = session.will = None
@@ -220,8 +219,7 @@ class Lifecycle:
         """
         state = self._state
         for subscription in list(session.subscriptions.values()):
-            if state.holding is not None:
-                state.holding.unsubscribed(subscription)
+            state.deferral.unsubscribed(subscription)
             state.remove_subscription(subscription)
             note_subscription(state, subscription, 0, is_added=False)
             yield

@@ -170,7 +170,7 @@ class SubscribeHandler:
 
         Within a space it is part of the conditions and stays.
         """
-        if self._state.holding is None:
+        if self._state.deferral.deferred is None:
             return request, False
         text = self._bare_of_wish(request.topic_filter)
         if text != request.topic_filter:
@@ -178,7 +178,7 @@ class SubscribeHandler:
         return request, _NOW in properties.user_properties
 
     def _bare_of_wish(self, text: str) -> str:
-        if self._state.holding is None or "$retained/now/" not in text:
+        if self._state.deferral.deferred is None or "$retained/now/" not in text:
             return text
         shared, prefixes, bare = self._split(text)
         if prefixes != (_NOW,) or self._state.router.spaces.meets(bare):
@@ -187,10 +187,9 @@ class SubscribeHandler:
 
     def _may_wait(self, subscription: SessionSubscription) -> bool:
         """Return whether retained messages of this subscription may be deferred."""
-        holding = self._state.holding
-        if holding is None or subscription.group or subscription.selection is not None:
+        if subscription.group or subscription.selection is not None:
             return False
-        return holding.concerns(subscription.topic_filter)
+        return self._state.deferral.concerns(subscription.topic_filter)
 
     def _add(
         self, session: Session, request: FilterRequest, properties: Properties, ask: _Reader
@@ -403,8 +402,7 @@ class SubscribeHandler:
         state, session = self._state, subscription.session
         if session.is_durable:  # first: it may raise
             state.journal.unsubscribed(session.number, subscription.text)
-        if state.holding is not None:
-            state.holding.unsubscribed(subscription)
+        state.deferral.unsubscribed(subscription)
         del session.subscriptions[subscription.text]
         session.copies.pop(subscription.text, None)
         state.remove_subscription(subscription)

@@ -45,12 +45,11 @@ class NewSubscriberCopies:
         if not one.is_in_effect:
             return
         state = self._state
-        assert state.holding is not None
         if state.retained.count > _FEW_RETAINED or one.session.copies:
             self._owe(one, self._unless_held(one, born, handling, is_new, now))
             return
         alive = [each for each in self._plain(one, born) if each is not None]
-        wanted = state.holding.subscribed(one, alive, handling=handling, is_new=is_new, now=now)
+        wanted = state.deferral.subscribed(one, alive, handling=handling, is_new=is_new, now=now)
         if len(wanted) == len(alive) and self._send_bytes(one, born):
             return
         if wanted:
@@ -103,11 +102,10 @@ class NewSubscriberCopies:
         self, one: SessionSubscription, born: int, handling: int, is_new: bool, now: bool
     ) -> Iterator[Message | None]:
         """Yield the retained messages that a policy does not defer; None for the others."""
-        holding = self._state.holding
-        assert holding is not None
+        deferral = self._state.deferral
         for message in self._plain(one, born):
             found = [] if message is None else [message]
-            found = holding.subscribed(one, found, handling=handling, is_new=is_new, now=now)
+            found = deferral.subscribed(one, found, handling=handling, is_new=is_new, now=now)
             yield found[0] if found else None
 
     def _selected(self, subscription: SessionSubscription, born: int) -> Iterator[Message | None]:

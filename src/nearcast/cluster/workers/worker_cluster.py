@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nearcast.broker import Broker, Connection, Counters
-from nearcast.cluster.causal_groups import CausalGroups
+from nearcast.broker import Connection, Counters
 from nearcast.cluster.cluster import Cluster
 from nearcast.cluster.peer import PeerNode
-from nearcast.cluster.peer_registry import OLDER, PACKETS, PeerRegistry
-from nearcast.cluster.session_moves import SessionMoves
+from nearcast.cluster.peer_registry import OLDER, PACKETS
 from nearcast.cluster.session_relay import (
     MOST_PATIENCE_MS,
     TUNNEL_HEAD,
@@ -30,19 +28,8 @@ class WorkerRelay(SessionRelay):
     names: tuple[str, ...] = ()
     """The workers in order, this one included."""
 
-    def __init__(
-        self,
-        name: str,
-        node: Broker,
-        peers: PeerRegistry,
-        moves: SessionMoves,
-        causal: CausalGroups,
-    ) -> None:
-        super().__init__(name, node, peers, moves, causal)
-        self.inner = [0] * len(_TRAFFIC)
-        """What came from other workers' brokers."""
-        self.relayed_bytes = {True: 0, False: 0}
-        """The bytes of relayed clients that came through tunnels: to sessions, and from them."""
+    relayed_bytes: dict[bool, int]
+    """The bytes of relayed clients that came through tunnels: to sessions, and from them."""
 
     def received(self, peer: PeerNode, data: bytes) -> None:
         """Handle bytes from a tunnel: they are counted at the other end as well."""
@@ -149,7 +136,8 @@ class WorkerCluster(Cluster):
         """Set the workers in order, this one included: from now on each session has its place."""
         assert isinstance(self._relay, WorkerRelay)
         self._relay.names = names
-        self.inner = self._relay.inner
+        self._relay.relayed_bytes = {True: 0, False: 0}
+        self.inner = [0] * len(_TRAFFIC)
         if not self._causal.is_used:
             self._frame_ends = ()  # they measure clocks
 

@@ -53,11 +53,6 @@ class Assignment:
     flow: int
     imbalance: float
 
-    @property
-    def cut_share(self) -> float:
-        """Return the share of what crosses between leaves that also crosses between brokers."""
-        return self.cut / self.flow if self.flow else 0.0
-
 
 def movement_flows(users: ArrayLike, leaves: ArrayLike) -> dict[tuple[int, int], int]:
     """Count movements between leaves in fixes that are sorted by user and time.

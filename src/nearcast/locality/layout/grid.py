@@ -254,28 +254,6 @@ class CellCounts:
         return cls(depth, zeros, zeros.copy(), np.zeros(regions, np.int64))
 
     @classmethod
-    def from_cells(
-        cls,
-        depth: int,
-        columns: ArrayLike,
-        rows: ArrayLike,
-        outside: ArrayLike,
-        inside: ArrayLike,
-        per_region: ArrayLike = (),
-    ) -> CellCounts:
-        """Return counts from one row per non-empty cell, as a group-by produces them."""
-        counts = cls.empty(depth)
-        cells = (np.asarray(rows, np.int64), np.asarray(columns, np.int64))
-        side = 1 << depth
-        if any(((index < 0) | (index >= side)).any() for index in cells):
-            raise OutOfRangeError(
-                "a cell off the grid", where="CellCounts", expected=f"0 to {side - 1}"
-            )
-        np.add.at(counts.outside, cells, np.asarray(outside, np.int64))
-        np.add.at(counts.inside, cells, np.asarray(inside, np.int64))
-        return cls(depth, counts.outside, counts.inside, np.asarray(per_region, np.int64))
-
-    @classmethod
     def from_positions(
         cls,
         space: Any,

@@ -261,7 +261,6 @@ class _Layout:
 
 
 _LAYOUTS = {kind: _Layout(body) for body, kind in _KINDS.items()}
-_EVENTS = _KINDS[Events]
 _encode = msgspec.msgpack.Encoder().encode
 
 

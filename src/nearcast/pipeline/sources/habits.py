@@ -45,16 +45,6 @@ class Area:
         """Return whether a position lies in it."""
         return self.west <= lon <= self.east and self.south <= lat <= self.north
 
-    def is_swapped(self, lon: float, lat: float) -> bool:
-        """Return whether a position fits the rest only with its coordinates exchanged.
-
-        >>> Area(8.0, 47.0, 9.0, 48.0).is_swapped(47.38, 8.54)
-        True
-        >>> Area(8.0, 47.0, 9.0, 48.0).is_swapped(8.54, 47.38)
-        False
-        """
-        return not self.has(lon, lat) and self.has(lat, lon)
-
 
 @dataclass(frozen=True, slots=True)
 class Habits:

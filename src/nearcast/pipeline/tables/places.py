@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 GEOMETRY, CELL = "geometry", "cell"
-DEEPEST = 28
 _POINT = np.frombuffer(b"\x01\x01\x00\x00\x00", np.uint8)  # little-endian, a point
 
 

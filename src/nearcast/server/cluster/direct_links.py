@@ -28,9 +28,9 @@ from struct import Struct
 
 from nearcast.cluster.cluster import Cluster
 from nearcast.model.errors import EnvironmentProblem
-from nearcast.server.cluster.nats_frames import HIGH_WATER_BYTES, Frames
+from nearcast.server.cluster.message_stream import MessageStream
+from nearcast.server.cluster.nats_frames import Frames
 from nearcast.server.cluster.sealed_frames import DIRECT, SealedFrames
-from nearcast.server.listeners.tcp import write_now
 from nearcast.server.loop_batches import LoopBatches
 
 log = logging.getLogger("nearcast.network")
@@ -46,14 +46,13 @@ MOST_STRANGERS = 64
 _PAUSE_S = 0.05
 _WELCOME = b"+"
 _MOST_LINE = 1_000
-_MOST_FRAME = 1 << 30
 _SIZE = Struct("<I")
 
 Ask = Callable[[str], Awaitable[str]]
 Received = Callable[[str, bytes], None]
 
 
-class DirectConnection(asyncio.Protocol):
+class DirectConnection(MessageStream):
     """One TCP connection between two nodes: to `name`, or from a node not yet introduced.
 
     `beginning` is the incarnation of the link: how many there were before (`Link.restarts`).
@@ -62,7 +61,7 @@ class DirectConnection(asyncio.Protocol):
     def __init__(
         self, doors: DirectLinks, name: str = "", beginning: int = 0, introduction: bytes = b""
     ) -> None:
-        self.name = name
+        super().__init__(doors, name, _SIZE)
         self.beginning = beginning
         self.early: deque[bytes] | None = deque()
         """Frames that wait for frames in NATS; None: there can be none any more."""
@@ -72,19 +71,13 @@ class DirectConnection(asyncio.Protocol):
         self._introduction = introduction
         self._is_open = self._is_finished = False
         self._is_gone = asyncio.Event()
-        self._transport: asyncio.Transport | None = None
-        self._descriptor = -1
-        self._parts: list[bytes] = []
-        self._size, self._wanted = 0, _SIZE.size
 
     # --- open and close ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Introduce this node, or wait for the peer's introduction."""
-        self._transport = transport  # type: ignore[assignment]
+        super().connection_made(transport)
         assert self._transport is not None
-        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self._descriptor = transport.get_extra_info("socket").fileno()
         if self._introduction:
             self._transport.write(self._introduction)
         elif self._doors.awaits(self):
@@ -95,11 +88,6 @@ class DirectConnection(asyncio.Protocol):
     def _end_unless_open(self) -> None:
         if not self._is_open:
             self.end()
-
-    def end(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
 
     async def finish(self) -> None:
         """Close once the peer has read everything, or after a second."""
@@ -119,31 +107,22 @@ class DirectConnection(asyncio.Protocol):
         if not self.is_welcome.done():
             self.is_welcome.set_exception(ConnectionError("refused"))
             self.is_welcome.exception()  # marked as retrieved: nobody may be waiting
-        self._doors.lost(self)
-
-    def pause_writing(self) -> None:
-        """Pause delivery to the peer."""
-        self._doors.crowded(self, is_crowded=True)
-
-    def resume_writing(self) -> None:
-        """Resume delivery to the peer."""
-        self._doors.crowded(self, is_crowded=False)
+        super().connection_lost(_exc)
 
     # --- frames -----------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
         """Send a frame; the link detects frames that are lost with the connection."""
-        if self._transport is not None and not (self._is_finished or self._transport.is_closing()):
-            write_now(self._transport, self._descriptor, _SIZE.pack(len(frame)) + frame)
+        if not self._is_finished:
+            self._send(frame)
 
     def data_received(self, data: bytes) -> None:
         """Handle bytes: the introduction, then frames, in any portions."""
-        self._parts.append(data)
-        self._size += len(data)
-        if not self._is_open:
+        if self._is_open:
+            super().data_received(data)
+        else:
+            self._parts.append(data)
             self._take_introduction(b"".join(self._parts))
-        elif self._size >= self._wanted:
-            self._take_frames(b"".join(self._parts))
 
     def _take_introduction(self, data: bytes) -> None:
         end = 1 if self._introduction else data.find(b"\n") + 1
@@ -164,23 +143,11 @@ class DirectConnection(asyncio.Protocol):
         else:
             self.end()
             return
-        self._take_frames(data[end:])
+        self._take(data[end:])
 
-    def _take_frames(self, data: bytes) -> None:
-        at, self._wanted = 0, _SIZE.size
-        while len(data) - at >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(data, at)
-            if size > _MOST_FRAME:
-                self.end()
-                return
-            stop = at + _SIZE.size + size
-            if stop > len(data):
-                self._wanted = _SIZE.size + size
-                break
-            self._doors.received(self, data[at + _SIZE.size : stop])
-            at = stop
-        self._parts = [data[at:]] if at < len(data) else []
-        self._size = len(data) - at
+    def arrived(self, data: bytes, *_more: int) -> None:
+        """Handle a frame."""
+        self._doors.received(self, data)
 
 
 class DirectLinks:

@@ -21,7 +21,6 @@ MOST_BODY_BYTES = 1 << 20
 _MOST_HEAD_BYTES = 65_536
 _IDLE_S = 75.0
 _REQUEST_S = 15.0
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
 
 class HttpProtocol(asyncio.Protocol):

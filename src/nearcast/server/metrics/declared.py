@@ -23,7 +23,6 @@ from nearcast.compiled_core import is_in_use
 from nearcast.server.metrics.measurements import LatencyHistogram
 
 if TYPE_CHECKING:
-    from nearcast.broker.retained.deferred import DeferredRetained
     from nearcast.cluster.cluster import Cluster
     from nearcast.server.cluster.link_runtime import LinkRuntime
     from nearcast.server.feed.session import FeedCounts
@@ -131,10 +130,16 @@ def _total(name: str, help_text: str, path: str, *topics: str) -> Metric:
     return Metric(f"nearcast_{name}_total", "counter", help_text, attrgetter(path), topics)
 
 
-def _groups(holding: DeferredRetained | None) -> dict[str, int] | None:
-    if holding is None:
+def _groups(source: MetricSource) -> dict[str, int] | None:
+    deferred = source.node.deferred_retained
+    if deferred is None:
         return None
-    return {policy.name.lower(): count for policy, count in holding.groups.follows().items()}
+    return {policy.name.lower(): count for policy, count in deferred.groups.follows().items()}
+
+
+def _experiences(source: MetricSource) -> int | None:
+    deferred = source.node.deferred_retained
+    return None if deferred is None else deferred.groups.taken
 
 
 _BROKER = (
@@ -172,14 +177,14 @@ _BROKER = (
         "nearcast_retained_groups",
         "gauge",
         "Topic groups with experience of new subscribers, by the policy that they follow",
-        lambda s: _groups(s.state.holding),
+        _groups,
         label="follows",
     ),
     Metric(
         "nearcast_retained_experiences_total",
         "counter",
         "New subscribers of which it became known what waiting costs and saves",
-        lambda s: None if s.state.holding is None else s.state.holding.groups.taken,
+        _experiences,
     ),
     _gauge("timers", "Timers that are set", "timers"),
     _gauge("backlog", "Connections and pieces of work that wait for a slice", "backlog"),

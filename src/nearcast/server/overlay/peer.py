@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from nearcast import kernels
@@ -114,12 +113,7 @@ class Peer:
         await self._runtime.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Leave the overlay; the iteration over `events` ends."""
         await self.runtime.stop()
         self.events.put(None)

@@ -97,10 +97,6 @@ class OverlayRuntime:
         """The name of this peer: its address, and a number of this start."""
         return self.links.name
 
-    def number_of(self, space: str) -> int:
-        """Return the number of a space."""
-        return [one.digest.name for one in self._spaces].index(space)
-
     def now(self) -> int:
         """Return the time for the members, in milliseconds; it says nothing about the day."""
         return int(self._loop.time() * 1000)

@@ -18,89 +18,42 @@ from struct import Struct
 from nearcast.cluster.workers.registry import ACKS_MS, WorkerRegistry
 from nearcast.cluster.workers.worker_cluster import WorkerCluster
 from nearcast.server.cluster.link_runtime import LinkRuntime
-from nearcast.server.listeners.tcp import write_now
+from nearcast.server.cluster.message_stream import MessageStream
 from nearcast.server.loop_batches import LoopBatches
 
 log = logging.getLogger("nearcast.network")
 
-HIGH_WATER_BYTES = 4 << 20
-"""How much may wait for a worker; above it, delivery to it pauses as to a slow client."""
 JOIN_S = 30.0
 """How long a worker that starts waits for the retained messages of the others."""
 ASK_S = 5.0
 """How long another worker may take for an answer."""
 _AGAIN_S = 0.02
-_SIZE = Struct("<IB")
+_HEAD = Struct("<IB")
+"""Precedes a message: its size and its kind."""
 _NUMBER = Struct("<I")
 _FRAME, _REQUEST, _ANSWER = range(3)
 
 
-class WorkerLink(asyncio.Protocol):
+class WorkerLink(MessageStream):
     """This worker's end of a pair of sockets: messages, each behind its size and kind."""
 
     def __init__(self, runtime: WorkerRuntime, name: str) -> None:
-        self.name = name
+        super().__init__(runtime, name, _HEAD)
         self._runtime = runtime
-        self._transport: asyncio.Transport | None = None
-        self._descriptor = -1
-        self._parts: list[bytes] = []
-        self._size, self._wanted = 0, _SIZE.size
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Use the connection."""
-        self._transport = transport  # type: ignore[assignment]
-        assert self._transport is not None
-        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self._descriptor = transport.get_extra_info("socket").fileno()
+        super().connection_made(transport)
         self._runtime.use(self)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """Report that the other worker has ended."""
-        self._runtime.lost(self)
-
-    def pause_writing(self) -> None:
-        """Pause delivery to the other worker."""
-        self._runtime.crowded(self, is_crowded=True)
-
-    def resume_writing(self) -> None:
-        """Resume delivery to the other worker."""
-        self._runtime.crowded(self, is_crowded=False)
-
-    def end(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
 
     def send(self, kind: int, data: bytes) -> None:
         """Send a message; links detect what is lost with the connection."""
-        if self._transport is not None and not self._transport.is_closing():
-            write_now(self._transport, self._descriptor, _SIZE.pack(len(data), kind) + data)
+        self._send(data, kind)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether everything was written."""
-        return self._transport is None or not self._transport.get_write_buffer_size()
-
-    def data_received(self, data: bytes) -> None:
-        """Handle messages in any portions."""
-        if self._parts:
-            self._parts.append(data)
-            self._size += len(data)
-            if self._size < self._wanted:
-                return
-            data = b"".join(self._parts)
-        at, most = 0, len(data)
-        self._wanted = _SIZE.size
-        while most - at >= _SIZE.size:
-            size, kind = _SIZE.unpack_from(data, at)
-            stop = at + _SIZE.size + size
-            if stop > most:
-                self._wanted = _SIZE.size + size
-                break
-            self._runtime.arrived(self.name, kind, data[at + _SIZE.size : stop])
-            at = stop
-        self._parts = [data[at:]] if at < most else []
-        self._size = most - at
+    def arrived(self, data: bytes, *more: int) -> None:
+        """Handle a message; `more` is its kind."""
+        (kind,) = more
+        self._runtime.arrived(self.name, kind, data)
 
 
 class WorkerRuntime(LinkRuntime):

@@ -1,0 +1,86 @@
+"""What the tests of table formats do in Spark: tables are written, replaced and left as they are.
+
+    python tests/support/table_work.py SETTINGS TASKS
+
+does so in a session of its own, whose packages must be known when Java starts. SETTINGS and TASKS,
+a list of formats with their source and output, are JSON; so is what is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nearcast.model.errors import EnvironmentProblem
+from nearcast.pipeline.jobs.ingest import Cleaning, IngestJob
+from nearcast.pipeline.jobs.regions import RegionsJob
+from nearcast.pipeline.session import spark_session
+from nearcast.pipeline.sources.period import Period
+from nearcast.pipeline.tables.transaction import read_table, table_there, transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FORMAT = "spark.nearcast.table.format"
+
+
+def use_tables(spark: SparkSession, kind: str, source: str, output: str) -> dict[str, Any]:
+    """Write tables of a format, and return what was found on the way."""
+    spark.conf.set(_FORMAT, kind)
+    root = f"{output}/positions"
+
+    def rows() -> list[list[Any]]:
+        return sorted(
+            [row["user_id"], str(row["t"]), row["lon"]] for row in read_table(spark, root).collect()
+        )
+
+    found: dict[str, Any] = {"ingest": IngestJob([source], output).run(spark).fields}
+    found["first"], first = table_there(spark, root), rows()
+    day = Cleaning(period=Period.of("", "2024-05-02", "UTC"))
+    IngestJob([source], output, cleaning=day).run(spark)
+    found["second"] = table_there(spark, root)
+    found["same"] = rows() == first
+    try:
+        with transaction() as written:
+            frame = read_table(spark, root)
+            written.write(frame.limit(1), root, pa.schema([("user_id", pa.string())]))
+            raise _BetweenTablesError
+    except _BetweenTablesError:
+        pass
+    found["intact"] = rows() == first
+    RegionsJob(root, output).run(spark)
+    found["regions"] = read_table(spark, f"{output}/cells").count()
+    if kind in ("delta", "iceberg"):
+        option = spark.read.option("versionAsOf", found["first"])
+        found["old"] = option.format(kind).load(root).count()
+    if kind == "iceberg":
+        spark.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
+        spark.conf.set("spark.sql.catalog.lake.type", "hadoop")
+        spark.conf.set("spark.sql.catalog.lake.warehouse", f"{output}/lake")
+        IngestJob([source], "lake.city").run(spark)
+        found["named"] = spark.table("lake.city.positions").count()
+    found["rows"] = len(first)
+    spark.conf.unset(_FORMAT)
+    return found
+
+
+class _BetweenTablesError(Exception):
+    """A transaction ends after the first of its tables."""
+
+
+def main(settings: str, tasks: str) -> None:
+    """Do each task in one session; print what was found, or why Spark did not start."""
+    try:
+        spark = spark_session("local[2]", memory_gb=1, more=json.loads(settings))
+    except EnvironmentProblem as problem:
+        sys.stdout.write(json.dumps({"skipped": str(problem)}))
+        return
+    sys.stdout.write(json.dumps([use_tables(spark, *task) for task in json.loads(tasks)]))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
