@@ -88,6 +88,20 @@ class People:
                 covers[person, step] = cover
         return covers, is_new
 
+    @cached_property
+    def meetings(self) -> list[NDArray[np.float32]]:
+        """Return for each hour in how many of its steps [publisher, subscriber] would match."""
+        covers, _ = self.covers
+        found = []
+        for begin in range(0, self.lons.shape[1], _SLICE):
+            counts = np.zeros((len(self.lons),) * 2, np.float32)
+            for step in range(begin, min(begin + _SLICE, self.lons.shape[1])):
+                west, south, east, north = covers[:, step].T
+                lon, lat = self.lons[:, step, None], self.lats[:, step, None]
+                counts += (west <= lon) & (lon <= east) & (south <= lat) & (lat <= north)
+            found.append(counts)
+        return found
+
 
 def cells_of(degrees: Floats) -> Ints:
     """Return columns or rows of the grid."""
@@ -168,44 +182,19 @@ def _matched(
 ) -> float:
     """Return the messages of an event between the node of its place and the subscribers' nodes.
 
-    A node hears of an event if one of its clients has a cover there: as likely as if its clients,
-    who are as many more as there are users, came and went independently within each hour.
+    A node hears of an event if one of its clients has a cover there. For each person of the sample
+    there are as many users who come and go alike, each by itself, as there are more users.
     """
-    covers, _ = people.covers
-    width_m = float((covers[:, :, 2] - covers[:, :, 0]).mean()) * PER_DEGREE
-    reach = round(width_m / 2 / SIDE_M * (1 << DEPTH))
     columns, rows = cells_of(people.lons), cells_of(people.lats)
-    factor, side, total = users / len(homes), 1 << DEPTH, 0.0
-    for begin in range(0, columns.shape[1], _SLICE):
-        part = slice(begin, min(begin + _SLICE, columns.shape[1]))
-        places = rows[:, part] * side + columns[:, part]
-        steps = places.shape[1]
-        cells, which = np.unique(places, return_inverse=True)
-        which = which.reshape(places.shape)
-        xs, ys = cells % side, cells // side
-        here = node_of[ys, xs]
-        by_home = np.zeros((len(cells), nodes))
-        np.add.at(by_home, (which.ravel(), np.repeat(homes, steps)), 1.0)
-        near = _sums_near(xs, ys, reach, by_home)
-        hears = -np.expm1(-near * factor / steps)  # [cell, node]
-        at, home = which.ravel(), np.repeat(homes, steps)
-        found = hears.sum(axis=1)[at] - hears[at, here[at]]
-        found -= np.where(home != here[at], hears[at, home], 0.0)
+    is_of = np.eye(nodes, dtype=np.float32)[homes]  # [person, node]
+    total = 0.0
+    for place, counts in enumerate(people.meetings):
+        steps = slice(place * _SLICE, min((place + 1) * _SLICE, columns.shape[1]))
+        here = node_of[rows[:, steps], columns[:, steps]]
+        share = np.minimum(counts / np.float32(here.shape[1]), np.float32(1 - 1e-6))
+        hears = -np.expm1(users / len(homes) * (np.log1p(-share) @ is_of))  # [publisher, node]
+        person = np.arange(len(homes))[:, None]
+        found = hears.sum(axis=1)[:, None] - hears[person, here]
+        found -= np.where(homes[:, None] != here, hears[person, homes[:, None]], 0.0)
         total += 2 * float(found.sum())
     return total / columns.size
-
-
-def _sums_near(xs: Ints, ys: Ints, reach: int, values: Floats) -> Floats:
-    """Return the sums of values over the cells within reach of each cell, by column."""
-    side = 1 << DEPTH
-    west, south = np.maximum(xs - reach, 0), np.maximum(ys - reach, 0)
-    east, north = np.minimum(xs + reach + 1, side), np.minimum(ys + reach + 1, side)
-    found = np.empty(values.shape)
-    for column in range(values.shape[1]):
-        sums = np.zeros((side + 1, side + 1))
-        sums[ys + 1, xs + 1] = values[:, column]
-        sums = sums.cumsum(0).cumsum(1)
-        found[:, column] = (
-            sums[north, east] - sums[south, east] - sums[north, west] + sums[south, west]
-        )
-    return found
