@@ -110,6 +110,16 @@ def test_a_node_that_joined_since_gets_leaves() -> None:
     assert "new" in holders
 
 
+def test_a_node_that_is_away_and_has_no_leaves_gets_none() -> None:
+    """It would be the least busy of all, and another node would have to stand in for it."""
+    watched, plan = Watched(), named(brokers="0001")
+    found = [one for one in watched.ticks(10, plan, peers=("b",)) if one is not None]
+    assert found[0].plan.nodes == NODES
+    holders = {found[0].plan.plan.node_of(leaf.number) for leaf in found[0].plan.plan.leaves}
+    assert holders == {"a", "b"}
+    assert found[0].reason == "a has 105 messages a minute, the mean is 55"
+
+
 def test_a_new_plan_of_somebody_else_starts_the_gap_again() -> None:
     watched = Watched()
     assert not any(watched.ticks(5, named()))

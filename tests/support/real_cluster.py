@@ -51,12 +51,15 @@ class RealCluster:
             one.close()
         self.local.__exit__(None, None, None)
 
-    def begin(self, name: str, prelude: str = "", config: Path | None = None) -> ChildProcess:
-        """Start a node, or start it again, without waiting for it."""
+    def begin(
+        self, name: str, prelude: str = "", config: Path | None = None, address: str = ""
+    ) -> ChildProcess:
+        """Start a node, or start it again, without waiting; `address`: of a relay before NATS."""
         self.local.nodes = [one for one in self.local.nodes if one.name != name]
         port = self.ports.setdefault(name, free_port())
         config = config or self.config
-        return self.local.start_node(name, port, self.address, config, prelude=prelude)
+        join = address or self.address
+        return self.local.start_node(name, port, join, config, prelude=prelude)
 
     def start(self, *names: str, config: Path | None = None) -> None:
         """Start nodes and wait until each is ready, or has ended."""

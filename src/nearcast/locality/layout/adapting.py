@@ -12,7 +12,7 @@ because each of them hands registrations over. A load may be anything that adds 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from nearcast.locality.layout.changes import Part, merged_parts, plan_of_parts, split_leaf
@@ -80,11 +80,17 @@ class PlanAdapter:
         self._changed_s, self._busy_since_s = now_s, None
 
     def propose(
-        self, plan: Plan, loads: Sequence[float], now_s: float, brokers: int | None = None
+        self,
+        plan: Plan,
+        loads: Sequence[float],
+        now_s: float,
+        brokers: int | None = None,
+        away: Collection[int] = (),
     ) -> Plan | None:
         """Return the next version of the plan, None if it stays; `loads[i]` is that of leaf i.
 
-        `brokers` is the number of nodes that may get leaves, if some have none yet.
+        `brokers` is the number of nodes that may get leaves, if some have none yet; those that are
+        `away` have no leaves and get none.
         """
         if plan.brokers is None or len(loads) != len(plan.leaves):
             raise MisuseError(
@@ -92,7 +98,7 @@ class PlanAdapter:
                 where="adaptation of a plan",
                 expected=f"{len(plan.leaves)} loads, and a plan that says which broker has a leaf",
             )
-        draft = _Draft(plan, loads, max(brokers or 0, max(plan.brokers) + 1))
+        draft = _Draft(plan, loads, max(brokers or 0, max(plan.brokers) + 1), away)
         if not self._is_due(draft, now_s):
             return None
         changes = 0
@@ -126,13 +132,16 @@ class PlanAdapter:
 class _Draft:
     """The next plan while it is put together."""
 
-    def __init__(self, plan: Plan, loads: Sequence[float], brokers: int) -> None:
+    def __init__(
+        self, plan: Plan, loads: Sequence[float], brokers: int, away: Collection[int]
+    ) -> None:
         self._plan = plan
         self._parts: list[Part] = [
             (leaf.key, leaf.rect, round(loads[leaf.number]), plan.broker_of(leaf.number))
             for leaf in plan.leaves
         ]
         self._before = [(part[0], part[3]) for part in self._parts]
+        self._there = [broker for broker in range(brokers) if broker not in away]
         self._loads = [0] * brokers
         for part in self._parts:
             self._loads[part[3]] += part[2]
@@ -151,7 +160,7 @@ class _Draft:
 
     @property
     def _mean(self) -> float:
-        return sum(self._loads) / len(self._loads)
+        return sum(self._loads) / len(self._there)
 
     def is_over(self, over: float) -> bool:
         return self.busiest_load > over * self._mean
@@ -171,7 +180,7 @@ class _Draft:
         giver = self._loads.index(max(self._loads))
         mine = [part for part in self._parts if part[3] == giver and part[2] > 0]
         heaviest = max(mine, key=lambda part: part[2], default=None)
-        least = min(self._loads)
+        least = min(self._loads[broker] for broker in self._there)
         if heaviest is None or least == self._loads[giver]:
             return False
         if heaviest[2] <= self._loads[giver] - least:
@@ -183,7 +192,8 @@ class _Draft:
 
     def _moves(self, mine: Sequence[Part], giver: int) -> Iterator[tuple[bool, int, int, int]]:
         """Yield what may move: whether it borders on the receiver, load, place and receiver."""
-        for receiver, load in enumerate(self._loads):
+        for receiver in self._there:
+            load = self._loads[receiver]
             if load >= self._mean:
                 continue
             room = (self._loads[giver] - load) / 2

@@ -102,8 +102,9 @@ class PlanProposer:
         if self.waits_for:
             self._adapter.rest()
             return None
-        nodes = [*plan.nodes, *sorted({self._name, *peers}.difference(plan.nodes))]
-        return self._adapted(plan, nodes, now)
+        there = {self._name, *peers}
+        nodes = [*plan.nodes, *sorted(there.difference(plan.nodes))]
+        return self._adapted(plan, nodes, there, now)
 
     def _missing(
         self, plan: NamedPlan, there: Collection[str], now: Instant, *, is_changing: bool
@@ -121,19 +122,22 @@ class PlanProposer:
         report = self._reports.get(name)
         return report is not None and report.version == version and now - report.at <= _OUTDATED_MS
 
-    def _adapted(self, plan: NamedPlan, nodes: list[str], now: Instant) -> PlanProposal | None:
+    def _adapted(
+        self, plan: NamedPlan, nodes: list[str], there: Collection[str], now: Instant
+    ) -> PlanProposal | None:
         loads = [
             self._reports[plan.plan.node_of(leaf.number)].loads.get(leaf.key, 0.0)
             for leaf in plan.plan.leaves
         ]
         named = plan.plan.with_nodes(None)
-        found = self._adapter.propose(named, loads, now / 1000, brokers=len(nodes))
+        away = [broker for broker, name in enumerate(nodes) if name not in there]
+        found = self._adapter.propose(named, loads, now / 1000, brokers=len(nodes), away=away)
         if found is None:
             return None
         by_node = dict.fromkeys(nodes, 0.0)
         for leaf, load in zip(plan.plan.leaves, loads, strict=True):
             by_node[plan.plan.node_of(leaf.number)] += load
         busiest = max(by_node, key=lambda name: by_node[name])
-        mean = sum(by_node.values()) / len(by_node)
+        mean = sum(by_node.values()) / len(there)
         reason = f"{busiest} has {by_node[busiest]:.0f} messages a minute, the mean is {mean:.0f}"
         return PlanProposal(NamedPlan(found, tuple(nodes)), reason)
