@@ -19,7 +19,7 @@ from nearcast.broker import Connection, LoginVerdict
 from nearcast.config import AuthSection, CertificateSection, HttpHookSection, RatesSection
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
 from nearcast.mqtt import Connect
-from nearcast.server import read_users, set_password
+from nearcast.server import hash_password, read_users, set_password
 from nearcast.server.auth.bans import Ban, BanList, checked_ban, read_bans, write_bans
 from nearcast.server.auth.certificates import CertificateUsers
 from nearcast.server.auth.gate import LoginGate
@@ -134,6 +134,16 @@ class Broken:
 
     def check(self, request: LoginRequest) -> LoginAnswer | None:
         raise ZeroDivisionError
+
+
+class Knows:
+    """A plugin that knows one user."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+    def check(self, request: LoginRequest) -> LoginAnswer | None:
+        return LoginAnswer(self.user) if request.user_name == self.user else None
 
 
 class Nobody:
@@ -426,3 +436,22 @@ def test_rules_of_a_login_come_first_and_others_have_none_of_them():
     assert access.refusal("ann", "c1", "news/x", subscribes=False) == (
         "the rules of its login forbid it"
     )
+
+
+@pytest.mark.parametrize("source", ["file", "SCRAM", "plugin"])
+def test_a_user_who_was_removed_from_the_file_stays_only_if_a_plugin_knows_it(source: str):
+    """Any plugin kept everybody: what had proven a name was not recorded."""
+    users = {"ann": hash_password(b"pw", b"0" * 16)}
+    access = ConfiguredAccess(AuthSection(users=Path("users")), users, [], plugins=[Knows("bob")])
+    user, password = ("bob", b"x") if source == "plugin" else ("ann", b"pw")
+    connection = Connection("10.0.0.7:1")
+    connection.connect = Connect("c1", user_name=user, password=password)
+    if source == "SCRAM":
+        verdict = access._settled_exchange(user, LoginVerdict.WELCOME, connection)
+    else:
+        verdict = access.gate.settle(connection, access.check(connection))
+    assert verdict is LoginVerdict.WELCOME
+    assert access.keeps(user, connection)
+    later = ConfiguredAccess(AuthSection(users=Path("users")), {}, [], plugins=[Knows("bob")])
+    assert later.keeps(user, connection) is (source == "plugin")
+    assert not ConfiguredAccess(AuthSection(users=Path("users")), {}, []).keeps(user, connection)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.security.talkers import Raw
 from tests.support.commands import nearcast
 from tests.support.real_cluster import RealCluster
-from tests.support.waiting import wait_for
+from tests.support.waiting import until, wait_for
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
@@ -267,10 +267,12 @@ async def forget_and_see(plain: NetworkSection, cluster: RealCluster) -> None:
     kept = await open_bucket(client, plain, expires=False)
     members = Members(client, nodes, kept)
     await members.mark_left("b", 1 << 60)
-    await asyncio.sleep(0.5)
+    refused = "a mark that node b has left is refused"
+    await until(lambda: refused in cluster.log("a"))
     await members.unmark_left("b")
     await close(client)
-    assert "node b has left" not in cluster.log("a")
+    assert "node b has left" not in cluster.log("a").replace(refused, "")
+    assert cluster.are_linked("a", "b")
 
 
 @pytest.mark.server

@@ -37,6 +37,7 @@ _MOST_READS = 256  # per batch: with thousands of clients the first need not wai
 _CROWD_READS = 8
 _CROWD_BYTES = 1 << 16
 _CROWD_DELAYS = 8
+_CROWD_S = 0.004  # and no longer: what was read first waits for its answer
 _COMPACTION_PAUSE_MS = 30_000  # after a failed compaction
 _SLICE_S = 0.004  # of work for one connection, then others are served
 _BULK_S = 0.008  # per loop iteration, for all large reads and for the backlog
@@ -80,6 +81,7 @@ class LoopBatches:
         self._reads = 0  # in this batch
         self._reads_before = self._reads_seen = 0
         self._bytes_before = self._delays = 0
+        self._crowd_until_s = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._direct = DirectWrites(node.failures)
@@ -246,6 +248,7 @@ class LoopBatches:
             self._reads - self._reads_seen >= _CROWD_READS
             and self._counters.bytes_received - self._bytes_before < _CROWD_BYTES
             and self._delays < _CROWD_DELAYS
+            and self._may_delay()
         ):
             self._reads_seen = self._reads
             self._delays += 1
@@ -257,6 +260,13 @@ class LoopBatches:
         self._reads = self._reads_seen = self._delays = 0
         self._bytes_before = self._counters.bytes_received
         self.end()
+
+    def _may_delay(self) -> bool:
+        """Return whether the batch may go on; the first call starts its time."""
+        now_s = perf_counter()
+        if not self._delays:
+            self._crowd_until_s = now_s + _CROWD_S
+        return now_s < self._crowd_until_s
 
     def end(self) -> None:
         """Store and write everything handled so far; does nothing after `stop`."""
