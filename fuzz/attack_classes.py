@@ -212,6 +212,13 @@ def withdrawn_rules(world: World) -> None:
             link.settle()
 
 
+def write(path: Path, text: str) -> None:
+    """Replace a file: a reload that is under way reads the old one or the new one."""
+    other = path.with_suffix(".new")
+    other.write_text(text)
+    other.replace(path)
+
+
 @contextlib.contextmanager
 def without_rule(world: World, topic: str) -> Iterator[None]:
     """Withdraw the rule of a topic for the time of a block."""
@@ -220,11 +227,11 @@ def without_rule(world: World, topic: str) -> Iterator[None]:
     rules = sections["auth"]["rules"]
     sections["auth"]["rules"] = [one for one in rules if one["topic"] != topic]
     try:
-        world.sections.write_text(json.dumps(sections))
+        write(world.sections, json.dumps(sections))
         world.reload()
         yield
     finally:
-        world.sections.write_text(text)
+        write(world.sections, text)
         world.reload()
 
 
@@ -233,13 +240,13 @@ def bad_lines_of_users(world: World) -> None:
     with world.changing:
         text = world.users.read_text()
         try:
-            world.users.write_text(line + "\n")
+            write(world.users, line + "\n")
             world.reload()
             time.sleep(0.05)
             for password in (b"", b"plain", b"scrypt$1$1$1$$", None):
                 refused(world.port, user_name="ghost", password=password)
         finally:
-            world.users.write_text(text)
+            write(world.users, text)
             world.reload()
 
 
