@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def test_whatever_is_no_yes_of_the_hook_is_a_no(answer: tuple[int, str]):
         login = LoginChecks({}, [HttpHook(HttpHookSection(url=url))]).check(ASKED)
     assert login is not None
     assert login.verdict is LoginVerdict.WRONG_PASSWORD
+
+
+@pytest.mark.parametrize("password", [b"\xff", b"caf\xe9", b"\xed\xa0\x80"])
+def test_a_password_that_is_no_text_is_refused_and_not_sent(password: bytes):
+    """As text with replacements, one guess would stand for many passwords."""
+    with serving(lambda _: (200, '{"user": "ann"}')) as (url, asked):
+        with pytest.raises(LoginRefusedError, match="UTF-8"):
+            HttpHook(HttpHookSection(url=url)).check(replace(ASKED, password=password))
+        assert not asked
 
 
 def test_a_hook_that_is_down_or_slow_refuses_and_a_kept_answer_ends():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from statistics import median
 from typing import Any
@@ -69,7 +70,7 @@ def errors_m(make_world: Any, publications: int) -> list[float]:
         )
         settings = BrokerSettings(position_publications=publications)
         attack = Attack.on(make_world, victim, "private", settings=settings)
-        place = found_place(lambda at, attack=attack: is_told(attack, at), start)
+        place = found_place(partial(is_told, attack), start)
         found.append(distance_m(*place, *victim))
         assert attack.asked <= DIRECTIONS * HALVINGS
     return found
