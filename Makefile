@@ -108,7 +108,7 @@ soak: setup
 	$(BIN)/python fuzz/connections.py --connections 100000
 	$(BIN)/python fuzz/sockets.py --seconds 1800
 	$(BIN)/python fuzz/overlay.py --seconds 1800
-	$(BIN)/python fuzz/attacks.py --seconds 3600
+	$(BIN)/python fuzz/attacks.py --seconds 3600 --together
 	$(BIN)/python benchmarks/overlay_live.py 300 60
 
 gate: setup

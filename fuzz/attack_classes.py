@@ -2,10 +2,12 @@
 
     python fuzz/attack_classes.py WORLD.json SECONDS CLASS [CLASS …]
 
-A function is one round of its class. It raises `FindingError` where the broker gave what it must
-not: a login, a subscription, a message of others, an answer that tells a position. Attackers have
-no name; the rules allow them `eve/#`, `shops/#` and `own/…`. What others publish below `secret/`
-contains SECRET, what attackers publish where they may not contains FORGED.
+The classes run one after the other; with a `share` in the world they all run at the same time, and
+use about that much of one core together. A function is one round of its class. It raises
+`FindingError` where the broker gave what it must not: a login, a subscription, a message of others,
+an answer that tells a position. Attackers have no name; the rules allow them `eve/#`, `once/#`,
+`shops/#` and `own/…`. What others publish below `secret/` contains SECRET, what attackers publish
+where they may not contains FORGED.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import random
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jwt
@@ -45,11 +49,14 @@ from nearcast.mqtt import (
 )
 
 WAIT_S = 20.0
+LOGIN_S = 8.0  # a client that has not logged in for longer may be closed
 SECRET, FORGED = b"SECRET", b"FORGED"
 TOKEN_SECRET = "the soak's own secret, that no attacker has".ljust(64, ".")
 NEAR, FAR = (8.5, 47.5), (-8.5, -47.5)  # where the bystander is, and where nobody is
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 REFUSED = 0x80
+NAME: ContextVar[str] = ContextVar("NAME", default="eve")
+"""The client identifier of a class: classes at the same time do not take each other's session."""
 
 
 class FindingError(Exception):
@@ -67,6 +74,7 @@ class World:
     users: Path
     sections: Path
     rng: random.Random = field(default_factory=random.Random)
+    changing: threading.Lock = field(default_factory=threading.Lock)  # the files
 
     def reload(self) -> None:
         os.kill(self.pid, signal.SIGHUP)
@@ -139,11 +147,11 @@ class Link:
         return self.until(Pingresp) is not None
 
 
-def entered(port: int, client_id: str = "eve", **more: object) -> Link:
+def entered(port: int, client_id: str = "", **more: object) -> Link:
     """Return a connection of a client that the broker has welcomed."""
     version = more.get("version", V5)
     link = Link(port, version)  # type: ignore[arg-type]
-    link.send(Connect(client_id, keep_alive_s=0, **more))  # type: ignore[arg-type]
+    link.send(Connect(client_id or NAME.get(), keep_alive_s=0, **more))  # type: ignore[arg-type]
     answer = link.until(Connack)
     if not isinstance(answer, Connack) or answer.reason:
         raise FindingError(f"a client without a name is refused on loopback: {answer}")
@@ -153,7 +161,7 @@ def entered(port: int, client_id: str = "eve", **more: object) -> Link:
 def refused(port: int, before: bytes = b"", **more: object) -> None:
     """Log in; the broker must refuse."""
     with Link(port) as link:
-        link.send(before, Connect("eve", **more))  # type: ignore[arg-type]
+        link.send(before, Connect(NAME.get(), **more))  # type: ignore[arg-type]
         answer = link.until(Connack)
         if isinstance(answer, Connack) and not answer.reason:
             raise FindingError(f"welcome: {more}")
@@ -188,56 +196,74 @@ def messages_of_others(world: World) -> None:
 def withdrawn_rules(world: World) -> None:
     """A durable subscription, whose rule goes and comes back."""
     resumed = Properties(session_expiry_interval=30)
-    text = world.sections.read_text()
     with entered(world.port, "eve-once", clean_start=False, properties=resumed) as link:
-        link.codes("eve/#")
-        link.send(Publish("eve/x", b"allowed", 1, packet_id=2))
+        link.codes("once/#")
+        link.send(Publish("once/x", b"allowed", 1, packet_id=2))
         link.until(PublishAnswer)
-        sections = json.loads(text)
-        rules = sections["auth"]["rules"]
-        sections["auth"]["rules"] = [one for one in rules if one["topic"] != "eve/#"]
-        try:
-            world.sections.write_text(json.dumps(sections))
-            world.reload()
+        with world.changing, without_rule(world, "once/#"):
             until_s = time.monotonic() + WAIT_S
-            while (link.codes("eve/again") or (REFUSED,))[0] < REFUSED:
+            while (link.codes("once/again") or (REFUSED,))[0] < REFUSED:
                 if time.monotonic() > until_s:
                     raise FindingError("rules that are withdrawn go on")
                 time.sleep(0.05)
-            link.send(Publish("eve/x", FORGED, 1, packet_id=3))
+            link.send(Publish("once/x", FORGED, 1, packet_id=3))
             answer = link.until(PublishAnswer)
             if isinstance(answer, PublishAnswer) and answer.reason < REFUSED:
                 raise FindingError("published under a rule that is gone")
             link.settle()
-        finally:
-            world.sections.write_text(text)
-            world.reload()
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file: a reload that is under way reads the old one or the new one."""
+    other = path.with_suffix(".new")
+    other.write_text(text)
+    other.replace(path)
+
+
+@contextlib.contextmanager
+def without_rule(world: World, topic: str) -> Iterator[None]:
+    """Withdraw the rule of a topic for the time of a block."""
+    text = world.sections.read_text()
+    sections = json.loads(text)
+    rules = sections["auth"]["rules"]
+    sections["auth"]["rules"] = [one for one in rules if one["topic"] != topic]
+    try:
+        write(world.sections, json.dumps(sections))
+        world.reload()
+        yield
+    finally:
+        write(world.sections, text)
+        world.reload()
 
 
 def bad_lines_of_users(world: World) -> None:
-    text = world.users.read_text()
-    line = world.rng.choice(("", "ghost", "ghost:", ":x", "ghost:plain", "ghost:scrypt$1$1$1$$"))
-    try:
-        world.users.write_text(line + "\n" if line else "")
-        world.reload()
-        time.sleep(0.05)
-        for password in (b"", b"plain", b"scrypt$1$1$1$$", None):
-            refused(world.port, user_name="ghost", password=password)
-    finally:
-        world.users.write_text(text)
-        world.reload()
+    line = world.rng.choice(("ghost", "ghost:", ":x", "ghost:plain", "ghost:scrypt$1$1$1$$"))
+    with world.changing:
+        text = world.users.read_text()
+        try:
+            write(world.users, line + "\n")
+            world.reload()
+            time.sleep(0.05)
+            for password in (b"", b"plain", b"scrypt$1$1$1$$", None):
+                refused(world.port, user_name="ghost", password=password)
+        finally:
+            write(world.users, text)
+            world.reload()
 
 
 def reloads_in_a_crowd(world: World) -> None:
     links = []
+    began_s = time.monotonic()
     for number in range(100):
         links.append(Link(world.port))
         if number % 20 == 0:
-            world.reload()
+            with world.changing:
+                world.reload()
     for one in links:
         with one:
             one.send(Connect(f"crowd-{world.rng.random()}"))
-            if one.until(Connack) is None:
+            is_late = time.monotonic() - began_s > LOGIN_S
+            if one.until(Connack) is None and not is_late:
                 raise FindingError("a reload has ended a connection")
 
 
@@ -471,6 +497,8 @@ def unread_answers(world: World) -> None:
                 link.send(Publish("eve/unread", bytes(60_000)))
 
 
+TOGETHER = "together"
+"""The name of the time in which all classes run."""
 CLASSES: dict[str, Callable[[World], None]] = {
     one.__name__: one
     for one in (
@@ -491,26 +519,76 @@ CLASSES: dict[str, Callable[[World], None]] = {
 }
 
 
-def main() -> None:
-    """Run each class for so long; write a line when it begins and one when it ends."""
-    given, seconds = json.loads(Path(sys.argv[1]).read_text()), float(sys.argv[2])
+@dataclass(slots=True)
+class Runs:
+    """Runs classes for a time, and writes a line of JSON for each beginning, end and finding."""
+
+    world: World
+    seconds: float
+    seed: int
+    findings: int = 0
+
+    def run(self, name: str, share: float = 0.0) -> None:
+        """Run one class until its time is over or something is found; raises nothing.
+
+        With a `share` it pauses between rounds, so that it uses that much of a core.
+        """
+        NAME.set(f"eve-{name}")
+        world = replace(self.world, rng=random.Random(f"{self.seed} {name}"))
+        began_s, rounds = time.monotonic(), 0
+        used_s = time.thread_time()
+        while not rounds or (time.monotonic() < began_s + self.seconds and not self.findings):
+            try:
+                CLASSES[name](world)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it is a finding
+                self.findings += 1
+                _write(finding=f"{name}: {problem!r}")
+                return
+            rounds += 1
+            if share:
+                due_s = began_s + (time.thread_time() - used_s) / share
+                time.sleep(max(0.0, min(due_s, began_s + self.seconds) - time.monotonic()))
+        _write(ends=name, rounds=rounds)
+
+    def one_by_one(self, names: list[str]) -> None:
+        """Run one class after the other."""
+        for name in names:
+            _write(begins=name)
+            self.run(name)
+            if self.findings:
+                return
+
+    def together(self, names: list[str], share: float) -> None:
+        """Run all classes at the same time; together they use `share` of a core."""
+        each = share / len(names)
+        threads = [threading.Thread(target=self.run, args=(name, each)) for name in names]
+        _write(begins=TOGETHER)
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        _write(ends=TOGETHER, rounds=0)
+
+
+def _write(**what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")  # with one call: threads write, too
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Run the classes that the arguments name; return how many of them have found something."""
+    given = json.loads(Path(sys.argv[1]).read_text())
     world = World(
         *(given[name] for name in ("port", "page_port", "proxy_port", "pid")),
         *(Path(given[name]) for name in ("users", "sections")),
-        random.Random(given["seed"]),
     )
-    for name in sys.argv[3:]:
-        print(json.dumps({"begins": name}), flush=True)
-        until_s, rounds = time.monotonic() + seconds, 0
-        while not rounds or time.monotonic() < until_s:
-            try:
-                CLASSES[name](world)
-            except Exception as problem:
-                print(json.dumps({"finding": f"{name}: {problem!r}"}), flush=True)
-                raise
-            rounds += 1
-        print(json.dumps({"ends": name, "rounds": rounds}), flush=True)
+    runs, share = Runs(world, float(sys.argv[2]), given["seed"]), given["share"]
+    if share:
+        runs.together(sys.argv[3:], share)
+    else:
+        runs.one_by_one(sys.argv[3:])
+    return runs.findings
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

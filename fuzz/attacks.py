@@ -1,14 +1,17 @@
-"""Run each class of attacks in turn beside two bystanders; report what came through, and pings.
+"""Run classes of attacks beside two bystanders; report what came through, and pings.
 
-    python fuzz/attacks.py --seconds 60                  # for each class
+    python fuzz/attacks.py --seconds 60                  # for each class, one after the other
+    python fuzz/attacks.py --seconds 3600 --together     # an hour of all of them at the same time
     python fuzz/attacks.py --seconds 5 --only slashes,floods
     python fuzz/attacks.py --only connections --rate "50/s burst 100"   # connections_address
 
-The attackers (`attack_classes.py`) are another process. The bystanders ping every 20 ms, talk to
+The attackers (`attack_classes.py`) are another process; at the same time they pause after each
+round, so that all of them use `--share` of a core. The bystanders ping every 20 ms, talk to
 each other, and publish secrets. A finding ends the run: a bystander that is closed or not served,
 something secret that an attacker gets, something forged that a bystander gets, an exception that
-the broker did not foresee. Pings are told as time on the wall; as that time without what the broker
-waited for a core that others had (`alone`); and as CPU time of the broker until the answer.
+the broker did not foresee. Pings are told as time on the wall; as that time without what broker
+and bystander waited for a core that others had (`alone`); and as CPU time of the broker until the
+answer.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attack_classes import CLASSES, FORGED, NEAR, SECRET, TOKEN_SECRET
+from attack_classes import CLASSES, FORGED, NEAR, SECRET, TOGETHER, TOKEN_SECRET
 from live import SPACES, Live, living
 from nearcast.mqtt import Publish
 from nearcast.server import hash_password
@@ -36,6 +39,7 @@ LOGIN = ("calm", b"calm is a user")
 RULES = [
     {"user": "calm", "topic": "#"},
     {"topic": "eve/#"},
+    {"topic": "once/#"},
     {"topic": "shops/#"},
     {"topic": "own/%u/#"},
     {"topic": "own/%c/#"},
@@ -74,7 +78,15 @@ HEAD = f"{'class':<24} {'rounds':>8} {'pings':>7}" + "".join(
 class Attackers:
     """The process of the attackers, and what it says."""
 
-    def __init__(self, live: Live, directory: Path, names: list[str], seconds: float, seed: int):
+    def __init__(
+        self,
+        live: Live,
+        directory: Path,
+        names: list[str],
+        seconds: float,
+        seed: int,
+        share: float = 0.0,
+    ):
         page_port, proxy_port = live.other_ports
         world = {
             "port": live.port,
@@ -82,6 +94,7 @@ class Attackers:
             "proxy_port": proxy_port,
             "pid": live.process.pid,
             "seed": seed,
+            "share": share,
             "users": str(directory / "users"),
             "sections": str(live.sections),
         }
@@ -108,7 +121,8 @@ class Attackers:
                 self.findings.append(told["finding"])
             if "ends" in told:
                 self.rounds[told["ends"]] = told["rounds"]
-                self.current = ""
+                if told["ends"] == self.current:
+                    self.current = ""
 
     @property
     def is_alive(self) -> bool:
@@ -164,13 +178,18 @@ def look_for_forgeries(live: Live) -> None:
             assert FORGED not in packet.payload, f"forged: {packet.topic}"
 
 
-def run(names: list[str], seconds: float, seed: int, rate: str | None = None) -> dict[str, Pings]:
-    """Run each class for so long; return what bystanders saw. AssertionError is a finding."""
-    seen = {name: Pings() for name in names}
+def run(
+    names: list[str], seconds: float, seed: int, rate: str | None = None, share: float = 0.0
+) -> dict[str, Pings]:
+    """Run each class for so long; return what bystanders saw. AssertionError is a finding.
+
+    With a `share` of a core all run at the same time, and the pings stand under TOGETHER.
+    """
+    seen = {name: Pings() for name in ((*names, TOGETHER) if share else names)}
     with tempfile.TemporaryDirectory(prefix="nearcast-attacks-") as folder:
         directory = Path(folder)
         with attacked(directory, rate) as live:
-            attackers = Attackers(live, directory, names, seconds, seed)
+            attackers = Attackers(live, directory, names, seconds, seed, share)
             try:
                 while attackers.is_alive:
                     serve_bystanders(live, seen.get(attackers.current))
@@ -183,6 +202,9 @@ def run(names: list[str], seconds: float, seed: int, rate: str | None = None) ->
             live.assert_clean()
     for name, rounds in attackers.rounds.items():
         seen[name].rounds = rounds
+    if share:
+        assert all(seen[name].rounds for name in names), "a class has not run"
+        seen[TOGETHER].rounds = sum(seen[name].rounds for name in names)
     return seen
 
 
@@ -206,10 +228,14 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CLASSES), help="names of classes")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     parser.add_argument("--rate", help="[rates] connections_address; without it there is none")
+    parser.add_argument("--together", action="store_true", help="all classes at the same time")
+    parser.add_argument("--share", type=float, default=0.5, help="of a core, for all of them then")
     options = parser.parse_args()
     print(f"seed {options.seed}\n{HEAD}", flush=True)
-    for name in options.only.split(","):
-        for told, pings in run([name], options.seconds, options.seed, options.rate).items():
+    names, share = options.only.split(","), options.share if options.together else 0.0
+    for group in [names] if options.together else [[name] for name in names]:
+        seen = run(group, options.seconds, options.seed, options.rate, share)
+        for told, pings in seen.items():
             print(pings.line(told), flush=True)
 
 

@@ -208,7 +208,7 @@ class Live:
         self.restarts = 0
         self.pings_s: dict[str, list[float]] = {"speaker": [], "listener": []}
         self.cpu_s: list[float] = []  # the broker's, until a ping was answered
-        self.alone_s: list[float] = []  # a ping, without the broker's waiting for a core
+        self.alone_s: list[float] = []  # a ping, without the waiting of both for a core
         self.slowest_s = 0.0
         self._start()
 
@@ -238,12 +238,13 @@ class Live:
     def ping(self) -> None:
         """Let both bystanders ping; record how long that takes, and how long the broker worked."""
         for name, bystander in (("speaker", self.speaker), ("listener", self.listener)):
-            cpu_s, waits_s = self._spent_s()
+            (cpu_s, waits_s), own_s = self._spent_s(), _waited_s()
             took_s = bystander.ping()
-            cpu_after_s, waits_after_s = self._spent_s()
+            (cpu_after_s, waits_after_s), own_after_s = self._spent_s(), _waited_s()
             self.pings_s[name].append(took_s)
             self.cpu_s.append(cpu_after_s - cpu_s)
-            self.alone_s.append(max(0.0, took_s - (waits_after_s - waits_s)))
+            waited_s = waits_after_s - waits_s + own_after_s - own_s
+            self.alone_s.append(max(0.0, took_s - waited_s))
 
     def _spent_s(self) -> tuple[float, float]:
         """Return the CPU time of the broker's event loop: other processes do not add to it.
@@ -336,6 +337,11 @@ class Live:
         It is the broker's CPU that counts: a busy machine, on which all wait, adds nothing to it.
         """
         assert _p99(self.cpu_s) <= MOST_CPU_S, self.told_pings()
+
+
+def _waited_s() -> float:
+    """Return how long this thread was ready to run and waited for a core."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def _p99(times_s: list[float]) -> float:

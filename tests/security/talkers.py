@@ -24,8 +24,12 @@ def paho_login(
     *,
     tls: Callable[[paho.Client], None] = lambda _: None,
     v5: bool = True,
+    source: str = "",
 ) -> tuple[int, paho.Client]:
-    """Return the reason code of a paho client's login, and the client, which is connected if 0."""
+    """Return the reason code of a paho client's login, and the client, which is connected if 0.
+
+    `source` is the address that it connects from.
+    """
     done, found = threading.Event(), []
     client = paho.Client(
         CallbackAPIVersion.VERSION2,
@@ -45,7 +49,7 @@ def paho_login(
         client.username_pw_set(user, password)
     tls(client)
     try:
-        client.connect("127.0.0.1", port, 60)
+        client.connect("127.0.0.1", port, 60, source)
     except OSError:
         return -1, client
     client.loop_start()

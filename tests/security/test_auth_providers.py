@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from nearcast.broker import Connection, LoginVerdict
 from nearcast.config import AuthSection, CertificateSection, HttpHookSection, RatesSection
 from nearcast.model.errors import EnvironmentProblem, FileFormatError, MisuseError
 from nearcast.mqtt import Connect
-from nearcast.server import read_users, set_password
+from nearcast.server import hash_password, read_users, set_password
 from nearcast.server.auth.bans import Ban, BanList, checked_ban, read_bans, write_bans
 from nearcast.server.auth.certificates import CertificateUsers
 from nearcast.server.auth.gate import LoginGate
@@ -88,6 +89,15 @@ def test_whatever_is_no_yes_of_the_hook_is_a_no(answer: tuple[int, str]):
     assert login.verdict is LoginVerdict.WRONG_PASSWORD
 
 
+@pytest.mark.parametrize("password", [b"\xff", b"caf\xe9", b"\xed\xa0\x80"])
+def test_a_password_that_is_no_text_is_refused_and_not_sent(password: bytes):
+    """As text with replacements, one guess would stand for many passwords."""
+    with serving(lambda _: (200, '{"user": "ann"}')) as (url, asked):
+        with pytest.raises(LoginRefusedError, match="UTF-8"):
+            HttpHook(HttpHookSection(url=url)).check(replace(ASKED, password=password))
+        assert not asked
+
+
 def test_a_hook_that_is_down_or_slow_refuses_and_a_kept_answer_ends():
     now_s = 0.0
     with serving(lambda _: (200, '{"user": "ann"}')) as (url, _):
@@ -133,6 +143,16 @@ class Broken:
 
     def check(self, request: LoginRequest) -> LoginAnswer | None:
         raise ZeroDivisionError
+
+
+class Knows:
+    """A plugin that knows one user."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+    def check(self, request: LoginRequest) -> LoginAnswer | None:
+        return LoginAnswer(self.user) if request.user_name == self.user else None
 
 
 class Nobody:
@@ -412,3 +432,22 @@ def test_rules_of_a_login_come_first_and_others_have_none_of_them():
     assert access.refusal("ann", "c1", "news/x", subscribes=False) == (
         "the rules of its login forbid it"
     )
+
+
+@pytest.mark.parametrize("source", ["file", "SCRAM", "plugin"])
+def test_a_user_who_was_removed_from_the_file_stays_only_if_a_plugin_knows_it(source: str):
+    """Any plugin kept everybody: what had proven a name was not recorded."""
+    users = {"ann": hash_password(b"pw", b"0" * 16)}
+    access = ConfiguredAccess(AuthSection(users=Path("users")), users, [], plugins=[Knows("bob")])
+    user, password = ("bob", b"x") if source == "plugin" else ("ann", b"pw")
+    connection = Connection("10.0.0.7:1")
+    connection.connect = Connect("c1", user_name=user, password=password)
+    if source == "SCRAM":
+        verdict = access._settled_exchange(user, LoginVerdict.WELCOME, connection)
+    else:
+        verdict = access.gate.settle(connection, access.check(connection))
+    assert verdict is LoginVerdict.WELCOME
+    assert access.keeps(user, connection)
+    later = ConfiguredAccess(AuthSection(users=Path("users")), {}, [], plugins=[Knows("bob")])
+    assert later.keeps(user, connection) is (source == "plugin")
+    assert not ConfiguredAccess(AuthSection(users=Path("users")), {}, []).keeps(user, connection)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +236,34 @@ def test_keys_from_a_url_are_kept_rotated_and_trusted_for_a_while():
     clock.now_s += 1_000
     with pytest.raises(LoginRefusedError, match="unknown key"):
         logins.check(login(signed(OTHER_RSA, "two")))
+
+
+def test_a_url_that_hangs_holds_up_nobody_whose_key_is_known():
+    """Whoever makes up key identifiers made all logins by token wait for the URL."""
+    is_asked, may_answer, good = threading.Event(), threading.Event(), [jwk(RSA, "one")]
+
+    def answer(_: object) -> tuple[int, str]:
+        if good:
+            return 200, json.dumps({"keys": [good.pop()]})
+        is_asked.set()
+        may_answer.wait(30)
+        return 500, ""
+
+    with serving(answer) as (url, _):
+        clock = Clock()
+        logins = TokenLogins(JwtSection(keys=url), KeySet(JwtSection(keys=url), clock))
+        assert logins.check(login(signed(key_id="one"))) is not None
+        clock.now_s += 60
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(logins.check, login(signed(key_id="made-up")))
+            assert is_asked.wait(30)
+            assert logins.check(login(signed(key_id="one"))) is not None
+            clock.now_s += 600  # they should be read again, and somebody does so
+            assert logins.check(login(signed(key_id="one"))) is not None
+            assert not other.done()
+            may_answer.set()
+            with pytest.raises(LoginRefusedError, match="unknown key"):
+                other.result(30)
 
 
 def test_without_any_answer_of_the_url_nobody_logs_in():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import struct
@@ -105,15 +106,20 @@ def test_no_bytes_break_the_reader(data: bytes):
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    directory = tmp_path / "broker"
+    made = behind_proxies(tmp_path)
+    yield made.start()
+    made.end()
+
+
+def behind_proxies(folder: Path, **sections: object) -> BrokerProcess:
+    directory = folder / "broker"
     directory.mkdir()
     listeners = [
         {"kind": "tcp", "port": free_port(), "proxy_protocol": True},
         {"kind": "ws", "port": free_port(), "proxy_protocol": True, "origins": ["*"]},
     ]
-    made = BrokerProcess(directory, listener=listeners, auth={"anonymous": "loopback"})
-    yield made.start()
-    made.end()
+    auth = {"anonymous": "loopback"}
+    return BrokerProcess(directory, listener=listeners, auth=auth, **sections)
 
 
 @pytest.mark.server
@@ -213,9 +219,10 @@ def program_of(name: str) -> str:
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", PROXIES)
-def test_a_real_proxy_tells_where_clients_are(kind: str, broker: BrokerProcess, tmp_path: Path):
+def test_a_real_proxy_tells_where_clients_are(kind: str, tmp_path: Path):
     name, how = PROXIES[kind]
-    program, front = program_of(name), free_port()
+    program, front, audit = program_of(name), free_port(), tmp_path / "audit.log"
+    broker = behind_proxies(tmp_path, audit={"file": str(audit)}).start()
     path = configured(name, how, front, broker, tmp_path)
     options = {
         "haproxy": ["-db", "-f", str(path)],
@@ -224,12 +231,16 @@ def test_a_real_proxy_tells_where_clients_are(kind: str, broker: BrokerProcess, 
     with subprocess.Popen([program, *options], stderr=subprocess.PIPE) as proxy:
         try:
             wait_for(lambda: _is_open(front))
-            reason, client = paho_login(front)
+            reason, client = paho_login(front, source="127.0.0.2")
             assert reason == 0  # from loopback, by way of the proxy
             leave(client)
         finally:
             proxy.terminate()
             proxy.communicate()
+            broker.end()
+    lines = map(json.loads, audit.read_text().splitlines())
+    told = [one["address"] for one in lines if one["event"] == "client_connected"]
+    assert [one.partition(":")[0] for one in told] == ["127.0.0.2"]  # the proxy has 127.0.0.1
 
 
 def _is_open(port: int) -> bool:

@@ -213,10 +213,16 @@ def circle_by_points(attack: Attack, start: Place) -> Place:
             is_inside = attack.publish(values)[0] == 0
             low, high = (middle, high) if is_inside else (low, middle)
         edge.append((low * math.sin(angle), low * math.cos(angle)))
+    x, y = fitted_circle(edge)
+    return start[0] + x / per_lon, start[1] + y / per_lat
+
+
+def fitted_circle(edge: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the middle of the circle that fits points of its edge best."""
     matrix = np.array([(2 * x, 2 * y, 1.0) for x, y in edge])
     squares = np.array([x * x + y * y for x, y in edge])
     x, y, _ = np.linalg.lstsq(matrix, squares, rcond=None)[0]
-    return start[0] + x / per_lon, start[1] + y / per_lat
+    return float(x), float(y)
 
 
 def test_228_publications_by_their_reason_codes(make_world: Any) -> None:

@@ -52,7 +52,7 @@ OTHER = {
     "keep_alive": 50.0,
     "connect_packet": 1_000,
 }
-"""Values for keys that bound each other; the others take one less than their default."""
+"""Values for keys that bound each other; the others take one less than their default, or 1."""
 
 
 def changed(path: str) -> Configuration:
@@ -61,7 +61,7 @@ def changed(path: str) -> Configuration:
     default = LIMITS[path].field.default
     value = OTHER.get(key, 5 if default is None else type(default)(not default))
     if key not in OTHER and isinstance(default, int) and not isinstance(default, bool):
-        value = default - 1
+        value = default - 1 if default else 1
     return Configuration.model_validate({section: {key: value}})
 
 

@@ -118,6 +118,27 @@ def test_large_reads_of_many_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> No
     run(story)
 
 
+def test_reads_of_a_kilobyte_share_a_turn_and_small_ones_are_handled_in_any_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A condition of 9,000 bytes takes 10 ms: thirty clients with one each were half a second."""
+    monkeypatch.setattr(turns_module, "_BULK_S", 1e-9)
+    monkeypatch.setattr(turns_module, "_SLICE_S", 60.0)
+
+    async def story(world: LoopWithWires) -> None:
+        other, _ = await world.connect("other")
+        crowd = [await world.connect(str(one)) for one in range(30)]
+        for connection, _ in crowd:
+            world.turns.read(connection, PINGREQ * 500)
+        assert sum(not connection.is_waiting for connection, _ in crowd) == 3  # 2 KiB, and one
+        world.turns.read(other, PINGREQ)
+        assert not other.is_waiting
+        await world.quiet()
+        assert all(wire.data == PINGRESP * 500 and wire.is_read for _, wire in crowd)
+
+    run(story)
+
+
 def test_what_a_client_has_sent_counts_though_its_connection_is_lost() -> None:
     async def story(world: LoopWithWires) -> None:
         flood, _ = await world.connect("flood")

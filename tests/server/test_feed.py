@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client as Nats
+from nats.aio.msg import Msg
 from nats.js.errors import NotFoundError
 from tests.support.waiting import WAIT_S, wait_for
 
@@ -32,7 +33,6 @@ from nearcast.nats.feed_messages import (
     stream_name,
 )
 from nearcast.server.feed.numbers import FeedNumbers
-from nearcast.server.feed.sender import RETRY_S
 from nearcast.server.local_cluster import ChildProcess, LocalCluster, find_nats_server, free_port
 
 pytestmark = pytest.mark.server
@@ -133,6 +133,24 @@ async def marks(address: str, network: str) -> tuple[int, int]:
         return info.state.first_seq - 1, info.state.last_seq
     except NotFoundError:
         return 0, 0
+    finally:
+        await nats.close()
+
+
+async def until_tried(address: str, network: str, count: int) -> None:
+    """Wait until a node has asked JetStream for its stream so many times from now on."""
+    nats, seen, is_tried = Nats(), Counter[str](), asyncio.Event()
+    await nats.connect(address, connect_timeout=WAIT_S)
+
+    async def take(request: Msg) -> None:
+        seen[request.subject] += 1
+        if max(seen.values()) >= count:
+            is_tried.set()
+
+    try:
+        await nats.subscribe(f"$JS.API.STREAM.*.{stream_name(network)}", cb=take)
+        async with asyncio.timeout(WAIT_S):
+            await is_tried.wait()
     finally:
         await nats.close()
 
@@ -252,7 +270,7 @@ def test_a_jetstream_without_room_is_said_once_and_clients_are_served(town: Town
     town.publish("absurd", *plain(20))
     node = town.nodes["absurd"]
     wait_for(lambda: any("storage" in one for one in _problems(node)))
-    time.sleep(RETRY_S + 0.5)  # it has tried again
+    asyncio.run(until_tried(town.address, "absurd", 3))
     told = _problems(node)
     assert all(one != another for one, another in pairwise(told)), told
     town.publish("absurd", *plain(20))

@@ -52,10 +52,22 @@ def test_damaged_messages_between_peers_harm_no_peer() -> None:
 
 @pytest.mark.timeout(300)
 def test_attacks_get_nothing_and_harm_no_bystander() -> None:
-    """One round at least of each class (`make soak` runs each for an hour)."""
+    """One round at least of each class."""
     attacks = runpy.run_path(str(FUZZ / "attacks.py"))
     seen = attacks["run"](list(attacks["CLASSES"]), 0.05, 1)
 
     assert len(seen) == 26
     assert all(one.rounds > 0 for one in seen.values())
     assert sum(len(one.wall_s) for one in seen.values()) > 20
+
+
+@pytest.mark.timeout(300)
+def test_all_attacks_at_the_same_time_get_nothing_and_harm_no_bystander() -> None:
+    """As `make soak` runs them for an hour."""
+    attacks = runpy.run_path(str(FUZZ / "attacks.py"))
+    seen = attacks["run"](list(attacks["CLASSES"]), 2.0, 1, share=0.5)
+
+    pings = seen.pop("together")
+    assert len(seen) == 26
+    assert pings.rounds == sum(one.rounds for one in seen.values())
+    assert len(pings.wall_s) == len(pings.cpu_s) > 0

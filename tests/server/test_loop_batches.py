@@ -366,3 +366,29 @@ def test_a_connection_that_cannot_be_written_to_after_a_sync_holds_nobody_else_b
     answer, errors = asyncio.run(run())
     assert answer[0] == 0x20
     assert errors == 1
+
+
+@pytest.mark.parametrize(("most_s", "iterations"), [(60.0, 9), (0.0, 1)])
+def test_a_crowd_is_gathered_for_some_iterations_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, most_s: float, iterations: int
+) -> None:
+    """Eight iterations with bursts of connections in them took 60 ms, and the first one waited."""
+    monkeypatch.setattr(turns_module, "_CROWD_S", most_s)
+
+    async def run() -> int:
+        turns = LoopBatches(Broker(BrokerSettings()), Clock())
+        first = Wire()
+        turns.schedule()
+        for iteration in range(20):
+            for number in range(10):
+                connection = Connection(address=f"{iteration}/{number}")
+                connection.transport = Wire() if iteration or number else first
+                turns.node.open(connection, turns.now_ms)
+                turns.read(connection, encode_packet(Connect(connection.address)))
+            await asyncio.sleep(0)
+            if first.chunks:
+                break
+        turns.stop()
+        return iteration + 1
+
+    assert asyncio.run(run()) == iterations

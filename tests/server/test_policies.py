@@ -120,10 +120,12 @@ async def test_a_changed_file_is_loaded_without_a_signal_until_the_server_stops(
         async with asyncio.timeout(60):
             while "policies read from" not in caplog.text:  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
+        alarm = one._learned._alarm
         await one.stop()
         caplog.clear()
         (tmp_path / "policies.json").unlink()
-        await asyncio.sleep(0.1)
+    assert alarm is not None
+    assert alarm.cancelled()  # its next check, of which there is one at a time
     assert "policy file is gone" not in caplog.text
 
 

@@ -49,7 +49,7 @@ class Counters:
     dropped_ended: int = counter("queued for a session that ended")
     dropped_no_member: int = counter("for a share group without members")
     dropped_probing: int = counter(
-        "`$top` or `$reply` about one place too often, in a space with private positions"
+        "asked or published about one place too often, in a space with private positions"
     )
     dropped_revoked: int = counter("the receiver may no longer read the topic: rules changed")
     dropped_invalid: int = counter("with an invalid instruction, such as `$top=0`")

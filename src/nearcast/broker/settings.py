@@ -71,6 +71,7 @@ class BrokerSettings:
     position_on_publish: bool = False
     position_grid_m: float = 0.0  # 0: as they are
     position_probes: int = 600  # a minute; 0: any number
+    position_publications: int = 0  # the same, of plain events
     username_is_client_id: bool = False
     same_identifier: Literal["refused", "apart"] = "refused"
     newcomer_bytes: int = _internal(16 << 10)  # buffered bytes of one connection before its login

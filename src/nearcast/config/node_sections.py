@@ -291,3 +291,10 @@ class PositionSection(Section):
         fills="position_probes",
         reload=True,
     )
+    publications: int = setting(
+        0,
+        "other events a minute, of one publisher about one place, in private spaces; 0: any",
+        ge=0,
+        fills="position_publications",
+        reload=True,
+    )

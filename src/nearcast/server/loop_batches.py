@@ -37,10 +37,12 @@ _MOST_READS = 256  # per batch: with thousands of clients the first need not wai
 _CROWD_READS = 8
 _CROWD_BYTES = 1 << 16
 _CROWD_DELAYS = 8
+_CROWD_S = 0.004  # and no longer: what was read first waits for its answer
 _COMPACTION_PAUSE_MS = 30_000  # after a failed compaction
 _SLICE_S = 0.004  # of work for one connection, then others are served
 _BULK_S = 0.008  # per loop iteration, for all large reads and for the backlog
-_LARGE_READ = 1 << 14
+_BULK_BYTES = 1 << 11  # of larger reads: less is handled in any case
+_SMALL_READ = 256  # is handled in any case: others wait for it a fraction of a millisecond
 
 
 class LoopBatches:
@@ -80,6 +82,7 @@ class LoopBatches:
         self._reads = 0  # in this batch
         self._reads_before = self._reads_seen = 0
         self._bytes_before = self._delays = 0
+        self._crowd_until_s = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._direct = DirectWrites(node.failures)
@@ -89,6 +92,7 @@ class LoopBatches:
         self._slices = node.slices
         self._slices.is_spent = self._is_slice_spent
         self._slice_until_s = self._bulk_until_s = 0.0  # 0: not started
+        self._bulk_bytes = 0
         self._is_serving = False
         self._gone: set[Connection] = set()  # lost, with reads that are not handled yet
         self._is_over = False  # nothing is stored any more, so nothing may be sent either
@@ -101,12 +105,18 @@ class LoopBatches:
             self._loop.call_soon(self._end_turn)
 
     def read(self, connection: Connection, data: bytes) -> None:
-        """Handle a read; if the previous batch had only one read, answer this one at once."""
+        """Handle a read; if the previous batch had only one read, answer this one at once.
+
+        Later, if larger reads have used up their share: 9,000 bytes of a condition take 10 ms.
+        """
         self._slice_until_s = 0.0
-        if len(data) > _LARGE_READ and self._is_bulk_spent():
-            self._put_off(connection, data)
-        else:
-            self.take(connection, data)
+        size = len(data)
+        if size > _SMALL_READ:
+            self._bulk_bytes += size
+            if self._bulk_bytes > _BULK_BYTES and self._is_bulk_spent():
+                self._put_off(connection, data)
+                return
+        self.take(connection, data)
 
     def take(self, connection: Connection, data: bytes) -> None:
         """Handle bytes that were read, as part of the current slice."""
@@ -246,6 +256,7 @@ class LoopBatches:
             self._reads - self._reads_seen >= _CROWD_READS
             and self._counters.bytes_received - self._bytes_before < _CROWD_BYTES
             and self._delays < _CROWD_DELAYS
+            and self._may_delay()
         ):
             self._reads_seen = self._reads
             self._delays += 1
@@ -253,10 +264,18 @@ class LoopBatches:
             return
         self._is_scheduled = False
         self._bulk_until_s = 0.0
+        self._bulk_bytes = 0
         self._reads_before = self._reads
         self._reads = self._reads_seen = self._delays = 0
         self._bytes_before = self._counters.bytes_received
         self.end()
+
+    def _may_delay(self) -> bool:
+        """Return whether the batch may go on; the first call starts its time."""
+        now_s = perf_counter()
+        if not self._delays:
+            self._crowd_until_s = now_s + _CROWD_S
+        return now_s < self._crowd_until_s
 
     def end(self) -> None:
         """Store and write everything handled so far; does nothing after `stop`."""

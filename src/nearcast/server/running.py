@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nearcast.server")
 
+_COLLECTIONS = (5_000, 20, 500)
+"""Of the garbage collector: all clients wait for it, 1 µs for each object that it frees."""
+
 
 class ReadyServer(Protocol):
     """A broker that serves clients: one process, or the parent of several."""
@@ -70,7 +73,7 @@ async def run(
         return
     # Imported and restored objects stay alive: the collector need not scan them again and again.
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*_COLLECTIONS)
     if reread is not None:
         loop.add_signal_handler(signal.SIGHUP, _reload, server, reread)
     try:

@@ -65,6 +65,7 @@ class ContentFastPath:
             and state.selections is not None
             and not state.selections.explaining
             and not state.settings.max_message_bytes
+            and not (state.settings.position_publications and settings.hides_positions)
         )
 
     def run(

@@ -16,7 +16,7 @@ from nearcast.broker.content.deliver import ContentDelivery, mark_inside
 from nearcast.broker.content.explain_topic import ExplainTopic
 from nearcast.broker.content.match_preview import MatchPreview, checked_response_topic
 from nearcast.broker.content.positions import Positions
-from nearcast.broker.content.probes import TOO_OFTEN, ProbeLimit
+from nearcast.broker.content.probes import ASKED_TOO_OFTEN, PUBLISHED_TOO_OFTEN, ProbeLimit
 from nearcast.broker.content.select import ContentSelection
 from nearcast.broker.content.spaces import SpaceSettings, order_complaint
 from nearcast.broker.content.top_k import Candidate, Chosen, told_properties, without_hidden
@@ -56,7 +56,8 @@ class ContentPublishHandler:
         self._deliver = ContentDelivery(state, delivery)
         self._asking = MatchPreview(state, delivery, self.selection.ranking)
         self._explaining = ExplainTopic(state, delivery)
-        self._probes = ProbeLimit(state)
+        self._questions = ProbeLimit(state, lambda settings: settings.position_probes)
+        self._events = ProbeLimit(state, lambda settings: settings.position_publications)
 
     def take(
         self,
@@ -171,12 +172,12 @@ class ContentPublishHandler:
         wish = top, _ = request.top or settings.top, request.rank or settings.rank
         is_delivered = request.reply is None or request.deliver
         hides = settings.hides_positions
-        if hides and session is not None and session.link is not None:
-            if message.head.qos:  # its acknowledgement does not wait for deliveries
-                self._state.mark_dirty(session.link)
-            is_asked = top is not None or request.reply is not None
-            if is_asked and not self._may_probe(session, event, request):
-                return PublishOutcome(_QUOTA, TOO_OFTEN)
+        if hides and session is not None:
+            if message.head.qos and session.link is not None:
+                self._state.mark_dirty(session.link)  # its acknowledgement waits for no delivery
+            refusal_text = self._is_too_often(session, event, request, top)
+            if refusal_text:
+                return PublishOutcome(_QUOTA, refusal_text)
         is_for_all = top is None and request.area is None and is_delivered
         if request.reply is not None:
             self._asking.answer(session, route, message, event, wish, complaint, properties)
@@ -203,14 +204,22 @@ class ContentPublishHandler:
         reason = 0 if reached or is_unsaid else _EMPTY
         return PublishOutcome(_QUOTA if message.was_refused else reason, complaint)
 
-    def _may_probe(self, session: Session, event: Event | None, request: PublishRequest) -> bool:
-        """Return whether a client may ask or rank once more, where positions are private."""
+    def _is_too_often(
+        self, session: Session, event: Event | None, request: PublishRequest, top: int | None
+    ) -> str:
+        """Return why a client may not publish about a place now, where positions are private."""
         selections = self._state.selections
         near = 0 if selections is None else selections.near
-        if (request.reply is None and not near) or self._probes.allows(session, event):
-            return True
-        self._state.counters.dropped_probing += 1
-        return False
+        if request.reply is None and not near:
+            return ""
+        if top is not None or request.reply is not None:
+            is_allowed, reason = self._questions.allows(session, event), ASKED_TOO_OFTEN
+        elif event is not None and event.position is None and event.area is None:
+            return ""  # it is about no place
+        else:
+            is_allowed, reason = self._events.allows(session, event), PUBLISHED_TOO_OFTEN
+        self._state.counters.dropped_probing += not is_allowed
+        return "" if is_allowed else reason
 
     def check(self, route: Route, message: Message, properties: PublishProperties) -> None:
         """Raise MisuseError for a message that would be invalid from any publisher; for wills."""

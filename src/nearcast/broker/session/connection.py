@@ -24,11 +24,13 @@ class Proof:
     """What a login has proven: the user's name, if any, and until when it holds (0: for ever).
 
     `rules` came with the login, as the `Access` that checked it writes them; None: none came.
+    `is_vouched`: a token, hook or plugin knows the user, not the broker's own list of users.
     """
 
     user: str | None
     until_ms: int = 0
     rules: bytes | None = None
+    is_vouched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

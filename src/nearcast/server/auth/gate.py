@@ -100,7 +100,7 @@ class LoginGate:
         self.guesses.succeeded(source, name)
         until_ms = now_ms + round(login.lasts_s * 1000) if login.lasts_s else 0
         rules = None if login.rules is None else rules_text(login.rules)
-        connection.proof = Proof(login.user, until_ms, rules)
+        connection.proof = Proof(login.user, until_ms, rules, login.is_vouched)
         return LoginVerdict.WELCOME
 
     def _is_banned(self, connection: Connection, client_id: str, user: str | None) -> bool:

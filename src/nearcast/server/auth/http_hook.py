@@ -41,6 +41,8 @@ class HttpHook:
 
     def check(self, request: LoginRequest) -> LoginAnswer | None:
         """Return the server's answer, or one of the last `cache` seconds to the same question."""
+        if not _is_text(request.password):  # as text it would be the same as many others
+            raise LoginRefusedError("the password is no text in UTF-8, and the hook gets text")
         question = json.dumps(_fields(request)).encode()
         key = hmac.digest(self._secret, question, hashlib.sha256)
         asked_s = self._now_s()
@@ -90,11 +92,18 @@ def _fields(request: LoginRequest) -> dict[str, object]:
     return {
         "client": request.client_id,
         "user": request.user_name,
-        "password": None if password is None else password.decode("utf-8", "replace"),
+        "password": None if password is None else password.decode(),
         "address": request.address,
         "listener": request.listener,
         "certificate": [list(pair) for pair in request.certificate],
     }
+
+
+def _is_text(password: bytes | None) -> bool:
+    try:
+        return password is None or password.decode() is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def _read(answer: CallAnswer) -> LoginAnswer:

@@ -54,7 +54,13 @@ class KeySet:
         return "://" in self.source
 
     def find(self, key_id: str | None) -> list[PyJWK]:
-        """Return the key with an identifier, or all keys if the token names none."""
+        """Return the key with an identifier, or all keys if the token names none.
+
+        While one thread reads the keys again, others use those that count still.
+        """
+        found = self._named(key_id)
+        if found and (self._lock.locked() or self._age_s() < self._section.refresh):
+            return found
         with self._lock:
             if self._age_s() >= self._section.refresh:
                 self._renew(self._section.refresh / 10)

@@ -60,13 +60,17 @@ class LoginPlugin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The outcome of a check in a thread; `reason` is for the log."""
+    """The outcome of a check in a thread; `reason` is for the log.
+
+    `is_vouched`: a token, hook or plugin knows the user, who need not stand in the password file.
+    """
 
     verdict: LoginVerdict
     user: str | None = None
     rules: tuple[RuleSection, ...] | None = None
     lasts_s: float = 0.0
     reason: str = ""
+    is_vouched: bool = False
 
 
 def login_of(answer: LoginAnswer) -> Login:
@@ -81,7 +85,7 @@ def login_of(answer: LoginAnswer) -> Login:
             rules = tuple(RuleSection.model_validate(dict(one)) for one in answer.rules)
         except (ValidationError, TypeError, ValueError) as problem:
             raise LoginRefusedError(f"rules that are none ({problem})") from None
-    return Login(LoginVerdict.WELCOME, answer.user, rules, answer.lasts_s)
+    return Login(LoginVerdict.WELCOME, answer.user, rules, answer.lasts_s, is_vouched=True)
 
 
 def request_of(connection: Connection) -> LoginRequest:

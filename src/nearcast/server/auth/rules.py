@@ -232,8 +232,9 @@ class ConfiguredAccess:
             return True
         if connection is None:
             return self._has_certificates or bool(self.checks.plugins)
-        proven = None if connection.proof is None else connection.proof.user
-        if self.checks.plugins and proven == user_name:
+        proof = connection.proof
+        is_vouched = proof is not None and proof.is_vouched and proof.user == user_name
+        if self.checks.plugins and is_vouched:  # who stood in the file and was removed has to go
             return True
         return user_name == self._of_certificate(connection)
 

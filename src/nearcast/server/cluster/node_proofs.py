@@ -18,8 +18,9 @@ from nats.errors import Error as NatsError
 
 from nearcast.config import NetworkSection
 from nearcast.model.errors import MisuseError
+from nearcast.model.wording import shown
 from nearcast.nats.connection import NatsConnection
-from nearcast.server.cluster.cluster_keys import Signer, keys_of
+from nearcast.server.cluster.cluster_keys import ClusterKeys, Signer, keys_of
 from nearcast.server.cluster.nats_frames import Frames
 from nearcast.server.cluster.nats_members import (
     REFRESH_S,
@@ -32,6 +33,7 @@ from nearcast.server.cluster.nats_members import (
 from nearcast.server.cluster.sealed_answers import sealed_answer
 from nearcast.server.cluster.sealed_frames import NATS, SealedFrames
 from nearcast.server.cluster.signed_entries import SignedEntries
+from nearcast.server.log_format import RateLimited
 
 log = logging.getLogger("nearcast.network")
 
@@ -64,6 +66,7 @@ class NodeProofs:
         self._section, self._name, self._now_ms = section, name, now_ms
         self._is_proven = proven
         self._since_ms = now_ms()
+        self._limited = RateLimited(log)
         self._running: dict[str, asyncio.Task[None]] = {}  # exchanges that this node has begun
         self._began: dict[str, int] = {}  # when each peer started, in ms
 
@@ -88,12 +91,25 @@ class NodeProofs:
         if keys is None or sealed is None:
             return True
         if isinstance(change, DepartedMember):
-            return change.at_ms == TAKEN_BACK or is_signed_mark(keys, change)
+            return self._counts(keys, change)
         before = self._began.get(change.name)
         if before not in (None, change.started_ms) and self._name < change.name:
             sealed.forget(change.name)  # it has started again: this node begins an exchange
         self._began[change.name] = change.started_ms
         return True
+
+    def _counts(self, keys: ClusterKeys, mark: DepartedMember) -> bool:
+        """Return whether a mark counts; log one that does not."""
+        counts = mark.at_ms == TAKEN_BACK or is_signed_mark(keys, mark)
+        if not counts:
+            name = shown(mark.name)[1:-1]
+            self._limited.warning(
+                "a mark that node %s has left is refused: neither the node nor an operator has "
+                "signed it",
+                name,
+                fields={"event": "mark_refused", "node": name},
+            )
+        return counts
 
     # --- the exchange -----------------------------------------------------------------------
 
@@ -171,9 +187,9 @@ class NodeProofs:
                 since_ms=self._since_ms,
             )
         if not is_allowed:
-            told = {"event": "request_refused", "request": repr(verb[:20])}
+            told: dict[str, object] = {"event": "request_refused", "request": repr(verb[:20])}
             form = "a request that nobody who may ask it has signed: %r"
-            log.warning(form, verb[:20], extra={"fields": told})
+            self._limited.warning(form, verb[:20], fields=told)
         return is_allowed
 
     def answer_to(self, data: bytes, answer: bytes) -> bytes | None:

@@ -12,12 +12,13 @@ import base64
 import binascii
 import hashlib
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from nearcast.broker.slices import Work
 from nearcast.model.errors import PeerProtocolError
 from nearcast.server.listeners.origins import OriginRule, is_proxied
-from nearcast.server.listeners.tcp import MqttProtocol
+from nearcast.server.listeners.tcp import MqttProtocol, ignore_bytes
 from nearcast.server.listeners.websocket_frames import (
     BINARY,
     CLOSE,
@@ -153,7 +154,7 @@ class WebSocketProtocol(MqttProtocol):
         take = partial(turns.take, self._connection)
         if self._rated is not None:
             self._rated = self._rate(turns, take)
-        self._handle = take if self._rated is None else self._rated.take
+        self._handle: Callable[[bytes], None] = take if self._rated is None else self._rated.take
         self._decoder: FrameDecoder | None = None  # once the WebSocket is open
         self._request = bytearray()
         self._is_busy = self._is_gone = False
@@ -191,6 +192,11 @@ class WebSocketProtocol(MqttProtocol):
             self._is_gone = True
         else:
             super().connection_lost(_exc)
+
+    def _release(self) -> None:
+        """Drop what refers to this connection in a circle."""
+        super()._release()
+        self._handle = ignore_bytes
 
     def _take_piece(self, data: bytes) -> None:
         decoder = self._decoder
