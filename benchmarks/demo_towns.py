@@ -78,11 +78,14 @@ async def town(seed: int, people: int, seconds: float, leaves: int, finer: int) 
             else ""
         )
         print(
-            f"  {name:16} {one.messages:6} messages {one.bytes // 1000:5} kB "
+            f"  {name:16} {one.messages:6} messages {(one.bytes or 0) // 1000:5} kB "
             f"{one.handovers:4} handovers {one.near:6} deliveries  {about}",
             flush=True,
         )
-    return chapters["learned"].messages / chapters["quadrants"].messages
+    ours, peers = chapters["learned"].messages, chapters["quadrants"].messages
+    assert ours is not None
+    assert peers
+    return ours / peers
 
 
 def main() -> None:

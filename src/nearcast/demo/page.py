@@ -183,10 +183,10 @@ runs {TIMES_FASTER} times as fast. They are connected to {nodes}. In {story.no_p
 seconds {story.no_plan.news:,} events happened, and {story.no_plan.near:,} messages brought them to
 the clients within {NEAR_M} m.</p>
 <p>Then Spark read where everybody had been in the {HOURS} hours before, a record that the same
-simulation made, and the nodes' logs. From the record it learned a plan, which says which node serves
-which part of the city; from the logs it learned policies, which say when to send retained messages.
-The running nodes loaded both, everybody connected to the node of the first place, and the same
-{story.no_plan.seconds:g} seconds happened again.</p>
+simulation made, and the nodes' logs. From the record it learned a plan, which says which node
+serves which part of the city; from the logs it learned policies, which say when to send retained
+messages. The running nodes loaded both, everybody connected to the node of the first place, and
+the same {story.no_plan.seconds:g} seconds happened again.</p>
 <h2>The plan</h2>
 <p>The plan divides the city into {story.leaves} areas, called leaves. Areas with a dark border are
 cut where few people cross (R leaves); what is left is divided into quadrants (Q leaves). Areas are

@@ -259,11 +259,11 @@ class _Telling:
         return not missing
 
     async def _learn(self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers) -> None:
-        """Learn from the record and the logs while nobody moves; then live under what was learned."""
+        """Learn from record and logs while nobody moves; then live under what was learned."""
         self.say(
-            f"\n3. Learning: Spark reads where all were in the last {HOURS} hours, as simulated"
+            f"\n3. Learning: Spark reads where all were in the last {HOURS} hours (a record of"
         )
-        self.say("   (nearcast pipeline run), and the nodes' logs (nearcast pipeline train) ...")
+        self.say("   the same simulation; nearcast pipeline run), and the nodes' logs (train) ...")
         self.teller.step(5, "Learning from what happened", *telling.LEARNING)
         begun_s = time.monotonic()
         tracks = await asyncio.to_thread(self._remember)

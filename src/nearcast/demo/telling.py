@@ -54,8 +54,10 @@ _PLAN = (
     "pays to send retained messages. Nobody moves meanwhile, so that nothing is disturbed."
 )
 LEARNING = (
-    f"Spark reads where everybody was in the last {HOURS} hours, a record made by the same "
-    "simulation, and the nodes' logs.",
+    (
+        f"Spark reads where everybody was in the last {HOURS} hours, a record made by the same "
+        "simulation, and the nodes' logs."
+    ),
     _PLAN,
 )
 LEARNED = (
@@ -67,9 +69,9 @@ LEARNED = (
 )
 COMPARED = (
     (
-        "The table says what the nodes sent to each other. In both plans an area has as many people "
-        "at most, and each node about as many. This page watches everything, and what it watches "
-        "counts as well."
+        "The table says what the nodes sent to each other. In both plans an area has as many "
+        "people at most, and each node about as many. This page watches everything, and what it "
+        "watches counts as well."
     ),
 )
 
