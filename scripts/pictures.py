@@ -19,6 +19,7 @@ from PIL import Image
 from playwright.async_api import async_playwright
 
 from nearcast.demo.city import BOUNDS, EAST, NORTH, SOUTH, WEST
+from nearcast.demo.history import STEP_S, tracks_before
 from nearcast.demo.inhabitants import Inhabitants
 from nearcast.demo.nodes import Brokers
 from nearcast.demo.quadrants import quadrant_plan
@@ -63,9 +64,10 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with Brokers(Path(directory)) as brokers:
             people = Inhabitants(160, brokers.ports)
-            await people.come()
+            await people.begin()
             await people.live(4, lambda *_: None)
-            plan = quadrant_plan(Rect(*BOUNDS), people.tracks.values(), 24, len(brokers.names))
+            tracks = tracks_before(160, 1)
+            plan = quadrant_plan(Rect(*BOUNDS), tracks.values(), 12, len(brokers.names), STEP_S)
             await brokers.share(plan)
             life = asyncio.create_task(live_on(people))
             await take_all(brokers.address.replace("#demo&", "#"))

@@ -28,13 +28,14 @@ def test_a_small_city_lives_learns_and_lives_on(tmp_path: Path):
     out = tmp_path / "demo"
     story = run_demo(out, "--json")
     chapters = [story[name] for name in ("no_plan", "learned", "quadrants")]
-    assert chapters[0]["events"] == 12 + 8 * (12 + 12)  # at first, and in each step
+    # at first all stops, in each step twelve events and the stops whose turn it is: 2, 2, 2, 1
+    assert chapters[0]["events"] == 7 + 8 * 12 + 2 * 7
     assert [one["events"] for one in chapters] == 3 * [chapters[0]["events"]]
     assert all(one["near"] > 0 and one["messages"] > 0 for one in chapters)
     assert story["flooded"] == 2 * 3 * chapters[0]["events"]
     names = [step["name"] for step in story["steps"]]
-    assert names == ["ingest", "regions", "plan", "histogram", "train", "audit"]
-    assert story["steps"][-1]["skipped"]  # all chapters are audited at the end
+    assert names == ["ingest", "regions", "plan", "train"]
+    assert story["leaves_quadrants"] == story["leaves_needed"]  # both have as many people in each
     assert story["audit"]["clean"]
     assert story["leaves"] > 4
     assert story["no_plan"]["copies"] >= story["learned"]["copies"]  # one for each arrival before

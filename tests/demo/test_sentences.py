@@ -1,24 +1,30 @@
 """The sentences of the demonstration follow from its figures: losses as well as gains."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from nearcast.demo import story as telling
-from nearcast.demo.city import BOUNDS, DemoCity, Place
-from nearcast.demo.inhabitants import Inhabitants
+from nearcast.demo.city import BOUNDS, DemoCity, Place, quarter
+from nearcast.demo.history import STEP_S, tracks_before, write_positions
+from nearcast.demo.inhabitants import Inhabitants, NodeOf
 from nearcast.demo.needs import Needs
 from nearcast.demo.nodes import Brokers
 from nearcast.demo.page import tables, verdicts
 from nearcast.demo.plan_map import plan_map
-from nearcast.demo.quadrants import quadrant_plan
+from nearcast.demo.quadrants import movement_of, quadrant_plan, reach_in
 from nearcast.demo.spark_process import SparkProcess
 from nearcast.demo.story import Chapter, DemoStory
 from nearcast.locality import Plan, Rect
+from nearcast.locality.layout.costs import plan_owners
+from nearcast.locality.layout.proposals import propose
 
 
 def story(learned: Chapter, quadrants: Chapter) -> DemoStory:
@@ -74,23 +80,42 @@ def test_without_learning_there_is_nothing_to_compare():
     assert verdicts(DemoStory(nodes=4)) == []
 
 
-def tracks_of_a_city() -> dict[str, list[Place]]:
-    city = DemoCity(60)
-    tracks: dict[str, list[Place]] = {}
-    for _ in range(40):
-        city.step(0.5)
-        for one in city.movers:
-            tracks.setdefault(one.name, []).append(one.place)
-    return tracks
+@functools.cache
+def tracks_of_a_city(seed: int = 1) -> dict[str, list[Place]]:
+    return tracks_before(60, seed)
 
 
+@pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("leaves", [12, 40])
-def test_quadrants_to_compare_with_are_about_as_many_on_as_many_brokers(leaves: int):
-    plan = quadrant_plan(Rect(*BOUNDS), tracks_of_a_city().values(), leaves, 4)
-    assert abs(len(plan.leaves) - leaves) <= 3
-    assert plan.brokers is not None
-    assert set(plan.brokers) == {0, 1, 2, 3}
+def test_quadrants_to_compare_with_are_those_of_the_pipeline_with_brokers_about_as_full(
+    leaves: int, seed: int
+):
+    space, tracks = Rect(*BOUNDS), tracks_of_a_city(seed).values()
+    plan = quadrant_plan(space, tracks, leaves, 4, STEP_S)
+    movement = movement_of(space, tracks, STEP_S)
+    capacity = 2 * movement.users / leaves
+    found = propose(space, [], movement, capacity, reach_in(space), is_trusted=True)
+    assert [leaf.key for leaf in plan.leaves] == [leaf.key for leaf in found.plans["q_only"].leaves]
     assert (plan.layout, plan.r_count, tuple(plan.space)) == ("q", 0, BOUNDS)
+    assert max(leaf.load for leaf in plan.leaves) <= round(capacity)
+    assert plan.brokers is not None
+    brokers = np.array(plan.brokers)[plan_owners(plan, movement.depth)]
+    times_ms = movement.time_by_owner(brokers, 4)
+    assert max(times_ms) <= 1.21 * sum(times_ms) / 4
+
+
+def test_the_record_is_of_another_day_and_has_everybody_all_the_time(tmp_path: Path):
+    tracks = tracks_of_a_city()
+    lived = DemoCity(60)
+    assert list(tracks) == [one.name for one in lived.movers]
+    assert {len(track) for track in tracks.values()} == {3 * 3600 // STEP_S}
+    assert all(tracks[one.name][0] != one.place for one in lived.movers)
+    write_positions(tracks, tmp_path / "record.parquet")
+    found = pq.read_table(tmp_path / "record.parquet").to_pandas()
+    car = found[found.user_id == "car1"]
+    assert list(zip(car.lon, car.lat, strict=True)) == tracks["car1"]
+    assert set(car.t.diff().dropna().dt.total_seconds()) == {STEP_S}
+    assert found.t.max() < pd.Timestamp.now("UTC")
 
 
 def test_all_people_are_in_the_space_of_the_plans():
@@ -137,9 +162,11 @@ async def test_the_city_never_lives_while_spark_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     order: list[str] = []
+    numbers: list[list[int]] = []
+    learned: Plan = quadrant_plan(Rect(*BOUNDS), tracks_of_a_city(2).values(), 12, 2)
 
     class People(Inhabitants):
-        async def come(self) -> None: ...
+        async def begin(self, node_of: NodeOf = quarter) -> None: ...
 
         async def wait_for(self, work: Awaitable[telling.Outcome]) -> telling.Outcome:
             return await work
@@ -155,22 +182,30 @@ async def test_the_city_never_lives_while_spark_works(
         async def share(self, plan: Plan) -> tuple[str, ...]:
             return self.names
 
-    async def live(*_: object) -> Chapter:
+    async def live(
+        _people: object, _nodes: object, _s: float, node_of: NodeOf, _: object
+    ) -> Chapter:
+        numbers.append([node_of(middle) for middle in DemoCity(8).districts])
         order.append("the city lives")
         return Chapter()
 
-    monkeypatch.setattr(telling, "_live", live)
-    monkeypatch.setattr("nearcast.locality.load_plan", lambda _: None)
+    monkeypatch.setattr(telling, "live_chapter", live)
+    monkeypatch.setattr("nearcast.locality.load_plan", lambda _: learned)
     people, nodes = People(8, [1, 2]), Nodes(tmp_path)
-    people.tracks = tracks_of_a_city()
     told = DemoStory(nodes=2, people=8)
-    under_way = telling._Telling(tmp_path, 8, 1.0, lambda _: None, lambda *_: None, _Spark(order))
+    under_way = telling._Telling(
+        tmp_path, 8, 1.0, 1, lambda _: None, lambda *_: None, _Spark(order)
+    )
     await under_way._live_first(told, people, nodes)
     await under_way._learn(told, people, nodes)
     assert order == [
-        "Spark is up", "the city lives", "Spark learns", "Spark has learned", "the city lives",
-        "the city lives",
+        "Spark is up", "the city lives", "Spark learns", "Spark has learned", "Spark learns",
+        "Spark has learned", "the city lives", "the city lives",
     ]  # fmt: skip
+    # everybody is at the quarter's node first, then where the learned plan has the place
+    middles = DemoCity(8).districts
+    assert numbers[0] == [quarter(middle) for middle in middles]
+    assert numbers[1] == [learned.broker_of(learned.leaf_at(*middle).number) for middle in middles]
 
 
 def test_what_learning_needs_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch):

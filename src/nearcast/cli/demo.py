@@ -23,6 +23,7 @@ def demo(
     *,
     people: Annotated[int, typer.Option(min=8, max=2_000, help="How many clients move.")] = 160,
     seconds: Annotated[float, typer.Option(min=2, help="How long they move, each time.")] = 8.0,
+    seed: Annotated[int, typer.Option(help="Another number is another town.")] = 1,
     out: Annotated[Path, typer.Option(help="Where everything is written.")] = Path("demo"),
     wait_for: Annotated[Path | None, typer.Option(hidden=True)] = None,
     json: bool = JSON,
@@ -59,7 +60,9 @@ def demo(
             screen.print("The city lives on. Stop with Ctrl-C.")
 
     with _shown(screen, is_silent=json) as (say, show):
-        work = tell(out, people, seconds, Needs(wait_for), say, show, end if lives_on else None)
+        work = tell(
+            out, people, seconds, seed, Needs(wait_for), say, show, end if lives_on else None
+        )
         story = _until_ctrl_c(work) if lives_on else asyncio.run(work)
     if story is not None:
         end(story)

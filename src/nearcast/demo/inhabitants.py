@@ -16,8 +16,13 @@ from nearcast.demo.city import NEAR_M, STOPS, DemoCity, Mover, News, Place, quar
 from nearcast.mqtt import Connect, Conversation, FilterRequest, Properties, Publish, Suback
 
 Work = TypeVar("Work")
+NodeOf = Callable[[Place], int]
+"""Returns the number of the node that serves a place."""
 STEP_S = 0.5
+TIMES_FASTER = 20
+"""So much faster than the demonstration's clock goes that of the city."""
 NEWS_A_STEP = 12
+STEPS_A_TIME = 4  # of the city, from one message of a bus stop to the next
 
 
 @dataclass
@@ -116,57 +121,55 @@ class Inhabitant:
 
 
 class Inhabitants:
-    """The clients of the city and the publishers of its events, each at the node of its quarter.
+    """The clients of the city and its bus stops, each at the node that serves its place.
 
     The city can begin again: then the same people make the same moves, and the same happens.
     """
 
-    def __init__(self, people: int, ports: Sequence[int]) -> None:
-        self._people = people
+    def __init__(self, people: int, ports: Sequence[int], seed: int = 1) -> None:
+        self._people, self._seed = people, seed
         self._ports = ports
-        self.city = DemoCity(people)
-        self.tracks: dict[str, list[Place]] = {}
+        self.city = DemoCity(people, seed)
         self.tally = ReceivedCounts()
         self._clients: dict[str, Inhabitant] = {}
-        self._stops: dict[str, int] = {}
+        self._at_stop: dict[str, int] = {}
         self._since_s: dict[tuple[str, str], float] = {}
-        self._writers = [Inhabitant(f"writer{number}", _ignore) for number in range(len(ports))]
+        self._stops: list[Inhabitant] = []
         self._steps = 0
 
-    async def come(self) -> None:
-        """Connect all clients and subscribe each to what is near it."""
-        for writer, port in zip(self._writers, self._ports, strict=True):
-            await writer.come(port)
-        await asyncio.gather(*map(self._come, range(self._people), self.city.movers))
+    async def begin(self, node_of: NodeOf = quarter) -> None:
+        """Begin the day again: everybody connects anew, to the node that serves the first place."""
+        await self.go()
+        self.city, self._steps = DemoCity(self._people, self._seed), 0
+        self._at_stop.clear()
+        self._since_s.clear()
+        self._stops = [Inhabitant(f"stop{number}", _ignore) for number in range(STOPS)]
+        await asyncio.gather(
+            *(self._come(number, one, node_of) for number, one in enumerate(self.city.movers)),
+            *(
+                stop.come(self._port(node_of, place))
+                for stop, place in zip(self._stops, self.city.districts, strict=True)
+            ),
+        )
+        self._tell_times()
         await self._settle()
 
-    async def _come(self, number: int, one: Mover) -> None:
+    async def _come(self, number: int, one: Mover, node_of: NodeOf) -> None:
+        """Connect a client and subscribe it to what is near it."""
         client = self._clients[one.name] = Inhabitant(one.name, partial(self._take, one.name))
-        await client.come(self._ports[self._node_near(one.place)])
+        await client.come(self._port(node_of, one.place))
         client.say(position(one.place))
         condition = "$where/price < 5/" if number % 5 == 0 else ""
-        client.want(f"{condition}$near/{NEAR_M}m/city/#")
+        await client.wants(f"{condition}$near/{NEAR_M}m/city/#")
 
-    def _node_near(self, place: Place) -> int:
-        return quarter(place) % len(self._ports)
+    def _port(self, node_of: NodeOf, place: Place) -> int:
+        return self._ports[node_of(place) % len(self._ports)]
 
     def _take(self, name: str, message: Publish) -> None:
         self.tally.take(message)
         since_s = self._since_s.pop((name, message.topic), None)
         if since_s is not None:
             self.tally.waits_s.append(time.monotonic() - since_s)
-
-    async def begin(self) -> None:
-        """Begin the city again: all clients are back at their first place, at no bus stop."""
-        self.city, self._steps = DemoCity(self._people), 0
-        for one in self.city.movers:
-            client, stop = self._clients[one.name], self._stops.pop(one.name, None)
-            client.say(position(one.place))
-            if stop is not None:
-                client.want_no_more(f"stops/{stop}")
-        self._since_s.clear()
-        self._tell_times()
-        await self._settle()
 
     async def live(self, seconds: float, show: Callable[[DemoCity, Sequence[News]], None]) -> int:
         """Move the city for so many seconds; return how many events were published.
@@ -183,29 +186,30 @@ class Inhabitants:
             news = self._publish()
             show(self.city, news)
             await _sleep_until(begun_s + STEP_S / 2)  # a client that arrives finds the last times
-            happened += len(news) + self._tell_times()
+            happened += len(news) + self._tell_times(self._steps % STEPS_A_TIME)
             self._steps += 1
             await _sleep_until(begun_s + STEP_S)
         await self._settle()
         return happened
 
     def _move(self) -> None:
-        self.city.step(STEP_S)
+        self.city.step(STEP_S * TIMES_FASTER)
         for number, one in enumerate(self.city.movers):
             client = self._clients[one.name]
-            self.tracks.setdefault(one.name, []).append(one.place)
             if one.drives or (number + self._steps) % 4 == 0:
                 client.say(position(one.place))
             self._follow_stop(client, one)
 
     def _follow_stop(self, client: Inhabitant, one: Mover) -> None:
-        """Subscribe a driver to the bus stop that it passes."""
+        """Subscribe somebody who drives to the bus stop that is nearest."""
+        if not one.drives:
+            return
         stop = self.city.stop_near(one.place)
-        before = self._stops.get(one.name)
-        if one.drives and stop != before:
+        before = self._at_stop.get(one.name)
+        if stop != before:
             if before is not None:
                 client.want_no_more(f"stops/{before}")
-            self._stops[one.name] = stop
+            self._at_stop[one.name] = stop
             self._since_s[one.name, f"stops/{stop}"] = time.monotonic()
             client.want(f"stops/{stop}")
 
@@ -215,36 +219,42 @@ class Inhabitants:
         try:
             while not task.done():
                 self._tell_times()
-                self._steps += 1
-                await asyncio.wait({task}, timeout=STEP_S)
+                self._steps += STEPS_A_TIME
+                await asyncio.wait({task}, timeout=STEPS_A_TIME * STEP_S)
             return task.result()
         finally:
             task.cancel()
 
     def _publish(self) -> list[News]:
+        """Publish what happens; whoever sees it publishes it."""
         news = list(self.city.news(NEWS_A_STEP))
         for one in news:
-            self._writers[self._node_near(one.place)].say(_message(one))
+            self._clients[one.by].say(_message(one))
         return news
 
-    def _tell_times(self) -> int:
-        """Publish when the next bus comes to each stop; return the number of stops."""
-        for stop in range(STOPS):
-            text = json.dumps({"stop": stop, "minutes": (stop + self._steps) % 10})
-            message = Publish(f"stops/{stop}", text.encode() * 8, 1, retain=True)
-            self._writers[stop % len(self._writers)].say(message)
-        return STOPS
+    def _tell_times(self, turn: int | None = None) -> int:
+        """Publish when the next bus comes to the stops whose turn it is; return their number.
+
+        Without a turn, to all stops.
+        """
+        told = range(STOPS) if turn is None else range(turn, STOPS, STEPS_A_TIME)
+        for number in told:
+            text = json.dumps({"stop": number, "minutes": (number + self._steps) % 10})
+            message = Publish(f"stops/{number}", text.encode() * 8, 1, retain=True)
+            self._stops[number].say(message)
+        return len(told)
 
     async def _settle(self) -> None:
         """Wait until the broker has answered all publications; some may still be on their way."""
+        everyone = [*self._clients.values(), *self._stops]
         async with asyncio.timeout(60):
-            while any(one.unsettled for one in self._writers):  # noqa: ASYNC110 - many at once
+            while any(one.unsettled for one in everyone):  # noqa: ASYNC110 - many at once
                 await asyncio.sleep(0.05)
 
     async def go(self) -> None:
         """Disconnect all clients."""
-        everyone = [*self._clients.values(), *self._writers]
-        await asyncio.gather(*(one.go() for one in everyone))
+        await asyncio.gather(*(one.go() for one in (*self._clients.values(), *self._stops)))
+        self._clients, self._stops = {}, []
 
 
 async def _sleep_until(instant_s: float) -> None:

@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 
 from nearcast.demo.city import NEAR_M
+from nearcast.demo.history import HOURS
+from nearcast.demo.inhabitants import TIMES_FASTER
 from nearcast.demo.story import Chapter, DemoStory
 
 _STYLE = """
@@ -26,8 +28,8 @@ ul { padding-left: 1.2rem } svg { max-width: 100%; height: auto; display: block 
 _SAME = 0.02  # a smaller difference than this is none
 _NOTHING = "–"
 RUNS_DIFFER = (
-    "The city is small, and these figures differ from run to run: most of all how much the learned "
-    "plan gains."
+    "The city is small. In another town (--seed) the same plan gains more or less, and runs differ "
+    "by some messages."
 )
 
 
@@ -176,12 +178,15 @@ def _page(story: DemoStory, svg: str) -> str:
 <html lang="en"><head><meta charset="utf-8"><title>Nearcast: a city that learns</title>
 <meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>
 <h1>A city that learns</h1>
-<p>{story.people} MQTT clients move through a small city, half of them on foot, half by car. They
-are connected to {nodes}. In {story.no_plan.seconds:g} seconds {story.no_plan.news:,} events
-happened, and {story.no_plan.near:,} messages brought them to the clients within {NEAR_M} m.</p>
-<p>Then Spark read the nodes' logs. From them it learned a plan, which says which node serves which
-part of the city, and policies, which say when to send retained messages. The running nodes loaded
-both, and the same {story.no_plan.seconds:g} seconds happened again.</p>
+<p>{story.people} MQTT clients move through a small city on foot, by car and by bus, and their clock
+runs {TIMES_FASTER} times as fast. They are connected to {nodes}. In {story.no_plan.seconds:g}
+seconds {story.no_plan.news:,} events happened, and {story.no_plan.near:,} messages brought them to
+the clients within {NEAR_M} m.</p>
+<p>Then Spark read where everybody had been in the {HOURS} hours before, a record that the same
+simulation made, and the nodes' logs. From the record it learned a plan, which says which node
+serves which part of the city; from the logs it learned policies, which say when to send retained
+messages. The running nodes loaded both, everybody connected to the node of the first place, and
+the same {story.no_plan.seconds:g} seconds happened again.</p>
 <h2>The plan</h2>
 <p>The plan divides the city into {story.leaves} areas, called leaves. Areas with a dark border are
 cut where few people cross (R leaves); what is left is divided into quadrants (Q leaves). Areas are

@@ -55,7 +55,7 @@ def _dots(
 ) -> Iterator[str]:
     for name, place in people.items():
         x, y = at(*place)
-        fill = "#1c2733" if name.startswith("car") else "#fff"
+        fill = "#fff" if name.startswith("walker") else "#1c2733"
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{fill}" stroke="#1c2733"/>'
 
 
@@ -64,7 +64,7 @@ def _legend(names: Sequence[str]) -> str:
         f'<span><i style="background:{colour}"></i>{escape(name)}</span>'
         for name, colour in zip(names, _COLOURS, strict=False)
     )
-    return f'<p class="legend">Node: {keys}<span>● car</span><span>○ walker</span></p>'
+    return f'<p class="legend">Node: {keys}<span>● car or bus</span><span>○ walker</span></p>'
 
 
 def _name(names: Sequence[str], broker: int) -> str:

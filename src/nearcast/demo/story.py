@@ -11,10 +11,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearcast.demo import telling
-from nearcast.demo.city import BOUNDS, NEAR_M, DemoCity, News, Place
-from nearcast.demo.inhabitants import Inhabitants
+from nearcast.demo.city import BOUNDS, NEAR_M, DemoCity, News, Place, quarter
+from nearcast.demo.history import HOURS, tracks_before, write_positions
+from nearcast.demo.history import STEP_S as HISTORY_STEP_S
+from nearcast.demo.inhabitants import TIMES_FASTER, Inhabitants, NodeOf
 from nearcast.demo.needs import Needs
-from nearcast.demo.nodes import Brokers
+from nearcast.demo.nodes import NAMES, Brokers
 from nearcast.demo.opening import (
     TOP,
     WITHIN_M,
@@ -31,7 +33,7 @@ from nearcast.demo.telling import StoryTeller, open_browser
 if TYPE_CHECKING:
     from nearcast.locality import Plan
 
-LEAVES = 40
+LEAVES = 12  # so many people may be in one that three of them are enough for a node
 _TELL_S = 10.0
 _LOOK_S = 2.0  # for eyes: before and after what is over in milliseconds
 _BROWSER_S = 3.0  # until a browser shows the page
@@ -91,6 +93,7 @@ async def tell(
     directory: Path,
     people: int,
     seconds: float,
+    seed: int,
     needs: Needs,
     say: Say,
     show: Show,
@@ -107,7 +110,7 @@ async def tell(
             say(f"Learning will be left out: {missing}")
         elif not needs.is_arriving():
             await spark.start()
-        demonstration = _Telling(directory, people, seconds, say, show, spark, live_on)
+        demonstration = _Telling(directory, people, seconds, seed, say, show, spark, live_on)
         return await demonstration.tell(needs)
 
 
@@ -118,6 +121,7 @@ class _Telling:
     directory: Path
     people: int
     seconds: float
+    seed: int
     say: Say
     show: Show
     spark: SparkProcess
@@ -133,7 +137,7 @@ class _Telling:
                 self.say(f"One node only: {brokers.missing}")
             await self._show_page(brokers)
             await self._open(story, brokers)
-            inhabitants = Inhabitants(self.people, brokers.ports)
+            inhabitants = Inhabitants(self.people, brokers.ports, self.seed)
             await self._live_first(story, inhabitants, brokers)
             if await self._can_learn(needs, inhabitants):
                 await self._learn(story, inhabitants, brokers)
@@ -216,19 +220,25 @@ class _Telling:
     ) -> None:
         """Run the city without a plan; Spark, if it starts, is up before anything is timed."""
         say, spark = self.say, self.spark
-        say(f"\n2. A city: {self.people} MQTT clients on the move, half of them cars")
+        say(f"\n2. A city: {self.people} MQTT clients, people on foot, cars and buses")
         self.teller.step(4, f"A city: {self.people} clients on the move", *telling.CITY)
-        await inhabitants.come()
         if spark.is_started and not spark.is_ready:
+            await inhabitants.begin()
             say("   Spark is starting; the city waits, so that nothing disturbs what is timed ...")
         if spark.is_started:
             await spark.ready()
-        say(f"   They move for {self.seconds:g} s, and get what happens within {NEAR_M} m of them.")
-        chapter = story.no_plan = await _live(inhabitants, brokers, self.seconds, self.show)
+        say(f"   Their clock runs {TIMES_FASTER} times as fast: they move for {self.seconds:g} s,")
+        say(f"   and get what happens within {NEAR_M} m of them.")
+        chapter = story.no_plan = await self._live(inhabitants, brokers)
         say(
             f"   {chapter.news:,} events were delivered {chapter.near:,} times. With an ordinary "
             f"topic each would\n   go to everybody: {chapter.news * story.people:,} messages."
         )
+
+    async def _live(
+        self, inhabitants: Inhabitants, brokers: Brokers, node_of: NodeOf = quarter
+    ) -> Chapter:
+        return await live_chapter(inhabitants, brokers, self.seconds, node_of, self.show)
 
     async def _can_learn(self, needs: Needs, inhabitants: Inhabitants) -> bool:
         """Return whether PySpark and Java are there; the city lives on while they are installed."""
@@ -249,11 +259,15 @@ class _Telling:
         return not missing
 
     async def _learn(self, story: DemoStory, inhabitants: Inhabitants, brokers: Brokers) -> None:
-        """Learn from the logs while nobody moves; then live under what was learned."""
-        self.say("\n3. Learning: Spark reads the nodes' logs (nearcast pipeline run) ...")
+        """Learn from record and logs while nobody moves; then live under what was learned."""
+        self.say(
+            f"\n3. Learning: Spark reads where all were in the last {HOURS} hours (a record of"
+        )
+        self.say("   the same simulation; nearcast pipeline run), and the nodes' logs (train) ...")
         self.teller.step(5, "Learning from what happened", *telling.LEARNING)
         begun_s = time.monotonic()
-        quadrants = asyncio.to_thread(_quadrants, inhabitants.tracks, story.nodes)
+        tracks = await asyncio.to_thread(self._remember)
+        quadrants = asyncio.to_thread(_quadrants, tracks, story.nodes)
         plan, _ = await inhabitants.wait_for(asyncio.gather(quadrants, self._run(story, brokers)))
         self.say(
             f"   Learned in {time.monotonic() - begun_s:.0f} s: a plan of {story.leaves} areas "
@@ -264,6 +278,16 @@ class _Telling:
         if story.nodes > 1:
             names = await self._live_in_quadrants(story, inhabitants, brokers, plan)
             self._compare(story, plan, names)
+
+    @property
+    def _record(self) -> Path:
+        return self.directory / "record.parquet"
+
+    def _remember(self) -> dict[str, list[Place]]:
+        """Write where everybody was in the hours before; return it as tracks."""
+        tracks = tracks_before(self.people, self.seed)
+        write_positions(tracks, self._record)
+        return tracks
 
     def _compare(self, story: DemoStory, quadrants: Plan, names: Sequence[str]) -> None:
         """Show both plans side by side, and what each of them cost."""
@@ -277,13 +301,16 @@ class _Telling:
         self.teller.step(7, title, *telling.COMPARED, table=table, plans=plans)
 
     async def _run(self, story: DemoStory, brokers: Brokers) -> None:
-        """Run the pipeline on a copy of the logs, to which nothing is added while it works."""
+        """Learn the plan from the record, and policies from a copy of the logs."""
         options = ["--brokers", str(story.nodes), "--leaves", str(LEAVES), "--no-audit"]
         options += [f"--bounds={','.join(map(str, BOUNDS))}"]
-        options += ["--hold-out", "0"]  # seconds of a city have no other days to judge by
+        options += ["--hold-out", "0"]  # some hours have no other days to judge by
+        config = brokers.learning_config
+        found = await self._pipeline("run", [self._record], config, *options)
         logs = await brokers.copy_logs("learned-from")
-        found = await self._pipeline("run", logs, brokers.learning_config, *options)
-        story.steps = found["steps"]
+        trained = await self._pipeline("train", logs, config)
+        story.steps = [step for step in found["steps"] if step["summary"] is not None]
+        story.steps.append({"name": "train", "summary": trained})
         plan = next(step["summary"] for step in story.steps if step["name"] == "plan")
         story.leaves = plan["leaves"]
         story.leaves_needed = plan["leaves_q_only"]
@@ -295,7 +322,7 @@ class _Telling:
         story.leaves_quadrants = len(plan.leaves)
         names = await brokers.share(plan)
         self.say("   And once more under a plan of quadrants only, to compare")
-        story.quadrants = await _live(inhabitants, brokers, self.seconds, self.show)
+        story.quadrants = await self._live(inhabitants, brokers, node_numbers(plan, names))
         return names
 
     async def _live_again(
@@ -305,10 +332,11 @@ class _Telling:
 
         learned = self.directory / "nightly"
         brokers.load(learned / "policies.json")
-        story.names = list(await brokers.share(load_plan(learned / "plan.json")))
+        plan = load_plan(learned / "plan.json")
+        story.names = list(await brokers.share(plan))
         self.say(f"\n4. The same {self.seconds:g} s under the learned plan and policies")
         self.teller.step(6, "The same again, under the learned plan", *telling.LEARNED)
-        story.learned = await _live(inhabitants, brokers, self.seconds, self.show)
+        story.learned = await self._live(inhabitants, brokers, node_numbers(plan, story.names))
         story.people_at = {one.name: one.place for one in inhabitants.city.movers}
 
     async def _begin_audit(self, brokers: Brokers) -> asyncio.Task[dict[str, Any]]:
@@ -328,7 +356,7 @@ class _Telling:
         return await _told_meanwhile(work, output, self.say)
 
 
-_OUTPUTS = {"run": "nightly", "audit": "audit"}
+_OUTPUTS = {"run": "nightly", "train": "nightly", "audit": "audit"}
 
 
 def _quadrants(tracks: Mapping[str, Sequence[Place]], nodes: int) -> Plan:
@@ -336,16 +364,27 @@ def _quadrants(tracks: Mapping[str, Sequence[Place]], nodes: int) -> Plan:
     from nearcast.demo.quadrants import quadrant_plan
     from nearcast.locality import Rect
 
-    return quadrant_plan(Rect(*BOUNDS), tracks.values(), LEAVES, nodes)
+    return quadrant_plan(Rect(*BOUNDS), tracks.values(), LEAVES, nodes, HISTORY_STEP_S)
+
+
+def node_numbers(plan: Plan, names: Sequence[str]) -> NodeOf:
+    """Return a function of a place: the number of the node that serves it."""
+    return lambda place: NAMES.index(names[plan.broker_of(plan.leaf_at(*place).number)])
 
 
 def _nodes(count: int) -> str:
     return "One node is up" if count == 1 else f"{count} nodes are up and act as one broker"
 
 
-async def _live(inhabitants: Inhabitants, brokers: Brokers, seconds: float, show: Show) -> Chapter:
-    """Run the city from its beginning; return the figures."""
-    await inhabitants.begin()
+async def live_chapter(
+    inhabitants: Inhabitants,
+    brokers: Brokers,
+    seconds: float,
+    node_of: NodeOf = quarter,
+    show: Show = lambda *_: None,
+) -> Chapter:
+    """Run the city from its beginning, everybody at the node of its place; return the figures."""
+    await inhabitants.begin(node_of)
     before = await brokers.figures()
     news: list[int] = []
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearcast.demo.city import EAST, NEAR_M, NORTH, SOUTH, WEST
-from nearcast.demo.inhabitants import Inhabitant
+from nearcast.demo.history import HOURS
+from nearcast.demo.inhabitants import TIMES_FASTER, Inhabitant
 from nearcast.demo.opening import SLOW_S, TOP, WITHIN_M, OrderOfArrival
 from nearcast.mqtt import Publish
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 TOPIC = "nearcast-demo/story"
 STEPS = 7
 _CITY = {"west": WEST, "south": SOUTH, "east": EAST, "north": NORTH}
+_STREETS = {"west": -122.4150, "south": 37.7820, "east": -122.4010, "north": 37.7930}
+_STEPS_IN_STREETS = 3  # whose clients are near each other
 
 
 NEAR = (
@@ -41,25 +44,34 @@ CAUSAL = (
     'The topic has order = "causal": in the west the answer waits for its question.',
 )
 _FOLLOWS = (
-    "Half of them stay around three places, half drive. Each is an MQTT client and gets what "
-    f"happens within {NEAR_M} m of it; its subscription moves with it."
+    "People walk about in seven districts; cars and buses drive between them. Each is an MQTT "
+    f"client and gets what happens within {NEAR_M} m of it; its subscription moves with it. Their "
+    f"clock runs {TIMES_FASTER} times as fast."
 )
 CITY = (_FOLLOWS, "Click one: its subscriptions, and why it got a message or did not.")
 _PLAN = (
     "From this it makes a plan: which node serves which part of the city. And policies: when it "
     "pays to send retained messages. Nobody moves meanwhile, so that nothing is disturbed."
 )
-LEARNING = ("Spark reads the nodes' logs: where people are, how fast, and how they move.", _PLAN)
+LEARNING = (
+    (
+        f"Spark reads where everybody was in the last {HOURS} hours, a record made by the same "
+        "simulation, and the nodes' logs."
+    ),
+    _PLAN,
+)
 LEARNED = (
     (
-        "The running nodes have taken the plan, and no client noticed. The colours show which node "
-        "serves what. The same people make the same moves, and the same happens."
+        "The running nodes have taken the plan. The colours show which node "
+        "serves what. Everybody connects to the node of the first place; the same people make the "
+        "same moves, and the same happens."
     ),
 )
 COMPARED = (
     (
-        "The table says what the nodes sent to each other. The city is small and runs differ; this "
-        "page watches everything, and what it watches counts as well."
+        "The table says what the nodes sent to each other. In both plans an area has as many "
+        "people at most, and each node about as many. This page watches everything, and what it "
+        "watches counts as well."
     ),
 )
 
@@ -98,7 +110,7 @@ class StoryTeller:
         if self._client is None:
             return
         step: dict[str, Any] = {"number": number, "of": STEPS, "title": title, "lines": lines}
-        step["view"] = _CITY
+        step["view"] = _STREETS if number <= _STEPS_IN_STREETS else _CITY
         if table is not None:
             step["table"] = {"headings": table.headings, "rows": table.rows}
         step["plans"] = [
