@@ -44,11 +44,13 @@ class ManagedCluster(RealCluster):
         self.operators = directory / "operators.txt"
         set_operator(self.operators, "ann", "operator", PASSWORD.encode())
 
-    def begin(self, name: str, prelude: str = "", config: Path | None = None) -> ChildProcess:
+    def begin(
+        self, name: str, prelude: str = "", config: Path | None = None, address: str = ""
+    ) -> ChildProcess:
         port = self.http.setdefault(name, free_port())
         config = self.directory / f"{name}.toml"
         config.write_text(_SPACE.format(port=port, operators=self.operators))
-        return super().begin(name, prelude, config)
+        return super().begin(name, prelude, config, address)
 
     def operator(self, name: str) -> Caller:
         return Caller(self.http[name]).log_in("ann", PASSWORD)

@@ -36,11 +36,13 @@ class Network(RealCluster):
         self.sections = sections
         self.metrics_ports: dict[str, int] = {}
 
-    def begin(self, name: str, prelude: str = "", config: Path | None = None) -> ChildProcess:
+    def begin(
+        self, name: str, prelude: str = "", config: Path | None = None, address: str = ""
+    ) -> ChildProcess:
         port = self.metrics_ports.setdefault(name, free_port())
         config = self.directory / f"{name}.toml"
         config.write_text(f"{self.sections}[log]\nmetrics_port = {port}\n")
-        return super().begin(name, prelude, config)
+        return super().begin(name, prelude, config, address)
 
     def wipe(self, name: str) -> None:
         shutil.rmtree(self.directory / name)
