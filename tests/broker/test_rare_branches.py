@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nearcast.broker import BrokerSettings, Connection, SpaceSettings
+from nearcast.broker.inspection import Draft
 from nearcast.broker.publish.message import Message, MessageHead
 from nearcast.broker.publish.routes import Route
 from nearcast.broker.session.session import Session
@@ -278,3 +279,13 @@ def test_properties_within_a_run_of_events_are_not_taken_for_payload(shops: Any)
     sender.send(*[Publish("shops/a", one, properties=expires if one is events[1] else Properties())
                   for one in events])  # fmt: skip
     assert listener.payloads() == events
+
+
+def test_a_plain_topic_goes_to_every_kind_of_subscriber(shops: Any) -> None:
+    shops.welcome("plain").subscribe("news")
+    options = shops.welcome("options")
+    options.send(Subscribe(1, (FilterRequest("news", 1, retain_as_published=True),)))
+    shops.welcome("member").subscribe("$share/g/news")
+    found = shops.node.inspection.match(Draft("news", b""), None, None, 9)
+    names = sorted(one.subscription.session.client_id for one in found.first)
+    assert names == ["member", "options", "plain"]
