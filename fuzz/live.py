@@ -10,6 +10,7 @@ import contextlib
 import json
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from nearcast.mqtt import (
 )
 
 WAIT_S = 60.0
+_TIMESTAMPS = 35  # SO_TIMESTAMPNS of Linux: when bytes came, told beside them
 MOST_CPU_S = 0.05
 ENDING_S = 120.0  # the broker waits up to 60 s until its event log is turned into tables
 
@@ -94,6 +96,8 @@ class Bystander:
         self.name = name
         self.conversation = Conversation(connect)
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+        self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+        self._arrived_s = 0.0  # when the last bytes came, by the kernel's clock
         self._packets: list[Packet] = []
         self._flush()
         while self.conversation.connack is None:
@@ -106,8 +110,12 @@ class Bystander:
             self._socket.sendall(data)
 
     def _read(self) -> None:
-        data = self._socket.recv(1 << 20)
+        data, told, _, _ = self._socket.recvmsg(1 << 20, 128)
         assert data, f"the bystander {self.name} was closed"
+        for _, kind, value in told:
+            if kind == _TIMESTAMPS:
+                seconds, nanoseconds = struct.unpack("qq", value)
+                self._arrived_s = seconds + nanoseconds / 1e9
         for packet in self.conversation.receive(data):
             assert not isinstance(packet, Disconnect), f"{self.name} was disconnected: {packet}"
             self._packets.append(packet)
@@ -141,12 +149,15 @@ class Bystander:
             self._read()
 
     def ping(self) -> float:
-        """Return how long a PINGREQ takes, in seconds."""
-        started = time.monotonic()
+        """Return how long it takes until the answer to a PINGREQ is in this socket, in seconds.
+
+        A bystander that waits for a core to read it adds nothing.
+        """
+        started_s = time.time()
         self.conversation.ping()
         self._flush()
         self.wait_for(lambda packet: isinstance(packet, Pingresp))
-        return time.monotonic() - started
+        return max(0.0, self._arrived_s - started_s)
 
     def close(self) -> None:
         self._socket.close()
@@ -182,7 +193,7 @@ class Live:
         self.restarts = 0
         self.pings_s: dict[str, list[float]] = {"speaker": [], "listener": []}
         self.cpu_s: list[float] = []  # the broker's, until a ping was answered
-        self.alone_s: list[float] = []  # a ping, without the waiting of both for a core
+        self.alone_s: list[float] = []  # a ping, without the broker's waiting for a core
         self.slowest_s = 0.0
         self._start()
 
@@ -212,13 +223,13 @@ class Live:
     def ping(self) -> None:
         """Let both bystanders ping; record how long that takes, and how long the broker worked."""
         for name, bystander in (("speaker", self.speaker), ("listener", self.listener)):
-            (cpu_s, waits_s), own_s = self._spent_s(), _waited_s()
+            cpu_s, waits_s = self._spent_s()
             took_s = bystander.ping()
-            (cpu_after_s, waits_after_s), own_after_s = self._spent_s(), _waited_s()
+            cpu_after_s, waits_after_s = self._spent_s()
+            worked_s = min(took_s, cpu_after_s - cpu_s)  # it may have gone on before this one read
             self.pings_s[name].append(took_s)
-            self.cpu_s.append(cpu_after_s - cpu_s)
-            waited_s = waits_after_s - waits_s + own_after_s - own_s
-            self.alone_s.append(max(0.0, took_s - waited_s))
+            self.cpu_s.append(worked_s)
+            self.alone_s.append(max(worked_s, took_s - (waits_after_s - waits_s)))
 
     def _spent_s(self) -> tuple[float, float]:
         """Return the CPU time of the broker's event loop: other processes do not add to it.
@@ -311,11 +322,6 @@ class Live:
         It is the broker's CPU that counts: a busy machine, on which all wait, adds nothing to it.
         """
         assert _p99(self.cpu_s) <= MOST_CPU_S, self.told_pings()
-
-
-def _waited_s() -> float:
-    """Return how long this thread was ready to run and waited for a core."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def _p99(times_s: list[float]) -> float:
